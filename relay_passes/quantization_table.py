@@ -1,0 +1,305 @@
+"""The quantisation table: everything lowering must know beyond the canonical module itself.
+
+Calibration fills one (`ibert_tvm.quantize`); a model that arrives quantised (QDQ nodes, an I-BERT
+checkpoint) fills the same one from its own scales. Lowering reads nothing else, so there is one
+lowering for every source.
+
+A real value ``x`` and its integer ``q`` are related by ``x = (q - zero_point) * scale`` for a
+tensor, and by ``x[..., c] = (q[..., c] - zero_point) * scale * channel_divisor[c]`` where smoothing
+moved a part of each channel's magnitude into the weights that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA_VERSION = 1
+PRESETS = ("accurate", "paper")
+
+# The widest stream value: sums of the residual stream are clamped to 21 bits before LayerNorm.
+STREAM_LIMIT = (1 << 20) - 1
+
+
+class QuantizationTableError(ValueError):
+    """A quantisation table, or one entry of it, is not usable.
+
+    The message names the entry, what is wrong with it, and what is allowed.
+    """
+
+
+def _positive(value: float, what: str) -> float:
+    value = float(value)
+    if not np.isfinite(value) or value <= 0:
+        raise QuantizationTableError(
+            f"{what} is {value!r}: a scale must be finite and greater than 0. "
+            "A tensor that is constant 0 over the calibration data still needs a scale; any will do."
+        )
+    return value
+
+
+def _vector(value: Any, what: str) -> NDArray[np.float64]:
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise QuantizationTableError(
+            f"{what} has shape {array.shape}: expected one number per channel, i.e. shape (C,)."
+        )
+    if not np.all(np.isfinite(array)) or np.any(array <= 0):
+        bad = int(np.flatnonzero(~(np.isfinite(array) & (array > 0)))[0])
+        raise QuantizationTableError(
+            f"{what} is {array[bad]!r} at index {bad}: every entry must be finite and greater than 0."
+        )
+    return array
+
+
+@dataclass(frozen=True)
+class ActivationQuant:
+    """How one activation becomes integers.
+
+    Parameters
+    ----------
+    scale : float
+        Real size of one integer step (before ``channel_divisor``).
+    low, high : int
+        Smallest and largest integer used; values beyond are clamped.
+    zero_point : int
+        The integer that stands for the real 0; inside ``[low, high]``.
+    channel_divisor : numpy.ndarray, optional
+        float64 of shape (C,), for the last axis. The real value of channel c is divided by it
+        before quantisation (smoothing); whatever reads the integers multiplies by it again.
+
+    Raises
+    ------
+    QuantizationTableError
+        If a field is not usable.
+    """
+
+    scale: float
+    low: int
+    high: int
+    zero_point: int = 0
+    channel_divisor: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", _positive(self.scale, "the scale of an activation"))
+        for name in ("low", "high", "zero_point"):
+            object.__setattr__(self, name, int(getattr(self, name)))
+        if self.low >= self.high:
+            raise QuantizationTableError(
+                f"an activation's integer range is [{self.low}, {self.high}]: low must be below high."
+            )
+        if not self.low <= self.zero_point <= self.high:
+            raise QuantizationTableError(
+                f"an activation's zero point is {self.zero_point}: it must lie in its range "
+                f"[{self.low}, {self.high}], or the real 0 could not be represented."
+            )
+        if self.channel_divisor is not None:
+            divisor = _vector(self.channel_divisor, "the channel divisor of an activation")
+            object.__setattr__(self, "channel_divisor", divisor)
+
+    @property
+    def signed(self) -> bool:
+        """Whether the integers need a sign (int8) or not (uint8)."""
+        return self.low < 0
+
+    @property
+    def channel_scale(self) -> NDArray[np.float64]:
+        """Scale per channel, shape (C,), or shape (1,) where all channels share one."""
+        if self.channel_divisor is None:
+            return np.array([self.scale])
+        return self.scale * self.channel_divisor
+
+    def quantize(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Integers of real ``values`` [..., C], rounded half up and clamped; int64."""
+        steps = np.floor(np.asarray(values, dtype=np.float64) / self.channel_scale + 0.5)
+        return np.clip(steps + self.zero_point, self.low, self.high).astype(np.int64)
+
+    def dequantize(self, integers: NDArray[Any]) -> NDArray[np.float64]:
+        """Real values of ``integers`` [..., C]; float64."""
+        steps = np.asarray(integers, dtype=np.int64) - self.zero_point
+        return steps * self.channel_scale
+
+
+@dataclass(frozen=True)
+class WeightQuant:
+    """One int8 matrix with a scale per row.
+
+    For a linear layer a row is an output channel, and ``values`` hold the weights *after* the
+    channel divisor of the activation that they multiply was moved into them. For an embedding a
+    row is a vocabulary entry.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        int8 [N, K].
+    scale : numpy.ndarray
+        float64 [N]: ``weight[n, k] = values[n, k] * scale[n]``.
+
+    Raises
+    ------
+    QuantizationTableError
+        If shapes or dtypes do not fit, or a scale is not positive.
+    """
+
+    values: NDArray[np.int8]
+    scale: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values)
+        if values.dtype != np.int8 or values.ndim != 2:
+            raise QuantizationTableError(
+                f"a quantised weight has dtype {values.dtype} and shape {values.shape}: "
+                "expected int8 and (rows, columns)."
+            )
+        scale = _vector(self.scale, "the row scale of a weight")
+        if scale.shape != values.shape[:1]:
+            raise QuantizationTableError(
+                f"a quantised weight has {values.shape[0]} rows and {scale.shape[0]} row scales: "
+                "expected one scale per row."
+            )
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "scale", scale)
+
+    def dequantize(self) -> NDArray[np.float64]:
+        """Real weights, float64 [N, K]."""
+        return self.values.astype(np.float64) * self.scale[:, None]
+
+
+@dataclass(frozen=True)
+class QuantizationTable:
+    """All scales of a model.
+
+    Parameters
+    ----------
+    preset : str
+        ``"accurate"`` or ``"paper"``: which forms of the non-linear functions lowering emits.
+    matmul : mapping of str to ActivationQuant
+        By canonical name: the 8-bit form of a value that a matrix product reads.
+    stream : mapping of str to ActivationQuant
+        By canonical name: the wide symmetric form of a value that additions, LayerNorm, GELU or
+        the caller (an output) read. No zero point and no channel divisor.
+    weights : mapping of str to WeightQuant
+        By the canonical name of the *linear op* whose matrix it is, not of the matrix: when two
+        layers share a matrix but not its input, smoothing gives each its own integers.
+    embeddings : mapping of str to WeightQuant
+        By the canonical name of the embedding op.
+
+    Raises
+    ------
+    QuantizationTableError
+        If the preset is unknown or an entry does not fit its section.
+    """
+
+    preset: str
+    matmul: Mapping[str, ActivationQuant] = field(default_factory=dict)
+    stream: Mapping[str, ActivationQuant] = field(default_factory=dict)
+    weights: Mapping[str, WeightQuant] = field(default_factory=dict)
+    embeddings: Mapping[str, WeightQuant] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise QuantizationTableError(
+                f"unknown preset {self.preset!r}: choose one of {', '.join(PRESETS)}."
+            )
+        for name, quant in self.matmul.items():
+            bounds = (-128, 127) if quant.signed else (0, 255)
+            if quant.low < bounds[0] or quant.high > bounds[1]:
+                raise QuantizationTableError(
+                    f"matmul entry {name!r} uses integers {quant.low}..{quant.high}: a matrix "
+                    "operand has 8 bits, so -128..127 or 0..255."
+                )
+        for name, quant in self.stream.items():
+            if quant.zero_point != 0 or quant.channel_divisor is not None:
+                raise QuantizationTableError(
+                    f"stream entry {name!r} has a zero point or a channel divisor: values that are "
+                    "added must be symmetric and share one scale."
+                )
+            if max(-quant.low, quant.high) > STREAM_LIMIT:
+                raise QuantizationTableError(
+                    f"stream entry {name!r} uses integers {quant.low}..{quant.high}: the widest "
+                    f"allowed are -{STREAM_LIMIT}..{STREAM_LIMIT} (21 bits)."
+                )
+
+    def to_json(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Split into a JSON-able document and the arrays it refers to.
+
+        Returns
+        -------
+        document : dict
+            Schema version, preset, and per entry its scalars.
+        arrays : dict of str to numpy.ndarray
+            ``matmul.NAME.channel_divisor``, ``weights.NAME.values``, ``weights.NAME.scale`` …
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "preset": self.preset}
+        for section in ("matmul", "stream"):
+            document[section] = {}
+            for name, quant in getattr(self, section).items():
+                entry: dict[str, Any] = {
+                    "scale": quant.scale,
+                    "low": quant.low,
+                    "high": quant.high,
+                    "zero_point": quant.zero_point,
+                }
+                if quant.channel_divisor is not None:
+                    key = f"{section}.{name}.channel_divisor"
+                    arrays[key] = quant.channel_divisor
+                    entry["channel_divisor"] = key
+                document[section][name] = entry
+        for section in ("weights", "embeddings"):
+            document[section] = {}
+            for name, weight in getattr(self, section).items():
+                keys = {"values": f"{section}.{name}.values", "scale": f"{section}.{name}.scale"}
+                arrays[keys["values"]] = weight.values
+                arrays[keys["scale"]] = weight.scale
+                document[section][name] = keys
+        return document, arrays
+
+    @classmethod
+    def from_json(
+        cls, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> QuantizationTable:
+        """Rebuild a table from what `to_json` returned.
+
+        Raises
+        ------
+        QuantizationTableError
+            If the schema version is another, or an entry or an array is missing.
+        """
+        version = document.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise QuantizationTableError(
+                f"this quantisation table has schema version {version!r}; this version reads "
+                f"{SCHEMA_VERSION}. Quantise the model again."
+            )
+        try:
+            activations = {
+                section: {
+                    name: ActivationQuant(
+                        entry["scale"],
+                        entry["low"],
+                        entry["high"],
+                        entry["zero_point"],
+                        arrays[entry["channel_divisor"]] if "channel_divisor" in entry else None,
+                    )
+                    for name, entry in document[section].items()
+                }
+                for section in ("matmul", "stream")
+            }
+            weights = {
+                section: {
+                    name: WeightQuant(arrays[keys["values"]], arrays[keys["scale"]])
+                    for name, keys in document[section].items()
+                }
+                for section in ("weights", "embeddings")
+            }
+            return cls(document["preset"], **activations, **weights)
+        except KeyError as missing:
+            raise QuantizationTableError(
+                f"this quantisation table lacks {missing.args[0]!r}: it was truncated or edited. "
+                "Quantise the model again."
+            ) from None
