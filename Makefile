@@ -1,0 +1,58 @@
+# Every target sets up what it needs: `make demo` and `make test` work in an empty clone with
+# Debian's python3, python3-venv, gcc, g++, binutils, make and git.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
+EXTRAS := torch,demo,verify,dev
+# Tests run in this many processes; each keeps its own BLAS and TVM pools at one thread.
+JOBS   ?= 2
+# More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
+ARGS   ?=
+
+.PHONY: help setup demo test test-slow lint format bench clean distclean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+# The stamp makes a second call free and repeats the installation when a requirement changes.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (the first time this downloads about 600 MB) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e ".[$(EXTRAS)]"
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	@echo "Installing the peers that the benchmark measures ..."
+	$(PIP) -e ".[$(EXTRAS),bench]"
+	@touch $@
+
+setup: $(VENV)/.installed  ## make .venv and install the project into it
+
+demo: setup  ## MiniLM from its checkpoint to an integer-only library, compared with its float original
+	$(BIN)/ibert demo $(ARGS)
+
+test: setup  ## the default tests: no GPU, no network, minutes
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-slow: setup  ## the tests marked slow: whole models, large shapes
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: setup  ## ruff (rules and format) and mypy, as CI runs them
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## apply ruff's fixes and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-bench  ## compare with ONNX Runtime, OpenVINO and PyTorch on this machine
+	$(BIN)/python -m benchmarks.cpu $(ARGS)
+
+clean:  ## remove build products and caches, keep .venv
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean  ## clean, and remove .venv too
+	rm -rf $(VENV)

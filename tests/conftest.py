@@ -1,0 +1,15 @@
+"""Settings that hold for every test."""
+
+import os
+
+# Parallel test processes share few cores: pools of their own would only compete. Tests of
+# threading ask for threads explicitly. Set before NumPy, torch or TVM are imported.
+for _variable in ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
+    os.environ.setdefault(_variable, "false" if _variable.startswith("TOKEN") else "1")
+
+from hypothesis import settings
+
+# Deadlines would make the outcome depend on the load of the machine; a derandomised run gives
+# the same verdict for the same code.
+settings.register_profile("default", deadline=None, derandomize=True)
+settings.load_profile("default")
