@@ -1,0 +1,206 @@
+"""Errors that a user of the library or of the command line can act on.
+
+Every error says what failed, where, why, and what to do, in that order, and carries the exit
+code that the command line ends with: 2 for usage, 3 for a model or an artefact, 4 for a target
+or a toolchain, 5 for a failed verification. Packages below this one (`relay_passes`, `targets`)
+have their own classes and know nothing of exit codes; `describe` gives one form to all of them.
+This module imports neither TVM nor torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+
+__all__ = [
+    "ArtefactError",
+    "ErrorReport",
+    "ExitCode",
+    "IbertError",
+    "InputError",
+    "LibraryError",
+    "ModelError",
+    "OutputError",
+    "TargetError",
+    "UsageError",
+    "VerificationError",
+    "describe",
+]
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the command line."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    MODEL = 3
+    TARGET = 4
+    VERIFICATION = 5
+    INTERRUPTED = 130
+
+
+class IbertError(Exception):
+    """Base of all errors raised by `ibert_tvm` on purpose.
+
+    Parameters
+    ----------
+    what : str
+        What failed, in one sentence.
+    where : str
+        The file, layer, option or phase it concerns; empty if `what` says it.
+    why : str
+        The cause; empty if `what` says it.
+    fix : str
+        What the user can do, with the allowed values where there is a list of them.
+    """
+
+    exit_code: ExitCode = ExitCode.INTERNAL
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.why = why
+        self.fix = fix
+        super().__init__(what, where, why, fix)
+
+    def __str__(self) -> str:
+        return _format(self.what, self.where, self.why, self.fix)
+
+
+class UsageError(IbertError, ValueError):
+    """An option or argument that cannot be used as it was given."""
+
+    exit_code = ExitCode.USAGE
+
+
+class InputError(UsageError):
+    """Inputs of a library call (token ids, mask, text) that the compiled model cannot take."""
+
+
+class OutputError(UsageError):
+    """A place that cannot be written to."""
+
+
+class ModelError(IbertError):
+    """A source model that cannot be read or lowered."""
+
+    exit_code = ExitCode.MODEL
+
+
+class ArtefactError(ModelError):
+    """A `NAME.ibert` folder that is missing, damaged or of another version."""
+
+
+class LibraryError(ModelError):
+    """A compiled library that is missing, damaged or not made by this project."""
+
+
+class TargetError(IbertError):
+    """A target that is unknown, unavailable, or is not the machine the library runs on."""
+
+    exit_code = ExitCode.TARGET
+
+
+class VerificationError(IbertError):
+    """A property that was promised and does not hold."""
+
+    exit_code = ExitCode.VERIFICATION
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """One error in the form the command line shows it.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the exception class.
+    exit_code : int
+        What the process ends with.
+    message : str
+        The whole text.
+    what, where, why, fix : str
+        Its parts; `what` alone for an exception that has no parts.
+    """
+
+    kind: str
+    exit_code: int
+    message: str
+    what: str
+    where: str = ""
+    why: str = ""
+    fix: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report as a JSON-serialisable dictionary."""
+        return asdict(self)
+
+
+def _format(what: str, where: str, why: str, fix: str) -> str:
+    parts = [what]
+    parts += [
+        f"  {label}: {text}"
+        for label, text in (("where", where), ("why", why), ("what to do", fix))
+        if text
+    ]
+    return "\n".join(parts)
+
+
+def _lower_package_code(error: BaseException) -> ExitCode | None:
+    """Exit code of an error of a package below this one; None if it belongs to none of them.
+
+    The modules are looked up, not imported: when one was never imported, it raised nothing, and
+    importing it (and TVM with it) to print an error about a wrong path would be waste.
+    """
+    for module_name, class_name, code in (
+        ("relay_passes.errors", "FloatRemainsError", ExitCode.VERIFICATION),
+        ("relay_passes.errors", "RelayPassesError", ExitCode.MODEL),
+        ("targets.errors", "TargetsError", ExitCode.TARGET),
+    ):
+        module = sys.modules.get(module_name)
+        cls = getattr(module, class_name, None)
+        if isinstance(cls, type) and isinstance(error, cls):
+            return code
+    return None
+
+
+def describe(error: BaseException) -> ErrorReport | None:
+    """Describe an expected error; return None for one that is a defect of the program.
+
+    Parameters
+    ----------
+    error : BaseException
+        Anything caught at the top of the command line.
+
+    Returns
+    -------
+    ErrorReport or None
+        None means that a traceback is the right thing to show.
+    """
+    if isinstance(error, IbertError):
+        return ErrorReport(
+            kind=type(error).__name__,
+            exit_code=int(error.exit_code),
+            message=str(error),
+            what=error.what,
+            where=error.where,
+            why=error.why,
+            fix=error.fix,
+        )
+    code = _lower_package_code(error)
+    if code is not None:
+        parts = {
+            key: text
+            for key in ("what", "where", "why", "fix")
+            if isinstance(text := getattr(error, key, None), str)
+        }
+        message = str(error)
+        return ErrorReport(
+            kind=type(error).__name__,
+            exit_code=int(code),
+            message=message,
+            **{"what": message, **parts},
+        )
+    return None
