@@ -9,7 +9,6 @@ This module imports neither TVM nor torch.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
@@ -148,21 +147,22 @@ def _format(what: str, where: str, why: str, fix: str) -> str:
     return "\n".join(parts)
 
 
-def _lower_package_code(error: BaseException) -> ExitCode | None:
-    """Exit code of an error of a package below this one; None if it belongs to none of them.
+# A class that a package below this one defines is raised on purpose; where it is defined decides
+# the exit code. Looked up by name, so that reporting a wrong path does not import TVM.
+_PACKAGE_CODES = {
+    "relay_passes": ExitCode.MODEL,
+    "schedules": ExitCode.TARGET,
+    "targets": ExitCode.TARGET,
+}
+_CLASS_CODES = {"FloatRemainsError": ExitCode.VERIFICATION}
 
-    The modules are looked up, not imported: when one was never imported, it raised nothing, and
-    importing it (and TVM with it) to print an error about a wrong path would be waste.
-    """
-    for module_name, class_name, code in (
-        ("relay_passes.errors", "FloatRemainsError", ExitCode.VERIFICATION),
-        ("relay_passes.errors", "RelayPassesError", ExitCode.MODEL),
-        ("targets.errors", "TargetsError", ExitCode.TARGET),
-    ):
-        module = sys.modules.get(module_name)
-        cls = getattr(module, class_name, None)
-        if isinstance(cls, type) and isinstance(error, cls):
-            return code
+
+def _lower_package_code(error: BaseException) -> ExitCode | None:
+    """Exit code of an error of a package below this one; None if it belongs to none of them."""
+    for cls in type(error).__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in _PACKAGE_CODES:
+            return _CLASS_CODES.get(cls.__name__, _PACKAGE_CODES[package])
     return None
 
 
@@ -193,8 +193,14 @@ def describe(error: BaseException) -> ErrorReport | None:
     if code is not None:
         parts = {
             key: text
-            for key in ("what", "where", "why", "fix")
-            if isinstance(text := getattr(error, key, None), str)
+            for key, attribute in (
+                ("what", "what"),
+                ("where", "where"),
+                ("why", "why"),
+                ("fix", "todo"),
+                ("fix", "fix"),
+            )
+            if isinstance(text := getattr(error, attribute, None), str)
         }
         message = str(error)
         return ErrorReport(
