@@ -1,0 +1,19 @@
+"""What can be compiled for: target descriptions, toolchains, and export to a library."""
+
+from .description import DotInstruction, TargetDescription
+from .errors import TargetError
+from .host import cpu_features, host_target, missing_features
+from .registry import TargetStatus, get_target, list_targets, target_names
+
+__all__ = [
+    "DotInstruction",
+    "TargetDescription",
+    "TargetError",
+    "TargetStatus",
+    "cpu_features",
+    "get_target",
+    "host_target",
+    "list_targets",
+    "missing_features",
+    "target_names",
+]

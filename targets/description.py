@@ -1,0 +1,80 @@
+"""What the compiler must know about a processor: data, not code.
+
+A target is one :class:`TargetDescription`. Passes, emission and schedules ask it for *capabilities*
+(which operands the dot-product instruction takes, how wide a vector is), never for its name, so that
+adding a processor means adding one description.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class DotInstruction:
+    """The instruction that multiplies 8-bit vectors and accumulates in 32 bits, exactly.
+
+    Attributes
+    ----------
+    name
+        Name of the tensor intrinsic in ``schedules.intrinsics``, or ``"none"`` where the compiler's own
+        vectoriser does the work.
+    lhs_dtype
+        Type of the broadcast (activation) operand: ``"uint8"`` or ``"int8"``.
+    rhs_dtype
+        Type of the vector (weight) operand.
+    lanes
+        Number of 32-bit accumulators one instruction updates.
+    depth
+        Number of products that one instruction adds to each accumulator.
+    tile_rows, tile_vectors
+        Rows and accumulator vectors of the default register tile; their product plus the operands must
+        fit the vector register file.
+    """
+
+    name: str
+    lhs_dtype: str
+    rhs_dtype: str
+    lanes: int
+    depth: int
+    tile_rows: int
+    tile_vectors: int
+
+    def __post_init__(self) -> None:
+        for label in ("lanes", "depth", "tile_rows", "tile_vectors"):
+            if getattr(self, label) < 1:
+                raise ValueError(f"dot instruction {self.name}: {label} must be at least 1")
+        for label in ("lhs_dtype", "rhs_dtype"):
+            if getattr(self, label) not in ("int8", "uint8"):
+                raise ValueError(f"dot instruction {self.name}: {label} must be int8 or uint8")
+
+
+@dataclass(frozen=True)
+class TargetDescription:
+    """One thing that can be compiled for.
+
+    Attributes
+    ----------
+    name
+        What the user writes after ``--target``.
+    description
+        One line for ``ibert targets``.
+    tvm_target
+        The TVM target as its JSON dictionary.
+    dot
+        The 8-bit dot product that matrix kernels are built on.
+    vector_lanes
+        Number of 32-bit lanes of a vector register, for row operations and epilogues.
+    elf_machine
+        Value of ``e_machine`` that a linked library must have, as named by the ELF specification.
+    required_features
+        Processor features, as named in ``/proc/cpuinfo``, without which the code would fault.
+    """
+
+    name: str
+    description: str
+    tvm_target: dict[str, object]
+    dot: DotInstruction
+    vector_lanes: int
+    elf_machine: str
+    required_features: tuple[str, ...] = field(default=())

@@ -1,0 +1,212 @@
+"""Linking a compiled program, its weights and its metadata into one shared library.
+
+The library is an ordinary TVM module (``tvm.runtime.load_module`` loads it) with two sections more:
+
+``.ibert.weights``
+    Every weight once, whatever number of shapes the library serves, each aligned to a cache line. The
+    section is mapped, not read: loading costs no copy, and the kernel shares its pages between processes.
+``.ibert.metadata``
+    UTF-8 JSON, readable with any ELF reader without running the library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .description import TargetDescription
+from .errors import TargetError
+from .toolchain import find_linker
+
+if TYPE_CHECKING:
+    from tvm import relax
+
+WEIGHTS_SECTION = ".ibert.weights"
+METADATA_SECTION = ".ibert.metadata"
+ALIGNMENT = 64
+
+_ASSEMBLY = """\
+    .section {weights_section},"a",@progbits
+    .balign 4096
+    .globl ibert_weights
+    .type ibert_weights, @object
+ibert_weights:
+    .incbin "{weights}"
+    .size ibert_weights, . - ibert_weights
+    .globl ibert_weights_size
+    .type ibert_weights_size, @object
+    .balign 8
+ibert_weights_size:
+    .quad {weights_size}
+    .size ibert_weights_size, 8
+    .section {metadata_section},"a",@progbits
+    .globl ibert_metadata
+    .type ibert_metadata, @object
+ibert_metadata:
+    .incbin "{metadata}"
+    .size ibert_metadata, . - ibert_metadata
+    .section .note.GNU-stack,"",@progbits
+"""
+
+
+def layout_weights(parameters: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], int]:
+    """Offsets of every parameter in the weights section.
+
+    Parameters
+    ----------
+    parameters
+        Arrays by name, in the order in which the program takes them.
+
+    Returns
+    -------
+    rows, size
+        One ``{"name", "dtype", "shape", "offset"}`` per parameter, and the section's size in bytes.
+    """
+    rows: list[dict[str, Any]] = []
+    offset = 0
+    for name, array in parameters.items():
+        rows.append(
+            {
+                "name": name,
+                "dtype": str(array.dtype),
+                "shape": list(array.shape),
+                "offset": offset,
+            }
+        )
+        offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    return rows, max(offset, ALIGNMENT)
+
+
+def _write_weights(path: Path, parameters: Mapping[str, np.ndarray], size: int) -> None:
+    with path.open("wb") as stream:
+        for array in parameters.values():
+            data = np.ascontiguousarray(array)
+            stream.write(memoryview(data).cast("B"))
+            stream.write(b"\0" * (-data.nbytes % ALIGNMENT))
+        stream.write(b"\0" * (size - stream.tell()))
+
+
+def _run(command: Sequence[str], what: str, description: TargetDescription) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TargetError(
+            what=what,
+            where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
+            why=(done.stderr or done.stdout).strip()[-2000:] or f"exit status {done.returncode}",
+            todo="check that the C toolchain works for this target; `ibert doctor` shows what is found",
+        )
+
+
+def _check_machine(path: Path, description: TargetDescription) -> None:
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        machine = ELFFile(stream).header["e_machine"]
+    if machine != description.elf_machine:
+        raise TargetError(
+            what="the linked library is for another processor",
+            where=f"target {description.name!r}, {path.name}",
+            why=f"its ELF machine is {machine}, expected {description.elf_machine}",
+            todo="set CC to the compiler of the target, or unset it",
+        )
+
+
+def export_library(
+    executable: relax.VMExecutable,
+    parameters: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any],
+    description: TargetDescription,
+    path: Path,
+) -> None:
+    """Write the shared library; an existing file is replaced only once the new one is complete.
+
+    Parameters
+    ----------
+    executable
+        Compiled Relax program whose functions take the inputs, then all of `parameters` in order.
+    parameters
+        Integer weights by name, in that order.
+    metadata
+        JSON-serialisable; the weight table is added under ``"parameters"``.
+    description
+        Target that `executable` was compiled for.
+    path
+        Output file.
+
+    Raises
+    ------
+    TargetError
+        If the directory cannot be written, a tool is missing or fails, or the result is for another
+        processor.
+    """
+    linker = find_linker(description)
+    rows, size = layout_weights(parameters)
+    text = json.dumps({**metadata, "parameters": rows}, sort_keys=True)
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise TargetError(
+            what=f"cannot write {path}",
+            where=f"directory {path.parent}",
+            why=error.strerror or str(error),
+            todo="choose an output path in a directory that exists and is writable",
+        ) from error
+    with scratch as folder:
+        work = Path(folder)
+        (work / "metadata.json").write_text(text, encoding="utf-8")
+        _write_weights(work / "weights.bin", parameters, size)
+        assembly = _ASSEMBLY.format(
+            weights_section=WEIGHTS_SECTION,
+            metadata_section=METADATA_SECTION,
+            weights=work / "weights.bin",
+            metadata=work / "metadata.json",
+            weights_size=size,
+        )
+        (work / "weights.s").write_text(assembly, encoding="utf-8")
+        blob = str(work / "weights.o")
+        _run(
+            [linker, "-c", str(work / "weights.s"), "-o", blob],
+            "cannot assemble the weights",
+            description,
+        )
+        linked = work / "model.so"
+
+        def link(output: str, objects: list[str], **_: Any) -> None:
+            # --gc-sections drops the half-float conversion helpers that TVM adds to every module: nothing
+            # calls them, and no floating-point instruction shall be left in the library.
+            _run(
+                [
+                    linker,
+                    "-shared",
+                    "-fPIC",
+                    "-o",
+                    output,
+                    *objects,
+                    "-Wl,--gc-sections",
+                    "-Wl,--undefined=ibert_weights",
+                    "-Wl,--undefined=ibert_metadata",
+                ],
+                "cannot link the library",
+                description,
+            )
+
+        executable.export_library(
+            str(linked), fcompile=link, addons=[blob], workspace_dir=str(work)
+        )
+        _check_machine(linked, description)
+        try:
+            os.replace(linked, path)
+        except OSError as error:
+            raise TargetError(
+                what=f"cannot write {path}",
+                where=str(path),
+                why=error.strerror or str(error),
+                todo="choose another output path",
+            ) from error

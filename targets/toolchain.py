@@ -1,0 +1,32 @@
+"""Finding the C toolchain that assembles and links a library."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from .description import TargetDescription
+from .errors import TargetError
+
+
+def find_linker(description: TargetDescription) -> str:
+    """Path of the compiler driver that links for `description`.
+
+    The environment variable ``CC`` is honoured first, as make and every build tool do.
+
+    Raises
+    ------
+    TargetError
+        If none is installed; the message names the Debian package that has it.
+    """
+    candidates = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "cc", "clang"]
+    for candidate in candidates:
+        path = shutil.which(candidate)
+        if path is not None:
+            return path
+    raise TargetError(
+        what=f"no C compiler to link for target {description.name!r}",
+        where=f"PATH (looked for {', '.join(candidates)})",
+        why="the library's weights are assembled and linked by the system's C compiler",
+        todo="install one (Debian: apt-get install gcc binutils), or set CC",
+    )

@@ -1,0 +1,51 @@
+"""x86-64 processors: plain, AVX2, and AVX-512 with VNNI.
+
+Feature lists are those of the psABI levels (x86-64-v3) and of LLVM's ``cascadelake``, reduced to the
+flags that distinguish them. The instruction ``vpmaddubsw`` is used nowhere: its 16-bit sum saturates, so
+it is wrong on real data; hosts without VNNI widen to 16 bits and use ``vpmaddwd``, which is exact.
+"""
+
+from __future__ import annotations
+
+from .description import DotInstruction, TargetDescription
+
+VNNI_512 = DotInstruction("vpdpbusd_512", "uint8", "int8", 16, 4, tile_rows=8, tile_vectors=3)
+# Two products per accumulator: vpmaddwd on operands widened to 16 bits. 16 ymm registers.
+MADD_256 = DotInstruction("vpmaddwd_256", "uint8", "int8", 8, 2, tile_rows=4, tile_vectors=2)
+NO_DOT_128 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
+
+_V2 = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
+_VNNI = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
+
+X86_64 = TargetDescription(
+    name="x86-64",
+    description="any x86-64 processor (SSE2), no dot-product instruction; slow, exact",
+    tvm_target={"kind": "llvm", "mcpu": "x86-64", "mtriple": "x86_64-linux-gnu"},
+    dot=NO_DOT_128,
+    vector_lanes=4,
+    elf_machine="EM_X86_64",
+)
+
+X86_64_V3 = TargetDescription(
+    name="x86-64-v3",
+    description="x86-64 with AVX2 (Haswell, Zen and newer), exact 16-bit multiply-add",
+    tvm_target={"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"},
+    dot=MADD_256,
+    vector_lanes=8,
+    elf_machine="EM_X86_64",
+    required_features=_V3,
+)
+
+X86_AVX512_VNNI = TargetDescription(
+    name="x86-avx512-vnni",
+    description="x86-64 with AVX-512 VNNI (Cascade Lake, Ice Lake, Zen 4 and newer)",
+    tvm_target={"kind": "llvm", "mcpu": "cascadelake", "mtriple": "x86_64-linux-gnu"},
+    dot=VNNI_512,
+    vector_lanes=16,
+    elf_machine="EM_X86_64",
+    required_features=_VNNI,
+)
+
+# Best first: detection takes the first whose features the host has.
+HOSTS = (X86_AVX512_VNNI, X86_64_V3, X86_64)
