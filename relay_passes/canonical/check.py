@@ -1,0 +1,246 @@
+"""The rules of canonical form, checked over a whole module.
+
+Frontends call `check_canonical` on what they made, lowering calls it on what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tvm
+from tvm import relax, tirx
+
+from .errors import CanonicalError
+from .ops import FLOAT, INDEX, SPECS, is_canonical, value_name
+
+
+def main_function(module: tvm.IRModule) -> relax.Function:
+    """Return the function ``main`` of `module`.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        A canonical module.
+
+    Returns
+    -------
+    relax.Function
+        The function.
+
+    Raises
+    ------
+    CanonicalError
+        If there is none.
+    """
+    for variable, function in module.functions.items():
+        if variable.name_hint == "main" and isinstance(function, relax.Function):
+            return function
+    raise CanonicalError(
+        "the module has no Relax function 'main'",
+        where="the module",
+        why="a canonical module has exactly one function, main",
+        fix="build it with relax.BlockBuilder().function('main', ...)",
+    )
+
+
+def canonical_calls(module: tvm.IRModule) -> Iterator[tuple[relax.Var, relax.Call]]:
+    """Yield (variable, call) for every canonical operator of `module`, in order.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        A canonical module.
+
+    Yields
+    ------
+    tuple of (relax.Var, relax.Call)
+        The bound variable and its call.
+    """
+    for block in main_function(module).body.blocks:
+        for binding in block.bindings:
+            if is_canonical(binding.value):
+                yield binding.var, binding.value
+
+
+def num_inputs(function: relax.Function) -> int:
+    """Return the number of leading parameters of `function` that are inputs, not weights.
+
+    Parameters
+    ----------
+    function : relax.Function
+        ``main`` of a canonical module.
+
+    Returns
+    -------
+    int
+        Function attribute ``num_input``.
+
+    Raises
+    ------
+    CanonicalError
+        If it is missing or out of range.
+    """
+    attrs = function.attrs
+    if attrs is None or "num_input" not in attrs.keys():  # noqa: SIM118 (DictAttrs is no dict)
+        raise CanonicalError(
+            "main has no attribute num_input",
+            where="function main",
+            why="it tells inputs from weights, which are both parameters",
+            fix="set it with function.with_attr('num_input', n)",
+        )
+    count = int(attrs["num_input"])
+    if not 1 <= count <= len(function.params):
+        raise CanonicalError(
+            f"num_input is {count}",
+            where="function main",
+            why=f"main has {len(function.params)} parameters and at least one input",
+            fix="count the leading parameters that are not weights",
+        )
+    return count
+
+
+def check_canonical(module: tvm.IRModule) -> None:
+    """Check that `module` is in canonical form.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        The module.
+
+    Raises
+    ------
+    CanonicalError
+        At the first broken rule, with the value concerned.
+    """
+    function = main_function(module)
+    if len(module.functions) != 1:
+        names = ", ".join(sorted(v.name_hint for v in module.functions))
+        raise CanonicalError(
+            f"the module has {len(module.functions)} functions: {names}",
+            where="the module",
+            why="a canonical module has exactly one function, main",
+            fix="inline or remove the others",
+        )
+    inputs = num_inputs(function)
+    _check_parameters(function, inputs)
+    defined = set(function.params)
+    mask_candidates = set(function.params[:inputs])
+    seen: set[str] = set()
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            _check_binding(binding, defined, mask_candidates, seen)
+            defined.add(binding.var)
+    _check_outputs(function)
+    try:
+        relax.analysis.well_formed(module)
+    except Exception as error:  # TVM raises several classes here
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise CanonicalError(
+            f"Relax finds the module malformed: {reason[-1]}",
+            where="the module",
+            why="variables must be defined once, before use, with matching types",
+            fix="build it with relax.BlockBuilder",
+        ) from error
+
+
+def _check_parameters(function: relax.Function, inputs: int) -> None:
+    names: set[str] = set()
+    for index, variable in enumerate(function.params):
+        name = variable.name
+        kind = variable.ty
+        where = f"parameter {name!r}"
+        if name in names:
+            raise CanonicalError(
+                f"two parameters are named {name}",
+                where=where,
+                why="parameters are bound by name",
+                fix="rename one",
+            )
+        names.add(name)
+        if not isinstance(kind, relax.TensorType) or kind.shape is None:
+            raise CanonicalError(
+                f"its type is {kind}",
+                where=where,
+                why="inputs and weights are tensors of known shape",
+                fix="give it a TensorType with dimensions",
+            )
+        shape = list(kind.shape.values)
+        if index < inputs:
+            if str(kind.dtype) != INDEX or len(shape) != 2:
+                raise CanonicalError(
+                    f"input {name} is {kind.dtype} with {len(shape)} dimensions",
+                    where=where,
+                    why=f"inputs are {INDEX} [batch, seq_len]",
+                    fix="cast or reshape in the frontend",
+                )
+        elif str(kind.dtype) != FLOAT or not all(isinstance(d, tirx.IntImm) for d in shape):
+            raise CanonicalError(
+                f"weight {name} is {kind}",
+                where=where,
+                why=f"weights are {FLOAT} with a static shape",
+                fix="cast it, and bind its shape",
+            )
+
+
+def _check_binding(
+    binding: relax.Binding, defined: set[relax.Var], inputs: set[relax.Var], seen: set[str]
+) -> None:
+    value = binding.value
+    if isinstance(value, (relax.Var, relax.Tuple)):
+        return  # the output of the dataflow block
+    if not is_canonical(value) or value.op.name not in SPECS:
+        label = f"{value.op.name}" if isinstance(value, relax.Call) else type(value).__name__
+        raise CanonicalError(
+            f"{label} is not a canonical operator",
+            where=f"variable {binding.var.name!r}",
+            why=f"the canonical form has only: {', '.join(SPECS)}",
+            fix="canonicalise the module first (ibert_tvm.frontend)",
+        )
+    spec = SPECS[value.op.name]
+    where = f"{spec.name} {value_name(value)!r}"
+    got = set(value.attrs.keys()) if value.attrs is not None else set()
+    if got != set(spec.attributes):
+        raise CanonicalError(
+            f"attributes are {sorted(got)}",
+            where=f"{spec.name} bound to {binding.var.name!r}",
+            why=f"{spec.name} carries exactly {sorted(spec.attributes)}",
+            fix="build the call with relay_passes.canonical.build",
+        )
+    name = value_name(value)
+    if not name or name in seen:
+        raise CanonicalError(
+            "the name is empty" if not name else f"two values are named {name}",
+            where=where,
+            why="scales, reports and errors are keyed by it",
+            fix="give every value its own name",
+        )
+    seen.add(name)
+    for label, argument in zip(spec.arguments, value.args, strict=True):
+        if not isinstance(argument, relax.Var) or argument not in defined:
+            raise CanonicalError(
+                f"operand {label} is a {type(argument).__name__}, not a defined variable",
+                where=where,
+                why="operands are results of canonical operators or parameters, never constants",
+                fix="emit it, or make it a parameter",
+            )
+        if label == "attention_mask" and argument not in inputs:
+            raise CanonicalError(
+                f"the mask {argument.name} is not an input of the model",
+                where=where,
+                why="the padding mask is the plain [batch, seq_len] input: 0 is padding",
+                fix="pass the input itself",
+            )
+    spec.infer(value)
+
+
+def _check_outputs(function: relax.Function) -> None:
+    kinds = function.body.body.ty
+    fields = list(kinds.fields) if isinstance(kinds, relax.TupleType) else [kinds]
+    for index, kind in enumerate(fields):
+        if not isinstance(kind, relax.TensorType) or str(kind.dtype) != FLOAT:
+            raise CanonicalError(
+                f"output {index} is {kind}",
+                where="function main",
+                why=f"outputs are {FLOAT} tensors",
+                fix="return a value of a canonical operator other than position_ids",
+            )
