@@ -113,7 +113,7 @@ def tanh(x: relax.Expr, *, name: str) -> relax.Call:
 
 
 def add(a: relax.Expr, b: relax.Expr, *, name: str) -> relax.Call:
-    """``a + b`` for two values of one shape."""
+    """Sum of two values of one shape."""
     return _call("canonical.add", [a, b], name=name)
 
 

@@ -39,7 +39,7 @@ def main_function(module: tvm.IRModule) -> relax.Function:
         "the module has no Relax function 'main'",
         where="the module",
         why="a canonical module has exactly one function, main",
-        fix="build it with relax.BlockBuilder().function('main', ...)",
+        todo="build it with relax.BlockBuilder().function('main', ...)",
     )
 
 
@@ -86,7 +86,7 @@ def num_inputs(function: relax.Function) -> int:
             "main has no attribute num_input",
             where="function main",
             why="it tells inputs from weights, which are both parameters",
-            fix="set it with function.with_attr('num_input', n)",
+            todo="set it with function.with_attr('num_input', n)",
         )
     count = int(attrs["num_input"])
     if not 1 <= count <= len(function.params):
@@ -94,7 +94,7 @@ def num_inputs(function: relax.Function) -> int:
             f"num_input is {count}",
             where="function main",
             why=f"main has {len(function.params)} parameters and at least one input",
-            fix="count the leading parameters that are not weights",
+            todo="count the leading parameters that are not weights",
         )
     return count
 
@@ -119,7 +119,7 @@ def check_canonical(module: tvm.IRModule) -> None:
             f"the module has {len(module.functions)} functions: {names}",
             where="the module",
             why="a canonical module has exactly one function, main",
-            fix="inline or remove the others",
+            todo="inline or remove the others",
         )
     inputs = num_inputs(function)
     _check_parameters(function, inputs)
@@ -139,7 +139,7 @@ def check_canonical(module: tvm.IRModule) -> None:
             f"Relax finds the module malformed: {reason[-1]}",
             where="the module",
             why="variables must be defined once, before use, with matching types",
-            fix="build it with relax.BlockBuilder",
+            todo="build it with relax.BlockBuilder",
         ) from error
 
 
@@ -154,7 +154,7 @@ def _check_parameters(function: relax.Function, inputs: int) -> None:
                 f"two parameters are named {name}",
                 where=where,
                 why="parameters are bound by name",
-                fix="rename one",
+                todo="rename one",
             )
         names.add(name)
         if not isinstance(kind, relax.TensorType) or kind.shape is None:
@@ -162,7 +162,7 @@ def _check_parameters(function: relax.Function, inputs: int) -> None:
                 f"its type is {kind}",
                 where=where,
                 why="inputs and weights are tensors of known shape",
-                fix="give it a TensorType with dimensions",
+                todo="give it a TensorType with dimensions",
             )
         shape = list(kind.shape.values)
         if index < inputs:
@@ -171,14 +171,14 @@ def _check_parameters(function: relax.Function, inputs: int) -> None:
                     f"input {name} is {kind.dtype} with {len(shape)} dimensions",
                     where=where,
                     why=f"inputs are {INDEX} [batch, seq_len]",
-                    fix="cast or reshape in the frontend",
+                    todo="cast or reshape in the frontend",
                 )
         elif str(kind.dtype) != FLOAT or not all(isinstance(d, tirx.IntImm) for d in shape):
             raise CanonicalError(
                 f"weight {name} is {kind}",
                 where=where,
                 why=f"weights are {FLOAT} with a static shape",
-                fix="cast it, and bind its shape",
+                todo="cast it, and bind its shape",
             )
 
 
@@ -194,7 +194,7 @@ def _check_binding(
             f"{label} is not a canonical operator",
             where=f"variable {binding.var.name!r}",
             why=f"the canonical form has only: {', '.join(SPECS)}",
-            fix="canonicalise the module first (ibert_tvm.frontend)",
+            todo="canonicalise the module first (ibert_tvm.frontend)",
         )
     spec = SPECS[value.op.name]
     where = f"{spec.name} {value_name(value)!r}"
@@ -204,7 +204,7 @@ def _check_binding(
             f"attributes are {sorted(got)}",
             where=f"{spec.name} bound to {binding.var.name!r}",
             why=f"{spec.name} carries exactly {sorted(spec.attributes)}",
-            fix="build the call with relay_passes.canonical.build",
+            todo="build the call with relay_passes.canonical.build",
         )
     name = value_name(value)
     if not name or name in seen:
@@ -212,7 +212,7 @@ def _check_binding(
             "the name is empty" if not name else f"two values are named {name}",
             where=where,
             why="scales, reports and errors are keyed by it",
-            fix="give every value its own name",
+            todo="give every value its own name",
         )
     seen.add(name)
     for label, argument in zip(spec.arguments, value.args, strict=True):
@@ -221,14 +221,14 @@ def _check_binding(
                 f"operand {label} is a {type(argument).__name__}, not a defined variable",
                 where=where,
                 why="operands are results of canonical operators or parameters, never constants",
-                fix="emit it, or make it a parameter",
+                todo="emit it, or make it a parameter",
             )
         if label == "attention_mask" and argument not in inputs:
             raise CanonicalError(
                 f"the mask {argument.name} is not an input of the model",
                 where=where,
                 why="the padding mask is the plain [batch, seq_len] input: 0 is padding",
-                fix="pass the input itself",
+                todo="pass the input itself",
             )
     spec.infer(value)
 
@@ -242,5 +242,5 @@ def _check_outputs(function: relax.Function) -> None:
                 f"output {index} is {kind}",
                 where="function main",
                 why=f"outputs are {FLOAT} tensors",
-                fix="return a value of a canonical operator other than position_ids",
+                todo="return a value of a canonical operator other than position_ids",
             )

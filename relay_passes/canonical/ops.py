@@ -76,11 +76,11 @@ def is_canonical(expr: relax.Expr) -> bool:
 
 def same_extent(left: object, right: object) -> bool:
     """Tell whether two dimensions (int or symbolic) are provably equal."""
-    return bool(Analyzer().can_prove_equal(left, right))  # type: ignore[arg-type]
+    return bool(Analyzer().can_prove_equal(left, right))
 
 
-def _refuse(call: relax.Call, what: str, why: str, fix: str) -> CanonicalError:
-    return CanonicalError(what, where=f"{call.op.name} {value_name(call)!r}", why=why, fix=fix)
+def _refuse(call: relax.Call, what: str, why: str, todo: str) -> CanonicalError:
+    return CanonicalError(what, where=f"{call.op.name} {value_name(call)!r}", why=why, todo=todo)
 
 
 def _tensor(call: relax.Call, index: int, ndim: int | None, dtype: str) -> list[object]:

@@ -1,0 +1,201 @@
+"""What is known about a model besides its weights; plain data, stored in every artefact.
+
+This module imports neither TVM nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+__all__ = ["HEADS", "OUTPUT_KINDS", "ModelInfo", "OutputInfo"]
+
+HEADS = (
+    "none",
+    "pooled",
+    "sentence_embedding",
+    "sequence_classification",
+    "token_classification",
+    "question_answering",
+)
+"""What a model computes on top of its encoder."""
+
+OUTPUT_KINDS = ("hidden_state", "pooled", "embedding", "logits", "token_logits", "span_logits")
+"""Meaning of an output: [B, S, C], [B, C], [B, C], [B, labels], [B, S, labels], [B, S, 2]."""
+
+
+@dataclass(frozen=True)
+class OutputInfo:
+    """One output of a model.
+
+    Parameters
+    ----------
+    name : str
+        Name for the caller, for example ``last_hidden_state`` or ``logits``.
+    value : str
+        Canonical name of the value that it is.
+    kind : str
+        One of `OUTPUT_KINDS`. ``span_logits`` holds the start logit of every token at index 0 of
+        the last axis and the end logit at index 1.
+
+    Raises
+    ------
+    ValueError
+        If the kind is unknown.
+    """
+
+    name: str
+    value: str
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in OUTPUT_KINDS:
+            raise ValueError(
+                f"unknown output kind {self.kind!r}; allowed: {', '.join(OUTPUT_KINDS)}"
+            )
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Architecture, sizes, head and source of a model.
+
+    Parameters
+    ----------
+    architecture : str
+        ``model_type`` of the source's configuration (``bert``, ``roberta`` ...), or the class name
+        of a torch module that has none.
+    head : str
+        One of `HEADS`.
+    inputs : tuple of str
+        Names of the inputs in order; all are [batch, seq_len] int64.
+    outputs : tuple of OutputInfo
+        The outputs in order.
+    hidden_size : int
+        Channels of the encoder's hidden state.
+    num_layers : int
+        Attention layers.
+    vocab_size : int
+        Rows of the token embedding, that is, valid ids are 0 .. vocab_size - 1.
+    type_vocab_size : int
+        Valid token types are 0 .. type_vocab_size - 1; 0 if the model takes none.
+    max_sequence_length : int or None
+        Longest sequence that the positions allow; None if the model has no position table.
+    pad_token_id : int
+        Id that fills a padded batch.
+    id2label : dict of int to str
+        Names of the classes; empty without a classification head.
+    source : str
+        Folder or description of what was imported.
+    source_sha256 : str
+        Hash of the weight files (in name order), or of the parameters of a module in memory.
+    description : str
+        One line for people.
+    tokenizer_files : tuple of str
+        Names of the tokenizer files in the source folder.
+    notes : tuple of str
+        What a caller must know, for example that the source normalises its embeddings afterwards.
+
+    Raises
+    ------
+    ValueError
+        If the head is unknown, a size is negative, or there is no input or output.
+    """
+
+    architecture: str
+    head: str
+    inputs: tuple[str, ...]
+    outputs: tuple[OutputInfo, ...]
+    hidden_size: int
+    num_layers: int
+    vocab_size: int
+    type_vocab_size: int = 0
+    max_sequence_length: int | None = None
+    pad_token_id: int = 0
+    id2label: Mapping[int, str] = field(default_factory=dict)
+    source: str = ""
+    source_sha256: str = ""
+    description: str = ""
+    tokenizer_files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.head not in HEADS:
+            raise ValueError(f"unknown head {self.head!r}; allowed: {', '.join(HEADS)}")
+        if not self.inputs or not self.outputs:
+            raise ValueError("a model has at least one input and one output")
+        for name in ("hidden_size", "num_layers", "vocab_size", "type_vocab_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, but sizes are not negative")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the information as a JSON-serialisable dictionary."""
+        document = asdict(self)
+        document["inputs"] = list(self.inputs)
+        document["outputs"] = [asdict(output) for output in self.outputs]
+        document["id2label"] = {str(key): label for key, label in self.id2label.items()}
+        document["tokenizer_files"] = list(self.tokenizer_files)
+        document["notes"] = list(self.notes)
+        return document
+
+    @classmethod
+    def from_json(cls, document: Any) -> ModelInfo:
+        """Read what `to_json` wrote.
+
+        Parameters
+        ----------
+        document : dict
+            The dictionary.
+
+        Returns
+        -------
+        ModelInfo
+            The information.
+
+        Raises
+        ------
+        TypeError
+            If `document` is no dictionary or a field has another type.
+        KeyError
+            If a required field is missing.
+        ValueError
+            If a field is unknown, or its value is not allowed.
+        """
+        if not isinstance(document, dict):
+            raise TypeError(f"a JSON object was expected, not {type(document).__name__}")
+        known = {item.name for item in fields(cls)}
+        unknown = sorted(set(document) - known)
+        if unknown:
+            raise ValueError(f"unknown fields: {', '.join(unknown)}")
+        values = dict(document)
+        for name in ("architecture", "head", "source", "source_sha256", "description"):
+            if name in values and not isinstance(values[name], str):
+                raise TypeError(f"{name} must be a string")
+        for name in ("hidden_size", "num_layers", "vocab_size", "type_vocab_size", "pad_token_id"):
+            if name in values and type(values[name]) is not int:
+                raise TypeError(f"{name} must be an integer")
+        longest = values.get("max_sequence_length")
+        if longest is not None and type(longest) is not int:
+            raise TypeError("max_sequence_length must be an integer or null")
+        for name in ("inputs", "tokenizer_files", "notes"):
+            if name in values:
+                values[name] = _strings(name, values[name])
+        values["outputs"] = tuple(
+            OutputInfo(name=item["name"], value=item["value"], kind=item["kind"])
+            for item in document["outputs"]
+        )
+        values["id2label"] = {
+            int(key): str(label) for key, label in values.get("id2label", {}).items()
+        }
+        missing = [
+            item for item in ("architecture", "head", "inputs", "hidden_size") if item not in values
+        ]
+        if missing:
+            raise KeyError(missing[0])
+        return cls(**values)
+
+
+def _strings(name: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
+        raise TypeError(f"{name} must be a list of strings")
+    return tuple(values)
