@@ -1,0 +1,255 @@
+"""Texts to token ids, with the tokenizer files that travel with a model.
+
+The `tokenizers` library is enough for every format read here, so that neither quantisation from
+texts nor running a compiled library needs transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import InputError, ModelError
+
+__all__ = ["TokenizedBatch", "Tokenizer", "tokenizer_files"]
+
+# What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
+_GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
+_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+def tokenizer_files(folder: str | Path) -> dict[str, bytes]:
+    """Read the tokenizer files of a Hugging Face folder.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+
+    Returns
+    -------
+    dict of str to bytes
+        File contents by name; only the files that are needed, empty if there is no tokenizer.
+    """
+    folder = Path(folder)
+    for group in _GROUPS:
+        if all((folder / name).is_file() for name in group):
+            names = [*group, *(n for n in _SETTINGS if (folder / n).is_file())]
+            return {name: (folder / name).read_bytes() for name in names}
+    return {}
+
+
+@dataclass(frozen=True)
+class TokenizedBatch:
+    """Token ids of some texts, padded to one length.
+
+    Attributes
+    ----------
+    input_ids, attention_mask, token_type_ids : numpy.ndarray
+        int32 [texts, length]. The mask is 1 for tokens and 0 for padding.
+    truncated : tuple of int
+        Indices of the texts that were longer than allowed.
+    """
+
+    input_ids: NDArray[np.int32]
+    attention_mask: NDArray[np.int32]
+    token_type_ids: NDArray[np.int32]
+    truncated: tuple[int, ...]
+
+    def inputs(self, names: Sequence[str]) -> dict[str, NDArray[np.int32]]:
+        """Return the arrays that a model with the inputs `names` takes."""
+        return {name: getattr(self, name) for name in names}
+
+
+class Tokenizer:
+    """A fast tokenizer built from a model's files.
+
+    Parameters
+    ----------
+    files : mapping of str to bytes
+        Contents by file name, as `tokenizer_files` returns them.
+
+    Raises
+    ------
+    ModelError
+        If the files hold no tokenizer that can be read.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = dict(files)
+        config = self._json("tokenizer_config.json")
+        self._tokenizer = self._build(config)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.pad_id = self._find_pad_id(config)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """Build from a Hugging Face folder.
+
+        Raises
+        ------
+        ModelError
+            If the folder has no tokenizer files.
+        """
+        files = tokenizer_files(folder)
+        if not files:
+            raise ModelError(
+                f"no tokenizer in {folder}",
+                why="it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt",
+                fix="add the tokenizer files of the model, or give token ids instead of texts",
+            )
+        return cls(files)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def encode(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        max_length: int,
+        pad_to: int | None = None,
+    ) -> TokenizedBatch:
+        """Encode texts, or pairs of texts, with the model's special tokens.
+
+        Parameters
+        ----------
+        texts : sequence of str or of (str, str)
+            At least one. An empty text is an error: its embedding would mean nothing.
+        max_length : int
+            Longer encodings are truncated to this many tokens, special tokens kept.
+        pad_to : int, optional
+            Length of the arrays; by default that of the longest encoding.
+
+        Returns
+        -------
+        TokenizedBatch
+
+        Raises
+        ------
+        InputError
+            If there is no text, one is empty, or one is not a string.
+        """
+        items = [_checked(text, index) for index, text in enumerate(texts)]
+        if not items:
+            raise InputError("no text was given", fix="give at least one text")
+        self._tokenizer.no_truncation()
+        lengths = [len(e.ids) for e in self._tokenizer.encode_batch(items)]
+        truncated = tuple(i for i, n in enumerate(lengths) if n > max_length)
+        self._tokenizer.enable_truncation(max_length)
+        encodings = self._tokenizer.encode_batch(items)
+        length = max(len(e.ids) for e in encodings) if pad_to is None else pad_to
+        ids = np.full((len(items), length), self.pad_id, dtype=np.int32)
+        mask = np.zeros_like(ids)
+        types = np.zeros_like(ids)
+        for row, encoding in enumerate(encodings):
+            count = len(encoding.ids)
+            ids[row, :count] = encoding.ids
+            mask[row, :count] = 1
+            types[row, :count] = encoding.type_ids
+        return TokenizedBatch(ids, mask, types, truncated)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        if name not in self.files:
+            return {}
+        try:
+            document = json.loads(self.files[name])
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise _damaged(name, str(error)) from error
+        return document if isinstance(document, dict) else {}
+
+    def _build(self, config: Mapping[str, Any]) -> Any:
+        from tokenizers import Tokenizer as FastTokenizer
+        from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in self.files.items():
+                (Path(folder) / Path(name).name).write_bytes(content)
+            group = next((g for g in _GROUPS if all(name in self.files for name in g)), None)
+            if group is None:
+                raise ModelError(
+                    "the tokenizer is incomplete",
+                    why=f"its files are {', '.join(sorted(self.files)) or '(none)'}; needed is "
+                    "tokenizer.json, or vocab.txt, or vocab.json with merges.txt",
+                    fix="quantise the model again from a folder with its tokenizer files",
+                )
+            paths = [str(Path(folder) / name) for name in group]
+            try:
+                if group[0] == "tokenizer.json":
+                    return FastTokenizer.from_file(paths[0])
+                if group[0] == "vocab.txt":
+                    return BertWordPieceTokenizer(
+                        paths[0],
+                        lowercase=bool(config.get("do_lower_case", True)),
+                        strip_accents=config.get("strip_accents"),
+                        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
+                    )._tokenizer
+                return _roberta_tokenizer(ByteLevelBPETokenizer(*paths), config)
+            except ModelError:
+                raise
+            except Exception as error:  # tokenizers raises bare Exception
+                raise _damaged(", ".join(group), str(error)) from error
+
+    def _find_pad_id(self, config: Mapping[str, Any]) -> int:
+        token = config.get("pad_token") or self._json("special_tokens_map.json").get("pad_token")
+        if isinstance(token, Mapping):
+            token = token.get("content")
+        for candidate in (token, "[PAD]", "<pad>"):
+            if isinstance(candidate, str):
+                index = self._tokenizer.token_to_id(candidate)
+                if index is not None:
+                    return int(index)
+        return 0
+
+
+def _roberta_tokenizer(bpe: Any, config: Mapping[str, Any]) -> Any:
+    """Add RoBERTa's special tokens to a bare byte-level BPE."""
+    from tokenizers.processors import RobertaProcessing
+
+    fast = bpe._tokenizer
+    names = {"cls_token": "<s>", "sep_token": "</s>"}
+    pairs = []
+    for key in ("sep_token", "cls_token"):
+        token = config.get(key) or names[key]
+        token = token.get("content") if isinstance(token, Mapping) else token
+        index = fast.token_to_id(token)
+        if index is None:
+            raise _damaged("vocab.json", f"it does not hold the token {token!r}")
+        pairs.append((token, index))
+    fast.post_processor = RobertaProcessing(*pairs)
+    return fast
+
+
+def _checked(text: object, index: int) -> str | tuple[str, str]:
+    parts = text if isinstance(text, tuple) else (text,)
+    if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
+        raise InputError(
+            f"text {index} is not a text",
+            why=f"it is {text!r}",
+            fix="give a string, or a pair of strings",
+        )
+    if not all(part.strip() for part in parts):
+        raise InputError(
+            f"text {index} is empty",
+            why="it holds no character other than white space",
+            fix="leave empty texts out",
+        )
+    return text  # type: ignore[return-value]
+
+
+def _damaged(name: str, why: str) -> ModelError:
+    return ModelError(
+        "the tokenizer cannot be read",
+        where=name,
+        why=why,
+        fix="copy the tokenizer files of the model again",
+    )
