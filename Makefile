@@ -13,7 +13,8 @@ ARGS   ?=
 .PHONY: help setup demo test test-slow lint format bench clean distclean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
+	  while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 # The stamp makes a second call free and repeats the installation when a requirement changes.
 $(VENV)/.installed: pyproject.toml constraints.txt
