@@ -1,0 +1,399 @@
+"""Attributes of the `integer.*` operators: one frozen dataclass per operator.
+
+An attribute is an int or a string, never a float: the integer module holds no float at all. The
+constants of an approximation (a dataclass of `relay_passes.spec`) are flattened with a prefix, so
+that the DictAttrs of a call stay flat and survive JSON unchanged. Every class converts both ways:
+``LinearAttrs(...).to_attrs()`` and ``LinearAttrs.from_call(call)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+from tvm import ir, relax
+
+from ..errors import LoweringError
+from ..spec.exponential import BinaryExponential, PolynomialExponential
+from ..spec.gelu import AccurateGelu, PaperGelu
+from ..spec.layer_norm import LayerNormConstants
+
+_Self = TypeVar("_Self", bound="OpAttrs")
+
+STORAGE_DTYPES = ("int8", "uint8", "int16", "int32")
+"""What `integer.requantise`, `integer.layer_norm` may store."""
+SOFTMAX_MODES = ("deferred", "normalised")
+POSITION_KINDS = ("absolute", "roberta")
+
+_BOUNDS = {
+    "int8": (-128, 127),
+    "uint8": (0, 255),
+    "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+}
+
+
+def dtype_bounds(dtype: str) -> tuple[int, int]:
+    """Smallest and largest integer of a storage type, for example (-128, 127) for int8."""
+    return _BOUNDS[dtype]
+
+
+def _flatten(prefix: str, constants: Any) -> dict[str, int]:
+    return {f"{prefix}_{field.name}": getattr(constants, field.name) for field in fields(constants)}
+
+
+def _unflatten(prefix: str, cls: type, attrs: Any) -> Any:
+    return cls(**{field.name: int(attrs[f"{prefix}_{field.name}"]) for field in fields(cls)})
+
+
+def _choose(what: str, value: str, allowed: Any, where: str) -> None:
+    if value not in allowed:
+        raise LoweringError(
+            f"unknown {what} {value!r}",
+            where,
+            "the integer dialect does not define it",
+            f"use one of: {', '.join(allowed)}",
+        )
+
+
+def _check_output(attrs: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None:
+    _choose("dtype", attrs.dtype, allowed, attrs.name)
+    low, high = dtype_bounds(attrs.dtype)
+    if not low <= attrs.low <= attrs.high <= high:
+        raise LoweringError(
+            f"bounds [{attrs.low}, {attrs.high}] cannot be stored as {attrs.dtype}",
+            attrs.name,
+            f"{attrs.dtype} holds [{low}, {high}], and low must not exceed high",
+            "choose a wider dtype or tighter bounds",
+        )
+    if not 0 <= attrs.shift <= 62:
+        raise LoweringError(
+            f"shift {attrs.shift} is outside [0, 62]",
+            attrs.name,
+            "the shifted product is an int64",
+            "derive multiplier and shift with relay_passes.spec.fixed_point",
+        )
+
+
+@dataclass(frozen=True)
+class OpAttrs:
+    """What every operator carries.
+
+    Parameters
+    ----------
+    name : str
+        Canonical name of the value the operator produces (with a suffix where one canonical
+        operator becomes several), unique in the module.
+    """
+
+    name: str
+
+    OP: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary of ints and strings."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def to_attrs(self) -> ir.Attrs:
+        """Return the attributes as a TVM DictAttrs."""
+        return ir.make_node("ir.DictAttrs", **self.to_dict())
+
+    @classmethod
+    def from_attrs(cls: type[_Self], attrs: Any) -> _Self:
+        """Read the attributes of a call; `attrs` is anything that is indexed by names."""
+        return cls(**{field.name: attrs[field.name] for field in fields(cls)})
+
+    @classmethod
+    def from_call(cls: type[_Self], call: relax.Call) -> _Self:
+        """Read the attributes of a Relax call."""
+        return cls.from_attrs(call.attrs)
+
+
+@dataclass(frozen=True)
+class PositionIdsAttrs(OpAttrs):
+    """Attributes of `integer.position_ids` (the same as `canonical.position_ids`).
+
+    Parameters
+    ----------
+    kind : str
+        "absolute": ``offset + 0 .. seq - 1`` in every row. "roberta":
+        ``cumsum(id != padding_index) * (id != padding_index) + padding_index``.
+    offset, padding_index : int
+        See `kind`.
+    """
+
+    kind: str = "absolute"
+    offset: int = 0
+    padding_index: int = 0
+
+    OP: ClassVar[str] = "integer.position_ids"
+
+    def __post_init__(self) -> None:
+        _choose("kind", self.kind, POSITION_KINDS, self.name)
+
+
+@dataclass(frozen=True)
+class EmbeddingAttrs(OpAttrs):
+    """Attributes of `integer.embedding`.
+
+    Parameters
+    ----------
+    shift : int
+        Common right shift of the per-row multipliers, 0..62.
+    """
+
+    shift: int = 0
+
+    OP: ClassVar[str] = "integer.embedding"
+
+
+@dataclass(frozen=True)
+class LinearAttrs(OpAttrs):
+    """Attributes of `integer.linear`: only the name."""
+
+    OP: ClassVar[str] = "integer.linear"
+
+
+@dataclass(frozen=True)
+class AddAttrs(OpAttrs):
+    """Attributes of `integer.add`: only the name."""
+
+    OP: ClassVar[str] = "integer.add"
+
+
+@dataclass(frozen=True)
+class ReluAttrs(OpAttrs):
+    """Attributes of `integer.relu`: only the name."""
+
+    OP: ClassVar[str] = "integer.relu"
+
+
+@dataclass(frozen=True)
+class RequantiseAttrs(OpAttrs):
+    """Attributes of `integer.requantise`.
+
+    Parameters
+    ----------
+    shift : int
+        Right shift, 0..62, the same for every channel.
+    zero_point : int
+        Added after the shift.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8, int16 or int32.
+    """
+
+    shift: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP: ClassVar[str] = "integer.requantise"
+
+    def __post_init__(self) -> None:
+        _check_output(self)
+
+
+@dataclass(frozen=True)
+class GeluAttrs(OpAttrs):
+    """Attributes of `integer.gelu`.
+
+    Parameters
+    ----------
+    constants : AccurateGelu or PaperGelu
+        In the DictAttrs: ``form="accurate"`` or ``"paper"``, the constants prefixed by ``gelu_``.
+    """
+
+    constants: AccurateGelu | PaperGelu
+
+    OP: ClassVar[str] = "integer.gelu"
+    FORMS: ClassVar[dict[str, type]] = {"accurate": AccurateGelu, "paper": PaperGelu}
+
+    @property
+    def form(self) -> str:
+        """Name of the form, "accurate" or "paper"."""
+        return "accurate" if isinstance(self.constants, AccurateGelu) else "paper"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary of ints and strings."""
+        return {"name": self.name, "form": self.form, **_flatten("gelu", self.constants)}
+
+    @classmethod
+    def from_attrs(cls, attrs: Any) -> GeluAttrs:
+        """Read the attributes of a call."""
+        _choose("form of GELU", attrs["form"], cls.FORMS, attrs["name"])
+        return cls(attrs["name"], _unflatten("gelu", cls.FORMS[attrs["form"]], attrs))
+
+
+@dataclass(frozen=True)
+class TanhAttrs(OpAttrs):
+    """Attributes of `integer.tanh`.
+
+    Parameters
+    ----------
+    exponential : BinaryExponential
+        Constants of 2^(-2 |x| log2 e), from ``BinaryExponential.for_tanh(scale)``; prefixed by
+        ``exp_`` in the DictAttrs.
+    fraction_bits : int
+        The result's scale is 2^-fraction_bits, its bound 2^fraction_bits - 1.
+    """
+
+    exponential: BinaryExponential
+    fraction_bits: int = 15
+
+    OP: ClassVar[str] = "integer.tanh"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary of ints and strings."""
+        return {
+            "name": self.name,
+            "fraction_bits": self.fraction_bits,
+            **_flatten("exp", self.exponential),
+        }
+
+    @classmethod
+    def from_attrs(cls, attrs: Any) -> TanhAttrs:
+        """Read the attributes of a call."""
+        exponential = _unflatten("exp", BinaryExponential, attrs)
+        return cls(attrs["name"], exponential, int(attrs["fraction_bits"]))
+
+
+@dataclass(frozen=True)
+class LayerNormAttrs(OpAttrs):
+    """Attributes of `integer.layer_norm`.
+
+    Parameters
+    ----------
+    constants : LayerNormConstants
+        input_limit, epsilon, reciprocal_bits, normalised_bits; prefixed by ``norm_`` in the
+        DictAttrs.
+    shift : int
+        Right shift of ``n * gain + offset``.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8, int16 or int32.
+    """
+
+    constants: LayerNormConstants
+    shift: int
+    low: int
+    high: int
+    dtype: str
+
+    OP: ClassVar[str] = "integer.layer_norm"
+
+    def __post_init__(self) -> None:
+        _check_output(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary of ints and strings."""
+        plain = {name: getattr(self, name) for name in ("name", "shift", "low", "high", "dtype")}
+        return {**plain, **_flatten("norm", self.constants)}
+
+    @classmethod
+    def from_attrs(cls, attrs: Any) -> LayerNormAttrs:
+        """Read the attributes of a call."""
+        constants = _unflatten("norm", LayerNormConstants, attrs)
+        return cls(
+            attrs["name"], constants, attrs["shift"], attrs["low"], attrs["high"], attrs["dtype"]
+        )
+
+
+@dataclass(frozen=True)
+class AttentionAttrs(OpAttrs):
+    """Attributes of `integer.attention`.
+
+    Parameters
+    ----------
+    num_heads : int
+        H; the channels of q, k and v are H * D.
+    softmax : str
+        "deferred": u8 exponentials times V, divided once per row by their sum. "normalised":
+        u8 probabilities of scale 1/256 times V, as published.
+    exponential : BinaryExponential or PolynomialExponential
+        In the DictAttrs: ``exponential="binary"`` or ``"polynomial"``, constants prefixed by
+        ``exp_``. "deferred" needs a maximum of 255 at most, "normalised" of 65535.
+    shift, zero_point, low, high, dtype
+        Requantisation of the context: its values come with 8 fraction bits in V's scale, so a
+        multiplier stands for ``S_v / 256 / S_out * 2^shift`` and has 15 bits at most.
+        dtype: int8, uint8, int16 or int32.
+    """
+
+    num_heads: int
+    softmax: str
+    exponential: BinaryExponential | PolynomialExponential
+    shift: int
+    low: int
+    high: int
+    dtype: str = "int8"
+    zero_point: int = 0
+
+    OP: ClassVar[str] = "integer.attention"
+    EXPONENTIALS: ClassVar[dict[str, type]] = {
+        "binary": BinaryExponential,
+        "polynomial": PolynomialExponential,
+    }
+
+    def __post_init__(self) -> None:
+        _choose("softmax", self.softmax, SOFTMAX_MODES, self.name)
+        _check_output(self)
+        largest = 255 if self.softmax == "deferred" else 65535
+        if self.exponential.maximum > largest:
+            raise LoweringError(
+                f"exponentials up to {self.exponential.maximum} in {self.softmax} softmax",
+                self.name,
+                f"this mode stores them in {largest.bit_length()} bits",
+                "derive the exponential with output_bits=8 (deferred) or 16 (normalised)",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary of ints and strings."""
+        kind = "binary" if isinstance(self.exponential, BinaryExponential) else "polynomial"
+        plain = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "exponential"
+        }
+        return {**plain, "exponential": kind, **_flatten("exp", self.exponential)}
+
+    @classmethod
+    def from_attrs(cls, attrs: Any) -> AttentionAttrs:
+        """Read the attributes of a call."""
+        _choose("exponential", attrs["exponential"], cls.EXPONENTIALS, attrs["name"])
+        plain = {field.name: attrs[field.name] for field in fields(cls)}
+        kind = cls.EXPONENTIALS[plain["exponential"]]
+        return cls(**{**plain, "exponential": _unflatten("exp", kind, attrs)})
+
+
+@dataclass(frozen=True)
+class MeanPoolAttrs(OpAttrs):
+    """Attributes of `integer.mean_pool`.
+
+    Parameters
+    ----------
+    fraction_bits : int
+        The result's scale is the input's times 2^-fraction_bits.
+    """
+
+    fraction_bits: int = 0
+
+    OP: ClassVar[str] = "integer.mean_pool"
+
+
+@dataclass(frozen=True)
+class SelectTokenAttrs(OpAttrs):
+    """Attributes of `integer.select_token`.
+
+    Parameters
+    ----------
+    index : int
+        Position in the sequence; not negative.
+    """
+
+    index: int = 0
+
+    OP: ClassVar[str] = "integer.select_token"

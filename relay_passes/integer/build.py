@@ -1,0 +1,151 @@
+"""Builders of integer operator calls: ``relax.Call`` values, to be emitted by a BlockBuilder.
+
+Arguments, attributes and result types are in the table of `relay_passes.integer.ops`; the
+attributes are described in `relay_passes.integer.attrs`. A wrong operand is refused here, with a
+LoweringError, when all operands have types (variables and emitted values have), and otherwise when
+the block builder infers the type of the call.
+"""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm.ir import Op
+
+from ..spec.exponential import BinaryExponential, PolynomialExponential
+from ..spec.gelu import AccurateGelu, PaperGelu
+from ..spec.layer_norm import LayerNormConstants
+from . import attrs as _attrs
+from . import ops as _ops
+
+
+def _call(attrs: _attrs.OpAttrs, *arguments: relax.Expr) -> relax.Call:
+    call = relax.Call(Op.get(attrs.OP), list(arguments), attrs.to_attrs())
+    if all(isinstance(argument.ty, relax.TensorType) for argument in arguments):
+        # An exception that crosses TVM's C++ comes back as a RuntimeError: check on this side.
+        _ops.infer_type(call)
+    return call
+
+
+def position_ids(
+    input_ids: relax.Expr,
+    *,
+    name: str,
+    kind: str = "absolute",
+    offset: int = 0,
+    padding_index: int = 0,
+) -> relax.Call:
+    """Positions of the tokens, int32 [batch, seq]; see `PositionIdsAttrs`."""
+    return _call(_attrs.PositionIdsAttrs(name, kind, offset, padding_index), input_ids)
+
+
+def embedding(
+    ids: relax.Expr, table: relax.Expr, multiplier: relax.Expr, *, name: str, shift: int
+) -> relax.Call:
+    """Rows of an int8 table, requantised by their own multiplier to int32 [batch, seq, C]."""
+    return _call(_attrs.EmbeddingAttrs(name, shift), ids, table, multiplier)
+
+
+def linear(x: relax.Expr, weight: relax.Expr, bias: relax.Expr, *, name: str) -> relax.Call:
+    """``x weight^T + bias``: int8 or uint8 x int8 to int32."""
+    return _call(_attrs.LinearAttrs(name), x, weight, bias)
+
+
+def requantise(
+    x: relax.Expr,
+    multiplier: relax.Expr,
+    *,
+    name: str,
+    shift: int,
+    low: int,
+    high: int,
+    dtype: str,
+    zero_point: int = 0,
+) -> relax.Call:
+    """``clamp(round_half_up(x m / 2^shift) + zero_point, low, high)`` as `dtype`."""
+    return _call(_attrs.RequantiseAttrs(name, shift, low, high, dtype, zero_point), x, multiplier)
+
+
+def gelu(x: relax.Expr, constants: AccurateGelu, *, name: str) -> relax.Call:
+    """Accurate i-GELU of a value at one scale; the result has the same scale, int32."""
+    return _call(_attrs.GeluAttrs(name, constants), x)
+
+
+def gelu_paper(
+    x: relax.Expr,
+    q_b: relax.Expr,
+    q_c: relax.Expr,
+    q_1: relax.Expr,
+    constants: PaperGelu,
+    *,
+    name: str,
+) -> relax.Call:
+    """Build the published i-GELU of an int32 accumulator, constants per channel; int64."""
+    return _call(_attrs.GeluAttrs(name, constants), x, q_b, q_c, q_1)
+
+
+def relu(x: relax.Expr, *, name: str) -> relax.Call:
+    """``max(x, 0)``, same type."""
+    return _call(_attrs.ReluAttrs(name), x)
+
+
+def tanh(
+    x: relax.Expr, exponential: BinaryExponential, *, name: str, fraction_bits: int = 15
+) -> relax.Call:
+    """i-tanh, int32 at scale 2^-fraction_bits."""
+    return _call(_attrs.TanhAttrs(name, exponential, fraction_bits), x)
+
+
+def add(a: relax.Expr, b: relax.Expr, *, name: str) -> relax.Call:
+    """Build ``a + b`` as int32; both operands already have the result's scale."""
+    return _call(_attrs.AddAttrs(name), a, b)
+
+
+def layer_norm(
+    x: relax.Expr,
+    gain: relax.Expr,
+    offset: relax.Expr,
+    constants: LayerNormConstants,
+    *,
+    name: str,
+    shift: int,
+    low: int,
+    high: int,
+    dtype: str,
+) -> relax.Call:
+    """i-layer-norm over the last axis: ``clamp((n gain + offset + half) >> shift, low, high)``."""
+    attrs = _attrs.LayerNormAttrs(name, constants, shift, low, high, dtype)
+    return _call(attrs, x, gain, offset)
+
+
+def attention(
+    q: relax.Expr,
+    k: relax.Expr,
+    v: relax.Expr,
+    mask: relax.Expr,
+    multiplier: relax.Expr,
+    *,
+    name: str,
+    num_heads: int,
+    softmax: str,
+    exponential: BinaryExponential | PolynomialExponential,
+    shift: int,
+    low: int,
+    high: int,
+    dtype: str = "int8",
+    zero_point: int = 0,
+) -> relax.Call:
+    """Masked integer attention of all heads, requantised; see `AttentionAttrs`."""
+    attrs = _attrs.AttentionAttrs(
+        name, num_heads, softmax, exponential, shift, low, high, dtype, zero_point
+    )
+    return _call(attrs, q, k, v, mask, multiplier)
+
+
+def mean_pool(x: relax.Expr, mask: relax.Expr, *, name: str, fraction_bits: int = 0) -> relax.Call:
+    """Mean over the unmasked positions, int32 [batch, C] with extra fraction bits."""
+    return _call(_attrs.MeanPoolAttrs(name, fraction_bits), x, mask)
+
+
+def select_token(x: relax.Expr, *, name: str, index: int = 0) -> relax.Call:
+    """Take the token at one position, [batch, C], same dtype."""
+    return _call(_attrs.SelectTokenAttrs(name, index), x)

@@ -1,0 +1,311 @@
+"""Registration of the `integer.*` Relax operators: their arguments, attributes and types.
+
+Every value is a plain integer tensor; batch and sequence length may be symbolic, channels are
+static. "C" is the last axis. Arrays of constants are arguments (function parameters), scalars are
+attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every operator.
+
+| operator | arguments | further attributes | result |
+| --- | --- | --- | --- |
+| position_ids | input_ids[b,s] i32/i64 | kind, offset, padding_index | i32 [b,s] |
+| embedding | ids[b,s] i32/i64, table[V,C] s8, multiplier[1 or V] s32 | shift | i32 [b,s,C]:
+  ``requantise(table[id], multiplier[id], shift)`` |
+| linear | x[...,K] s8 or u8, weight[N,K] s8, bias[N] s32 | | i32 [...,N]: ``x weight^T + bias``;
+  x has value semantics (no hidden offset; its zero point is folded in the bias) |
+| requantise | x s8/u8/s16/s32/s64, multiplier[1 or C] s32 | shift, zero_point, low, high, dtype |
+  dtype, same shape: ``clamp(((x m + half) >> shift) + zero_point, low, high)`` |
+| gelu | x s8/s16/s32 | form="accurate", gelu_* of `AccurateGelu` | i32, same shape and scale |
+| gelu | x s32, q_b[1 or C] s32, q_c[1 or C] s64, q_1[1 or C] s64 | form="paper", gelu_erf_shift |
+  i64, same shape |
+| relu | x | | same type |
+| tanh | x s8/s16/s32 | fraction_bits, exp_* of `BinaryExponential` | i32, scale 2^-fraction_bits |
+| add | a, b s8/s16/s32, same shape | | i32: ``a + b``, both at the result's scale |
+| layer_norm | x s8/s16/s32 [...,C], gain[C] s32, offset[C] s32 | shift, low, high, dtype, norm_* of
+  `LayerNormConstants` | dtype, same shape |
+| attention | q, k, v s8 [b,s,H*D], mask[b,s] i8/i32/i64 (0 = padding), multiplier[1 or H*D] s32 |
+  num_heads, softmax, exponential, exp_* of it, shift, zero_point, low, high, dtype |
+  dtype [b,s,H*D] |
+| mean_pool | x s8/s16/s32 [b,s,C], mask[b,s] | fraction_bits | i32 [b,C], scale / 2^fraction_bits |
+| select_token | x[b,s,C] | index | same dtype, [b,C] |
+
+The meaning of each operator is a function of `relay_passes.spec`, used by NumPy evaluation
+(`relay_passes.integer.evaluate`), by interval analysis (`relay_passes.integer.ranges`) and by the
+emission of TIR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm.ir
+from tvm import relax
+from tvm.ir import Op
+from tvm.ir import op as _tvm_op
+from tvm.sym import Analyzer
+
+from ..errors import LoweringError
+from . import attrs as _attrs
+
+NARROW = ("int8", "int16", "int32")
+MASK = ("int8", "int32", "int64")
+INDEX = ("int32", "int64")
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One operator of the dialect.
+
+    Parameters
+    ----------
+    attrs : type
+        The dataclass of its attributes.
+    arguments : tuple of str
+        Names of the operands, in order (for a form with more operands see `infer`).
+    infer : callable
+        ``infer(call) -> relax.TensorType``.
+    """
+
+    attrs: type[_attrs.OpAttrs]
+    arguments: tuple[str, ...]
+    infer: Callable[[relax.Call], relax.TensorType]
+
+
+def operator_name(expr: Any) -> str:
+    """Return "integer.linear" and so on, or "" when `expr` is not a call of this dialect."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, Op) and expr.op.name in SPECS:
+        return str(expr.op.name)
+    return ""
+
+
+def is_integer_op(expr: Any) -> bool:
+    """Tell whether `expr` is a call of an integer operator."""
+    return operator_name(expr) != ""
+
+
+def attributes(call: relax.Call) -> Any:
+    """Return the attributes of an integer operator's call as its dataclass."""
+    return SPECS[call.op.name].attrs.from_call(call)
+
+
+def _refuse(call: relax.Call, what: str, why: str, todo: str) -> LoweringError:
+    name = str(call.attrs["name"]) if call.attrs is not None else "<unnamed>"
+    return LoweringError(what, f"{call.op.name} {name!r}", why, todo)
+
+
+def _operand(
+    call: relax.Call, index: int, label: str, dtypes: Sequence[str], rank: int | None = None
+) -> tuple[list[Any], str]:
+    """Dimensions and dtype of one operand, checked."""
+    kind = call.args[index].ty
+    if not isinstance(kind, relax.TensorType) or kind.shape is None:
+        raise _refuse(
+            call,
+            f"operand {label} has no known shape ({kind})",
+            "widths and kernels depend on shapes",
+            "give the variable a TensorType with dimensions (symbolic ones serve)",
+        )
+    shape = list(kind.shape.values)
+    dtype = str(kind.dtype)
+    if dtype not in dtypes:
+        raise _refuse(
+            call,
+            f"operand {label} is {dtype}",
+            f"allowed: {', '.join(dtypes)}",
+            "requantise or convert it first",
+        )
+    if rank is not None and len(shape) != rank:
+        raise _refuse(
+            call,
+            f"operand {label} has {len(shape)} dimensions",
+            f"{call.op.name} needs {rank}",
+            "check which tensor was passed",
+        )
+    return shape, dtype
+
+
+def _dim(extent: Any) -> str:
+    """Show a dimension: its number, or the name of the symbolic variable."""
+    return str(getattr(extent, "value", extent))
+
+
+def _same(call: relax.Call, left: Any, right: Any, what: str) -> None:
+    if not Analyzer().can_prove_equal(left, right):
+        raise _refuse(
+            call,
+            f"{what} differ: {_dim(left)} and {_dim(right)}",
+            "the operator combines values along them",
+            "check which tensor was passed",
+        )
+
+
+def _channelwise(call: relax.Call, index: int, label: str, dtype: str, channels: Any) -> None:
+    """Check an array of constants that has one entry, or one per channel."""
+    shape, _ = _operand(call, index, label, (dtype,), 1)
+    if int(shape[0]) != 1:
+        _same(call, shape[0], channels, f"entries of {label} and channels")
+
+
+def _count(call: relax.Call, expected: Sequence[str]) -> None:
+    if len(call.args) != len(expected):
+        raise _refuse(
+            call,
+            f"{call.op.name} got {len(call.args)} operands",
+            f"it takes {len(expected)}: {', '.join(expected)}",
+            "build the call with relay_passes.integer.build",
+        )
+
+
+def _infer_position_ids(call: relax.Call) -> relax.TensorType:
+    shape, _ = _operand(call, 0, "input_ids", INDEX, 2)
+    return relax.TensorType(shape, "int32")
+
+
+def _infer_embedding(call: relax.Call) -> relax.TensorType:
+    ids, _ = _operand(call, 0, "ids", INDEX, 2)
+    table, _ = _operand(call, 1, "table", ("int8",), 2)
+    _channelwise(call, 2, "multiplier", "int32", table[0])
+    return relax.TensorType([*ids, table[1]], "int32")
+
+
+def _infer_linear(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", ("int8", "uint8"))
+    weight, _ = _operand(call, 1, "weight", ("int8",), 2)
+    bias, _ = _operand(call, 2, "bias", ("int32",), 1)
+    _same(call, x[-1], weight[1], "contracted dimensions of x and weight")
+    _same(call, weight[0], bias[0], "rows of weight and entries of bias")
+    return relax.TensorType([*x[:-1], weight[0]], "int32")
+
+
+def _infer_requantise(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", ("uint8", *NARROW, "int64"))
+    _channelwise(call, 1, "multiplier", "int32", x[-1])
+    return relax.TensorType(x, str(call.attrs["dtype"]))
+
+
+def _infer_gelu(call: relax.Call) -> relax.TensorType:
+    if str(call.attrs["form"]) == "accurate":
+        _count(call, ("x",))
+        x, _ = _operand(call, 0, "x", NARROW)
+        return relax.TensorType(x, "int32")
+    _count(call, ("x", "q_b", "q_c", "q_1"))
+    x, _ = _operand(call, 0, "x", NARROW)
+    _channelwise(call, 1, "q_b", "int32", x[-1])
+    _channelwise(call, 2, "q_c", "int64", x[-1])
+    _channelwise(call, 3, "q_1", "int64", x[-1])
+    return relax.TensorType(x, "int64")
+
+
+def _infer_relu(call: relax.Call) -> relax.TensorType:
+    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW))
+    return relax.TensorType(x, dtype)
+
+
+def _infer_tanh(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", NARROW)
+    return relax.TensorType(x, "int32")
+
+
+def _infer_add(call: relax.Call) -> relax.TensorType:
+    a, _ = _operand(call, 0, "a", NARROW)
+    b, _ = _operand(call, 1, "b", NARROW, len(a))
+    for left, right in zip(a, b, strict=True):
+        _same(call, left, right, "shapes of a and b")
+    return relax.TensorType(a, "int32")
+
+
+def _infer_layer_norm(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", NARROW)
+    for index, label in ((1, "gain"), (2, "offset")):
+        shape, _ = _operand(call, index, label, ("int32",), 1)
+        _same(call, shape[0], x[-1], f"entries of {label} and channels")
+    return relax.TensorType(x, str(call.attrs["dtype"]))
+
+
+def _infer_attention(call: relax.Call) -> relax.TensorType:
+    q, _ = _operand(call, 0, "q", ("int8",), 3)
+    for index, label in ((1, "k"), (2, "v")):
+        other, _ = _operand(call, index, label, ("int8",), 3)
+        for left, right in zip(q, other, strict=True):
+            _same(call, left, right, f"shapes of q and {label}")
+    mask, _ = _operand(call, 3, "mask", MASK, 2)
+    for left, right in zip(q, mask, strict=False):
+        _same(call, left, right, "batch and sequence of q and mask")
+    _channelwise(call, 4, "multiplier", "int32", q[-1])
+    heads = int(call.attrs["num_heads"])
+    if heads < 1 or int(q[-1]) % heads:
+        raise _refuse(
+            call,
+            f"{heads} heads do not divide {q[-1]} channels",
+            "every head has the same number of channels",
+            "set num_heads as the source model does",
+        )
+    return relax.TensorType(q, str(call.attrs["dtype"]))
+
+
+def _infer_mean_pool(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", NARROW, 3)
+    mask, _ = _operand(call, 1, "mask", MASK, 2)
+    for left, right in zip(x, mask, strict=False):
+        _same(call, left, right, "batch and sequence of x and mask")
+    return relax.TensorType([x[0], x[2]], "int32")
+
+
+def _infer_select_token(call: relax.Call) -> relax.TensorType:
+    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW), 3)
+    return relax.TensorType([x[0], x[2]], dtype)
+
+
+SPECS: dict[str, OpSpec] = {
+    spec.attrs.OP: spec
+    for spec in (
+        OpSpec(_attrs.PositionIdsAttrs, ("input_ids",), _infer_position_ids),
+        OpSpec(_attrs.EmbeddingAttrs, ("ids", "table", "multiplier"), _infer_embedding),
+        OpSpec(_attrs.LinearAttrs, ("x", "weight", "bias"), _infer_linear),
+        OpSpec(_attrs.RequantiseAttrs, ("x", "multiplier"), _infer_requantise),
+        OpSpec(_attrs.GeluAttrs, ("x",), _infer_gelu),
+        OpSpec(_attrs.ReluAttrs, ("x",), _infer_relu),
+        OpSpec(_attrs.TanhAttrs, ("x",), _infer_tanh),
+        OpSpec(_attrs.AddAttrs, ("a", "b"), _infer_add),
+        OpSpec(_attrs.LayerNormAttrs, ("x", "gain", "offset"), _infer_layer_norm),
+        OpSpec(_attrs.AttentionAttrs, ("q", "k", "v", "mask", "multiplier"), _infer_attention),
+        OpSpec(_attrs.MeanPoolAttrs, ("x", "mask"), _infer_mean_pool),
+        OpSpec(_attrs.SelectTokenAttrs, ("x",), _infer_select_token),
+    )
+}
+
+
+def infer_type(call: relax.Call) -> relax.TensorType:
+    """Type of an integer operator's call.
+
+    Parameters
+    ----------
+    call : relax.Call
+        A call whose operands have types.
+
+    Returns
+    -------
+    relax.TensorType
+
+    Raises
+    ------
+    LoweringError
+        If an operand's shape or dtype is not what the operator takes.
+    """
+    spec = SPECS[call.op.name]
+    if spec.attrs is not _attrs.GeluAttrs:  # the operands of that one depend on its form
+        _count(call, spec.arguments)
+    return spec.infer(call)
+
+
+def _register(name: str, spec: OpSpec) -> None:
+    def infer(call: relax.Call, _builder: relax.BlockBuilder) -> relax.TensorType:
+        return infer_type(call)
+
+    _tvm_op._ffi_api.RegisterOp(name, spec.attrs.__doc__ or name)
+    tvm.ir.register_op_attr(name, "FInferType", infer)
+    tvm.ir.register_op_attr(name, "FPurity", True)
+
+
+for _name, _spec in SPECS.items():
+    _register(_name, _spec)
