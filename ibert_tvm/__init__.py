@@ -50,7 +50,7 @@ _HOME = {
 
 
 class _Package(ModuleType):
-    """This package's class: `ibert_tvm.compile` and `ibert_tvm.quantize` stay functions.
+    """The class of this package: `ibert_tvm.compile` and `ibert_tvm.quantize` stay functions.
 
     The import system binds every submodule as an attribute of its package, which would put the
     modules `compile` and `quantize` in the place of the functions that carry the same names, but

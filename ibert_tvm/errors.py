@@ -154,7 +154,7 @@ _PACKAGE_CODES = {
     "schedules": ExitCode.TARGET,
     "targets": ExitCode.TARGET,
 }
-_CLASS_CODES = {"FloatRemainsError": ExitCode.VERIFICATION}
+_CLASS_CODES = {"IntegerOnlyError": ExitCode.VERIFICATION}
 
 
 def _lower_package_code(error: BaseException) -> ExitCode | None:

@@ -1,0 +1,303 @@
+"""What a compiled library says about itself, read without running any of it.
+
+A library is an ELF shared object with two sections of its own: `.ibert.metadata` (UTF-8 JSON) and
+`.ibert.weights` (all integer parameters, 64-byte aligned). Reading them needs neither TVM nor a
+processor of the library's architecture.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ibert_tvm.errors import LibraryError
+from ibert_tvm.model_info import ModelInfo
+
+__all__ = [
+    "FORMAT",
+    "METADATA_SECTION",
+    "WEIGHTS_SECTION",
+    "FunctionRecord",
+    "InputRecord",
+    "LibraryMetadata",
+    "OutputRecord",
+    "ParameterRecord",
+    "read_metadata",
+]
+
+FORMAT = 1
+METADATA_SECTION = ".ibert.metadata"
+WEIGHTS_SECTION = ".ibert.weights"
+
+# The fields of a little-endian 64-bit ELF header that say where the file ends: EI_CLASS, e_shoff,
+# e_shentsize, e_shnum.
+_ELF64 = struct.Struct("<4xB35xQ10xHHxx")
+_ELF_CLASS_64 = 2
+
+_REMAKE = "make it again with `ibert compile NAME.ibert -o model.so`"
+
+
+@dataclass(frozen=True)
+class FunctionRecord:
+    """One compiled shape: its function in the library, rows and tokens per row."""
+
+    name: str
+    batch: int
+    seq_len: int
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """One input of every function: its name and dtype; the shape is [batch, seq_len]."""
+
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ParameterRecord:
+    """One integer parameter: where it lies in the weights section, in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class OutputRecord:
+    """One output: `value = integer * scale`; `shape` names the axes `batch` and `seq_len`."""
+
+    name: str
+    dtype: str
+    scale: float
+    kind: str
+    shape: tuple[int | str, ...]
+
+    @property
+    def per_token(self) -> bool:
+        """Whether one axis counts tokens."""
+        return "seq_len" in self.shape
+
+
+@dataclass(frozen=True)
+class LibraryMetadata:
+    """Everything a library says about itself.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The library.
+    target : dict
+        What it was compiled for.
+    required_cpu_features : tuple of str
+        Processor flags, as in /proc/cpuinfo, without which it would fault.
+    functions : tuple of FunctionRecord
+        The compiled shapes.
+    inputs, parameters, outputs : tuple of records
+        The signature of every function: inputs, then parameters; and what it returns.
+    info : ModelInfo
+        The model.
+    versions : dict of str to str
+        Of TVM and of this project at compile time.
+    source_sha256 : str
+        Hash of the source model.
+    tokenizer : dict of str to str
+        Tokenizer files, zlib and base64; empty if there are none.
+    file_bytes, weight_bytes : int
+        Sizes of the file and of its weights section.
+    """
+
+    path: Path
+    target: Mapping[str, Any]
+    required_cpu_features: tuple[str, ...]
+    functions: tuple[FunctionRecord, ...]
+    inputs: tuple[InputRecord, ...]
+    parameters: tuple[ParameterRecord, ...]
+    outputs: tuple[OutputRecord, ...]
+    info: ModelInfo
+    versions: Mapping[str, str]
+    source_sha256: str
+    tokenizer: Mapping[str, str]
+    file_bytes: int
+    weight_bytes: int
+
+    @property
+    def max_seq_len(self) -> int:
+        """Longest compiled sequence."""
+        return max(function.seq_len for function in self.functions)
+
+
+def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
+    """Read the metadata of a compiled library.
+
+    Parameters
+    ----------
+    path : path
+        The library, `model.so`.
+
+    Returns
+    -------
+    LibraryMetadata
+
+    Raises
+    ------
+    LibraryError
+        If it does not exist, is not a whole ELF shared library, was not made by this project, or
+        is of another format version.
+    """
+    file = Path(path).expanduser()
+    if not file.exists():
+        raise LibraryError(
+            f"there is no library at {file}",
+            why="the path does not exist",
+            fix="check the path; `ibert compile NAME.ibert -o model.so` makes one",
+        )
+    if not file.is_file():
+        raise LibraryError(
+            f"{file} is not a library",
+            why="it is a folder; a compiled library is one file",
+            fix="give the .so file that `ibert compile` wrote",
+        )
+    sections, weight_bytes = _read_sections(file)
+    try:
+        document = json.loads(sections.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise _damaged(
+            file, f"its section {METADATA_SECTION} is not readable JSON: {error}"
+        ) from error
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise LibraryError(
+            f"the library {file} has format {version!r}",
+            why=f"this version of ibert_tvm reads format {FORMAT}",
+            fix=f"use the version of ibert_tvm that made it, or {_REMAKE}",
+        )
+    try:
+        metadata = _parse(file, document, weight_bytes)
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise _damaged(file, f"its metadata is unusable: {why}") from error
+    for parameter in metadata.parameters:
+        if parameter.offset < 0 or parameter.offset + parameter.num_bytes > weight_bytes:
+            raise _damaged(
+                file,
+                f"parameter {parameter.name!r} ends at byte "
+                f"{parameter.offset + parameter.num_bytes} of a weights section of {weight_bytes}",
+            )
+    return metadata
+
+
+def _damaged(file: Path, why: str) -> LibraryError:
+    return LibraryError(
+        f"cannot read the library {file}", why=why, fix=f"copy the file again, or {_REMAKE}"
+    )
+
+
+def _check_whole(file: Path) -> None:
+    """Refuse a file that ends before its section headers do, which linkers write last.
+
+    Mapping such a file would not be an exception but a bus error.
+    """
+    with file.open("rb") as stream:
+        header = stream.read(_ELF64.size)
+    if len(header) < _ELF64.size:
+        raise _damaged(file, f"it is truncated: {len(header)} bytes, less than an ELF header")
+    bits, offset, entry_size, entries = _ELF64.unpack(header)
+    end = offset + entry_size * entries
+    size = file.stat().st_size
+    if bits == _ELF_CLASS_64 and size < end:
+        raise _damaged(file, f"it is truncated: {size} bytes of {end}")
+
+
+def _read_sections(file: Path) -> tuple[bytes, int]:
+    """Return the metadata section's bytes and the size of the weights section."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with file.open("rb") as stream:
+            if stream.read(4) != b"\x7fELF":
+                raise _damaged(file, "it is not an ELF file")
+            _check_whole(file)
+            elf = ELFFile(stream)
+            size = file.stat().st_size
+            if any(s["p_offset"] + s["p_filesz"] > size for s in elf.iter_segments()):
+                raise _damaged(file, "a segment lies behind the end of the file")
+            if elf["e_type"] != "ET_DYN":
+                raise _damaged(file, "it is an ELF file, but not a shared library")
+            metadata = elf.get_section_by_name(METADATA_SECTION)
+            weights = elf.get_section_by_name(WEIGHTS_SECTION)
+            missing = [
+                name
+                for name, section in (
+                    (METADATA_SECTION, metadata),
+                    (WEIGHTS_SECTION, weights),
+                )
+                if section is None
+            ]
+            if missing:
+                raise LibraryError(
+                    f"{file} was not made by ibert_tvm",
+                    why=f"it is a shared library without the section {' and '.join(missing)}",
+                    fix=f"give a library that `ibert compile` wrote, not stripped; or {_REMAKE}",
+                )
+            return metadata.data(), int(weights["sh_size"])
+    except OSError as error:
+        raise _damaged(file, str(error.strerror or error)) from error
+    except (ELFError, UnicodeDecodeError, KeyError, IndexError, AttributeError) as error:
+        # pyelftools reports damage it did not foresee by whatever its parsing runs into.
+        raise _damaged(file, f"its ELF headers are damaged: {error}") from error
+
+
+def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
+    functions = tuple(
+        FunctionRecord(str(f["name"]), int(f["batch"]), int(f["seq_len"]))
+        for f in document["functions"]
+    )
+    if not functions:
+        raise ValueError("no function is listed")
+    return LibraryMetadata(
+        path=file,
+        target=dict(document["target"]),
+        required_cpu_features=tuple(document["required_cpu_features"]),
+        functions=functions,
+        inputs=tuple(InputRecord(str(i["name"]), str(i["dtype"])) for i in document["inputs"]),
+        parameters=tuple(
+            ParameterRecord(
+                str(p["name"]),
+                str(p["dtype"]),
+                tuple(int(n) for n in p["shape"]),
+                int(p["offset"]),
+            )
+            for p in document["parameters"]
+        ),
+        outputs=tuple(
+            OutputRecord(
+                str(o["name"]),
+                str(o["dtype"]),
+                float(o["scale"]),
+                str(o["kind"]),
+                tuple(axis if isinstance(axis, str) else int(axis) for axis in o["shape"]),
+            )
+            for o in document["outputs"]
+        ),
+        info=ModelInfo.from_json(document["info"]),
+        versions={str(k): str(v) for k, v in document["versions"].items()},
+        source_sha256=str(document["source_sha256"]),
+        tokenizer={str(k): str(v) for k, v in (document.get("tokenizer") or {}).items() if v},
+        file_bytes=file.stat().st_size,
+        weight_bytes=weight_bytes,
+    )

@@ -1,0 +1,523 @@
+"""Running a compiled library.
+
+    library = load_library("model.so")
+    outputs = library.run(input_ids=ids, attention_mask=mask)     # {name: float array}
+
+The compiled code is integer only. Inputs are checked and padded to a compiled shape before it, and
+outputs are, by the caller's choice, multiplied by their scale after it. Loading maps the file: the
+parameters are views of the mapped pages and exist in memory once.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import functools
+import logging
+import os
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ibert_tvm.batching import Call, plan_calls
+from ibert_tvm.errors import InputError, LibraryError, TargetError, UsageError
+from ibert_tvm.library_file import LibraryMetadata, OutputRecord, ParameterRecord, read_metadata
+
+if TYPE_CHECKING:
+    from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
+
+__all__ = ["IntegerOutput", "Library", "load_library", "run"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IntegerOutput:
+    """An output as the compiled code gives it.
+
+    Attributes
+    ----------
+    values : numpy.ndarray
+        Integers, of the output's shape.
+    scale : float
+        Real size of one step: the real value is `values * scale`.
+    """
+
+    values: NDArray[Any]
+    scale: float
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """Real values, float32."""
+        return (self.values.astype(np.float64) * self.scale).astype(np.float32)
+
+
+class Library:
+    """A compiled library, loaded. Made by `load_library`.
+
+    One call runs at a time: calls from several threads wait for each other.
+
+    Attributes
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+    num_threads : int
+        Threads that a call uses.
+    """
+
+    def __init__(self, metadata: LibraryMetadata, num_threads: int) -> None:
+        import tvm
+        from tvm import relax
+
+        self.metadata = metadata
+        self.num_threads = num_threads
+        self._lock = threading.Lock()
+        path = str(metadata.path.resolve())
+        try:
+            module = tvm.runtime.load_module(path)
+            self._machine = relax.VirtualMachine(module, tvm.cpu())
+            # The same mapping that TVM has: the dynamic linker opens a file once.
+            self._shared_object = ctypes.CDLL(path)
+            self._functions = {f.name: self._machine[f.name] for f in metadata.functions}
+        except Exception as error:  # tvm.error types share no base class below Exception
+            text = str(error).strip()
+            raise LibraryError(
+                f"cannot load the library {metadata.path}",
+                why=text.splitlines()[-1] if text else type(error).__name__,
+                fix=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
+                f"{tvm.__version__}; compile it again with `ibert compile`",
+            ) from error
+        self._parameters = [self._view(record) for record in metadata.parameters]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{f.batch}x{f.seq_len}" for f in self.metadata.functions)
+        return f"Library({str(self.metadata.path)!r}, shapes={shapes})"
+
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """Read-only views of the integer parameters in the mapped file, by name."""
+        views = {}
+        for record in self.metadata.parameters:
+            array = self._array(record)
+            array.flags.writeable = False
+            views[record.name] = array
+        return views
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The embedded tokenizer; None if the library has none."""
+        from ibert_tvm.tokenization import Tokenizer
+
+        if not self.metadata.tokenizer:
+            return None
+        files = {
+            name: zlib.decompress(base64.b64decode(content))
+            for name, content in self.metadata.tokenizer.items()
+        }
+        return Tokenizer(files)
+
+    def run(
+        self,
+        input_ids: ArrayLike,
+        attention_mask: ArrayLike | None = None,
+        token_type_ids: ArrayLike | None = None,
+        dequantize: bool = True,
+    ) -> dict[str, Any]:
+        """Run the model on token ids.
+
+        Parameters
+        ----------
+        input_ids : array_like of int
+            Token ids [batch, length], any batch; no longer than the longest compiled sequence.
+        attention_mask : array_like of int or bool, optional
+            1 for tokens, 0 for padding, of the same shape; all 1 by default.
+        token_type_ids : array_like of int, optional
+            Of the same shape; all 0 by default.
+        dequantize : bool
+            Give real values (float32) instead of integers with their scale.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray or IntegerOutput
+            Outputs by name, padding cut off. What a padding token of the input itself gives in an
+            output per token has no meaning.
+
+        Raises
+        ------
+        InputError
+            If an input's dtype, rank, shape or values do not fit the model.
+        """
+        inputs = self._check(
+            {
+                "input_ids": input_ids,
+                "attention_mask": attention_mask,
+                "token_type_ids": token_type_ids,
+            }
+        )
+        batch, length = inputs["input_ids"].shape
+        parts = [
+            self._call(call, inputs) for call in plan_calls(self.metadata.functions, batch, length)
+        ]
+        outputs: dict[str, Any] = {}
+        for index, record in enumerate(self.metadata.outputs):
+            joined = np.concatenate([part[index] for part in parts])
+            integer = IntegerOutput(joined, record.scale)
+            outputs[record.name] = integer.dequantize() if dequantize else integer
+        return outputs
+
+    def encode(
+        self, texts: Sequence[str | tuple[str, str]], max_length: int | None = None
+    ) -> TokenizedBatch:
+        """Encode texts with the embedded tokenizer, truncating where nothing longer was compiled.
+
+        Parameters
+        ----------
+        texts : sequence of str or of (str, str)
+            Texts or pairs of texts, none of them empty.
+        max_length : int, optional
+            Truncate to this many tokens; by default to the longest compiled sequence.
+
+        Returns
+        -------
+        TokenizedBatch
+
+        Raises
+        ------
+        InputError
+            If the library has no tokenizer, or a text is empty.
+        """
+        if self.tokenizer is None:
+            raise InputError(
+                "the library cannot take texts",
+                where=str(self.metadata.path),
+                why="its model came without tokenizer files",
+                fix="give token ids: run(input_ids=...) or --inputs FILE.npz",
+            )
+        longest = self.metadata.max_seq_len
+        limit = longest if max_length is None else min(max_length, longest)
+        batch = self.tokenizer.encode(texts, max_length=limit)
+        if batch.truncated:
+            _logger.warning(
+                "%d of %d texts were cut off at %d tokens (text %s), the longest length compiled; "
+                "compile with a larger --seq-len to keep them whole",
+                len(batch.truncated),
+                len(texts),
+                limit,
+                ", ".join(map(str, batch.truncated[:5])) + (" ..." * (len(batch.truncated) > 5)),
+            )
+        return batch
+
+    def run_texts(
+        self, texts: Sequence[str | tuple[str, str]], dequantize: bool = True
+    ) -> dict[str, Any]:
+        """Run the model on texts with the tokenizer that is embedded in the library.
+
+        Parameters
+        ----------
+        texts : sequence of str or of (str, str)
+            Texts or pairs of texts. Longer ones than the longest compiled sequence are cut off,
+            with a warning in the log.
+        dequantize : bool
+            As in `run`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray or IntegerOutput
+            As `run` returns.
+
+        Raises
+        ------
+        InputError
+            If the library has no tokenizer, or a text is empty.
+        """
+        batch = self.encode(texts)
+        names = [record.name for record in self.metadata.inputs]
+        return self.run(**batch.inputs(names), dequantize=dequantize)
+
+    def _array(self, record: ParameterRecord) -> NDArray[Any]:
+        """NumPy view of one parameter where the dynamic linker mapped it."""
+        base = ctypes.addressof(ctypes.c_char.in_dll(self._shared_object, "ibert_weights"))
+        count = int(np.prod(record.shape, dtype=np.int64))
+        memory = (ctypes.c_char * record.num_bytes).from_address(base + record.offset)
+        return np.frombuffer(memory, dtype=record.dtype, count=count).reshape(record.shape)
+
+    def _view(self, record: ParameterRecord) -> Any:
+        """TVM tensor on the same memory: the pages are mapped, shared and never copied."""
+        import tvm
+
+        if record.num_bytes == 0:
+            return tvm.runtime.tensor(np.zeros(record.shape, dtype=record.dtype))
+        return tvm.runtime.from_dlpack(self._array(record))
+
+    def _call(self, call: Call, inputs: Mapping[str, NDArray[np.int32]]) -> list[NDArray[Any]]:
+        """Run one compiled function on some rows; return the outputs with the padding cut off."""
+        import tvm
+
+        shape = (call.function.batch, call.function.seq_len)
+        length = inputs["input_ids"].shape[1]
+        arguments = []
+        for record in self.metadata.inputs:
+            # Padding ids must be the model's own: RoBERTa counts positions by them.
+            fill = self.metadata.info.pad_token_id if record.name == "input_ids" else 0
+            padded = np.full(shape, fill, dtype=record.dtype)
+            padded[: call.rows, :length] = inputs[record.name][call.start : call.start + call.rows]
+            arguments.append(tvm.runtime.tensor(padded))
+        with self._lock:
+            _configure_threads(self.num_threads)
+            result = self._functions[call.function.name](*arguments, *self._parameters)
+        results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        return [
+            self._cut(record, tensor.numpy(), call, length)
+            for record, tensor in zip(self.metadata.outputs, results, strict=True)
+        ]
+
+    @staticmethod
+    def _cut(record: OutputRecord, array: NDArray[Any], call: Call, length: int) -> NDArray[Any]:
+        extents: dict[int | str, int] = {"batch": call.rows, "seq_len": length}
+        index = tuple(
+            slice(extents[axis]) if axis in extents else slice(None) for axis in record.shape
+        )
+        return array[index]
+
+    def _check(self, given: Mapping[str, ArrayLike | None]) -> dict[str, NDArray[np.int32]]:
+        """Check the inputs against the model; return int32 arrays for those that it takes."""
+        info = self.metadata.info
+        taken = {record.name for record in self.metadata.inputs}
+        ids = _integers("input_ids", given["input_ids"])
+        if ids.ndim != 2:
+            fix = "give [batch, length]"
+            if ids.ndim == 1:
+                fix += "; for one sequence, [ids] instead of ids"
+            raise InputError(
+                "input_ids has the wrong rank", why=f"its shape is {_shape(ids)}", fix=fix
+            )
+        if ids.size == 0:
+            raise InputError(
+                "input_ids is empty",
+                why=f"its shape is {_shape(ids)}",
+                fix="give at least one sequence of at least one token",
+            )
+        if ids.shape[1] > self.metadata.max_seq_len:
+            lengths = sorted({f.seq_len for f in self.metadata.functions})
+            raise InputError(
+                "input_ids is too long",
+                why=f"it has {ids.shape[1]} tokens per row; the compiled lengths are "
+                f"{', '.join(map(str, lengths))}",
+                fix="truncate it, or compile with a larger --seq-len",
+            )
+        _check_range("input_ids", ids, info.vocab_size, "the model's vocabulary")
+        arrays = {"input_ids": ids}
+        limits = {
+            "attention_mask": (2, 1, "1 for tokens, 0 for padding"),
+            "token_type_ids": (info.type_vocab_size, 0, "the model's token types"),
+        }
+        for name, (limit, default, meaning) in limits.items():
+            value = given[name]
+            if value is None:
+                if name in taken:
+                    arrays[name] = np.full_like(ids, default)
+                continue
+            if name not in taken:
+                raise InputError(
+                    f"the model takes no {name}",
+                    why=f"its inputs are {', '.join(r.name for r in self.metadata.inputs)}",
+                    fix="leave it out",
+                )
+            array = _integers(name, value)
+            if array.shape != ids.shape:
+                raise InputError(
+                    f"{name} has the wrong shape",
+                    why=f"its shape is {_shape(array)}; that of input_ids is {_shape(ids)}",
+                    fix=f"give {name} in the shape of input_ids",
+                )
+            _check_range(name, array, limit, meaning)
+            arrays[name] = array
+        return {name: array.astype(np.int32) for name, array in arrays.items()}
+
+
+def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -> Library:
+    """Load a compiled library.
+
+    Parameters
+    ----------
+    path : path
+        The library that `ibert compile` or `CompiledModel.export` wrote.
+    num_threads : int, optional
+        Threads per call; by default the processors that this process may use (or the environment
+        variable TVM_NUM_THREADS). TVM has one thread pool per process, which every call sets to
+        the number of its library.
+
+    Returns
+    -------
+    Library
+
+    Raises
+    ------
+    LibraryError
+        If the file is missing, damaged, or not made by this project.
+    TargetError
+        If it was compiled for another processor than this machine's.
+    UsageError
+        If `num_threads` is not positive.
+    """
+    if num_threads is not None and num_threads < 1:
+        raise UsageError(f"num_threads is {num_threads}", fix="give a number of at least 1")
+    metadata = read_metadata(path)
+    _check_machine(metadata)
+    return Library(metadata, num_threads or _default_threads())
+
+
+def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any) -> dict[str, Any]:
+    """Load a library, or use it again if it was loaded before, and run it.
+
+    Parameters
+    ----------
+    path : path
+        The library.
+    dequantize : bool
+        Give real values instead of integers with their scale.
+    **inputs : array_like
+        `input_ids`, and optionally `attention_mask` and `token_type_ids`, as `Library.run` takes.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray or IntegerOutput
+        Outputs by name.
+
+    Raises
+    ------
+    InputError
+        If the inputs do not fit the model.
+    LibraryError, TargetError
+        As `load_library` raises.
+    """
+    known = ("input_ids", "attention_mask", "token_type_ids")
+    unknown = sorted(set(inputs) - set(known))
+    if unknown or "input_ids" not in inputs:
+        raise InputError(
+            f"unknown input {', '.join(unknown)}" if unknown else "input_ids is missing",
+            fix=f"the inputs are {', '.join(known)}; the first is required",
+        )
+    return _cached_library(_identity(path)).run(**inputs, dequantize=dequantize)
+
+
+def _identity(path: str | os.PathLike[str]) -> tuple[str, int, int, int]:
+    """Path with what tells one content of it from the next: a rewritten file is loaded again."""
+    file = Path(path).expanduser()
+    try:
+        status = file.stat()
+    except OSError:
+        return (str(file), 0, 0, 0)
+    return (str(file.resolve()), status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _cached_library(identity: tuple[str, int, int, int]) -> Library:
+    return load_library(identity[0])
+
+
+def _check_machine(metadata: LibraryMetadata) -> None:
+    """Refuse a library whose instructions this machine lacks: it would end in SIGILL."""
+    import platform
+
+    from elftools.elf.elffile import ELFFile
+
+    from targets.host import cpu_features
+
+    names = {"EM_X86_64": ("x86_64", "AMD64"), "EM_AARCH64": ("aarch64", "arm64")}
+    with metadata.path.open("rb") as stream:
+        machine = ELFFile(stream)["e_machine"]
+    target = metadata.target.get("name", "?")
+    if platform.machine() not in names.get(machine, ()):
+        raise TargetError(
+            f"the library {metadata.path} does not run on this machine",
+            why=f"it was compiled for {target} ({machine}); this machine is {platform.machine()}",
+            fix="run it on such a machine, or compile with --target host",
+        )
+    present = cpu_features()
+    missing = [name for name in metadata.required_cpu_features if name not in present]
+    if missing:
+        raise TargetError(
+            f"the library {metadata.path} does not run on this processor",
+            why=f"it was compiled for {target} and needs {', '.join(missing)}, which "
+            "/proc/cpuinfo does not list",
+            fix="compile with --target host on this machine; `ibert targets` lists the others",
+        )
+
+
+def _environment_threads() -> int | None:
+    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        value = os.environ.get(variable, "")
+        if value.isdigit() and int(value) > 0:
+            return int(value)
+    return None
+
+
+# The user's wish, read once: `_configure_threads` has to set the variable itself.
+_WISHED_THREADS = _environment_threads()
+
+
+def _default_threads() -> int:
+    if _WISHED_THREADS is not None:
+        return _WISHED_THREADS
+    import psutil
+
+    usable = len(os.sched_getaffinity(0))
+    # Two hardware threads of one core share its multipliers: more than one of them gains nothing.
+    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+_configured_threads: int | None = None
+
+
+def _configure_threads(count: int) -> None:
+    """Set the size of TVM's thread pool, which the process has one of."""
+    global _configured_threads
+    if _configured_threads == count:
+        return
+    import tvm
+
+    # TVM caps the pool at this variable, or else at half the processors, so that
+    # config_threadpool alone cannot use them all. It is read at every configuration.
+    os.environ["TVM_NUM_THREADS"] = str(count)
+    tvm.get_global_func("runtime.config_threadpool")(1, count)
+    _configured_threads = count
+
+
+def _shape(array: NDArray[Any]) -> str:
+    return str(list(array.shape))
+
+
+def _integers(name: str, value: ArrayLike | None) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:  # rows of different lengths
+        raise InputError(
+            f"{name} is not an array",
+            why=str(error),
+            fix="give rows of one length; pad the shorter ones",
+        ) from error
+    if array.dtype.kind not in "iub" and array.size > 0:
+        raise InputError(
+            f"{name} has the wrong dtype",
+            why=f"it is {array.dtype}",
+            fix="give integers",
+        )
+    return array.astype(np.int64) if array.dtype.kind != "i" else array
+
+
+def _check_range(name: str, array: NDArray[Any], limit: int, meaning: str) -> None:
+    bad = np.argwhere((array < 0) | (array >= limit))
+    if bad.size:
+        row, column = (int(i) for i in bad[0])
+        raise InputError(
+            f"{name} holds a value that is out of range",
+            where=f"row {row}, token {column}",
+            why=f"it is {int(array[row, column])}",
+            fix=f"give values from 0 to {limit - 1} ({meaning})",
+        )
