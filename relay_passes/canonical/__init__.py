@@ -6,15 +6,19 @@
 from . import build, legalize
 from .check import canonical_calls, check_canonical, main_function, num_inputs
 from .errors import CanonicalError
+from .float_executable import FloatExecutable, FloatResult, float_executable
 from .ops import SPECS, OpSpec, is_canonical, value_name
 
 __all__ = [
     "SPECS",
     "CanonicalError",
+    "FloatExecutable",
+    "FloatResult",
     "OpSpec",
     "build",
     "canonical_calls",
     "check_canonical",
+    "float_executable",
     "is_canonical",
     "legalize",
     "main_function",
