@@ -160,8 +160,9 @@ class QuantizedModel:
         try:
             info = ModelInfo.from_json(info_document)
         except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(folder / _QUANTIZATION, f"its model information is unusable: {error}") \
-                from error
+            raise _damaged(
+                folder / _QUANTIZATION, f"its model information is unusable: {error}"
+            ) from error
         module = _load_module(folder / _MODEL)
         parameters = _load_parameters(folder / _PARAMETERS)
         _check_parameters(module, parameters, where=str(folder))
@@ -209,27 +210,27 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ArtefactError(
             f"there is no quantised model at {folder}",
             why="the path does not exist",
-            fix="check the path; `ibert quantize MODEL -o NAME.ibert` makes one",
+            todo="check the path; `ibert quantize MODEL -o NAME.ibert` makes one",
         )
     if not folder.is_dir():
         raise ArtefactError(
             f"{folder} is not a quantised model",
             why="it is a file; a quantised model is a folder",
-            fix="give the NAME.ibert folder that `ibert quantize` wrote",
+            todo="give the NAME.ibert folder that `ibert quantize` wrote",
         )
     missing = [name for name in _REQUIRED if not (folder / name).is_file()]
     if len(missing) == len(_REQUIRED):
         raise ArtefactError(
             f"{folder} is not a quantised model",
             why=f"none of {', '.join(_REQUIRED)} is in it",
-            fix="give the NAME.ibert folder that `ibert quantize` wrote; a Hugging Face folder "
+            todo="give the NAME.ibert folder that `ibert quantize` wrote; a Hugging Face folder "
             "must be quantised first",
         )
     if missing:
         raise ArtefactError(
             f"the quantised model {folder} is incomplete",
             why=f"it lacks {', '.join(missing)}",
-            fix="copy the whole folder, or make it again with `ibert quantize`",
+            todo="copy the whole folder, or make it again with `ibert quantize`",
         )
     file = folder / _QUANTIZATION
     try:
@@ -243,7 +244,7 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ArtefactError(
             f"the quantised model {folder} has schema version {version!r}",
             why=f"this version of ibert_tvm reads schema version {SCHEMA_VERSION}",
-            fix="use the version of ibert_tvm that wrote it, or quantise the model again",
+            todo="use the version of ibert_tvm that wrote it, or quantise the model again",
         )
     return document
 
@@ -252,7 +253,7 @@ def _damaged(file: Path, why: str) -> ArtefactError:
     return ArtefactError(
         f"cannot read {file}",
         why=why,
-        fix="the file is damaged; copy the folder again, or make it again with `ibert quantize`",
+        todo="the file is damaged; copy the folder again, or make it again with `ibert quantize`",
     )
 
 
@@ -303,7 +304,7 @@ def _check_parameters(
 ) -> None:
     """Check names, shapes and dtypes of `parameters` against the function's parameters."""
     function = module[_FUNCTION]
-    fix = "model.json and params.safetensors do not belong together; quantise the model again"
+    todo = "model.json and params.safetensors do not belong together; quantise the model again"
     expected = {p.name: p.ty for p in function.params[_num_input(function) :]}
     missing = [name for name in expected if name not in parameters]
     unknown = [name for name in parameters if name not in expected]
@@ -314,7 +315,7 @@ def _check_parameters(
                 f"the quantised model {what} {len(names)} parameter{'s' * (len(names) > 1)}",
                 where=where,
                 why=f"{shown}; the integer program expects {len(expected)} parameters",
-                fix=fix,
+                todo=todo,
             )
     for name, ty in expected.items():
         array = parameters[name]
@@ -325,12 +326,12 @@ def _check_parameters(
                 f"parameter {name!r} does not fit the integer program",
                 where=where,
                 why=f"it is {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}",
-                fix=fix,
+                todo=todo,
             )
         if array.dtype.kind not in "iu":
             raise ArtefactError(
                 f"parameter {name!r} is not integer",
                 where=where,
                 why=f"its dtype is {array.dtype}; a quantised model holds integers only",
-                fix="this is a defect of the quantisation that made it; please report it",
+                todo="this is a defect of the quantisation that made it; please report it",
             )

@@ -51,21 +51,21 @@ class IbertError(Exception):
         The file, layer, option or phase it concerns; empty if `what` says it.
     why : str
         The cause; empty if `what` says it.
-    fix : str
+    todo : str
         What the user can do, with the allowed values where there is a list of them.
     """
 
     exit_code: ExitCode = ExitCode.INTERNAL
 
-    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", why: str = "", todo: str = "") -> None:
         self.what = what
         self.where = where
         self.why = why
-        self.fix = fix
-        super().__init__(what, where, why, fix)
+        self.todo = todo
+        super().__init__(what, where, why, todo)
 
     def __str__(self) -> str:
-        return _format(self.what, self.where, self.why, self.fix)
+        return _format(self.what, self.where, self.why, self.todo)
 
 
 class UsageError(IbertError, ValueError):
@@ -120,7 +120,7 @@ class ErrorReport:
         What the process ends with.
     message : str
         The whole text.
-    what, where, why, fix : str
+    what, where, why, todo : str
         Its parts; `what` alone for an exception that has no parts.
     """
 
@@ -130,26 +130,27 @@ class ErrorReport:
     what: str
     where: str = ""
     why: str = ""
-    fix: str = ""
+    todo: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the report as a JSON-serialisable dictionary."""
         return asdict(self)
 
 
-def _format(what: str, where: str, why: str, fix: str) -> str:
+def _format(what: str, where: str, why: str, todo: str) -> str:
     parts = [what]
     parts += [
         f"  {label}: {text}"
-        for label, text in (("where", where), ("why", why), ("what to do", fix))
+        for label, text in (("where", where), ("why", why), ("what to do", todo))
         if text
     ]
     return "\n".join(parts)
 
 
-# A class that a package below this one defines is raised on purpose; where it is defined decides
-# the exit code. Looked up by name, so that reporting a wrong path does not import TVM.
+# A class that one of our packages defines is raised on purpose; where it is defined decides the
+# exit code. Looked up by name, so that reporting a wrong path does not import TVM.
 _PACKAGE_CODES = {
+    "ibert_tvm": ExitCode.MODEL,
     "relay_passes": ExitCode.MODEL,
     "schedules": ExitCode.TARGET,
     "targets": ExitCode.TARGET,
@@ -157,13 +158,15 @@ _PACKAGE_CODES = {
 _CLASS_CODES = {"IntegerOnlyError": ExitCode.VERIFICATION}
 
 
-def _lower_package_code(error: BaseException) -> ExitCode | None:
-    """Exit code of an error of a package below this one; None if it belongs to none of them."""
-    for cls in type(error).__mro__:
-        package = cls.__module__.partition(".")[0]
-        if package in _PACKAGE_CODES:
-            return _CLASS_CODES.get(cls.__name__, _PACKAGE_CODES[package])
-    return None
+def _code_of(error: BaseException) -> ExitCode | None:
+    """Exit code of an error that one of our packages defines; None for all others."""
+    ours = [
+        (cls.__name__, package)
+        for cls in type(error).__mro__
+        if (package := cls.__module__.partition(".")[0]) in _PACKAGE_CODES
+    ]
+    special = [_CLASS_CODES[name] for name, _ in ours if name in _CLASS_CODES]
+    return next(iter(special or [_PACKAGE_CODES[package] for _, package in ours]), None)
 
 
 def describe(error: BaseException) -> ErrorReport | None:
@@ -187,20 +190,14 @@ def describe(error: BaseException) -> ErrorReport | None:
             what=error.what,
             where=error.where,
             why=error.why,
-            fix=error.fix,
+            todo=error.todo,
         )
-    code = _lower_package_code(error)
+    code = _code_of(error)
     if code is not None:
         parts = {
             key: text
-            for key, attribute in (
-                ("what", "what"),
-                ("where", "where"),
-                ("why", "why"),
-                ("fix", "todo"),
-                ("fix", "fix"),
-            )
-            if isinstance(text := getattr(error, attribute, None), str)
+            for key in ("what", "where", "why", "todo")
+            if isinstance(text := getattr(error, key, None), str)
         }
         message = str(error)
         return ErrorReport(

@@ -44,7 +44,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         raise OutputError(
             f"cannot write {target}",
             why=f"the folder {parent} does not exist",
-            fix=f"create it (mkdir -p {parent}) or choose another output",
+            todo=f"create it (mkdir -p {parent}) or choose another output",
         )
     try:
         # Creating a file is the only honest test: permission bits say nothing about a read-only
@@ -55,7 +55,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         raise OutputError(
             f"cannot write {target}",
             why=f"a file cannot be created in {parent}: {error.strerror or error}",
-            fix="choose an output in a folder that you may write to",
+            todo="choose an output in a folder that you may write to",
         ) from error
     return target
 
@@ -91,7 +91,7 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise OutputError(
             f"cannot write {target}",
             why="there is a folder of that name",
-            fix="choose another output, or remove the folder",
+            todo="choose another output, or remove the folder",
         )
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY_PREFIX))
     try:
@@ -134,7 +134,7 @@ def write_folder(path: str | os.PathLike[str], replaceable: bool) -> Iterator[Pa
         raise OutputError(
             f"cannot write {target}",
             why="something is there already, and it is not an .ibert artefact",
-            fix="choose another output, or remove it yourself",
+            todo="choose another output, or remove it yourself",
         )
     workspace = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY_PREFIX))
     try:

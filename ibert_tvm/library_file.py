@@ -163,13 +163,13 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
         raise LibraryError(
             f"there is no library at {file}",
             why="the path does not exist",
-            fix="check the path; `ibert compile NAME.ibert -o model.so` makes one",
+            todo="check the path; `ibert compile NAME.ibert -o model.so` makes one",
         )
     if not file.is_file():
         raise LibraryError(
             f"{file} is not a library",
             why="it is a folder; a compiled library is one file",
-            fix="give the .so file that `ibert compile` wrote",
+            todo="give the .so file that `ibert compile` wrote",
         )
     sections, weight_bytes = _read_sections(file)
     try:
@@ -183,7 +183,7 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
         raise LibraryError(
             f"the library {file} has format {version!r}",
             why=f"this version of ibert_tvm reads format {FORMAT}",
-            fix=f"use the version of ibert_tvm that made it, or {_REMAKE}",
+            todo=f"use the version of ibert_tvm that made it, or {_REMAKE}",
         )
     try:
         metadata = _parse(file, document, weight_bytes)
@@ -202,7 +202,7 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
 
 def _damaged(file: Path, why: str) -> LibraryError:
     return LibraryError(
-        f"cannot read the library {file}", why=why, fix=f"copy the file again, or {_REMAKE}"
+        f"cannot read the library {file}", why=why, todo=f"copy the file again, or {_REMAKE}"
     )
 
 
@@ -252,7 +252,7 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
                 raise LibraryError(
                     f"{file} was not made by ibert_tvm",
                     why=f"it is a shared library without the section {' and '.join(missing)}",
-                    fix=f"give a library that `ibert compile` wrote, not stripped; or {_REMAKE}",
+                    todo=f"give a library that `ibert compile` wrote, not stripped; or {_REMAKE}",
                 )
             return metadata.data(), int(weights["sh_size"])
     except OSError as error:

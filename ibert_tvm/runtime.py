@@ -89,7 +89,7 @@ class Library:
             raise LibraryError(
                 f"cannot load the library {metadata.path}",
                 why=text.splitlines()[-1] if text else type(error).__name__,
-                fix=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
+                todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
                 f"{tvm.__version__}; compile it again with `ibert compile`",
             ) from error
         self._parameters = [self._view(record) for record in metadata.parameters]
@@ -196,7 +196,7 @@ class Library:
                 "the library cannot take texts",
                 where=str(self.metadata.path),
                 why="its model came without tokenizer files",
-                fix="give token ids: run(input_ids=...) or --inputs FILE.npz",
+                todo="give token ids: run(input_ids=...) or --inputs FILE.npz",
             )
         longest = self.metadata.max_seq_len
         limit = longest if max_length is None else min(max_length, longest)
@@ -244,7 +244,7 @@ class Library:
         base = ctypes.addressof(ctypes.c_char.in_dll(self._shared_object, "ibert_weights"))
         count = int(np.prod(record.shape, dtype=np.int64))
         memory = (ctypes.c_char * record.num_bytes).from_address(base + record.offset)
-        return np.frombuffer(memory, dtype=record.dtype, count=count).reshape(record.shape)
+        return np.frombuffer(memoryview(memory), record.dtype, count).reshape(record.shape)
 
     def _view(self, record: ParameterRecord) -> Any:
         """TVM tensor on the same memory: the pages are mapped, shared and never copied."""
@@ -290,17 +290,17 @@ class Library:
         taken = {record.name for record in self.metadata.inputs}
         ids = _integers("input_ids", given["input_ids"])
         if ids.ndim != 2:
-            fix = "give [batch, length]"
+            todo = "give [batch, length]"
             if ids.ndim == 1:
-                fix += "; for one sequence, [ids] instead of ids"
+                todo += "; for one sequence, [ids] instead of ids"
             raise InputError(
-                "input_ids has the wrong rank", why=f"its shape is {_shape(ids)}", fix=fix
+                "input_ids has the wrong rank", why=f"its shape is {_shape(ids)}", todo=todo
             )
         if ids.size == 0:
             raise InputError(
                 "input_ids is empty",
                 why=f"its shape is {_shape(ids)}",
-                fix="give at least one sequence of at least one token",
+                todo="give at least one sequence of at least one token",
             )
         if ids.shape[1] > self.metadata.max_seq_len:
             lengths = sorted({f.seq_len for f in self.metadata.functions})
@@ -308,7 +308,7 @@ class Library:
                 "input_ids is too long",
                 why=f"it has {ids.shape[1]} tokens per row; the compiled lengths are "
                 f"{', '.join(map(str, lengths))}",
-                fix="truncate it, or compile with a larger --seq-len",
+                todo="truncate it, or compile with a larger --seq-len",
             )
         _check_range("input_ids", ids, info.vocab_size, "the model's vocabulary")
         arrays = {"input_ids": ids}
@@ -326,14 +326,14 @@ class Library:
                 raise InputError(
                     f"the model takes no {name}",
                     why=f"its inputs are {', '.join(r.name for r in self.metadata.inputs)}",
-                    fix="leave it out",
+                    todo="leave it out",
                 )
             array = _integers(name, value)
             if array.shape != ids.shape:
                 raise InputError(
                     f"{name} has the wrong shape",
                     why=f"its shape is {_shape(array)}; that of input_ids is {_shape(ids)}",
-                    fix=f"give {name} in the shape of input_ids",
+                    todo=f"give {name} in the shape of input_ids",
                 )
             _check_range(name, array, limit, meaning)
             arrays[name] = array
@@ -366,7 +366,7 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
         If `num_threads` is not positive.
     """
     if num_threads is not None and num_threads < 1:
-        raise UsageError(f"num_threads is {num_threads}", fix="give a number of at least 1")
+        raise UsageError(f"num_threads is {num_threads}", todo="give a number of at least 1")
     metadata = read_metadata(path)
     _check_machine(metadata)
     return Library(metadata, num_threads or _default_threads())
@@ -401,7 +401,7 @@ def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any)
     if unknown or "input_ids" not in inputs:
         raise InputError(
             f"unknown input {', '.join(unknown)}" if unknown else "input_ids is missing",
-            fix=f"the inputs are {', '.join(known)}; the first is required",
+            todo=f"the inputs are {', '.join(known)}; the first is required",
         )
     return _cached_library(_identity(path)).run(**inputs, dequantize=dequantize)
 
@@ -437,7 +437,7 @@ def _check_machine(metadata: LibraryMetadata) -> None:
         raise TargetError(
             f"the library {metadata.path} does not run on this machine",
             why=f"it was compiled for {target} ({machine}); this machine is {platform.machine()}",
-            fix="run it on such a machine, or compile with --target host",
+            todo="run it on such a machine, or compile with --target host",
         )
     present = cpu_features()
     missing = [name for name in metadata.required_cpu_features if name not in present]
@@ -446,7 +446,7 @@ def _check_machine(metadata: LibraryMetadata) -> None:
             f"the library {metadata.path} does not run on this processor",
             why=f"it was compiled for {target} and needs {', '.join(missing)}, which "
             "/proc/cpuinfo does not list",
-            fix="compile with --target host on this machine; `ibert targets` lists the others",
+            todo="compile with --target host on this machine; `ibert targets` lists the others",
         )
 
 
@@ -500,13 +500,13 @@ def _integers(name: str, value: ArrayLike | None) -> NDArray[Any]:
         raise InputError(
             f"{name} is not an array",
             why=str(error),
-            fix="give rows of one length; pad the shorter ones",
+            todo="give rows of one length; pad the shorter ones",
         ) from error
     if array.dtype.kind not in "iub" and array.size > 0:
         raise InputError(
             f"{name} has the wrong dtype",
             why=f"it is {array.dtype}",
-            fix="give integers",
+            todo="give integers",
         )
     return array.astype(np.int64) if array.dtype.kind != "i" else array
 
@@ -519,5 +519,5 @@ def _check_range(name: str, array: NDArray[Any], limit: int, meaning: str) -> No
             f"{name} holds a value that is out of range",
             where=f"row {row}, token {column}",
             why=f"it is {int(array[row, column])}",
-            fix=f"give values from 0 to {limit - 1} ({meaning})",
+            todo=f"give values from 0 to {limit - 1} ({meaning})",
         )

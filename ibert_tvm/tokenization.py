@@ -104,7 +104,7 @@ class Tokenizer:
             raise ModelError(
                 f"no tokenizer in {folder}",
                 why="it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt",
-                fix="add the tokenizer files of the model, or give token ids instead of texts",
+                todo="add the tokenizer files of the model, or give token ids instead of texts",
             )
         return cls(files)
 
@@ -141,7 +141,7 @@ class Tokenizer:
         """
         items = [_checked(text, index) for index, text in enumerate(texts)]
         if not items:
-            raise InputError("no text was given", fix="give at least one text")
+            raise InputError("no text was given", todo="give at least one text")
         self._tokenizer.no_truncation()
         lengths = [len(e.ids) for e in self._tokenizer.encode_batch(items)]
         truncated = tuple(i for i, n in enumerate(lengths) if n > max_length)
@@ -180,7 +180,7 @@ class Tokenizer:
                     "the tokenizer is incomplete",
                     why=f"its files are {', '.join(sorted(self.files)) or '(none)'}; needed is "
                     "tokenizer.json, or vocab.txt, or vocab.json with merges.txt",
-                    fix="quantise the model again from a folder with its tokenizer files",
+                    todo="quantise the model again from a folder with its tokenizer files",
                 )
             paths = [str(Path(folder) / name) for name in group]
             try:
@@ -235,13 +235,13 @@ def _checked(text: object, index: int) -> str | tuple[str, str]:
         raise InputError(
             f"text {index} is not a text",
             why=f"it is {text!r}",
-            fix="give a string, or a pair of strings",
+            todo="give a string, or a pair of strings",
         )
     if not all(part.strip() for part in parts):
         raise InputError(
             f"text {index} is empty",
             why="it holds no character other than white space",
-            fix="leave empty texts out",
+            todo="leave empty texts out",
         )
     return text  # type: ignore[return-value]
 
@@ -251,5 +251,5 @@ def _damaged(name: str, why: str) -> ModelError:
         "the tokenizer cannot be read",
         where=name,
         why=why,
-        fix="copy the tokenizer files of the model again",
+        todo="copy the tokenizer files of the model again",
     )

@@ -250,7 +250,7 @@ def test_bad_input_is_refused(library: Library, case: str) -> None:
 
 
 def test_ragged_rows_are_refused(library: Library) -> None:
-    with pytest.raises(InputError, match="^input_ids is not an array\n  why: "):
+    with pytest.raises(InputError, match=r"^input_ids is not an array\n  why: "):
         library.run([[1, 2], [3]])
 
 
