@@ -7,7 +7,7 @@ import os
 for _variable in ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
     os.environ.setdefault(_variable, "false" if _variable.startswith("TOKEN") else "1")
 
-from hypothesis import settings
+from hypothesis import settings  # noqa: E402
 
 # Deadlines would make the outcome depend on the load of the machine; a derandomised run gives
 # the same verdict for the same code.
