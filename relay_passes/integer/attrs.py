@@ -15,7 +15,7 @@ from tvm import ir, relax
 
 from ..errors import LoweringError
 from ..spec.exponential import BinaryExponential, PolynomialExponential
-from ..spec.gelu import AccurateGelu, PaperGelu
+from ..spec.gelu import AccurateGelu
 from ..spec.layer_norm import LayerNormConstants
 
 _Self = TypeVar("_Self", bound="OpAttrs")
@@ -23,6 +23,7 @@ _Self = TypeVar("_Self", bound="OpAttrs")
 STORAGE_DTYPES = ("int8", "uint8", "int16", "int32")
 """What `integer.requantise`, `integer.layer_norm` may store."""
 SOFTMAX_MODES = ("deferred", "normalised")
+GELU_FORMS = ("accurate", "paper")
 POSITION_KINDS = ("absolute", "roberta")
 
 _BOUNDS = {
@@ -203,29 +204,32 @@ class GeluAttrs(OpAttrs):
 
     Parameters
     ----------
-    constants : AccurateGelu or PaperGelu
-        In the DictAttrs: ``form="accurate"`` or ``"paper"``, the constants prefixed by ``gelu_``.
+    constants : AccurateGelu or None
+        In the DictAttrs: ``form="accurate"`` and the constants prefixed by ``gelu_``. None is
+        ``form="paper"``, whose constants are all operands.
     """
 
-    constants: AccurateGelu | PaperGelu
+    constants: AccurateGelu | None
 
     OP: ClassVar[str] = "integer.gelu"
-    FORMS: ClassVar[dict[str, type]] = {"accurate": AccurateGelu, "paper": PaperGelu}
 
     @property
     def form(self) -> str:
         """Name of the form, "accurate" or "paper"."""
-        return "accurate" if isinstance(self.constants, AccurateGelu) else "paper"
+        return "paper" if self.constants is None else "accurate"
 
     def to_dict(self) -> dict[str, Any]:
         """Flat dictionary of ints and strings."""
-        return {"name": self.name, "form": self.form, **_flatten("gelu", self.constants)}
+        constants = {} if self.constants is None else _flatten("gelu", self.constants)
+        return {"name": self.name, "form": self.form, **constants}
 
     @classmethod
     def from_attrs(cls, attrs: Any) -> GeluAttrs:
         """Read the attributes of a call."""
-        _choose("form of GELU", attrs["form"], cls.FORMS, attrs["name"])
-        return cls(attrs["name"], _unflatten("gelu", cls.FORMS[attrs["form"]], attrs))
+        _choose("form of GELU", attrs["form"], GELU_FORMS, attrs["name"])
+        if attrs["form"] == "paper":
+            return cls(attrs["name"], None)
+        return cls(attrs["name"], _unflatten("gelu", AccurateGelu, attrs))
 
 
 @dataclass(frozen=True)

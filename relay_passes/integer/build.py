@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import Op
 
 from ..spec.exponential import BinaryExponential, PolynomialExponential
-from ..spec.gelu import AccurateGelu, PaperGelu
+from ..spec.gelu import AccurateGelu
 from ..spec.layer_norm import LayerNormConstants
 from . import attrs as _attrs
 from . import ops as _ops
@@ -75,12 +75,12 @@ def gelu_paper(
     q_b: relax.Expr,
     q_c: relax.Expr,
     q_1: relax.Expr,
-    constants: PaperGelu,
+    erf_shift: relax.Expr,
     *,
     name: str,
 ) -> relax.Call:
-    """Build the published i-GELU of an int32 accumulator, constants per channel; int64."""
-    return _call(_attrs.GeluAttrs(name, constants), x, q_b, q_c, q_1)
+    """Build the published i-GELU; the operands are the arrays of `PaperGelu`; int64."""
+    return _call(_attrs.GeluAttrs(name, None), x, q_b, q_c, q_1, erf_shift)
 
 
 def relu(x: relax.Expr, *, name: str) -> relax.Call:

@@ -14,8 +14,8 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
 | requantise | x s8/u8/s16/s32/s64, multiplier[1 or C] s32 | shift, zero_point, low, high, dtype |
   dtype, same shape: ``clamp(((x m + half) >> shift) + zero_point, low, high)`` |
 | gelu | x s8/s16/s32 | form="accurate", gelu_* of `AccurateGelu` | i32, same shape and scale |
-| gelu | x s32, q_b[1 or C] s32, q_c[1 or C] s64, q_1[1 or C] s64 | form="paper", gelu_erf_shift |
-  i64, same shape |
+| gelu | x s8/s16/s32, q_b[1 or C] s32, q_c[1 or C] s64, q_1[1 or C] s32, erf_shift[1 or C] s32
+  (the arrays of `PaperGelu`) | form="paper" | i64, same shape, at the scales of `PaperGelu` |
 | relu | x | | same type |
 | tanh | x s8/s16/s32 | fraction_bits, exp_* of `BinaryExponential` | i32, scale 2^-fraction_bits |
 | add | a, b s8/s16/s32, same shape | | i32: ``a + b``, both at the result's scale |
@@ -188,11 +188,12 @@ def _infer_gelu(call: relax.Call) -> relax.TensorType:
         _count(call, ("x",))
         x, _ = _operand(call, 0, "x", NARROW)
         return relax.TensorType(x, "int32")
-    _count(call, ("x", "q_b", "q_c", "q_1"))
+    _count(call, ("x", "q_b", "q_c", "q_1", "erf_shift"))
     x, _ = _operand(call, 0, "x", NARROW)
     _channelwise(call, 1, "q_b", "int32", x[-1])
     _channelwise(call, 2, "q_c", "int64", x[-1])
-    _channelwise(call, 3, "q_1", "int64", x[-1])
+    _channelwise(call, 3, "q_1", "int32", x[-1])
+    _channelwise(call, 4, "erf_shift", "int32", x[-1])
     return relax.TensorType(x, "int64")
 
 

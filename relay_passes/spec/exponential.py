@@ -1,8 +1,32 @@
-"""i-exp: the exponential of a non-positive number, in integers, in two forms."""
+"""i-exp: the exponential of a non-positive number, in integers, in two forms.
+
+The argument comes as a distance ``d >= 0`` from the maximum of its row, in units of the scale S;
+the result stands for ``exp(-S d)`` in units of ``1 / maximum``.
+
+`BinaryExponential` (preset ``accurate``) splits in base 2, where the split is a shift and a mask,
+and stays in int32. `PolynomialExponential` (preset ``paper``) is the published form: it divides by
+``ln 2 / S``, here by an exact reciprocal multiplication, and needs int64 for fine scales.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from ..errors import RangeError
+from .fixed_point import Dyadic, requantise
+from .polynomial import check_scale
+from .values import Value, bind, clamp, minimum, shift_right_round
+
+LOG2_E = math.log2(math.e)
+
+QUADRATIC = (1.0, 0.67483233, 0.17637571, 0.0)
+"""``2^-p`` on [0, 1) with value 1 at 0, minimax: maximal error 1.544e-3."""
+CUBIC = (1.0, 0.69183457, 0.23192877, 0.04015722)
+"""The same with a cubic term: maximal error 6.31e-5."""
+
+_FRACTION_BITS = 15
+_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -43,6 +67,126 @@ class BinaryExponential:
         """The result at distance 0."""
         return self.c0 >> self.guard
 
+    @staticmethod
+    def from_scale(scale: float, output_bits: int = 8) -> BinaryExponential:
+        """Constants for the scores of a softmax.
+
+        Parameters
+        ----------
+        scale : float
+            Scale of the scores (of the int32 accumulator of Q K^T, 1/sqrt(d) included).
+        output_bits : int
+            8: maximum 255 (deferred normalisation). 15: maximum 32640 (normalised).
+
+        Returns
+        -------
+        BinaryExponential
+
+        Raises
+        ------
+        RangeError
+            If the scale is so coarse that one step halves the result, or too fine for int32.
+        """
+        if output_bits not in (8, 15):
+            raise RangeError(
+                f"an exponential of {output_bits} bits",
+                why="its polynomial has 15 bits",
+                todo="use 8 or 15",
+            )
+        return _binary(scale, 255 << 7, QUADRATIC, guard=15 - output_bits)
+
+    @staticmethod
+    def for_tanh(scale: float) -> BinaryExponential:
+        """Constants of ``exp(-2 |x|)`` for x at the given scale, in units of 2^-15, cubic."""
+        return _binary(2.0 * scale, 1 << 15, CUBIC, guard=0)
+
+
+def _binary(
+    scale: float, one: int, coefficients: tuple[float, float, float, float], guard: int
+) -> BinaryExponential:
+    check_scale(scale, "an exponential")
+    step = scale * LOG2_E  # exponents of two per unit of d
+    if step > 1.0:
+        raise RangeError(
+            f"scale {scale:.3g} is too coarse for i-exp",
+            why=f"one unit changes the exponential by a factor of {math.exp(scale):.3g}",
+            todo="use finer scales of Q and K",
+        )
+    # 2^-y rounds to 0 from y = 17 - guard on, since L has at most 15 bits and a half.
+    limit = math.ceil((17 - guard) / step)
+    if limit > 2**30:
+        raise RangeError(
+            f"scale {scale:.3g} is too fine for i-exp",
+            why=f"the exponential only vanishes at a distance of {limit}, beyond 30 bits",
+            todo="use coarser scales of Q and K",
+        )
+    pre_shift = max(limit.bit_length() - 16, 0)
+    largest = limit >> pre_shift
+    factor = Dyadic.from_real(math.ldexp(step, _FRACTION_BITS + pre_shift), 31)
+    multiplier, shift = factor.multiplier, factor.shift
+    while largest * multiplier + (1 << shift >> 1) > _INT32_MAX:  # the product stays in int32
+        shift -= 1
+        multiplier = round(math.ldexp(step, _FRACTION_BITS + pre_shift + shift))
+    c0, c1, c2, c3 = (round(one * c) for c in coefficients)
+    return BinaryExponential(
+        limit, pre_shift, multiplier, shift, _FRACTION_BITS, c0, c1, c2, c3, guard
+    )
+
+
+def binary_exponential(d: Value, constants: BinaryExponential) -> Value:
+    """``exp(-S d)`` by powers of two.
+
+    Parameters
+    ----------
+    d : Value
+        Distance from the maximum, int32; negative ones count as 0.
+    constants : BinaryExponential
+        From ``BinaryExponential.from_scale(S)``.
+
+    Returns
+    -------
+    Value
+        In [0, constants.maximum]; every intermediate is int32.
+    """
+    k = constants
+    f = k.fraction_bits
+    y = bind(requantise(clamp(d, 0, k.limit) >> k.pre_shift, k.multiplier, k.shift))
+    p = bind(y & ((1 << f) - 1))
+    slope: Value = k.c2
+    if k.c3:
+        slope = k.c2 - shift_right_round(p * k.c3, f)
+    slope = k.c1 - shift_right_round(p * slope, f)
+    mantissa = k.c0 - shift_right_round(p * slope, f)
+    return minimum(shift_right_round(mantissa, (y >> f) + k.guard), k.maximum)
+
+
+@dataclass(frozen=True)
+class ExponentialCoefficients:
+    """``exp(p) ~ a (p + b)(p + d) + c`` on (-ln2, 0].
+
+    Parameters
+    ----------
+    a, b, d, c : float
+        Coefficients; the printed formula has d = b, the released code d = 0.
+    ln2 : float
+        The value used for ln 2.
+    round_up : bool
+        Whether ``ln2 / S`` is rounded up (released code: floor of the negative) or down (paper).
+    """
+
+    a: float
+    b: float
+    d: float
+    c: float
+    ln2: float
+    round_up: bool
+
+
+RELEASED_EXPONENTIAL = ExponentialCoefficients(
+    0.35815147, 0.96963238 / 0.35815147, 0.0, 1.0, 0.6931, True
+)
+PRINTED_EXPONENTIAL = ExponentialCoefficients(0.3585, 1.353, 1.353, 0.344, math.log(2.0), False)
+
 
 @dataclass(frozen=True)
 class PolynomialExponential:
@@ -54,13 +198,15 @@ class PolynomialExponential:
     Parameters
     ----------
     q_ln2 : int
-        ``floor(ln 2 / S)``, positive.
+        ``ln 2 / S`` as an integer, positive.
     q_b, q_d, q_c : int
         Released code: ``q_d = 0``; printed formula: ``q_d = q_b``.
     max_z : int
         Largest exponent (30 as published); the distance is cut at ``max_z * q_ln2``.
     reciprocal, reciprocal_shift : int
         ``z = (d * reciprocal) >> reciprocal_shift``, exactly ``floor(d / q_ln2)`` in that range.
+    pre_shift : int
+        Right shift (rounding) that brings L to 31 bits; 0 unless the scale is very fine.
     multiplier, shift : int
         ``E = (L * multiplier + half) >> (shift + z)``.
     maximum : int
@@ -74,6 +220,146 @@ class PolynomialExponential:
     max_z: int
     reciprocal: int
     reciprocal_shift: int
+    pre_shift: int
     multiplier: int
     shift: int
     maximum: int
+
+    @staticmethod
+    def from_scale(
+        scale: float,
+        maximum: int = 32767,
+        coefficients: ExponentialCoefficients = RELEASED_EXPONENTIAL,
+        max_z: int = 30,
+    ) -> PolynomialExponential:
+        """Constants for the scores of a softmax.
+
+        Parameters
+        ----------
+        scale : float
+            Scale of the scores, 1/sqrt(d) included.
+        maximum : int
+            Result at distance 0: 32767 for normalised, 255 for deferred softmax.
+        coefficients : ExponentialCoefficients
+            `RELEASED_EXPONENTIAL` or `PRINTED_EXPONENTIAL`.
+        max_z : int
+            Where the exponential is cut, in powers of two.
+
+        Returns
+        -------
+        PolynomialExponential
+
+        Raises
+        ------
+        RangeError
+            If the scale is too coarse for the split by ln 2, or too fine for int64.
+        """
+        check_scale(scale, "an exponential")
+        quotient = coefficients.ln2 / scale
+        q_ln2 = math.ceil(quotient) if coefficients.round_up else math.floor(quotient)
+        if quotient < 4:
+            raise RangeError(
+                f"scale {scale:.3g} is too coarse for i-exp",
+                why=f"ln 2 is only {quotient:.2f} units, so the split by ln 2 means nothing",
+                todo="use finer scales of Q and K, or the binary exponential",
+            )
+        q_b, q_d = math.floor(coefficients.b / scale), math.floor(coefficients.d / scale)
+        q_c = math.floor(coefficients.c / (coefficients.a * scale * scale))
+        one = q_b * q_d + q_c
+        if one >= 2**61 or max_z * q_ln2 > 2**30:
+            raise RangeError(
+                f"scale {scale:.3g} is too fine for i-exp",
+                why=f"the polynomial reaches {one}, the distance {max_z * q_ln2}",
+                todo="use coarser scales of Q and K, or the binary exponential",
+            )
+        reciprocal, reciprocal_shift = exact_reciprocal(q_ln2, max_z * q_ln2)
+        pre_shift = max(one.bit_length() - 31, 0)
+        factor = Dyadic.from_real(maximum / math.ldexp(one, -pre_shift), 15)
+        return PolynomialExponential(
+            q_ln2,
+            q_b,
+            q_d,
+            q_c,
+            max_z,
+            reciprocal,
+            reciprocal_shift,
+            pre_shift,
+            factor.multiplier,
+            factor.shift,
+            maximum,
+        )
+
+
+def exact_reciprocal(divisor: int, largest: int) -> tuple[int, int]:
+    """Find m and s with ``(d * m) >> s == d // divisor`` for every d in [0, largest].
+
+    Parameters
+    ----------
+    divisor : int
+        At least 1.
+    largest : int
+        At most 2^31.
+
+    Returns
+    -------
+    multiplier, shift : int
+        The smallest shift that is exact; their product with `largest` fits 62 bits.
+    """
+    for shift in range(62):
+        multiplier = -(-(1 << shift) // divisor)
+        excess = multiplier * divisor - (1 << shift)
+        # Exact as long as the excess cannot carry a quotient's fraction (d mod divisor) over 1.
+        if excess * largest < 1 << shift:
+            return multiplier, shift
+    raise RangeError(  # not reachable for largest <= 2^31; kept so that a misuse is no silence
+        f"no reciprocal of {divisor} is exact up to {largest}",
+        why="it would need more than 62 bits",
+        todo="reduce the range of the dividend",
+    )
+
+
+def polynomial_exponential(d: Value, constants: PolynomialExponential) -> Value:
+    """``exp(-S d)`` as published: split by ln 2, second-degree polynomial, shift.
+
+    Parameters
+    ----------
+    d : Value
+        Distance from the maximum; negative ones count as 0.
+    constants : PolynomialExponential
+        From ``PolynomialExponential.from_scale(S)``.
+
+    Returns
+    -------
+    Value
+        In [0, constants.maximum].
+    """
+    k = constants
+    d = bind(clamp(d, 0, k.max_z * k.q_ln2))
+    z = bind((d * k.reciprocal) >> k.reciprocal_shift)
+    p = bind(clamp(z * k.q_ln2 - d, 1 - k.q_ln2, 0))  # the clamp only states -q_ln2 < p <= 0
+    polynomial = (p + k.q_b) * (p + k.q_d) + k.q_c
+    mantissa = shift_right_round(polynomial, k.pre_shift) * k.multiplier
+    return clamp(shift_right_round(mantissa, z + k.shift), 0, k.maximum)
+
+
+Exponential = BinaryExponential | PolynomialExponential
+
+
+def exponential(d: Value, constants: Exponential) -> Value:
+    """``exp(-S d)`` in the form of its constants.
+
+    Parameters
+    ----------
+    d : Value
+        Distance from the maximum of the row; negative ones count as 0.
+    constants : BinaryExponential or PolynomialExponential
+        The form and its constants.
+
+    Returns
+    -------
+    Value
+        In [0, constants.maximum].
+    """
+    if isinstance(constants, BinaryExponential):
+        return binary_exponential(d, constants)
+    return polynomial_exponential(d, constants)

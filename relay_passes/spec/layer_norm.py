@@ -1,8 +1,34 @@
-"""i-layer-norm: integer layer normalisation with an exact integer square root."""
+"""i-layer-norm: integer layer normalisation with an exact integer square root.
+
+Over the C channels of a token, in stages:
+
+1. ``y = bounded(x, constants)``, ``mean = mean_of(sum of y, C)``;
+2. ``d = y - mean`` (`deviation`), ``V = sum of square(d)`` (int64);
+3. ``r = inverse_std(V, C, constants)``: one square root and one division per token;
+4. ``out = normalise(d, r, gain, offset, ...)``.
+
+No scale of the input appears: the deviation is divided by the deviations' own root. ``sqrt(C)``,
+gamma and the output's scale are folded in the gain, beta in the offset, so a gamma that is zero or
+negative needs no care, and a constant row gives beta.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import RangeError
+from .polynomial import check_scale
+from .square_root import i_sqrt
+from .values import Value, bind, clamp, floor_divide, maximum, shift_right_round
+
+INPUT_LIMIT = 2**20 - 1
+_MAX_EPSILON = 2**40
+_ROOT_BITS = 62
+_OFFSET_BITS = 29
+_MIN_SHIFT = 2
 
 
 @dataclass(frozen=True)
@@ -25,3 +51,231 @@ class LayerNormConstants:
     epsilon: int
     reciprocal_bits: int
     normalised_bits: int
+
+    @staticmethod
+    def from_scale(
+        scale: float,
+        epsilon: float,
+        channels: int,
+        reciprocal_bits: int = 40,
+        normalised_bits: int = 16,
+    ) -> LayerNormConstants:
+        """Constants for an input at the given scale.
+
+        Parameters
+        ----------
+        scale : float
+            S of the input.
+        epsilon : float
+            The layer's epsilon, added to the variance.
+        channels : int
+            C.
+        reciprocal_bits, normalised_bits : int
+            See the class.
+
+        Returns
+        -------
+        LayerNormConstants
+
+        Raises
+        ------
+        RangeError
+            If the epsilon exceeds 40 bits (the scale is too fine) or is negative.
+        """
+        check_scale(scale, "i-layer-norm")
+        units = channels * epsilon / (scale * scale)
+        if not 0 <= units <= _MAX_EPSILON:
+            raise RangeError(
+                f"an epsilon of {epsilon:.3g} is {units:.3g} squared units",
+                why=f"with scale {scale:.3g} and {channels} channels; at most 2^40 is allowed",
+                todo="use a coarser scale for the input of the layer norm",
+            )
+        return LayerNormConstants(
+            INPUT_LIMIT, max(1, round(units)), reciprocal_bits, normalised_bits
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNormAffine:
+    """Gain and offset of i-layer-norm: the operands of the operator, and the final shift.
+
+    Parameters
+    ----------
+    gain, offset : numpy.ndarray
+        int32 [C].
+    shift : int
+        ``out = (n gain + offset + half) >> shift``.
+    """
+
+    gain: np.ndarray
+    offset: np.ndarray
+    shift: int
+
+    @staticmethod
+    def from_scale(
+        gamma: np.ndarray,
+        beta: np.ndarray,
+        output_scale: float,
+        normalised_bits: int = 16,
+        gain_bits: int = 14,
+    ) -> LayerNormAffine:
+        """Fold gamma, beta, sqrt(C) and the output's scale.
+
+        Parameters
+        ----------
+        gamma, beta : numpy.ndarray
+            Float [C].
+        output_scale : float
+            S of the result.
+        normalised_bits : int
+            As in `LayerNormConstants`.
+        gain_bits : int
+            Bits of the largest gain: with 16 + 14 bits, ``n gain + offset`` stays in int32.
+
+        Returns
+        -------
+        LayerNormAffine
+
+        Raises
+        ------
+        RangeError
+            If gamma or beta is not finite, or too large beside the output's scale.
+        """
+        check_scale(output_scale, "a layer norm's output")
+        gamma = np.asarray(gamma, np.float64)
+        beta = np.asarray(beta, np.float64)
+        if not (np.isfinite(gamma).all() and np.isfinite(beta).all()):
+            raise RangeError(
+                "gamma or beta is not finite",
+                why="a weight of the layer norm is infinite or not a number",
+                todo="check the checkpoint",
+            )
+        factors = gamma * math.sqrt(gamma.size) / 2.0**normalised_bits / output_scale
+        targets = beta / output_scale
+        shift = min(_fitting_shift(factors, gain_bits), _fitting_shift(targets, _OFFSET_BITS))
+        if shift < _MIN_SHIFT:
+            channel = int(
+                np.maximum(np.abs(factors) * 2**normalised_bits, np.abs(targets)).argmax()
+            )
+            raise RangeError(
+                f"gamma {gamma[channel]:.4g} or beta {beta[channel]:.4g} of channel {channel} is "
+                f"too large for the output's scale {output_scale:.3g}",
+                why=f"with {gain_bits} and {_OFFSET_BITS} bits only {shift} fraction bits are "
+                f"left, and {_MIN_SHIFT} are needed",
+                todo="use a coarser scale for the output of the layer norm",
+            )
+        # A gain that rounds to zero beside the largest one is a channel that is beta alone.
+        gain = np.floor(np.ldexp(factors, shift) + 0.5).astype(np.int32)
+        offset = np.floor(np.ldexp(targets, shift) + 0.5).astype(np.int32)
+        return LayerNormAffine(gain, offset, shift)
+
+
+def _fitting_shift(reals: np.ndarray, bits: int) -> int:
+    """Largest shift, 30 at most, with which every entry rounds to less than 2^bits."""
+    largest = float(np.abs(reals).max())
+    if largest == 0.0:
+        return 30
+    shift = bits - math.frexp(largest)[1]
+    if math.floor(math.ldexp(largest, shift) + 0.5) >= 1 << bits:
+        shift -= 1
+    return min(shift, 30)
+
+
+def bounded(x: Value, constants: LayerNormConstants) -> Value:
+    """Clamp the input to 21 bits, which bounds every width below.
+
+    Parameters
+    ----------
+    x : Value
+        int32.
+    constants : LayerNormConstants
+
+    Returns
+    -------
+    Value
+        In [-input_limit, input_limit].
+    """
+    return clamp(x, -constants.input_limit, constants.input_limit)
+
+
+def mean_of(total: Value, channels: int) -> Value:
+    """``round(sum / C)``, half up.
+
+    Parameters
+    ----------
+    total : Value
+        Sum of the bounded inputs of a token.
+    channels : int
+        C.
+
+    Returns
+    -------
+    Value
+        int32, 21 bits.
+    """
+    return floor_divide(total + channels // 2, channels)
+
+
+def deviation(y: Value, mean: Value) -> Value:
+    """``y - mean``: 22 bits."""
+    return y - mean
+
+
+def square(d: Value) -> Value:
+    """``d^2``: 43 bits, int64; to be summed over the channels."""
+    d = bind(d)
+    return d * d
+
+
+def inverse_std(total: Value, constants: LayerNormConstants) -> Value:
+    """``floor(2^reciprocal_bits / i_sqrt(V + E))``: once per token.
+
+    Parameters
+    ----------
+    total : Value
+        V, the sum of squared deviations, int64 below 2^62.
+    constants : LayerNormConstants
+
+    Returns
+    -------
+    Value
+        Positive, at most 2^reciprocal_bits.
+    """
+    root = maximum(i_sqrt(total + constants.epsilon, _ROOT_BITS), 1)
+    return floor_divide(1 << constants.reciprocal_bits, root)
+
+
+def normalise(
+    d: Value,
+    reciprocal: Value,
+    gain: Value,
+    offset: Value,
+    constants: LayerNormConstants,
+    shift: int,
+    low: int,
+    high: int,
+) -> Value:
+    """Normalise a deviation, apply gain and offset, requantise.
+
+    Parameters
+    ----------
+    d : Value
+        `deviation`.
+    reciprocal : Value
+        `inverse_std` of the token.
+    gain, offset : Value
+        Arrays of `LayerNormAffine`.
+    constants : LayerNormConstants
+    shift, low, high : int
+        ``clamp((n gain + offset + half) >> shift, low, high)``.
+
+    Returns
+    -------
+    Value
+        In [low, high]; d r is int64, and n gain + offset is int32 for gains of 14 bits.
+    """
+    one = 1 << constants.normalised_bits
+    drop = constants.reciprocal_bits - constants.normalised_bits
+    # |d| <= s, so |n| <= 1 but for rounding: the clamp states what the interval cannot know.
+    n = clamp(shift_right_round(d * reciprocal, drop), -one, one)
+    return clamp(shift_right_round(n * gain + offset, shift), low, high)

@@ -1,0 +1,170 @@
+"""Dyadic numbers ``m / 2^e`` and requantisation by them.
+
+A real factor known at compile time becomes an integer multiplier and a right shift, so that a
+change of scale needs one multiplication and one shift, with rounding half up, and no division.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import RangeError
+from .values import Value, clamp, shift_right_round
+
+MAX_SHIFT = 62
+"""Largest right shift of an int64 product."""
+
+
+@dataclass(frozen=True)
+class Dyadic:
+    """A real number as ``multiplier / 2^shift``.
+
+    Parameters
+    ----------
+    multiplier : int
+        May be negative or zero.
+    shift : int
+        0..62.
+    """
+
+    multiplier: int
+    shift: int
+
+    @property
+    def value(self) -> float:
+        """The real number it stands for."""
+        return math.ldexp(self.multiplier, -self.shift)
+
+    @staticmethod
+    def from_real(real: float, bits: int = 31) -> Dyadic:
+        """Nearest dyadic number whose multiplier has `bits` bits at most, besides its sign.
+
+        Parameters
+        ----------
+        real : float
+            The factor.
+        bits : int
+            1..31: with 31 the relative error is at most 2^-31, with 15 at most 2^-15.
+
+        Returns
+        -------
+        Dyadic
+
+        Raises
+        ------
+        RangeError
+            If `real` is not finite, is too large, or is not zero and vanishes.
+        """
+        vector = dyadic_vector(np.array([real]), bits)
+        return Dyadic(int(vector.multipliers[0]), vector.shift)
+
+
+@dataclass(frozen=True)
+class DyadicVector:
+    """One dyadic number per channel, with a common shift.
+
+    Parameters
+    ----------
+    multipliers : numpy.ndarray
+        int32 [C].
+    shift : int
+        0..62.
+    """
+
+    multipliers: np.ndarray
+    shift: int
+
+    @property
+    def values(self) -> np.ndarray:
+        """The real numbers they stand for, float64 [C]."""
+        return np.ldexp(self.multipliers.astype(np.float64), -self.shift)
+
+
+def dyadic_vector(reals: np.ndarray, bits: int = 31) -> DyadicVector:
+    """Dyadic multipliers of several channels with one shift, set by the largest of them.
+
+    Parameters
+    ----------
+    reals : numpy.ndarray
+        Factors [C], float64; negative and zero entries are allowed.
+    bits : int
+        Bits of the largest multiplier, 1..31, besides its sign.
+
+    Returns
+    -------
+    DyadicVector
+
+    Raises
+    ------
+    RangeError
+        If a factor is not finite or too large, or if a factor that is not zero becomes zero.
+    """
+    reals = np.atleast_1d(np.asarray(reals, dtype=np.float64))
+    if not 1 <= bits <= 31:
+        raise RangeError(
+            f"a multiplier of {bits} bits",
+            why="multipliers are stored as int32",
+            todo="use 1 to 31 bits",
+        )
+    if not np.isfinite(reals).all():
+        channel = int(np.flatnonzero(~np.isfinite(reals))[0])
+        raise RangeError(
+            f"the factor of channel {channel} is {reals[channel]}",
+            why="a scale is zero, infinite or not a number",
+            todo="calibrate again, with data that reaches this tensor",
+        )
+    largest = float(np.abs(reals).max()) if reals.size else 0.0
+    if largest == 0.0:
+        return DyadicVector(np.zeros(reals.shape, np.int32), 0)
+    shift = min(bits - math.frexp(largest)[1], MAX_SHIFT)
+    if round(math.ldexp(largest, shift)) >= 1 << bits:  # rounding carried into one more bit
+        shift -= 1
+    if shift < 0:
+        raise RangeError(
+            f"a factor of {largest:.6g} is too large for a multiplier of {bits} bits",
+            why=f"a right shift of {shift} would be needed",
+            todo="the scales before and after this requantisation are too far apart",
+        )
+    # Scaling by a power of two is exact; only the rounding to an integer is not.
+    multipliers = np.floor(np.ldexp(reals, shift) + 0.5).astype(np.int64)
+    lost = np.flatnonzero((multipliers == 0) & (reals != 0))
+    if lost.size:
+        channel = int(lost[0])
+        raise RangeError(
+            f"channel {channel} loses all its bits",
+            why=f"its factor is {reals[channel]:.3g}, the largest is {largest:.3g}, and their "
+            f"common shift is {shift}",
+            todo="use more bits of mantissa, or scales that are closer together",
+        )
+    return DyadicVector(multipliers.astype(np.int32), shift)
+
+
+def requantise(value: Value, multiplier: Value, shift: int) -> Value:
+    """``round_half_up(value * multiplier / 2^shift)``.
+
+    Parameters
+    ----------
+    value : Value
+        An accumulator or any other integer.
+    multiplier : Value
+        Mantissa of the dyadic factor, scalar or per channel.
+    shift : int
+        0..62.
+
+    Returns
+    -------
+    Value
+        Unclamped; int32 when the product provably fits, else int64 inside.
+    """
+    return shift_right_round(value * multiplier, shift)
+
+
+def requantise_clamped(
+    value: Value, multiplier: Value, shift: int, zero_point: int, low: int, high: int
+) -> Value:
+    """`requantise`, plus the zero point, clamped to [low, high]: the operator of that name."""
+    result = requantise(value, multiplier, shift)
+    return clamp(result + zero_point if zero_point else result, low, high)

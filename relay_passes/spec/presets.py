@@ -1,0 +1,128 @@
+"""Presets: which form of each approximation a model is lowered with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import PresetError
+from .exponential import (
+    RELEASED_EXPONENTIAL,
+    BinaryExponential,
+    ExponentialCoefficients,
+    PolynomialExponential,
+)
+from .gelu import PRINTED_ERF, ErfCoefficients
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Choices of the integer specification.
+
+    Parameters
+    ----------
+    name : str
+        "paper" or "accurate".
+    gelu : str
+        "paper" (i-erf on the accumulator, constants per channel) or "accurate" (int32 polynomial
+        on a 16-bit value at one scale).
+    exponential : str
+        "polynomial" (published) or "binary".
+    softmax : str
+        "normalised" (published) or "deferred".
+    reciprocal_bits : int
+        Of the layer norm: 31 as released, or 40.
+    unsigned_gelu_output : bool
+        Whether GELU's output may use uint8 with a zero point.
+    smoothing : bool
+        Whether calibration may move scale from activations to weights.
+    exponential_coefficients : ExponentialCoefficients
+        Of the published exponential.
+    erf_coefficients : ErfCoefficients
+        Of the published GELU.
+    """
+
+    name: str
+    gelu: str
+    exponential: str
+    softmax: str
+    reciprocal_bits: int
+    unsigned_gelu_output: bool
+    smoothing: bool
+    exponential_coefficients: ExponentialCoefficients = RELEASED_EXPONENTIAL
+    erf_coefficients: ErfCoefficients = PRINTED_ERF
+
+    def exponential_for(self, scale: float) -> BinaryExponential | PolynomialExponential:
+        """Constants of this preset's exponential for scores of the given scale.
+
+        Parameters
+        ----------
+        scale : float
+            Scale of the scores, 1/sqrt(d) included.
+
+        Returns
+        -------
+        BinaryExponential or PolynomialExponential
+
+        Raises
+        ------
+        RangeError
+            If the scale cannot be served.
+        """
+        deferred = self.softmax == "deferred"
+        if self.exponential == "binary":
+            return BinaryExponential.from_scale(scale, 8 if deferred else 15)
+        return PolynomialExponential.from_scale(
+            scale, 255 if deferred else 32767, self.exponential_coefficients
+        )
+
+
+ACCURATE = Preset(
+    name="accurate",
+    gelu="accurate",
+    exponential="binary",
+    softmax="deferred",
+    reciprocal_bits=40,
+    unsigned_gelu_output=True,
+    smoothing=True,
+)
+"""Better polynomials of the same cost, rounding instead of floors: the default."""
+
+PAPER = Preset(
+    name="paper",
+    gelu="paper",
+    exponential="polynomial",
+    softmax="normalised",
+    reciprocal_bits=31,
+    unsigned_gelu_output=False,
+    smoothing=False,
+)
+"""The published formulas and constants: what an I-BERT checkpoint was trained with."""
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (ACCURATE, PAPER)}
+
+
+def preset(name: str) -> Preset:
+    """Look a preset up by name.
+
+    Parameters
+    ----------
+    name : str
+        "accurate" or "paper".
+
+    Returns
+    -------
+    Preset
+
+    Raises
+    ------
+    PresetError
+        If there is no preset of that name; the message lists the allowed ones.
+    """
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise PresetError(
+            f"unknown preset {name!r}",
+            why="a preset chooses the form of every approximation",
+            todo=f"use one of: {', '.join(PRESETS)}",
+        ) from None
