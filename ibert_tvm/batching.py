@@ -41,22 +41,22 @@ def plan_calls(functions: Sequence[FunctionRecord], batch: int, length: int) -> 
         Calls that cover rows 0 to `batch - 1` in order, full calls first.
     """
     fitting = [f for f in functions if f.seq_len >= length]
-    # cheapest[n] = (computed tokens, calls, function of the first call) for n rows.
-    cheapest: list[tuple[int, int, FunctionRecord | None]] = [(0, 0, None)]
+    # For n rows: cheapest[n] = (computed tokens, calls), first[n - 1] = function of the first call.
+    cheapest = [(0, 0)]
+    first: list[FunctionRecord] = []
     for rows in range(1, batch + 1):
         options = []
-        for function in fitting:
-            tokens, calls, _ = cheapest[max(0, rows - function.batch)]
-            options.append((tokens + function.batch * function.seq_len, calls + 1, function))
-        cheapest.append(min(options, key=lambda option: option[:2]))
+        for index, function in enumerate(fitting):
+            tokens, calls = cheapest[max(0, rows - function.batch)]
+            options.append((tokens + function.batch * function.seq_len, calls + 1, index))
+        tokens, calls, index = min(options)
+        cheapest.append((tokens, calls))
+        first.append(fitting[index])
     chosen = []
     rows = batch
     while rows > 0:
-        function = cheapest[rows][2]
-        if function is None:  # cannot happen: only cheapest[0] has none
-            break
-        chosen.append(function)
-        rows -= function.batch
+        chosen.append(first[rows - 1])
+        rows -= first[rows - 1].batch
     calls_in_order = []
     start = 0
     for function in sorted(chosen, key=lambda f: -f.batch):

@@ -32,7 +32,7 @@ from ibert_tvm.library_file import LibraryMetadata, OutputRecord, ParameterRecor
 if TYPE_CHECKING:
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
-__all__ = ["IntegerOutput", "Library", "load_library", "run"]
+__all__ = ["IntegerOutput", "Library", "default_threads", "load_library", "run"]
 
 _logger = logging.getLogger(__name__)
 
@@ -369,7 +369,7 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
         raise UsageError(f"num_threads is {num_threads}", todo="give a number of at least 1")
     metadata = read_metadata(path)
     _check_machine(metadata)
-    return Library(metadata, num_threads or _default_threads())
+    return Library(metadata, num_threads or default_threads())
 
 
 def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any) -> dict[str, Any]:
@@ -462,7 +462,8 @@ def _environment_threads() -> int | None:
 _WISHED_THREADS = _environment_threads()
 
 
-def _default_threads() -> int:
+def default_threads() -> int:
+    """Threads per call where nobody asks for a number: environment, or physical processors."""
     if _WISHED_THREADS is not None:
         return _WISHED_THREADS
     import psutil

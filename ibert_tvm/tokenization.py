@@ -216,16 +216,15 @@ def _roberta_tokenizer(bpe: Any, config: Mapping[str, Any]) -> Any:
     from tokenizers.processors import RobertaProcessing
 
     fast = bpe._tokenizer
-    names = {"cls_token": "<s>", "sep_token": "</s>"}
-    pairs = []
-    for key in ("sep_token", "cls_token"):
-        token = config.get(key) or names[key]
-        token = token.get("content") if isinstance(token, Mapping) else token
-        index = fast.token_to_id(token)
+    tokens = {}
+    for key, default in (("sep_token", "</s>"), ("cls_token", "<s>")):
+        token = config.get(key) or default
+        text = str(token["content"] if isinstance(token, Mapping) else token)
+        index = fast.token_to_id(text)
         if index is None:
-            raise _damaged("vocab.json", f"it does not hold the token {token!r}")
-        pairs.append((token, index))
-    fast.post_processor = RobertaProcessing(*pairs)
+            raise _damaged("vocab.json", f"it does not hold the token {text!r}")
+        tokens[key] = (text, int(index))
+    fast.post_processor = RobertaProcessing(tokens["sep_token"], tokens["cls_token"])
     return fast
 
 

@@ -1,0 +1,10 @@
+"""`python -m ibert_tvm` is the command `ibert`."""
+
+from __future__ import annotations
+
+import sys
+
+from ibert_tvm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""The command line, `ibert`. One file per command; this one only starts it.
+
+Importing it imports neither TVM nor torch: every command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The arguments after the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code: see `ibert_tvm.errors.ExitCode`.
+    """
+    from ibert_tvm.cli.process import run
+
+    return run(arguments)

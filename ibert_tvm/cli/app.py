@@ -1,0 +1,57 @@
+"""The commands of `ibert`, put together. Parsing only; the work is in one file per command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ibert_tvm.cli import (
+    compile,
+    demo,
+    doctor,
+    eval,
+    inspect,
+    quantize,
+    run,
+    targets,
+)
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="ibert",
+    help="Compile BERT-like transformers to programs without floating point.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
+)
+
+app.command("quantize")(quantize.command)
+app.command("compile")(compile.command)
+app.command("run")(run.command)
+app.command("eval")(eval.command)
+app.command("inspect")(inspect.command)
+app.command("targets")(targets.command)
+app.command("doctor")(doctor.command)
+app.command("demo")(demo.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ibert_tvm import __version__
+
+        typer.echo(f"ibert_tvm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Compile BERT-like transformers to programs without floating point."""

@@ -1,0 +1,128 @@
+"""`ibert compile`: a quantised model to one shared library."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A NAME.ibert folder from `ibert quantize`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The library to write.")],
+    target: Annotated[
+        str, typer.Option("--target", help="What to compile for; `ibert targets` lists the names.")
+    ] = "host",
+    batch: Annotated[
+        str, typer.Option("--batch", help="Batch sizes, with commas; all with all lengths.")
+    ] = "1",
+    seq_len: Annotated[
+        str, typer.Option("--seq-len", help="Sequence lengths in tokens, with commas.")
+    ] = "128",
+    dump_ir: Annotated[
+        Path | None,
+        typer.Option("--dump-ir", help="Write the module after every phase to this folder."),
+    ] = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Compile a quantised model to a self-contained shared library."""
+    from ibert_tvm.artefact import read_document
+    from ibert_tvm.cli.progress import status
+    from ibert_tvm.files import check_writable
+    from targets import get_target
+
+    shapes = [
+        (b, s) for s in parse_sizes("--seq-len", seq_len) for b in parse_sizes("--batch", batch)
+    ]
+    check_positions(read_document(model), shapes, model)
+    get_target(target)
+    check_writable(output)
+    if output.is_dir():
+        raise UsageError(f"cannot write {output}", why="it is a folder", todo="name a file")
+    if dump_ir is not None:
+        check_writable(dump_ir)
+
+    started = time.perf_counter()
+    with status("loading") as show:
+        from ibert_tvm.artefact import QuantizedModel
+        from ibert_tvm.compile import compile as compile_model
+
+        quantized = QuantizedModel.load(model)
+        compiled = compile_model(
+            quantized,
+            target,
+            shapes,
+            dump_ir=dump_ir,
+            progress=lambda phase: show(f"{phase} for {target}"),
+        )
+        show("link")
+        compiled.export(output)
+    document: dict[str, Any] = {
+        "output": str(output),
+        "target": target,
+        "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
+        "bytes": output.stat().st_size,
+        "seconds": round(time.perf_counter() - started, 3),
+        "report": dict(compiled.report),
+    }
+
+    def render(console: Console) -> None:
+        listed = ", ".join(f"{b}x{s}" for b, s in shapes)
+        console.print(
+            f"wrote {output}: {document['bytes'] / 1e6:.1f} MB for {target}, "
+            f"shapes {listed} (batch x tokens), in {document['seconds']:.1f} s",
+            markup=False,
+        )
+        console.print(integer_only_statement(compiled.report), markup=False)
+
+    return CommandResult(document, render)
+
+
+def check_positions(
+    document: dict[str, Any], shapes: list[tuple[int, int]], where: Path | str
+) -> None:
+    """Refuse sequence lengths for which the model has no positions.
+
+    Parameters
+    ----------
+    document : dict
+        Content of the artefact's `quantization.json`.
+    shapes : list of (int, int)
+        (batch, tokens) to compile.
+    where : path
+        The model, for the error.
+
+    Raises
+    ------
+    UsageError
+        If a sequence is longer than the model's positions.
+    """
+    longest = document.get("info", {}).get("max_sequence_length")
+    asked = max(length for _, length in shapes)
+    if longest is not None and asked > longest:
+        raise UsageError(
+            f"cannot compile for {asked} tokens",
+            where=str(where),
+            why=f"the model has positions for {longest} tokens",
+            todo=f"give a --seq-len of at most {longest}",
+        )
+
+
+def integer_only_statement(report: Mapping[str, Any]) -> str:
+    """Say what the integer-only check of a compilation looked at and found."""
+    summary = report.get("integer_only")
+    if isinstance(summary, dict):
+        facts = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in summary.items())
+        return f"integer only, checked: {facts}"
+    return f"integer only: {summary}"

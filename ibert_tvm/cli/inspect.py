@@ -1,0 +1,193 @@
+"""`ibert inspect`: what an artefact holds, without running or even loading it."""
+
+from __future__ import annotations
+
+import json as json_module
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.errors import ArtefactError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="A NAME.ibert folder or a compiled library.")],
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Show what a quantised model or a compiled library holds."""
+    path = path.expanduser()
+    if not path.exists():
+        raise UsageError(
+            f"there is nothing at {path}",
+            todo="give a NAME.ibert folder or a library that `ibert compile` wrote",
+        )
+    document = _folder(path) if path.is_dir() else _library(path)
+
+    def render(console: Console) -> None:
+        from rich.table import Table
+
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for label, text in _lines(document, verbose):
+            table.add_row(label, text)
+        console.print(table)
+
+    return CommandResult(document, render)
+
+
+def _folder(path: Path) -> dict[str, Any]:
+    from ibert_tvm.artefact import read_document
+
+    content = read_document(path)
+    header = _safetensors_header(path / "params.safetensors")
+    return {
+        "kind": "quantised model",
+        "path": str(path),
+        "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
+        "parameters": [
+            {"name": name, "dtype": entry["dtype"], "shape": entry["shape"]}
+            for name, entry in sorted(header.items())
+            if name != "__metadata__"
+        ],
+        "parameter_bytes": sum(
+            entry["data_offsets"][1] - entry["data_offsets"][0]
+            for name, entry in header.items()
+            if name != "__metadata__"
+        ),
+        **content,
+    }
+
+
+def _safetensors_header(file: Path) -> dict[str, Any]:
+    """Names, dtypes and shapes of a safetensors file, without reading its data."""
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json_module.loads(stream.read(min(length, 1 << 27)))
+        end = (
+            8
+            + length
+            + max(
+                (e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0
+            )
+        )
+    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _truncated(file, f"its header is unreadable: {error}") from error
+    if file.stat().st_size < end:
+        raise _truncated(file, f"it is truncated: {file.stat().st_size} bytes of {end}")
+    return dict(header)
+
+
+def _truncated(file: Path, why: str) -> ArtefactError:
+    return ArtefactError(
+        f"cannot read {file}",
+        why=why,
+        todo="copy the folder again, or make it again with `ibert quantize`",
+    )
+
+
+def _library(path: Path) -> dict[str, Any]:
+    from ibert_tvm.library_file import read_metadata
+
+    metadata = read_metadata(path)
+    return {
+        "kind": "compiled library",
+        "path": str(path),
+        "bytes": metadata.file_bytes,
+        "parameter_bytes": metadata.weight_bytes,
+        "target": dict(metadata.target),
+        "required_cpu_features": list(metadata.required_cpu_features),
+        "functions": [
+            {"name": f.name, "batch": f.batch, "seq_len": f.seq_len} for f in metadata.functions
+        ],
+        "inputs": [{"name": i.name, "dtype": i.dtype} for i in metadata.inputs],
+        "outputs": [
+            {
+                "name": o.name,
+                "dtype": o.dtype,
+                "scale": o.scale,
+                "kind": o.kind,
+                "shape": list(o.shape),
+            }
+            for o in metadata.outputs
+        ],
+        "parameters": [
+            {"name": p.name, "dtype": p.dtype, "shape": list(p.shape)} for p in metadata.parameters
+        ],
+        "info": metadata.info.to_json(),
+        "versions": dict(metadata.versions),
+        "source_sha256": metadata.source_sha256,
+        "tokenizer": sorted(metadata.tokenizer),
+    }
+
+
+def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+    """Label and text of every line of the human form."""
+    info = document["info"]
+    lines = [
+        (document["kind"], document["path"]),
+        (
+            "model",
+            f"{info['architecture']}, {info['num_layers']} layers, "
+            f"{info['hidden_size']} channels, head {info['head']}, "
+            f"vocabulary {info['vocab_size']}",
+        ),
+        ("source", f"{info.get('source', '')} (sha256 {info.get('source_sha256', '')[:16]})"),
+        (
+            "size",
+            f"{document['bytes'] / 1e6:.1f} MB, of which parameters "
+            f"{document['parameter_bytes'] / 1e6:.1f} MB in {len(document['parameters'])} "
+            "arrays",
+        ),
+    ]
+    if document["kind"] == "compiled library":
+        target = document["target"]
+        lines += [
+            ("target", str(target.get("name", ""))),
+            ("needs", ", ".join(document["required_cpu_features"]) or "nothing special"),
+            (
+                "shapes",
+                ", ".join(f"{f['batch']}x{f['seq_len']}" for f in document["functions"])
+                + " (batch x tokens)",
+            ),
+            ("inputs", ", ".join(i["name"] for i in document["inputs"])),
+        ]
+        lines += [
+            (
+                "output",
+                f"{o['name']}: {o['dtype']} [{', '.join(map(str, o['shape']))}], "
+                f"scale {o['scale']:.6g}",
+            )
+            for o in document["outputs"]
+        ]
+        lines += [
+            ("tokenizer", ", ".join(document["tokenizer"]) or "none"),
+            ("made with", ", ".join(f"{k} {v}" for k, v in sorted(document["versions"].items()))),
+        ]
+    else:
+        lines += [
+            ("preset", str(document.get("preset", ""))),
+            ("inputs", ", ".join(info["inputs"])),
+            ("outputs", ", ".join(o["name"] for o in info["outputs"])),
+            ("calibration", _flat(document.get("calibration", {}))),
+        ]
+    if verbose:
+        lines += [
+            ("parameter", f"{p['name']}: {p['dtype']} {p['shape']}") for p in document["parameters"]
+        ]
+    return lines
+
+
+def _flat(summary: Any) -> str:
+    if not isinstance(summary, dict):
+        return str(summary)
+    return ", ".join(
+        f"{key} {value}" for key, value in summary.items() if isinstance(value, (str, int, float))
+    )

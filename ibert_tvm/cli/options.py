@@ -1,0 +1,103 @@
+"""Options that several commands share, and what turns their text into values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ibert_tvm.errors import UsageError
+
+__all__ = ["JsonFlag", "VerboseFlag", "parse_sizes", "read_texts"]
+
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
+]
+VerboseFlag = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
+]
+
+
+def parse_sizes(option: str, text: str, limit: int = 65536) -> list[int]:
+    """Parse a list of sizes such as ``32,128``.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the error.
+    text : str
+        Positive integers, separated by commas.
+    limit : int
+        Largest allowed value.
+
+    Returns
+    -------
+    list of int
+        In rising order, each once.
+
+    Raises
+    ------
+    UsageError
+        If something is not a positive integer up to `limit`.
+    """
+    sizes = set()
+    for word in text.split(","):
+        stripped = word.strip()
+        if not (stripped.isascii() and stripped.isdigit()) or not 1 <= int(stripped) <= limit:
+            raise UsageError(
+                f"bad value for {option}: {text!r}",
+                why=f"{stripped!r} is not a whole number from 1 to {limit}",
+                todo=f"give one size or several with commas, for example {option} 32,128",
+            )
+        sizes.add(int(stripped))
+    return sorted(sizes)
+
+
+def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:
+    """Read texts from a file, one per line; lines of white space are left out.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the errors.
+    path : pathlib.Path
+        A UTF-8 text file.
+    limit : int, optional
+        Use only the first ones.
+
+    Returns
+    -------
+    list of str
+        At least one text.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read, is not UTF-8 text, or holds no text.
+    """
+    try:
+        content = path.expanduser().read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the texts of {option}",
+            where=str(path),
+            why=error.strerror or str(error),
+            todo="give a UTF-8 text file with one text per line",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"cannot read the texts of {option}",
+            where=str(path),
+            why=f"it is not UTF-8 text (byte {error.start})",
+            todo="give a UTF-8 text file with one text per line",
+        ) from error
+    texts = [line.strip() for line in content.split("\n") if line.strip()]
+    if not texts:
+        raise UsageError(
+            f"no text in the file of {option}",
+            where=str(path),
+            why="it is empty" if not content else "it holds only white space",
+            todo="give a UTF-8 text file with one text per line",
+        )
+    return texts[:limit]

@@ -1,0 +1,181 @@
+"""One run of the command line: streams, exit codes, signals and errors.
+
+stdout carries the result and nothing else. Libraries that print (TVM, torch, subprocesses of a
+toolchain) are sent to stderr on the level of file descriptors while the command works.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.errors import ErrorReport, ExitCode, describe
+
+__all__ = ["run"]
+
+_TERMINATED = 128 + signal.SIGTERM
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception: temporary files are removed on the way out, as for Ctrl-C."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Parse the arguments, run the command, print its result; return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in words
+    verbose = bool({"-v", "--verbose"} & set(words))
+    _configure_logging(verbose)
+    try:
+        with _termination_as_exception():
+            result = _invoke(words)
+            if not isinstance(result, CommandResult):  # an exit code, from --help or Ctrl-C
+                if result == ExitCode.INTERRUPTED:
+                    raise KeyboardInterrupt
+                return int(result or 0)
+            _show(result, as_json)
+            return int(result.exit_code)
+    except BrokenPipeError:
+        # The reader of stdout left (`ibert ... | head`); there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    except KeyboardInterrupt:
+        return _interrupted(as_json, "interrupted", ExitCode.INTERRUPTED)
+    except _Terminated:
+        return _interrupted(as_json, "terminated", _TERMINATED)
+    except Exception as error:
+        if type(error).__name__ == "Abort":  # what older versions of typer make of Ctrl-C
+            return _interrupted(as_json, "interrupted", ExitCode.INTERRUPTED)
+        return _fail(error, as_json, verbose)
+
+
+def _invoke(words: list[str]) -> Any:
+    from ibert_tvm.cli.app import app
+
+    if not words or {"--help", "-h", "--version", "--show-completion"} & set(words):
+        return app(words, prog_name="ibert", standalone_mode=False)
+    with _stdout_to_stderr():
+        return app(words, prog_name="ibert", standalone_mode=False)
+
+
+def _show(result: CommandResult, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result.document, indent=2, allow_nan=False, default=_plain))
+    else:
+        from rich.console import Console
+
+        # Output that goes to a file or a pipe is not wrapped at 80 columns.
+        width = None if sys.stdout.isatty() else 160
+        result.render(Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True))
+    sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    """Turn NumPy scalars and arrays, and paths, into what JSON has."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    sys.stdout.flush()
+    saved = None
+    try:
+        saved = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # started without a stdout or a stderr
+        pass
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        if saved is not None:
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+@contextmanager
+def _termination_as_exception() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(_number: int, _frame: object) -> None:
+        raise _Terminated
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _configure_logging(verbose: bool) -> None:
+    """Warnings of this project go to stderr; with -v its information too."""
+    logger = logging.getLogger("ibert_tvm")
+    for handler in [h for h in logger.handlers if getattr(h, "_ibert_cli", False)]:
+        logger.removeHandler(handler)
+    handler = logging.StreamHandler(sys.stderr)
+    handler._ibert_cli = True  # type: ignore[attr-defined]
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def _interrupted(as_json: bool, what: str, code: int) -> int:
+    _print_error(ErrorReport("Interrupted", int(code), what, what), as_json)
+    return int(code)
+
+
+def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
+    report = describe(error)
+    if report is None and hasattr(error, "format_message"):  # typer's own: a usage error
+        report = _usage_report(error)
+    if report is None:
+        import traceback
+
+        if verbose:
+            traceback.print_exc()
+        message = f"internal error: {type(error).__name__}: {error}"
+        if not verbose:
+            message += "\n  what to do: run again with -v for the traceback, and please report it"
+        report = ErrorReport(type(error).__name__, int(ExitCode.INTERNAL), message, str(error))
+    elif verbose and report.exit_code != ExitCode.USAGE:
+        import traceback
+
+        traceback.print_exc()
+    _print_error(report, as_json)
+    return report.exit_code
+
+
+def _usage_report(error: Any) -> ErrorReport:
+    message = str(error.format_message()).strip()
+    context = getattr(error, "ctx", None)
+    todo = f"see `{context.command_path} --help`" if context is not None else "see `ibert --help`"
+    return ErrorReport(
+        "UsageError",
+        int(ExitCode.USAGE),
+        f"{message}\n  what to do: {todo}",
+        message,
+        todo=todo,
+    )
+
+
+def _print_error(report: ErrorReport, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": report.to_json()}), file=sys.stderr)
+    else:
+        print(f"error: {report.message}", file=sys.stderr)
+    sys.stderr.flush()

@@ -1,0 +1,118 @@
+"""`ibert quantize`: a float model and texts to a quantised model."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.errors import OutputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Head(str, Enum):
+    """Names of the heads, and `auto`."""
+
+    auto = "auto"
+    none = "none"
+    pooled = "pooled"
+    sentence_embedding = "sentence_embedding"
+    sequence_classification = "sequence_classification"
+    token_classification = "token_classification"
+    question_answering = "question_answering"
+
+
+class Preset(str, Enum):
+    """Names of the numerics presets."""
+
+    accurate = "accurate"
+    paper = "paper"
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face folder.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder to write, NAME.ibert.")
+    ],
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration",
+            help="Texts like those of later use, one per line; by default English of many kinds.",
+        ),
+    ] = None,
+    preset: Annotated[
+        Preset,
+        typer.Option("--preset", help="accurate, or the formulas and constants of the paper."),
+    ] = Preset.accurate,
+    seq_len: Annotated[
+        str, typer.Option("--seq-len", help="Truncate the calibration texts to this many tokens.")
+    ] = "128",
+    head: Annotated[
+        Head, typer.Option("--head", help="Which head to import; auto takes what the model has.")
+    ] = Head.auto,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
+    ] = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Import a model, choose scales by running texts through it, and lower it to integers."""
+    from ibert_tvm.artefact import is_artefact
+    from ibert_tvm.cli.progress import progress, status
+    from ibert_tvm.files import check_writable
+    from ibert_tvm.texts import data_file
+
+    length = parse_sizes("--seq-len", seq_len)[-1]
+    texts = read_texts("--calibration", calibration or data_file("calibration.txt"), limit)
+    check_writable(output)
+    if output.exists() and not is_artefact(output) and not _is_empty_folder(output):
+        raise OutputError(
+            f"cannot write {output}",
+            why="something is there already, and it is not an .ibert artefact",
+            todo="choose another output, or remove it yourself",
+        )
+
+    started = time.perf_counter()
+    with status("importing the model"):
+        from ibert_tvm.frontend import load
+        from ibert_tvm.quantize import quantize
+
+        source = load(model, head=None if head is Head.auto else head.value)
+    with progress("calibrating") as advance:
+        quantized = quantize(
+            source, calibration=texts, preset=preset.value, seq_len=length, progress=advance
+        )
+    quantized.save(output)
+    document: dict[str, Any] = {
+        "output": str(output),
+        "preset": preset.value,
+        "head": quantized.info.head,
+        "architecture": quantized.info.architecture,
+        "calibration_texts": len(texts),
+        "seq_len": length,
+        "parameter_bytes": quantized.num_bytes,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+    def render(console: Console) -> None:
+        info = quantized.info
+        console.print(
+            f"wrote {output}: {info.architecture}, {info.num_layers} layers, head {info.head}, "
+            f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {preset.value}, "
+            f"{len(texts)} calibration texts, in {document['seconds']:.1f} s",
+            markup=False,
+        )
+
+    return CommandResult(document, render)
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())

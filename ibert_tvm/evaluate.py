@@ -1,0 +1,246 @@
+"""Fidelity: how close an integer model stays to its float original on real texts.
+
+The candidate is a quantised model, evaluated by the NumPy reference of the integer dialect with
+every layer's values, or a compiled library, of which only the outputs show. The reference is the
+canonical float model that it came from, compiled by the same TVM. No tolerance is involved: this
+measures quantisation, whereas integer programs are compared for equality elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.errors import UsageError
+from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
+from ibert_tvm.model_info import ModelInfo
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend import LoadedModel
+    from ibert_tvm.runtime import Library
+    from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
+
+__all__ = ["Fidelity", "LayerFidelity", "fidelity"]
+
+# Shapes that the float model is compiled for; padding is masked and changes nothing.
+_LENGTH_STEP = 32
+_BATCH = 8
+
+Inputs = Mapping[str, NDArray[np.int32]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class LayerFidelity:
+    """One named value of the model, over the real tokens of all texts.
+
+    Attributes
+    ----------
+    name : str
+        Its canonical name.
+    cosine : float
+        Between the float and the dequantised integer values.
+    relative_error : float
+        Norm of their difference over the norm of the float values.
+    """
+
+    name: str
+    cosine: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How close an integer model is to its float original.
+
+    Attributes
+    ----------
+    texts, seq_len : int
+        Number of texts, and the tokens they were truncated to.
+    output : str
+        The output that is compared: the model's first. Hidden states are mean-pooled.
+    agreement : Agreement
+        Of the vectors of all texts.
+    layers : tuple of LayerFidelity
+        In the order of the program; empty for a library, which shows none.
+    """
+
+    texts: int
+    seq_len: int
+    output: str
+    agreement: Agreement
+    layers: tuple[LayerFidelity, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a flat dictionary with the list `layers`."""
+        return {
+            **asdict(self.agreement),
+            "texts": self.texts,
+            "seq_len": self.seq_len,
+            "output": self.output,
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+
+def fidelity(
+    candidate: QuantizedModel | Library,
+    reference: LoadedModel,
+    texts: Sequence[str],
+    seq_len: int = 128,
+    tokenizer: Tokenizer | None = None,
+    layers: bool = True,
+    progress: Progress | None = None,
+) -> Fidelity:
+    """Compare an integer model with the float model on texts.
+
+    Parameters
+    ----------
+    candidate : QuantizedModel or Library
+        The integer model.
+    reference : LoadedModel
+        The float model that it was made from.
+    texts : sequence of str
+        Texts that calibration has not seen; at least one.
+    seq_len : int
+        Truncate them to this many tokens.
+    tokenizer : Tokenizer, optional
+        By default the candidate's own.
+    layers : bool
+        Compare every named value as well, where the candidate is a QuantizedModel.
+    progress : callable, optional
+        Called with the texts done and the texts there are.
+
+    Returns
+    -------
+    Fidelity
+
+    Raises
+    ------
+    UsageError
+        If the two do not belong together, there is no tokenizer, or `seq_len` does not fit.
+    """
+    info = candidate.info if isinstance(candidate, QuantizedModel) else candidate.metadata.info
+    _check_pair(info, reference.info)
+    if not isinstance(candidate, QuantizedModel) and seq_len > candidate.metadata.max_seq_len:
+        raise UsageError(
+            f"cannot evaluate at {seq_len} tokens",
+            where=str(candidate.metadata.path),
+            why=f"the longest compiled length is {candidate.metadata.max_seq_len}",
+            todo="give a smaller --seq-len, or compile with a larger one",
+        )
+    if info.max_sequence_length is not None and seq_len > info.max_sequence_length:
+        raise UsageError(
+            f"cannot evaluate at {seq_len} tokens",
+            why=f"the model has positions for {info.max_sequence_length} tokens",
+            todo=f"give a --seq-len of at most {info.max_sequence_length}",
+        )
+    tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
+
+    from relay_passes.canonical.float_executable import float_executable
+
+    runner = _runner(candidate, layers)
+    executable = float_executable(reference.module, reference.parameters, runner.names)
+    kind = info.outputs[0].kind
+    expected: list[NDArray[np.float64]] = [np.zeros(0)] * len(texts)
+    actual = list(expected)
+    similarities = {name: RunningSimilarity() for name in runner.names}
+    done = 0
+    for rows, inputs in _batches(tokens, info, seq_len):
+        mask = inputs["attention_mask"]
+        result = executable.run({name: inputs[name] for name in executable.input_names})
+        output, values = runner.run(inputs)
+        for name, value in values.items():
+            a, b = (_real_part(v, mask, len(rows)) for v in (result.values[name], value))
+            similarities[name].add(a, b)
+        for position, row in enumerate(rows):
+            for store, whole in ((expected, result.outputs[0]), (actual, output)):
+                store[row] = _vector(kind, whole[position], mask[position])
+        done += len(rows)
+        if progress is not None:
+            progress(done, len(texts))
+    return Fidelity(
+        texts=len(texts),
+        seq_len=seq_len,
+        output=info.outputs[0].name,
+        agreement=Agreement.of(np.stack(expected), np.stack(actual)),
+        layers=tuple(
+            LayerFidelity(name, s.cosine, s.relative_error) for name, s in similarities.items()
+        ),
+    )
+
+
+def _check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
+    for what in ("architecture", "hidden_size", "num_layers", "vocab_size", "head"):
+        a, b = getattr(candidate, what), getattr(reference, what)
+        if a != b:
+            raise UsageError(
+                "the two models do not belong together",
+                why=f"{what.replace('_', ' ')} is {a} in the integer model, {b} in the float one",
+                todo="give the float model that the integer one was made from, with --against",
+            )
+
+
+def _own_tokenizer(candidate: QuantizedModel | Library) -> Tokenizer:
+    from ibert_tvm.tokenization import Tokenizer
+
+    if isinstance(candidate, QuantizedModel):
+        own = Tokenizer(candidate.tokenizer) if candidate.tokenizer else None
+    else:
+        own = candidate.tokenizer
+    if own is None:
+        raise UsageError(
+            "the model has no tokenizer",
+            why="its source came without tokenizer files",
+            todo="quantise it again from a folder with its tokenizer files",
+        )
+    return own
+
+
+def _batches(
+    tokens: TokenizedBatch, info: ModelInfo, seq_len: int
+) -> Iterator[tuple[NDArray[np.int64], Inputs]]:
+    """Rows of one length class at a time, padded to few different shapes: each is a compilation.
+
+    Yields the row numbers and the inputs; where fewer rows are left than a batch has, the rest
+    of the batch is padding with an empty mask.
+    """
+    lengths = tokens.attention_mask.sum(axis=1)
+    classes = np.minimum(-(-lengths // _LENGTH_STEP) * _LENGTH_STEP, seq_len)
+    for padded in np.unique(classes):
+        members = np.flatnonzero(classes == padded)
+        for start in range(0, len(members), _BATCH):
+            rows = members[start : start + _BATCH]
+            inputs = {}
+            for name, fill in (
+                ("input_ids", info.pad_token_id),
+                ("attention_mask", 0),
+                ("token_type_ids", 0),
+            ):
+                array = np.full((_BATCH, padded), fill, dtype=np.int32)
+                source = getattr(tokens, name)[rows, :padded]
+                array[: len(rows), : source.shape[1]] = source
+                inputs[name] = array
+            yield rows, inputs
+
+
+def _real_part(value: NDArray[Any], mask: NDArray[Any], rows: int) -> NDArray[Any]:
+    """What belongs to real tokens of real texts."""
+    if value.ndim >= 2 and value.shape[:2] == mask.shape:
+        return value[:rows][mask[:rows] == 1]
+    return value[:rows]
+
+
+def _vector(kind: str, value: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
+    """The vector that stands for one text."""
+    if kind in ("hidden_state", "token_logits", "span_logits"):
+        return mean_pool(value[None], mask[None])[0]
+    return np.asarray(value, dtype=np.float64)
+
+
+class _runner:
+    pass

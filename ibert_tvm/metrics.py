@@ -1,0 +1,196 @@
+"""How close two sets of vectors are; NumPy only.
+
+Throughout, row i of both arrays belongs to text i: `reference` comes from the float model,
+`candidate` from the integer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Agreement",
+    "RunningSimilarity",
+    "mean_pool",
+    "nearest_neighbours",
+    "pairwise_cosine",
+    "row_cosine",
+    "spearman",
+]
+
+
+def row_cosine(reference: NDArray[Any], candidate: NDArray[Any]) -> NDArray[np.float64]:
+    """Cosine of each row of one array with the same row of the other.
+
+    Parameters
+    ----------
+    reference, candidate : numpy.ndarray
+        [rows, channels].
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [rows]. Two zero rows are equal (1); one zero row is unlike anything (0).
+    """
+    a = np.asarray(reference, dtype=np.float64)
+    b = np.asarray(candidate, dtype=np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    both_zero = ~a.any(axis=1) & ~b.any(axis=1)
+    cosine = np.divide((a * b).sum(axis=1), norms, out=np.zeros(len(a)), where=norms > 0)
+    return np.where(both_zero, 1.0, cosine)
+
+
+def pairwise_cosine(vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Cosines of all rows with all rows, float64 [rows, rows]; 0 where a row is zero."""
+    x = np.asarray(vectors, dtype=np.float64)
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    unit = np.divide(x, norms, out=np.zeros_like(x), where=norms > 0)
+    return np.asarray(unit @ unit.T)
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from 0; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts + 1) / 2)[inverse])
+
+
+def spearman(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
+    """Spearman's rank correlation of two vectors.
+
+    Parameters
+    ----------
+    reference, candidate : numpy.ndarray
+        [n].
+
+    Returns
+    -------
+    float
+        -1 to 1; NaN where one of them is constant or has fewer than two values.
+    """
+    a = _ranks(np.asarray(reference, dtype=np.float64))
+    b = _ranks(np.asarray(candidate, dtype=np.float64))
+    if len(a) < 2 or a.std() == 0 or b.std() == 0:
+        return float("nan")
+    a, b = a - a.mean(), b - b.mean()
+    return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
+
+
+def nearest_neighbours(similarities: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Index of each row's most similar other row.
+
+    Parameters
+    ----------
+    similarities : numpy.ndarray
+        float64 [rows, rows] with at least two rows.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64 [rows].
+    """
+    others = similarities.copy()
+    np.fill_diagonal(others, -np.inf)
+    return np.asarray(others.argmax(axis=1), dtype=np.int64)
+
+
+def mean_pool(values: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
+    """Mean over the tokens whose mask is 1.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        [batch, tokens, channels].
+    mask : numpy.ndarray
+        [batch, tokens] of 0 and 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [batch, channels]; 0 for a row without tokens.
+    """
+    weights = np.asarray(mask, dtype=np.float64)[..., None]
+    total = (np.asarray(values, dtype=np.float64) * weights).sum(axis=1)
+    return np.asarray(total / np.maximum(weights.sum(axis=1), 1))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two models agree on the same texts.
+
+    Attributes
+    ----------
+    cosine_mean, cosine_min : float
+        Of the cosine between the two vectors of each text.
+    spearman : float or None
+        Rank correlation of the similarities of all pairs of texts; None below three texts.
+    max_abs_error : float
+        Largest difference of two elements.
+    same_nearest_neighbour : float or None
+        Share of the texts whose most similar other text is the same; None below three texts.
+    """
+
+    cosine_mean: float
+    cosine_min: float
+    spearman: float | None
+    max_abs_error: float
+    same_nearest_neighbour: float | None
+
+    @classmethod
+    def of(cls, reference: NDArray[Any], candidate: NDArray[Any]) -> Agreement:
+        """Compare two arrays [texts, channels]."""
+        cosine = row_cosine(reference, candidate)
+        correlation: float | None = None
+        same: float | None = None
+        if len(reference) >= 3:
+            a, b = pairwise_cosine(reference), pairwise_cosine(candidate)
+            upper = np.triu_indices(len(a), 1)
+            value = spearman(a[upper], b[upper])
+            correlation = None if np.isnan(value) else value
+            same = float((nearest_neighbours(a) == nearest_neighbours(b)).mean())
+        difference = np.asarray(reference, np.float64) - np.asarray(candidate, np.float64)
+        return cls(
+            cosine_mean=float(cosine.mean()),
+            cosine_min=float(cosine.min()),
+            spearman=correlation,
+            max_abs_error=float(np.abs(difference).max()),
+            same_nearest_neighbour=same,
+        )
+
+
+@dataclass
+class RunningSimilarity:
+    """Cosine and relative error of two arrays that arrive in parts."""
+
+    dot: float = 0.0
+    reference_square: float = 0.0
+    candidate_square: float = 0.0
+    error_square: float = 0.0
+
+    def add(self, reference: NDArray[Any], candidate: NDArray[Any]) -> None:
+        """Take in a part: two arrays of one shape."""
+        a = np.asarray(reference, dtype=np.float64).ravel()
+        b = np.asarray(candidate, dtype=np.float64).ravel()
+        self.dot += float(a @ b)
+        self.reference_square += float(a @ a)
+        self.candidate_square += float(b @ b)
+        self.error_square += float((a - b) @ (a - b))
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of everything taken in; 1 if both are zero, 0 if one is."""
+        product = np.sqrt(self.reference_square * self.candidate_square)
+        if product > 0:
+            return float(self.dot / product)
+        return float(self.reference_square == self.candidate_square)
+
+    @property
+    def relative_error(self) -> float:
+        """Norm of the difference over the norm of the reference."""
+        if self.reference_square > 0:
+            return float(np.sqrt(self.error_square / self.reference_square))
+        return 0.0 if self.error_square == 0 else float("inf")

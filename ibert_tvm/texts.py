@@ -1,0 +1,23 @@
+"""Texts that come with the package: calibration, held-out evaluation, the demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["data_file"]
+
+
+def data_file(name: str) -> Path:
+    """Path of a text file of this package.
+
+    Parameters
+    ----------
+    name : str
+        `calibration.txt`, `heldout.txt` or `demo_sentences.txt`.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+    """
+    return Path(__file__).parent / "data" / name

@@ -1,0 +1,219 @@
+"""Start-up, streams, exit codes and signals of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ibert_tvm.cli.result import CommandResult
+
+from .conftest import Outcome
+
+_MODULES = (
+    "import sys, {module}\n"
+    "print([name for name in ('tvm', 'torch', 'transformers', 'numpy') if name in sys.modules])\n"
+)
+
+
+def _python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize("module", ["ibert_tvm", "ibert_tvm.cli", "ibert_tvm.cli.app"])
+def test_import_loads_no_heavy_package(module: str) -> None:
+    assert _python("-c", _MODULES.format(module=module)).stdout == "[]\n"
+
+
+def _fastest(seconds: float, *arguments: str) -> float:
+    """Fastest of some runs of a command, or of as many as show that it is fast enough."""
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        assert _python(*arguments).returncode == 0
+        best = min(best, time.perf_counter() - started)
+        if best < seconds:
+            break
+    return best
+
+
+def test_import_takes_less_than_a_second_and_a_half() -> None:
+    assert _fastest(1.5, "-c", "import ibert_tvm") < 1.5
+
+
+def test_help_takes_less_than_a_second() -> None:
+    assert _fastest(1.0, "-m", "ibert_tvm", "--help") < 1.0
+
+
+def test_public_names_are_functions_even_after_their_modules_were_imported() -> None:
+    script = (
+        "import ibert_tvm\n"
+        "import ibert_tvm.compile\n"
+        "from ibert_tvm.compile import CompiledModel\n"
+        "import ibert_tvm.quantize\n"
+        "assert callable(ibert_tvm.compile) and callable(ibert_tvm.quantize)\n"
+        "assert ibert_tvm.compile.__module__ == 'ibert_tvm.compile'\n"
+        "assert set(ibert_tvm.__all__) <= set(dir(ibert_tvm))\n"
+        "try:\n"
+        "    ibert_tvm.nothing\n"
+        "except AttributeError as error:\n"
+        "    print(error)\n"
+    )
+    done = _python("-c", script)
+    assert done.stderr == ""
+    assert done.stdout == "module 'ibert_tvm' has no attribute 'nothing'\n"
+
+
+def test_every_public_name_resolves() -> None:
+    script = "import ibert_tvm\nfor name in ibert_tvm.__all__: getattr(ibert_tvm, name)\n"
+    assert _python("-c", script).stderr == ""
+
+
+def test_help_lists_the_commands(ibert: Callable[..., Outcome]) -> None:
+    outcome = ibert("--help")
+    assert outcome.code == 0
+    for name in ("quantize", "compile", "run", "eval", "inspect", "targets", "doctor", "demo"):
+        assert f" {name} " in outcome.stdout
+
+
+def test_version(ibert: Callable[..., Outcome]) -> None:
+    import ibert_tvm
+
+    outcome = ibert("--version")
+    assert (outcome.code, outcome.stdout) == (0, f"ibert_tvm {ibert_tvm.__version__}\n")
+
+
+def test_unknown_command(ibert: Callable[..., Outcome]) -> None:
+    outcome = ibert("quantise")
+    assert outcome.code == 2
+    assert outcome.stdout == ""
+    assert outcome.stderr.startswith("error: No such command 'quantise'.")
+    assert outcome.stderr.endswith("  what to do: see `ibert --help`\n")
+
+
+def test_missing_option_is_json_too(ibert: Callable[..., Outcome]) -> None:
+    outcome = ibert("compile", "a.ibert", "--json")
+    assert outcome.code == 2
+    assert outcome.error["kind"] == "UsageError"
+    assert outcome.error["todo"] == "see `ibert compile --help`"
+
+
+def _replace_targets(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Let `ibert targets` call `act` instead of listing targets."""
+    import targets
+
+    def listing() -> list[object]:
+        act()
+        return []
+
+    monkeypatch.setattr(targets, "list_targets", listing)
+
+
+def test_stdout_is_one_document_whatever_libraries_print(
+    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chatter() -> None:
+        print("a library greets")
+        os.write(1, b"a C library greets\n")
+
+    _replace_targets(monkeypatch, chatter)
+    outcome = ibert("targets", "--json")
+    assert (outcome.code, outcome.document) == (0, {"targets": []})
+    assert "a library greets" in outcome.stderr
+    assert "a C library greets" in outcome.stderr
+
+
+def test_ctrl_c_ends_with_130(
+    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    _replace_targets(monkeypatch, interrupt)
+    outcome = ibert("targets")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (130, "", "error: interrupted\n")
+
+
+def test_defects_are_reported_as_such(
+    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("by nothing")
+
+    _replace_targets(monkeypatch, fail)
+    outcome = ibert("targets")
+    assert (outcome.code, outcome.stdout) == (1, "")
+    assert outcome.stderr == (
+        "error: internal error: ZeroDivisionError: by nothing\n"
+        "  what to do: run again with -v for the traceback, and please report it\n"
+    )
+    assert "Traceback" in ibert("targets", "-v").stderr
+
+
+@pytest.mark.parametrize(
+    ("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_a_signal_leaves_no_partial_output(
+    tmp_path: Path, signal_number: signal.Signals, code: int
+) -> None:
+    """The process is stopped while it writes; the old output stays, temporary files go."""
+    output = tmp_path / "out.npz"
+    output.write_bytes(b"old")
+    script = (
+        "import sys, time, targets\n"
+        "from ibert_tvm.cli import main\n"
+        "from ibert_tvm.files import write_file\n"
+        "def write():\n"
+        f"    with write_file({str(output)!r}) as path:\n"
+        "        path.write_bytes(b'half')\n"
+        "        print('writing', file=sys.stderr, flush=True)\n"
+        "        time.sleep(60)\n"
+        "targets.list_targets = write\n"
+        "sys.exit(main(['targets', '--json']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "writing\n"
+    process.send_signal(signal_number)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (code, "")
+    assert json.loads(stderr)["error"]["exit_code"] == code
+    assert output.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_reader_that_leaves_is_not_an_error() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m ibert_tvm targets --json | true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_result_is_rendered_only_without_json(
+    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> CommandResult:
+        raise AssertionError
+
+    outcome = ibert("targets")
+    assert outcome.code == 0
+    assert outcome.stdout.splitlines()[0].startswith("target ")
+    assert "host" in outcome.stdout
