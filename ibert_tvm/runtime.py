@@ -228,7 +228,7 @@ class Library:
         Returns
         -------
         dict of str to numpy.ndarray or IntegerOutput
-            As `run` returns.
+            As `run` returns; outputs per token are 0 behind the end of a text.
 
         Raises
         ------
@@ -236,8 +236,30 @@ class Library:
             If the library has no tokenizer, or a text is empty.
         """
         batch = self.encode(texts)
-        names = [record.name for record in self.metadata.inputs]
-        return self.run(**batch.inputs(names), dequantize=dequantize)
+        inputs = batch.inputs([record.name for record in self.metadata.inputs])
+        lengths = batch.attention_mask.sum(axis=1)
+        compiled = np.unique([function.seq_len for function in self.metadata.functions])
+        classes = compiled[np.searchsorted(compiled, lengths)]
+        # Short texts do not pay for a long one beside them: each class of lengths runs alone.
+        parts = []
+        for length in np.unique(classes):
+            rows = np.flatnonzero(classes == length)
+            short = {name: array[rows, :length] for name, array in inputs.items()}
+            parts.append((rows, self.run(**short, dequantize=False)))
+        outputs: dict[str, Any] = {}
+        for record in self.metadata.outputs:
+            extents = {"batch": len(texts), "seq_len": batch.input_ids.shape[1]}
+            shape = [extents.get(str(axis), axis) for axis in record.shape]
+            whole = np.zeros(shape, dtype=record.dtype)
+            for rows, part in parts:
+                values = part[record.name].values
+                if record.per_token:
+                    whole[rows, : values.shape[1]] = values
+                else:
+                    whole[rows] = values
+            integer = IntegerOutput(whole, record.scale)
+            outputs[record.name] = integer.dequantize() if dequantize else integer
+        return outputs
 
     def _array(self, record: ParameterRecord) -> NDArray[Any]:
         """NumPy view of one parameter where the dynamic linker mapped it."""

@@ -244,5 +244,5 @@ def test_parameters_that_do_not_fit(folder: Path, change: str) -> None:
 
 
 def test_a_model_that_does_not_fit_cannot_even_be_made(quantized: QuantizedModel) -> None:
-    with pytest.raises(ArtefactError, match="^the quantised model lacks 2 parameters\n"):
+    with pytest.raises(ArtefactError, match=r"^the quantised model lacks 2 parameters\n"):
         replace(quantized, parameters={})

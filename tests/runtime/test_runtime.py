@@ -123,6 +123,29 @@ def test_texts_run_with_the_embedded_tokenizer(library: Library, tiny: TinyModel
     assert outputs["hidden"].values.shape == (2, 5, CHANNELS)
 
 
+def test_short_texts_do_not_run_at_the_length_of_a_long_one(
+    library: Library, tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    run = library.run
+
+    def spy(**arguments: Any) -> dict[str, Any]:
+        seen.append(arguments["input_ids"].shape)
+        return run(**arguments)
+
+    monkeypatch.setattr(library, "run", spy)
+    texts = ["big", "small " * 12, "hello world"]
+    outputs = library.run_texts(texts, dequantize=False)
+    assert seen == [(2, 8), (1, 14)]
+    batch = library.encode(texts)
+    expected = tiny.reference(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    np.testing.assert_array_equal(outputs["embedding"].values, expected["embedding"])
+    assert outputs["hidden"].values.shape == (3, 14, CHANNELS)
+    real = batch.attention_mask == 1
+    np.testing.assert_array_equal(outputs["hidden"].values[real], expected["hidden"][real])
+    assert not outputs["hidden"].values[0, 8:].any()
+
+
 def test_long_text_is_cut_off_with_a_warning(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
