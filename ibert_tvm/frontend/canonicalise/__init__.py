@@ -1,0 +1,62 @@
+"""From imported Relax to canonical form.
+
+`canonicalise` takes a Relax function at a static probe shape from any importer and returns a
+canonical module with symbolic batch and sequence length, or an error that names the operator, the
+layer and the reason. See `engine` for how it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from ibert_tvm.frontend.canonicalise.engine import Canonical, Canonicaliser
+from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
+from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
+
+__all__ = ["Canonical", "canonicalise"]
+
+
+def canonicalise(
+    module: tvm.IRModule,
+    parameters: Mapping[str, NDArray[Any]],
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    names: Mapping[str, str] | None = None,
+) -> Canonical:
+    """Rewrite an imported Relax module to canonical form.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        A module with one function ``main`` of static shapes; its first parameters are the inputs,
+        each [batch, seq_len] of one probe shape (both above 1, unequal).
+    parameters : mapping of str to numpy.ndarray
+        Values of the other parameters by variable name.
+    inputs : sequence of str
+        Canonical names of the inputs in order.
+    outputs : sequence of str
+        Names of the outputs in order, for messages.
+    names : mapping of str to str, optional
+        Source names of parameters by variable name; the variable names themselves if absent.
+
+    Returns
+    -------
+    Canonical
+        The canonical module, its parameters and a report.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If an output depends on something that has no canonical form.
+    """
+    module = relax.transform.DeadCodeElimination()(module)
+    walk = Canonicaliser(
+        module["main"], inputs, parameters, names or {}, {**LAYOUT_RULES, **MATH_RULES}
+    )
+    return walk.run(outputs)

@@ -1,0 +1,93 @@
+"""Recognition of activation functions by their values.
+
+Exporters spell GELU in a dozen ways (Div-Erf-Add-Mul-Mul, the tanh form with a cube or a power,
+constants on either side). Instead of one pattern per spelling, the operators are evaluated on a
+grid and the result is compared with the functions that have an integer form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BINARY", "GRID", "UNARY", "name_function", "slope"]
+
+GRID: NDArray[np.float64] = np.linspace(-12.0, 12.0, 4801)
+"""Where functions are compared: dense, symmetric, through 0, far into both tails."""
+
+# The forms differ by up to 5e-4, constants rounded to float32 move them by less than 1e-6.
+_TOLERANCE = 2e-6
+
+_ERF = np.vectorize(erf, otypes=[np.float64])
+
+
+def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = 0.5 * x * (1.0 + _ERF(x / sqrt(2.0)))
+    return result
+
+
+def _gelu_tanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = (
+        0.5 * x * (1.0 + np.tanh(sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+    )
+    return result
+
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "relax.abs": np.abs,
+    "relax.cos": np.cos,
+    "relax.erf": _ERF,
+    "relax.exp": np.exp,
+    "relax.log": np.log,
+    "relax.negative": np.negative,
+    "relax.nn.gelu": _gelu,
+    "relax.nn.gelu_tanh": _gelu_tanh,
+    "relax.nn.relu": lambda x: np.maximum(x, 0.0),
+    "relax.nn.silu": lambda x: x / (1.0 + np.exp(-x)),
+    "relax.rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "relax.sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "relax.sin": np.sin,
+    "relax.sqrt": np.sqrt,
+    "relax.square": np.square,
+    "relax.tanh": np.tanh,
+}
+"""Operators of one operand, elementwise."""
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "relax.add": np.add,
+    "relax.divide": np.divide,
+    "relax.maximum": np.maximum,
+    "relax.minimum": np.minimum,
+    "relax.multiply": np.multiply,
+    "relax.power": np.power,
+    "relax.subtract": np.subtract,
+}
+"""Operators of two operands, elementwise."""
+
+_KNOWN = {
+    ("gelu", "erf"): _gelu(GRID),
+    ("gelu", "tanh"): _gelu_tanh(GRID),
+    ("relu", ""): np.maximum(GRID, 0.0),
+    ("tanh", ""): np.tanh(GRID),
+}
+
+
+def name_function(samples: NDArray[np.float64]) -> tuple[str, str] | None:
+    """Return (operator, form) of the canonical function with these values on `GRID`, or None."""
+    for key, curve in _KNOWN.items():
+        if np.all(np.abs(samples - curve) <= _TOLERANCE * (1.0 + np.abs(GRID))):
+            return key
+    return None
+
+
+def slope(samples: NDArray[np.float64]) -> float | None:
+    """Return c if the function is x -> c x, else None."""
+    constant = float(samples[-1] / GRID[-1])
+    scale = max(abs(constant), 1e-30)
+    if np.all(np.abs(samples - constant * GRID) <= 1e-9 * scale * (1.0 + np.abs(GRID))):
+        return constant
+    return None

@@ -1,0 +1,399 @@
+"""Meaning of tensors that depend on the model's inputs only: token ids, positions, padding masks.
+
+Exporters build masks and positions from long chains of arange, comparison, indexing and where,
+each library in its own way and with the probe shape written into it. What such a chain computes is
+decided here by running it (with TVM) on probe inputs: all tokens, no token, one padded token at
+every place, random masks, random ids. A tensor that follows `attention_mask` in every one of them
+is that mask, whatever it was made of, and the constants of the probe shape disappear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from ibert_tvm.frontend.canonicalise.values import FromInputs, Mismatch
+
+__all__ = [
+    "Ids",
+    "InputGraph",
+    "Probes",
+    "as_ids",
+    "as_key_mask",
+    "as_token_count",
+    "as_token_mask",
+    "constant_array",
+    "scalar",
+]
+
+# exp(-1000) is 0 in float32 relative to any score of a trained model.
+_MASKED_BELOW = -1e3
+
+
+class Probes:
+    """Inputs of the probe runs.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the inputs.
+    batch, seq_len : int
+        The probe shape.
+    """
+
+    def __init__(self, names: Sequence[str], batch: int, seq_len: int) -> None:
+        self.names = tuple(names)
+        self.batch = batch
+        self.seq_len = seq_len
+        self.runs = list(self._make())
+
+    def _make(self) -> Iterator[dict[str, NDArray[np.int64]]]:
+        shape = (self.batch, self.seq_len)
+        random = np.random.default_rng(0)
+        ones = {name: np.ones(shape, np.int64) for name in self.names}
+        yield ones
+        yield {name: np.zeros(shape, np.int64) for name in self.names}
+        for name in self.names:
+            for place in np.ndindex(shape):
+                flipped = ones[name].copy()
+                flipped[place] = 0
+                yield {**ones, name: flipped}
+        for high in (2, 2, 2, 7, 7, 7):
+            yield {name: random.integers(0, high, shape) for name in self.names}
+        ramp = np.arange(self.batch * self.seq_len).reshape(shape) + 100
+        yield {name: ramp + 1000 * index for index, name in enumerate(self.names)}
+
+    def binary(self, name: str) -> list[int]:
+        """Return the runs in which input `name` holds only 0 and 1."""
+        return [i for i, run in enumerate(self.runs) if run[name].max() <= 1]
+
+
+class InputGraph:
+    """The part of a source function that depends on inputs and constants only.
+
+    Parameters
+    ----------
+    inputs : sequence of relax.Var
+        Input parameters of the source function.
+    names : sequence of str
+        Their canonical names.
+    bindings : sequence of relax.Binding
+        Bindings that depend on nothing else, in order.
+    wanted : sequence of relax.Var
+        Variables whose values are asked for.
+    probes : Probes
+        The probe runs.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[relax.Var],
+        names: Sequence[str],
+        bindings: Sequence[relax.Binding],
+        wanted: Sequence[relax.Var],
+        probes: Probes,
+    ) -> None:
+        self._inputs = list(inputs)
+        self._names = list(names)
+        self._bindings = list(bindings)
+        self._wanted = list(wanted)
+        self._probes = probes
+        self._values: dict[relax.Var, list[NDArray[Any]]] | None = None
+
+    def samples(self, variable: relax.Var) -> list[NDArray[Any]]:
+        """Return the values of `variable` in every run.
+
+        Raises
+        ------
+        Mismatch
+            If TVM cannot compile or run the chain.
+        """
+        if self._values is None:
+            try:
+                self._values = self._evaluate()
+            except Exception as error:  # TVM raises several classes for what it cannot compile
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                raise Mismatch(
+                    f"TVM cannot evaluate the mask or position chain: {reason}"
+                ) from error
+        return self._values[variable]
+
+    def _evaluate(self) -> dict[relax.Var, list[NDArray[Any]]]:
+        outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(self._wanted)]
+        copies = [
+            relax.VarBinding(out, var) for out, var in zip(outputs, self._wanted, strict=True)
+        ]
+        block = relax.DataflowBlock([*self._bindings, *copies])
+        function = relax.Function(
+            self._inputs,
+            relax.SeqExpr([block], relax.Tuple(outputs)),
+            relax.TupleType([var.ty for var in outputs]),
+        ).with_attr("global_symbol", "main")
+        module = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": function}))
+        machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in self._wanted}
+        for run in self._probes.runs:
+            arguments = [
+                tvm.runtime.tensor(run[name].astype(str(var.ty.dtype)))
+                for name, var in zip(self._names, self._inputs, strict=True)
+            ]
+            for var, tensor in zip(self._wanted, machine["main"](*arguments), strict=True):
+                result[var].append(tensor.numpy())
+        return result
+
+
+def _as_tokens(array: NDArray[Any], probes: Probes) -> NDArray[Any] | None:
+    """View `array` as [batch, seq_len], or [1, seq_len] where the batch is missing."""
+    if array.size == probes.batch * probes.seq_len:
+        return array.reshape(probes.batch, probes.seq_len)
+    if array.size == probes.seq_len:
+        return array.reshape(1, probes.seq_len)
+    return None
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Meaning of a tensor of indices.
+
+    Parameters
+    ----------
+    kind : str
+        ``input`` (an input as it is), ``absolute``, ``roberta`` (positions) or ``constant`` (one
+        index everywhere).
+    input : str
+        The input it is, or depends on.
+    value : int
+        Offset of absolute positions, padding index of RoBERTa's, or the constant index.
+    has_batch : bool
+        False if the tensor has no batch axis.
+    """
+
+    kind: str
+    input: str = ""
+    value: int = 0
+    has_batch: bool = True
+
+
+def as_ids(value: FromInputs, probes: Probes) -> Ids:
+    """Tell what indices `value` holds.
+
+    Parameters
+    ----------
+    value : FromInputs
+        The tensor.
+    probes : Probes
+        The probe runs.
+
+    Returns
+    -------
+    Ids
+        Its meaning.
+
+    Raises
+    ------
+    Mismatch
+        If it is nothing known, or an index into the probe shape.
+    """
+    arrays = value.samples()
+    constant = all(np.array_equal(array, arrays[0]) for array in arrays)
+    first = arrays[0]
+    if constant and first.size and np.all(first == first.flat[0]):
+        has_batch = first.size != probes.seq_len
+        return Ids("constant", value=int(first.flat[0]), has_batch=has_batch)
+    tokens = [_as_tokens(array, probes) for array in arrays]
+    kept = [array for array in tokens if array is not None]
+    if len(kept) != len(tokens):
+        raise Mismatch(f"indices of shape {value.shape} are not one per token")
+    has_batch = kept[0].shape[0] == probes.batch
+    if constant:
+        offset = int(kept[0].flat[0])
+        if np.all(kept[0] == offset + np.arange(probes.seq_len)):
+            return Ids("absolute", value=offset, has_batch=has_batch)
+        raise Mismatch(
+            "its indices are constants that are neither one row nor consecutive positions, so "
+            "they hold only for the shape that was exported"
+        )
+    for name in probes.names:
+        inputs = [run[name] for run in probes.runs]
+        if all(np.array_equal(a, b) for a, b in zip(kept, inputs, strict=True)):
+            return Ids("input", input=name)
+        padding = int(kept[-1].flat[0]) - 1
+        if all(np.array_equal(a, _roberta(b, padding)) for a, b in zip(kept, inputs, strict=True)):
+            return Ids("roberta", input=name, value=padding)
+    raise Mismatch(
+        "its indices depend on the inputs, but are neither an input itself nor positions counted "
+        "from its tokens that are not padding"
+    )
+
+
+def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
+    token = (ids != padding).astype(np.int64)
+    result: NDArray[np.int64] = np.cumsum(token, axis=1) * token + padding
+    return result
+
+
+def as_key_mask(
+    value: FromInputs,
+    probes: Probes,
+    *,
+    shape: tuple[int, ...],
+    atoms: tuple[int, ...],
+    axes: tuple[int, int],
+    boolean: bool,
+) -> str | None:
+    """Tell which input masks the keys of attention scores.
+
+    Parameters
+    ----------
+    value : FromInputs
+        Term that is added to the scores, or condition that keeps them.
+    probes : Probes
+        The probe runs.
+    shape : tuple of int
+        Shape of the scores.
+    atoms : tuple of int
+        The same elements with batch, head, query and key in axes of their own.
+    axes : tuple of int
+        Axes of batch and key in `atoms`.
+    boolean : bool
+        True if the value is a condition: nonzero keeps a score.
+
+    Returns
+    -------
+    str or None
+        Name of the input; None if nothing is ever masked.
+
+    Raises
+    ------
+    Mismatch
+        If the value masks by anything but one input's padding.
+    """
+    kept: list[NDArray[np.bool_]] = []
+    for array in value.samples():
+        try:
+            full = np.broadcast_to(array, shape)
+        except ValueError as error:
+            raise Mismatch(f"a mask of shape {value.shape} does not fit scores {shape}") from error
+        if not boolean and not np.all((full == 0) | (full <= _MASKED_BELOW)):
+            raise Mismatch(
+                f"the added term is neither 0 nor below {_MASKED_BELOW:g} everywhere: it is a "
+                "bias, not a mask"
+            )
+        by_key = np.moveaxis(full.reshape(atoms), axes, (0, 1))
+        by_key = by_key.reshape(atoms[axes[0]], atoms[axes[1]], -1)
+        kept.append(by_key != 0 if boolean else by_key == 0)
+    if all(np.all(keep) for keep in kept):
+        return None
+    reasons = []
+    for name in probes.names:
+        reason = _follows(kept, probes, name)
+        if reason is None:
+            return name
+        reasons.append(f"{name}: {reason}")
+    raise Mismatch("the mask follows none of the inputs (" + "; ".join(reasons) + ")")
+
+
+def _follows(kept: list[NDArray[np.bool_]], probes: Probes, name: str) -> str | None:
+    """Return None if the scores kept are those whose key has a 1 in input `name`, else why not."""
+    same = opposite = True
+    for index in probes.binary(name):
+        mask = probes.runs[index][name] != 0
+        keep = kept[index]
+        tokens = np.broadcast_to(mask[:, :, None], keep.shape)
+        # In a row without tokens libraries differ (uniform weights, all kept); the canonical
+        # form gives 0 there, and nothing depends on it.
+        some, some_padding = mask.any(axis=1), (~mask).any(axis=1)
+        same = same and np.array_equal(keep[some], tokens[some])
+        opposite = opposite and np.array_equal(keep[some_padding], ~tokens[some_padding])
+        if not np.array_equal(keep, np.broadcast_to(keep[:, :, :1], keep.shape)):
+            return "what is masked differs between queries or heads"
+    if same:
+        return None
+    if opposite:
+        return "it masks keys with 1 and keeps those with 0, but 1 has to mark tokens"
+    return "the masked keys are not those with 0"
+
+
+def as_token_mask(value: FromInputs, probes: Probes, shape: tuple[int, ...]) -> str:
+    """Return the input whose tokens `value` marks with 1 when broadcast to [batch, seq_len, *].
+
+    Parameters
+    ----------
+    value : FromInputs
+        A factor of a hidden tensor.
+    probes : Probes
+        The probe runs.
+    shape : tuple of int
+        Shape of the hidden tensor, batch and sequence first.
+
+    Returns
+    -------
+    str
+        Name of the input.
+
+    Raises
+    ------
+    Mismatch
+        If it marks anything else.
+    """
+    try:
+        arrays = [np.broadcast_to(array, shape) for array in value.samples()]
+    except ValueError as error:
+        raise Mismatch(f"a factor of shape {value.shape} does not fit {shape}") from error
+    for name in probes.names:
+        masks = [run[name] for run in probes.runs]
+        if all(
+            np.array_equal(arrays[i], np.broadcast_to(masks[i][:, :, None], shape))
+            for i in probes.binary(name)
+        ):
+            return name
+    raise Mismatch("the factor is not the padding mask, 1 for tokens and 0 for padding")
+
+
+def as_token_count(value: FromInputs, probes: Probes, name: str) -> None:
+    """Check that `value` is the number of tokens of each row by input `name`, [batch, 1 or C].
+
+    Parameters
+    ----------
+    value : FromInputs
+        A divisor of a sum over tokens.
+    probes : Probes
+        The probe runs.
+    name : str
+        The input that marks tokens.
+
+    Raises
+    ------
+    Mismatch
+        If it is anything else. Rows without tokens may have any positive value (a clamp).
+    """
+    for index in probes.binary(name):
+        count = probes.runs[index][name].sum(axis=1)
+        array = value.samples()[index]
+        if array.ndim != 2 or array.shape[0] != probes.batch:
+            raise Mismatch(f"the divisor has shape {value.shape}, not one number per row")
+        rows = count > 0
+        if not np.allclose(array[rows], count[rows, None], rtol=1e-6) or np.any(array < 0):
+            raise Mismatch("the divisor is not the number of tokens in the row")
+
+
+def scalar(value: FromInputs) -> float | None:
+    """Return the number that every element of `value` holds in every run, or None."""
+    array = constant_array(value)
+    if array is None or array.size == 0 or not np.all(array == array.flat[0]):
+        return None
+    return float(array.flat[0])
+
+
+def constant_array(value: FromInputs) -> NDArray[Any] | None:
+    """Return the array that `value` holds in every run, or None if it depends on the inputs."""
+    if value.constant is not None:
+        return value.constant
+    arrays = value.samples()
+    return arrays[0] if all(np.array_equal(a, arrays[0]) for a in arrays) else None

@@ -1,0 +1,119 @@
+"""Reading the operands and attributes of Relax calls as plain Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, tirx
+
+from ibert_tvm.frontend.canonicalise.values import Mismatch
+
+__all__ = ["fold", "integer", "integers", "optional_axes", "static_shape"]
+
+
+def integer(value: Any) -> int:
+    """Return a Python int of an int, an IntImm or a scalar constant."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, tirx.IntImm):
+        return int(value.value)
+    raise Mismatch(f"{value} is not a constant integer")
+
+
+def integers(value: Any) -> list[int]:
+    """Return Python ints of a shape expression, a tuple or an array of constants."""
+    if isinstance(value, relax.ShapeExpr):
+        return [integer(item) for item in value.values]
+    if isinstance(value, relax.Tuple):
+        return [integer(item) for item in value.fields]
+    return [integer(item) for item in value]
+
+
+def optional_axes(value: Any) -> list[int] | None:
+    """Return axes as a list; None stays None, one integer becomes a list of one."""
+    if value is None:
+        return None
+    if isinstance(value, (int, tirx.IntImm)):
+        return [integer(value)]
+    return integers(value)
+
+
+def static_shape(variable: relax.Expr) -> tuple[int, ...]:
+    """Return the shape of a tensor as ints.
+
+    Raises
+    ------
+    Mismatch
+        If a dimension is symbolic, or `variable` is no tensor.
+    """
+    kind = variable.ty
+    if not isinstance(kind, relax.TensorType) or kind.shape is None:
+        raise Mismatch(f"its type is {kind}, not a tensor of known shape")
+    return tuple(integer(extent) for extent in kind.shape.values)
+
+
+def _slice(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+    axes, begin, end = (integers(argument) for argument in call.args[1:4])
+    strides = integers(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
+    index: list[Any] = [slice(None)] * array.ndim
+    for axis, first, last, step in zip(axes, begin, end, strides, strict=True):
+        index[axis] = slice(first, last, step)
+    return array[tuple(index)]
+
+
+def _squeeze(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+    axes = optional_axes(call.attrs.axis)
+    return np.squeeze(array, None if axes is None else tuple(axes))
+
+
+def _permute(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+    axes = optional_axes(call.attrs.axes)
+    return np.transpose(array, axes)
+
+
+_FOLD: dict[str, Callable[..., NDArray[Any]]] = {
+    "relax.add": lambda _c, a, b: a + b,
+    "relax.astype": lambda c, a: a.astype(str(c.attrs.dtype)),
+    "relax.broadcast_to": lambda c, a: np.broadcast_to(a, integers(c.args[1])),
+    "relax.divide": lambda _c, a, b: a / b,
+    "relax.expand_dims": lambda c, a: np.expand_dims(a, tuple(integers(c.attrs.axis))),
+    "relax.matmul": lambda _c, a, b: a @ b,
+    "relax.multiply": lambda _c, a, b: a * b,
+    "relax.negative": lambda _c, a: -a,
+    "relax.permute_dims": _permute,
+    "relax.reshape": lambda c, a: a.reshape(integers(c.args[1])),
+    "relax.squeeze": _squeeze,
+    "relax.strided_slice": _slice,
+    "relax.subtract": lambda _c, a, b: a - b,
+}
+
+
+def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    """Compute an operator whose tensor operands are known; views where NumPy gives views.
+
+    Parameters
+    ----------
+    call : relax.Call
+        The operator.
+    arrays : list of numpy.ndarray
+        Its tensor operands.
+
+    Returns
+    -------
+    numpy.ndarray
+        The result.
+
+    Raises
+    ------
+    Mismatch
+        If the operator is not one of those that exporters apply to weights.
+    """
+    compute = _FOLD.get(call.op.name)
+    if compute is None:
+        raise Mismatch(
+            f"it computes on weights, and only {', '.join(sorted(_FOLD))} are folded into them"
+        )
+    return compute(call, *arrays)

@@ -1,0 +1,263 @@
+"""Rules of operators that move, pick or look up data without computing."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ibert_tvm.frontend.canonicalise import views
+from ibert_tvm.frontend.canonicalise.engine import Canonicaliser, Rule, layer_of
+from ibert_tvm.frontend.canonicalise.inputs import Ids, as_ids, constant_array
+from ibert_tvm.frontend.canonicalise.operands import (
+    integer,
+    integers,
+    optional_axes,
+    static_shape,
+)
+from ibert_tvm.frontend.canonicalise.values import (
+    Computed,
+    ConstantRow,
+    Embedded,
+    FromInputs,
+    Hidden,
+    Linear,
+    MaskedHidden,
+    Mismatch,
+    Pointwise,
+    Probabilities,
+    Scores,
+    Weight,
+)
+from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View
+from ibert_tvm.frontend.report import Folding
+from relay_passes.canonical import build
+
+__all__ = ["LAYOUT_RULES"]
+
+
+def _move(value: Any, op: str, change: Any) -> Any:
+    """Apply `change(view, missing)` to the layout of `value`."""
+    if isinstance(value, Pointwise):
+        base = value.base
+        moved = replace(base, view=change(base.view, base.missing))
+        # An addition can no longer be split: its terms keep the old layout.
+        return replace(value, base=moved, parts=(), ops=(*value.ops, op))
+    if isinstance(value, Hidden):
+        view = change(value.view, value.missing)
+        held = set(views.flatten(view))
+        missing = tuple(atom for atom in value.missing if atom not in held)
+        return replace(value, view=view, missing=missing, ops=(*value.ops, op))
+    if isinstance(value, (Scores, Probabilities, MaskedHidden)):
+        return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
+    raise Mismatch("only hidden tensors and attention scores are followed through it")
+
+
+def _reshape(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    shape = static_shape(call)
+    return _move(operands[0], str(call.op.name), lambda view, _m: views.reshape(view, shape))
+
+
+def _permute(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    axes = optional_axes(call.attrs.axes)
+    return _move(operands[0], str(call.op.name), lambda view, _m: views.permute(view, axes))
+
+
+def _expand_dims(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    axes = integers(call.attrs.axis)
+    return _move(operands[0], str(call.op.name), lambda view, _m: views.expand_dims(view, axes))
+
+
+def _squeeze(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    axes = optional_axes(call.attrs.axis)
+    return _move(operands[0], str(call.op.name), lambda view, _m: views.squeeze(view, axes))
+
+
+def _broadcast(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    shape = static_shape(call)
+    return _move(
+        operands[0],
+        str(call.op.name),
+        lambda view, missing: views.broadcast(view, shape, missing),
+    )
+
+
+def _same(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    """Operators that change nothing here: dropout at inference, casts to the same type."""
+    value = operands[0]
+    if str(call.op.name) == "relax.nn.dropout":
+        return [value, value]
+    if str(call.attrs.dtype) != "float32":
+        raise Mismatch(f"a hidden tensor is cast to {call.attrs.dtype}; everything is float32 here")
+    return value.after(str(call.op.name))
+
+
+def _ids_view(ids: Ids, shape: tuple[int, ...], c: Canonicaliser) -> tuple[View, Axis]:
+    """Layout of a tensor of indices, and the atoms that it does not have."""
+    atoms: Axis = (c.batch, c.seq_len) if ids.has_batch else (c.seq_len,)
+    missing: Axis = () if ids.has_batch else (c.batch,)
+    flat: View = (atoms,)
+    return views.reshape(flat, shape), missing
+
+
+def _look_up(c: Canonicaliser, call: relax.Call, table: Weight, ids: FromInputs) -> Any:
+    op = str(call.op.name)
+    axis = optional_axes(call.attrs.axis)
+    fixed = constant_array(ids)
+    if fixed is not None and fixed.ndim == 0:
+        row = np.take(table.array, int(fixed), axis=None if axis is None else axis[0])
+        return Weight(table.name, row, layer=table.layer)
+    if axis not in ([0], None) or table.array.ndim != 2:
+        raise Mismatch(
+            f"only rows of a matrix are looked up, not axis {axis} of {table.array.ndim} dimensions"
+        )
+    meaning = as_ids(ids, c.probes)
+    name = layer_of(table.name)
+    channels = table.array.shape[1]
+    source: Computed
+    if meaning.kind == "constant":
+        if not 0 <= meaning.value < table.array.shape[0]:
+            raise Mismatch(f"row {meaning.value} is outside of {table.array.shape[0]} rows")
+        c.report.foldings.append(
+            Folding(table.name, f"row {meaning.value} is used for every token: a constant")
+        )
+        row = Weight(f"{table.name}[{meaning.value}]", table.array[meaning.value])
+        source = ConstantRow(name, channels, (op,), row)
+    else:
+        variable = (
+            c.input_vars[meaning.input]
+            if meaning.kind == "input"
+            else c.positions(meaning, f"{name}.position_ids")
+        )
+        source = Embedded(name, channels, (op,), table, variable)
+    view, missing = _ids_view(meaning, ids.shape, c)
+    return Hidden(source, (*view, views.channel_axis(channels)), missing=missing, layer=name)
+
+
+def _select(c: Canonicaliser, value: Any, axis: int, index: int, op: str) -> Hidden:
+    """Token `index` of a hidden tensor; the axis stays with extent 1."""
+    hidden = c.hidden(value)
+    if hidden.view[axis] != (c.seq_len,):
+        raise Mismatch(
+            f"one index is taken of an axis of {views.describe(hidden.view)} that is "
+            "not the sequence"
+        )
+    if index < 0:
+        raise Mismatch(
+            "a token is taken from the end of the sequence, which moves with the padding"
+        )
+    x = c.emit(hidden)
+    name = c.unique(f"{x.name}.token{index}")
+    source = c.record(
+        build.select_token(x.var, name=name, index=index), name, x.channels, (*hidden.ops, op)
+    )
+    view = tuple(() if i == axis else item for i, item in enumerate(hidden.view))
+    return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
+
+
+def _take(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    value, index = operands[0], operands[1]
+    op = str(call.op.name)
+    if isinstance(value, Weight) and isinstance(index, FromInputs):
+        return _look_up(c, call, value, index)
+    fixed = constant_array(index) if isinstance(index, FromInputs) else None
+    if fixed is None or fixed.size != 1:
+        raise Mismatch("only one constant index may be taken of a hidden tensor")
+    axes = optional_axes(call.attrs.axis)
+    rank = len(static_shape(call.args[0]))
+    axis = (axes or [0])[0] % rank
+    selected = _select(c, value, axis, int(fixed.reshape(-1)[0]), op)
+    if fixed.ndim == 0:
+        return replace(selected, view=views.squeeze(selected.view, [axis]))
+    return selected
+
+
+def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -> Hidden:
+    """Channels `first` to `last` of a linear layer: rows of its weight."""
+    source = hidden.source
+    atoms = views.merged(hidden.view[axis])
+    if not isinstance(source, Linear) or len(atoms) != 1 or atoms[0].kind != "channel":
+        raise Mismatch(
+            f"{views.describe(hidden.view)} is cut along axis {axis}, which only the channels of a "
+            "linear layer allow"
+        )
+    stride, extent = atoms[0].stride, atoms[0].extent
+    outer = [a for item in hidden.view for a in item if a.kind == "channel" and a.stride > stride]
+    everything = np.arange(source.channels).reshape(-1, extent, stride)
+    kept = everything[:, first:last, :].reshape(-1)
+    name = f"{source.name}[{kept[0]}:{kept[-1] + 1}]"
+    weight = Weight(f"{source.weight.name}[{first}:{last}]", source.weight.array[kept])
+    bias = source.bias
+    if bias is not None:
+        bias = Weight(f"{bias.name}[{first}:{last}]", bias.array[kept])
+    # Atoms outside of the cut one move closer together; those inside stay.
+    width = last - first
+    moved = {a: Atom("channel", a.extent, a.stride // extent * width) for a in outer}
+    view = tuple(
+        tuple(moved.get(a, a) for a in item)
+        if i != axis
+        else ((Atom("channel", width, stride),) if width > 1 else ())
+        for i, item in enumerate(hidden.view)
+    )
+    part = Linear(name, len(kept), (*source.ops, *hidden.ops, op), source.x, weight, bias)
+    return Hidden(part, view, hidden.factor, hidden.missing, layer=hidden.layer)
+
+
+def _cut(c: Canonicaliser, value: Any, axis: int, first: int, last: int, op: str) -> Hidden:
+    hidden = c.hidden(value)
+    extent = views.shape_of(hidden.view)[axis]
+    first, last = (min(max(i + extent if i < 0 else i, 0), extent) for i in (first, last))
+    if (first, last) == (0, extent):
+        return hidden
+    if hidden.view[axis] == (c.seq_len,) and last == first + 1:
+        if last == extent:
+            raise Mismatch("the last token is taken, which moves with the padding")
+        return _select(c, hidden, axis, first, op)
+    return _slice_channels(hidden, axis, first, last, op)
+
+
+def _strided_slice(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    axes, begin, end = (integers(argument) for argument in call.args[1:4])
+    strides = integers(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
+    if any(step != 1 for step in strides):
+        raise Mismatch(f"a hidden tensor is sliced with the steps {strides}")
+    rank = len(static_shape(call.args[0]))
+    value = operands[0]
+    for axis, first, last in zip(axes, begin, end, strict=True):
+        value = _cut(c, value, axis % rank, first, last, str(call.op.name))
+    return value
+
+
+def _split(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+    shape = static_shape(call.args[0])
+    axis = integer(call.attrs.axis) % len(shape)
+    places = call.attrs.indices_or_sections
+    try:
+        sections = integer(places)
+        size = -(-shape[axis] // sections)
+        bounds = [min(i * size, shape[axis]) for i in range(sections + 1)]
+    except Mismatch:
+        bounds = [0, *integers(places), shape[axis]]
+    return [
+        _cut(c, operands[0], axis, first, last, str(call.op.name))
+        for first, last in itertools.pairwise(bounds)
+    ]
+
+
+LAYOUT_RULES: dict[str, Rule] = {
+    "relax.astype": _same,
+    "relax.broadcast_to": _broadcast,
+    "relax.expand_dims": _expand_dims,
+    "relax.flatten": _reshape,
+    "relax.nn.dropout": _same,
+    "relax.permute_dims": _permute,
+    "relax.reshape": _reshape,
+    "relax.split": _split,
+    "relax.squeeze": _squeeze,
+    "relax.strided_slice": _strided_slice,
+    "relax.take": _take,
+}
+"""Rules by operator."""

@@ -1,0 +1,299 @@
+"""What the canonicaliser knows about each tensor of the source graph.
+
+Every tensor is interpreted once, in graph order, as one of these. A `Refusal` is a value too: it
+is an error only if an output needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from ibert_tvm.frontend.canonicalise.views import Axis, View
+
+__all__ = [
+    "Computed",
+    "ConstantRow",
+    "Embedded",
+    "Emitted",
+    "FromInputs",
+    "Hidden",
+    "Linear",
+    "MaskedHidden",
+    "Mismatch",
+    "Pointwise",
+    "Probabilities",
+    "Refusal",
+    "Scores",
+    "Value",
+    "Weight",
+]
+
+
+class Mismatch(Exception):
+    """A rule does not apply; the text is the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """Base of all interpretations.
+
+    Parameters
+    ----------
+    ops : tuple of str
+        Source operators absorbed since the canonical value that it shows.
+    layer : str
+        Module path of the nearest parameter before this value.
+    """
+
+    ops: tuple[str, ...] = field(default=(), kw_only=True)
+    layer: str = field(default="", kw_only=True)
+
+    def after(self, op: str) -> Any:
+        """Return the same value with `op` added to what was absorbed."""
+        return replace(self, ops=(*self.ops, op))
+
+
+@dataclass(frozen=True, eq=False)
+class Refusal(Value):
+    """A tensor without interpretation.
+
+    Parameters
+    ----------
+    op : str
+        The operator that could not be interpreted.
+    why : str
+        The reason.
+    """
+
+    op: str
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class FromInputs(Value):
+    """A tensor that depends on inputs and constants only: ids, positions, masks.
+
+    Parameters
+    ----------
+    samples : callable
+        Returns its value in every probe run, a list of arrays in the order of the runs; evaluated
+        on first use.
+    shape : tuple of int
+        Its shape in the source graph.
+    constant : numpy.ndarray or None
+        Its value if it is written in the graph.
+    """
+
+    samples: Callable[[], list[NDArray[Any]]]
+    shape: tuple[int, ...]
+    constant: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Weight(Value):
+    """A tensor that depends on parameters only, already computed.
+
+    Parameters
+    ----------
+    name : str
+        Source name of the parameter it comes from.
+    array : numpy.ndarray
+        Its elements; a view of the parameter where possible.
+    """
+
+    name: str
+    array: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """Where a hidden value comes from.
+
+    Parameters
+    ----------
+    name : str
+        Its canonical name.
+    channels : int
+        Length of its last axis.
+    ops : tuple of str
+        Source operators that it replaces.
+    """
+
+    name: str
+    channels: int
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Emitted(Computed):
+    """A value of the canonical module.
+
+    Parameters
+    ----------
+    var : relax.Var
+        The variable that holds it: [batch, seq_len, channels] or [batch, channels].
+    """
+
+    var: relax.Var
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Computed):
+    """A matrix product that still waits for its bias, a scale or a slice.
+
+    Parameters
+    ----------
+    x : Emitted
+        The operand.
+    weight : Weight
+        [channels, K].
+    bias : Weight or None
+        [channels].
+    """
+
+    x: Emitted
+    weight: Weight
+    bias: Weight | None
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded(Computed):
+    """Rows of a table that may still take a constant row added to all of them.
+
+    Parameters
+    ----------
+    table : Weight
+        [V, channels].
+    ids : relax.Var
+        Ids [batch, seq_len] in the canonical module.
+    """
+
+    table: Weight
+    ids: relax.Var
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantRow(Computed):
+    """The same row for every token, waiting to be added to something.
+
+    Parameters
+    ----------
+    row : Weight
+        [channels].
+    """
+
+    row: Weight
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden(Value):
+    """A hidden tensor in some layout.
+
+    Parameters
+    ----------
+    source : Computed
+        The canonical value it shows.
+    view : View
+        How the tensor lays it out.
+    factor : float
+        Constant that multiplies the canonical value, from an attention scale applied early.
+    missing : Axis
+        Atoms that the tensor does not have because the value does not depend on them.
+    """
+
+    source: Computed
+    view: View
+    factor: float = 1.0
+    missing: Axis = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise(Value):
+    """A scalar function of every element of one hidden tensor.
+
+    Parameters
+    ----------
+    base : Hidden
+        The tensor.
+    samples : numpy.ndarray
+        The function on the grid of `functions.GRID`, float64.
+    text : str
+        The operators in order, for messages.
+    parts : tuple of Value
+        The two terms if the last operator was an addition.
+    """
+
+    base: Hidden
+    samples: NDArray[np.float64]
+    text: str
+    parts: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(Value):
+    """Products of queries and keys, scaled, perhaps masked.
+
+    Parameters
+    ----------
+    q, k : Hidden
+        The operands, standard layout [batch, seq_len, channels].
+    heads : int
+        Number of heads.
+    scale : float
+        Factor so far.
+    mask : str or None
+        Name of the input that masks keys; None before the mask is applied.
+    view : View
+        Layout over the atoms batch, head, query, key.
+    """
+
+    q: Hidden
+    k: Hidden
+    heads: int
+    scale: float
+    mask: str | None
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
+class Probabilities(Value):
+    """Softmax of scores over the keys.
+
+    Parameters
+    ----------
+    scores : Scores
+        What it was taken of.
+    view : View
+        Its layout.
+    """
+
+    scores: Scores
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedHidden(Value):
+    """A hidden tensor with padding set to 0, on the way to a masked mean.
+
+    Parameters
+    ----------
+    base : Hidden
+        The tensor.
+    mask : str
+        Name of the input that marks tokens.
+    summed : bool
+        Whether it was summed over the sequence.
+    view : View
+        Its layout.
+    """
+
+    base: Hidden
+    mask: str
+    summed: bool
+    view: View

@@ -1,0 +1,214 @@
+"""How a tensor of the source graph lays out the elements of a canonical value.
+
+Reshapes, transposes and broadcasts between two operators have no counterpart in the canonical
+form, where hidden values are always [batch, seq_len, channels]. A `View` follows them: for every
+axis of the source tensor it lists the *atoms* that the axis enumerates, slowest first. Splitting
+384 channels into 12 heads of 32 makes two atoms of one; merging batch and sequence puts two atoms
+into one axis. Nothing here looks at sizes to guess a meaning: the meaning comes from the operator
+that made the value and is carried along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+__all__ = [
+    "Atom",
+    "Axis",
+    "View",
+    "ViewError",
+    "broadcast",
+    "channel_axis",
+    "describe",
+    "expand_dims",
+    "flatten",
+    "merged",
+    "permute",
+    "reshape",
+    "shape_of",
+    "squeeze",
+]
+
+
+class ViewError(Exception):
+    """A movement of data that a view cannot express; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A run of indices that no reshape has divided further.
+
+    Parameters
+    ----------
+    kind : str
+        ``batch``, ``sequence``, ``channel``, and in attention scores ``head``, ``query``, ``key``.
+    extent : int
+        Number of indices, in the probe shape for batch and sequence.
+    stride : int
+        Distance in the canonical channel index; 1 for other kinds.
+    """
+
+    kind: str
+    extent: int
+    stride: int = 1
+
+
+Axis = tuple[Atom, ...]
+"""Atoms of one axis, slowest first; empty for an axis of extent 1."""
+View = tuple[Axis, ...]
+"""All axes of a tensor."""
+
+
+def channel_axis(channels: int) -> Axis:
+    """Return the axis that enumerates all `channels` in order."""
+    return (Atom("channel", channels),) if channels > 1 else ()
+
+
+def shape_of(view: View) -> tuple[int, ...]:
+    """Return the extents of the axes."""
+    return tuple(prod(atom.extent for atom in axis) for axis in view)
+
+
+def flatten(view: Sequence[Axis]) -> Axis:
+    """Return all atoms in order, as one axis."""
+    return tuple(atom for axis in view for atom in axis)
+
+
+def merged(axis: Axis) -> Axis:
+    """Join neighbouring channel atoms that together enumerate a contiguous run."""
+    result: list[Atom] = []
+    for atom in axis:
+        last = result[-1] if result else None
+        if (
+            last is not None
+            and last.kind == atom.kind == "channel"
+            and last.stride == atom.stride * atom.extent
+        ):
+            result[-1] = Atom("channel", last.extent * atom.extent, atom.stride)
+        else:
+            result.append(atom)
+    return tuple(result)
+
+
+def describe(view: View) -> str:
+    """Return a text like ``[batch, heads*..., 32 channels]`` for messages."""
+
+    def one(axis: Axis) -> str:
+        names = [f"{a.extent} channels" if a.kind == "channel" else a.kind for a in merged(axis)]
+        return "*".join(names) or "1"
+
+    return "[" + ", ".join(one(axis) for axis in view) + "]"
+
+
+def reshape(view: View, shape: Sequence[int]) -> View:
+    """Regroup the atoms of `view` into axes of the extents `shape`.
+
+    Parameters
+    ----------
+    view : View
+        The tensor before.
+    shape : sequence of int
+        The extents after; their product must not change.
+
+    Returns
+    -------
+    View
+        The tensor after.
+
+    Raises
+    ------
+    ViewError
+        If an axis boundary would cut batch or sequence, or divide a run of channels unevenly.
+    """
+    pending = list(merged(flatten(view)))
+    pending.reverse()
+    result: list[Axis] = []
+    for extent in shape:
+        axis: list[Atom] = []
+        have = 1
+        while have < extent:
+            if not pending:
+                raise ViewError(f"the shape {tuple(shape)} does not hold {describe(view)}")
+            atom = pending.pop()
+            if have * atom.extent > extent or extent % (have * atom.extent):
+                need = extent // have
+                if extent % have or atom.extent % need or atom.kind != "channel":
+                    raise ViewError(
+                        f"{describe(view)} cannot become {tuple(shape)}: an axis would be cut "
+                        f"inside {atom.kind}"
+                    )
+                inner = atom.extent // need
+                pending.append(Atom("channel", inner, atom.stride))
+                atom = Atom("channel", need, atom.stride * inner)
+            axis.append(atom)
+            have *= atom.extent
+        result.append(tuple(axis))
+    if pending:
+        raise ViewError(f"the shape {tuple(shape)} does not hold {describe(view)}")
+    return tuple(result)
+
+
+def permute(view: View, axes: Sequence[int] | None) -> View:
+    """Return the view with its axes in the order `axes` (reversed for None)."""
+    order = list(range(len(view)))[::-1] if axes is None else [a % len(view) for a in axes]
+    return tuple(view[axis] for axis in order)
+
+
+def expand_dims(view: View, axes: Sequence[int]) -> View:
+    """Insert axes of extent 1 at the positions `axes` of the result."""
+    result = list(view)
+    rank = len(view) + len(axes)
+    for axis in sorted(a % rank for a in axes):
+        result.insert(axis, ())
+    return tuple(result)
+
+
+def squeeze(view: View, axes: Sequence[int] | None) -> View:
+    """Remove axes of extent 1: those in `axes`, or all of them for None."""
+    rank = len(view)
+    if axes is None:
+        return tuple(axis for axis in view if axis)
+    gone = {axis % rank for axis in axes}
+    for axis in gone:
+        if view[axis]:
+            raise ViewError(f"axis {axis} of {describe(view)} has more than one element")
+    return tuple(item for axis, item in enumerate(view) if axis not in gone)
+
+
+def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
+    """Broadcast `view` to `shape`, where only atoms in `missing` may be repeated.
+
+    Parameters
+    ----------
+    view : View
+        The tensor before.
+    shape : sequence of int
+        The shape after.
+    missing : Axis
+        Atoms that the value does not depend on, which therefore may appear in any axis of their
+        extent: the batch, for a table of positions.
+
+    Returns
+    -------
+    View
+        The tensor after.
+
+    Raises
+    ------
+    ViewError
+        If anything else would be repeated.
+    """
+    padded: list[Axis] = [()] * (len(shape) - len(view)) + list(view)
+    extents = shape_of(tuple(padded))
+    left = list(missing)
+    for position, (have, want) in enumerate(zip(extents, shape, strict=True)):
+        if have == want:
+            continue
+        atom = next((a for a in left if a.extent == want), None)
+        if have != 1 or atom is None:
+            raise ViewError(f"{describe(view)} would be repeated to {tuple(shape)}")
+        left.remove(atom)
+        padded[position] = (atom,)
+    return tuple(padded)
