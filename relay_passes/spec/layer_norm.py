@@ -4,7 +4,8 @@ Over the C channels of a token, in stages:
 
 1. ``y = bounded(x, constants)``, ``mean = mean_of(sum of y, C)``;
 2. ``d = y - mean`` (`deviation`), ``V = sum of square(d)`` (int64);
-3. ``r = inverse_std(V, C, constants)``: one square root and one division per token;
+3. ``h = root_half_bits(V, constants)``, ``r = inverse_std(V, h, constants)``: one square root and
+   one division per token;
 4. ``out = normalise(d, r, gain, offset, ...)``.
 
 No scale of the input appears: the deviation is divided by the deviations' own root. ``sqrt(C)``,
@@ -21,7 +22,7 @@ import numpy as np
 
 from ..errors import RangeError
 from .polynomial import check_scale
-from .square_root import i_sqrt
+from .square_root import half_bits, i_sqrt
 from .values import Value, bind, clamp, floor_divide, maximum, shift_right_round
 
 INPUT_LIMIT = 2**20 - 1
@@ -227,13 +228,32 @@ def square(d: Value) -> Value:
     return d * d
 
 
-def inverse_std(total: Value, constants: LayerNormConstants) -> Value:
+def root_half_bits(total: Value, constants: LayerNormConstants) -> Value:
+    """Half the bits of ``V + E``, where the square root starts: once per token, its own stage.
+
+    Parameters
+    ----------
+    total : Value
+        V, the sum of squared deviations, int64 below 2^62 - 2^40.
+    constants : LayerNormConstants
+
+    Returns
+    -------
+    Value
+        int32 in [1, 31].
+    """
+    return half_bits(total + constants.epsilon, _ROOT_BITS)
+
+
+def inverse_std(total: Value, half: Value, constants: LayerNormConstants) -> Value:
     """``floor(2^reciprocal_bits / i_sqrt(V + E))``: once per token.
 
     Parameters
     ----------
     total : Value
-        V, the sum of squared deviations, int64 below 2^62.
+        V, the sum of squared deviations, int64 below 2^62 - 2^40.
+    half : Value
+        `root_half_bits` of the same sum.
     constants : LayerNormConstants
 
     Returns
@@ -241,7 +261,7 @@ def inverse_std(total: Value, constants: LayerNormConstants) -> Value:
     Value
         Positive, at most 2^reciprocal_bits.
     """
-    root = maximum(i_sqrt(total + constants.epsilon, _ROOT_BITS), 1)
+    root = maximum(i_sqrt(total + constants.epsilon, _ROOT_BITS, half), 1)
     return floor_divide(1 << constants.reciprocal_bits, root)
 
 

@@ -2,23 +2,26 @@
 
 The start is a power of two, ``x0 = 2^ceil(bits/2) >= sqrt(n)``, so the first division is a shift.
 The published iteration stops when x no longer falls and claims at most four rounds; the worst
-32-bit inputs need five. A fixed number of steps with ``min`` needs no loop condition and is exact.
+32-bit inputs need five. A fixed number of steps, the last with ``min``, needs no loop condition
+and is exact.
 """
 
 from __future__ import annotations
 
 import math
 
+from ..errors import RangeError
 from .values import (
     Ranged,
     Value,
     bind,
-    bit_length,
     floor_divide,
+    greater_equal,
     known,
     maximum,
     minimum,
     power_of_two,
+    select,
 )
 
 
@@ -26,8 +29,8 @@ def newton_divisions(bits: int) -> int:
     """Divisions needed, after the shift step, for an exact root of any n < 2^bits.
 
     With relative error e before a step, Newton's step leaves ``e^2 / (2 (1 + e))``; x0 has e <= 1.
-    Flooring only brings x closer to the root and never below its floor, so once the error is below
-    one unit, one more step reaches the floor exactly.
+    Flooring only brings x closer to the root and never below its floor. So once the error is below
+    one unit, x is the floor or one more, and the smaller of x and its successor is the floor.
 
     Parameters
     ----------
@@ -43,10 +46,35 @@ def newton_divisions(bits: int) -> int:
     while error * 2.0 ** (bits / 2) >= 1.0:
         error = error * error / (2.0 * (1.0 + error))
         steps += 1
-    return max(steps, 1)  # steps includes the shift, and one step more follows
+    return max(steps, 1)  # the first of them is the shift; one more division takes the smaller
 
 
-def i_sqrt(n: Value, bits: int) -> Value:
+def half_bits(n: Value, bits: int) -> Value:
+    """``ceil(b / 2)`` for n of b bits, 1 <= n < 2^bits; 1 for n = 0.
+
+    A flat sum of comparisons with powers of four: no intrinsic, so the same on every target.
+    When tracing, make this a stage of its own (a tensor with one entry per root): TVM's analysis
+    walks an expression once per use, and Newton's steps use it 2^steps times.
+
+    Parameters
+    ----------
+    n : Value
+        0 <= n < 2^bits.
+    bits : int
+        1..62.
+
+    Returns
+    -------
+    Value
+        In [1, 31], int32.
+    """
+    count: Value = 1
+    for j in range(1, (bits + 1) // 2):
+        count = select(greater_equal(n, 1 << (2 * j)), 1, 0) + count
+    return known(count, 1, (bits + 1) // 2)
+
+
+def i_sqrt(n: Value, bits: int, half: Value = None) -> Value:
     """``floor(sqrt(n))``, exactly.
 
     Parameters
@@ -55,17 +83,37 @@ def i_sqrt(n: Value, bits: int) -> Value:
         0 <= n < 2^bits.
     bits : int
         1..62; decides the number of steps, not the result.
+    half : Value, optional
+        `half_bits` of n, when it was computed as a stage of its own.
 
     Returns
     -------
     Value
         ``ceil(bits / 2)`` bits.
+
+    Raises
+    ------
+    RangeError
+        If the interval of n does not lie in [0, 2^bits).
     """
-    n = bind(n)
-    half = bind((bit_length(n, bits) + 1) >> 1)
-    x = bind(known((power_of_two(half) + (n >> half)) >> 1, 0, 1 << ((bits + 1) // 2)))
-    for _ in range(newton_divisions(bits)):
-        # n = 0 passes through x = 0; every other n keeps x >= 1.
-        x = bind(minimum(x, (x + floor_divide(n, maximum(x, 1))) >> 1))
     low, high = (n.low, n.high) if isinstance(n, Ranged) else (0, (1 << bits) - 1)
-    return known(x, math.isqrt(low), math.isqrt(high))
+    if not (1 <= bits <= 62 and low >= 0 and high < 1 << bits):
+        raise RangeError(
+            f"square root of a value outside [0, 2^{min(bits, 62)})",
+            why=f"its interval is [{low}, {high}]",
+            todo="clamp it, or raise the number of bits, up to 62",
+        )
+    n = bind(n)
+    positive = bind(maximum(n, 1))
+    if half is None:
+        half = half_bits(n, bits)
+    half = bind(known(half, 1, (bits + 1) // 2))
+    largest = 1 << ((bits + 1) // 2)
+    x = (power_of_two(half) + (positive >> half)) >> 1  # x0 is a power of two: no division
+    divisions = newton_divisions(bits)
+    for step in range(divisions):
+        x = bind(known(x, 1, largest))
+        following = (x + floor_divide(positive, x)) >> 1
+        # Once at the floor of the root, a step may go one up again; only the last must not.
+        x = minimum(x, following) if step == divisions - 1 else following
+    return known(minimum(x, n), math.isqrt(low), math.isqrt(high))

@@ -221,6 +221,8 @@ def _overflow(what: str, low: int, high: int) -> RangeError:
 
 
 def _cast(expr: Any, dtype: str) -> Any:
+    if not hasattr(expr, "ty"):  # an element of a TE tensor
+        expr = expr.asobject()
     if str(expr.ty) == dtype:
         return expr
     return expr.astype(dtype)
@@ -413,32 +415,6 @@ def known(value: Value, low: int, high: int) -> Value:
         return value
     x = ranged(value)
     return Ranged(max(x.low, low), min(x.high, high), x.expr)
-
-
-def bit_length(value: Value, bits: int) -> Value:
-    """Number of significant bits of ``0 <= value < 2^bits``; 0 for 0.
-
-    A binary search of comparisons and shifts, no intrinsic: the same on every target.
-    """
-    low, high = (value.low, value.high) if isinstance(value, Ranged) else (0, (1 << bits) - 1)
-    if low < 0 or high >= 1 << bits:
-        raise RangeError(
-            f"bit length of a value outside [0, 2^{bits})",
-            why=f"its interval is [{low}, {high}]",
-            todo="clamp it, or raise the number of bits",
-        )
-    step = 1
-    while step * 2 < bits:
-        step *= 2
-    rest, length = value, 0
-    while step:
-        large = greater_equal(rest, 1 << step)
-        length = bind(select(large, step, 0) + length)
-        rest = bind(select(large, rest >> step, rest))
-        rest = known(rest, 0, (1 << step) - 1 if (1 << step) <= high else high)
-        step >>= 1
-    length = length + select(greater_equal(rest, 1), 1, 0)
-    return known(length, low.bit_length(), high.bit_length())
 
 
 class Scope:
