@@ -20,7 +20,8 @@ class DotInstruction:
         Name of the tensor intrinsic in ``schedules.intrinsics``, or ``"none"`` where the compiler's own
         vectoriser does the work.
     lhs_dtype
-        Type of the broadcast (activation) operand: ``"uint8"`` or ``"int8"``.
+        Type of the broadcast (activation) operand: ``"uint8"``, ``"int8"``, or ``"int16"`` where the
+        instruction takes activations widened beforehand.
     rhs_dtype
         Type of the vector (weight) operand.
     lanes
@@ -44,9 +45,10 @@ class DotInstruction:
         for label in ("lanes", "depth", "tile_rows", "tile_vectors"):
             if getattr(self, label) < 1:
                 raise ValueError(f"dot instruction {self.name}: {label} must be at least 1")
-        for label in ("lhs_dtype", "rhs_dtype"):
-            if getattr(self, label) not in ("int8", "uint8"):
-                raise ValueError(f"dot instruction {self.name}: {label} must be int8 or uint8")
+        if self.lhs_dtype not in ("int8", "uint8", "int16"):
+            raise ValueError(f"dot instruction {self.name}: lhs_dtype {self.lhs_dtype!r}")
+        if self.rhs_dtype not in ("int8", "uint8"):
+            raise ValueError(f"dot instruction {self.name}: rhs_dtype {self.rhs_dtype!r}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from .description import DotInstruction, TargetDescription
 
 VNNI_512 = DotInstruction("vpdpbusd_512", "uint8", "int8", 16, 4, tile_rows=8, tile_vectors=3)
 # Two products per accumulator: vpmaddwd on operands widened to 16 bits. 16 ymm registers.
-MADD_256 = DotInstruction("vpmaddwd_256", "uint8", "int8", 8, 2, tile_rows=4, tile_vectors=2)
+MADD_256 = DotInstruction("vpmaddwd_256", "int16", "int8", 8, 2, tile_rows=4, tile_vectors=2)
 NO_DOT_128 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
 
 _V2 = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")

@@ -1,0 +1,299 @@
+"""From a quantised model to a compiled library.
+
+compiled = compile(quantized, target="host", shapes=[(1, 128), (8, 128)])
+compiled.export("model.so")
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import OutputError, UsageError
+from ibert_tvm.library_file import FORMAT
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
+
+    from ibert_tvm.artefact import QuantizedModel
+    from targets import TargetDescription
+
+__all__ = ["CompiledModel", "compile"]
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A compiled program in memory, ready to be written.
+
+    Attributes
+    ----------
+    executable
+        TVM executable; every function takes the inputs, then all parameters.
+    parameters
+        Integer arrays in the order of the functions' parameters, laid out as the kernels read them.
+    metadata
+        What the library will say about itself, without the weight table.
+    target
+        What it was compiled for.
+    report
+        ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``.
+    """
+
+    executable: relax.VMExecutable
+    parameters: Mapping[str, NDArray[Any]]
+    metadata: Mapping[str, Any]
+    target: TargetDescription
+    report: Mapping[str, Any]
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Link the library.
+
+        Parameters
+        ----------
+        path
+            Output file, conventionally ``*.so``; replaced only once the new file is complete.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        targets.TargetError
+            If it cannot be written, or the C toolchain is missing or fails.
+        """
+        from targets.export import export_library
+
+        target = Path(path).expanduser()
+        export_library(self.executable, self.parameters, self.metadata, self.target, target)
+        return target
+
+
+def compile(
+    quantized: QuantizedModel,
+    target: str = "host",
+    shapes: Sequence[tuple[int, int]] = ((1, 128),),
+    dump_ir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> CompiledModel:
+    """Compile a quantised model for one target and one or several shapes.
+
+    Parameters
+    ----------
+    quantized
+        The integer program.
+    target
+        Name of a target; `targets.target_names` lists them.
+    shapes
+        (batch, sequence length) pairs; all share one copy of the weights.
+    dump_ir
+        Folder that receives the module after every phase, numbered, as text.
+    progress
+        Called with the name of each phase as it starts.
+
+    Returns
+    -------
+    CompiledModel
+
+    Raises
+    ------
+    UsageError
+        If a shape is not positive, or longer than the model's positions.
+    targets.TargetError
+        If the target is unknown.
+    relay_passes.errors.CompilerError
+        If a pass refuses; the message names the layer.
+    """
+    from relay_passes.emit import KernelLayout
+    from relay_passes.passes import IntegerProgram, lower_to_kernels
+    from schedules import schedule_module
+    from targets import get_target
+
+    shapes = _checked_shapes(shapes, quantized)
+    description = get_target(target)
+    dot = description.dot
+    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    seconds: dict[str, float] = {}
+    dump = _Dump(dump_ir)
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        if progress is not None:
+            progress(name)
+        started = time.perf_counter()
+        yield
+        seconds[name] = time.perf_counter() - started
+
+    with phase("lower"):
+        program = IntegerProgram(quantized.module, quantized.parameters)
+        lowered = lower_to_kernels(program, layout, shapes, observe=dump)
+    with phase("schedule"):
+        module = schedule_module(lowered.program.module, description)
+        dump("schedule", module)
+    with phase("build"):
+        executable = _build(module, description)
+    parameters = dict(lowered.program.parameters)
+    report = {
+        "integer_only": lowered.checked,
+        "seconds": seconds,
+        "weight_bytes": sum(array.nbytes for array in parameters.values()),
+        "kernels": _count_kernels(module),
+        "shapes": [list(shape) for shape in shapes],
+        "target": description.name,
+    }
+    metadata = _metadata(quantized, description, shapes)
+    return CompiledModel(executable, parameters, metadata, description, report)
+
+
+def _checked_shapes(
+    shapes: Sequence[tuple[int, int]], quantized: QuantizedModel
+) -> list[tuple[int, int]]:
+    """Shapes without repetition, smallest first."""
+    if not shapes:
+        raise UsageError(
+            "no shape to compile for",
+            why="every compiled function has one static batch size and sequence length",
+            todo="give at least one, for example --batch 1 --seq-len 128",
+        )
+    longest = quantized.info.max_sequence_length
+    for batch, seq_len in shapes:
+        if batch < 1 or seq_len < 1:
+            raise UsageError(
+                f"cannot compile for batch {batch}, sequence length {seq_len}",
+                why="both must be at least 1",
+                todo="give positive numbers",
+            )
+        if longest is not None and seq_len > longest:
+            raise UsageError(
+                f"cannot compile for sequence length {seq_len}",
+                why=f"the model has positions for {longest} tokens",
+                todo=f"choose a sequence length of {longest} or less",
+            )
+    return sorted(set((int(batch), int(seq_len)) for batch, seq_len in shapes))
+
+
+class _Dump:
+    """Writes the module after every phase, numbered in order."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = None if folder is None else Path(folder).expanduser()
+        self.count = 0
+        if self.folder is not None:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(
+                    f"cannot write the IR to {self.folder}",
+                    why=error.strerror or str(error),
+                    todo="choose another folder for --dump-ir",
+                ) from error
+
+    def __call__(self, phase: str, module: tvm.IRModule) -> None:
+        if self.folder is not None:
+            path = self.folder / f"{self.count:02d}_{phase}.py"
+            path.write_text(module.script(show_meta=False), encoding="utf-8")
+            self.count += 1
+
+
+def _build(module: tvm.IRModule, description: TargetDescription) -> relax.VMExecutable:
+    import tvm
+    from tvm import relax
+
+    passes = [
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+    target = tvm.target.Target(dict(description.tvm_target))
+    with target:
+        return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
+
+
+def _count_kernels(module: tvm.IRModule) -> int:
+    from tvm import tirx
+
+    return sum(isinstance(function, tirx.PrimFunc) for function in module.functions.values())
+
+
+def _metadata(
+    quantized: QuantizedModel,
+    description: TargetDescription,
+    shapes: Sequence[tuple[int, int]],
+) -> dict[str, Any]:
+    import tvm
+    from relay_passes.passes import function_name
+
+    from ibert_tvm import __version__
+
+    function = quantized.module["main"]
+    inputs = [
+        {"name": var.name, "dtype": str(var.ty.dtype)}
+        for var in function.params[: int(function.attrs["num_input"])]
+    ]
+    return {
+        "format": FORMAT,
+        "target": {"name": description.name, **description.tvm_target},
+        "required_cpu_features": list(description.required_features),
+        "functions": [
+            {"name": function_name(batch, seq_len), "batch": batch, "seq_len": seq_len}
+            for batch, seq_len in shapes
+        ],
+        "inputs": inputs,
+        "outputs": _outputs(quantized),
+        "info": quantized.info.to_json(),
+        "preset": quantized.preset,
+        "versions": {"tvm": tvm.__version__, "ibert_tvm": __version__, "numpy": np.__version__},
+        "source_sha256": quantized.info.source_sha256,
+        "tokenizer": {
+            name: base64.b64encode(zlib.compress(content)).decode("ascii")
+            for name, content in quantized.tokenizer.items()
+        },
+    }
+
+
+def _outputs(quantized: QuantizedModel) -> list[dict[str, Any]]:
+    """Name, type, scale and symbolic shape of every output, in the function's order."""
+    from tvm import relax
+
+    kind = quantized.module["main"].ret_ty
+    kinds = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+    rows = []
+    for info, tensor, scale in zip(
+        quantized.info.outputs, kinds, quantized.quantization["outputs"], strict=True
+    ):
+        shape = [
+            int(size) if not hasattr(size, "name") else str(size.name)
+            for size in tensor.shape.values
+        ]
+        rows.append(
+            {
+                "name": info.name,
+                "kind": info.kind,
+                "dtype": str(tensor.dtype),
+                "scale": float(scale["scale"]),
+                "shape": shape,
+            }
+        )
+    return rows

@@ -1,0 +1,5 @@
+"""Emission: integer operators become kernels of plain loops, traced from the integer specification."""
+
+from .layout import KernelLayout
+
+__all__ = ["KernelLayout"]

@@ -1,0 +1,357 @@
+"""Emission of `integer.attention`: QK^T, masked i-softmax, PV and requantisation as one kernel.
+
+The kernel works on operands laid out for the target's dot-product instruction. Rows, columns and depth
+are padded to whole tiles inside the kernel; padded keys count as masked, padded rows are never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te, tirx
+
+from ..integer.attrs import AttentionAttrs
+from ..spec import softmax
+from ..spec.values import Condition, Ranged, not_equal
+from .context import KernelContext
+from .elementwise import per_channel
+from .stage import Stage, define
+
+_UNSIGNED_OFFSET = 128
+
+
+def _sum(
+    name: str,
+    shape: tuple[int, ...],
+    extent: int,
+    entry: Any,
+    bounds: tuple[int, int],
+) -> Stage:
+    """Sum of `entry(*index, k)` (an int32 expression) over k < extent."""
+    k = te.reduce_axis((0, extent), name="k")
+    tensor = te.compute(shape, lambda *index: te.sum(entry(*index, k), axis=k), name=name)
+    return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0))
+
+
+def _int32(stage: Stage, *index: Any) -> tirx.Expr:
+    return stage.tensor(*index).astype("int32")
+
+
+def emit_attention(
+    context: KernelContext,
+    attrs: AttentionAttrs,
+    q: Stage,
+    k: Stage,
+    v: Stage,
+    mask: Stage,
+    multiplier: Stage,
+) -> Stage:
+    """Emit the kernel; see the module's text.
+
+    Parameters
+    ----------
+    context
+        The kernel being emitted.
+    attrs
+        Attributes of the operator.
+    q, k, v
+        [tokens, heads * head_dim] int8.
+    mask
+        [batch, seq_len]; 0 marks padding.
+    multiplier
+        [1] or [heads * head_dim] int32.
+
+    Returns
+    -------
+    Stage
+        [tokens, heads * head_dim] of the requested type.
+    """
+    shape = _Shape(context, attrs.num_heads, q.shape[1])
+    context.attributes["ibert.row_tile"] = shape.tile
+    context.attributes["ibert.head_dim"] = shape.head_dim
+    context.attributes["ibert.seq_len"] = shape.seq_len
+    context.attributes["ibert.heads"] = shape.heads
+    valid = _valid(shape, mask)
+    scores = _scores(shape, q, k, valid)
+    context_of = (_deferred if attrs.softmax == "deferred" else _normalised)(
+        shape, attrs, scores, valid, v
+    )
+
+    head_dim, seq_len = shape.head_dim, shape.seq_len
+
+    def entry(batch: Any, head: Any, row: Any, column: Any) -> Ranged:
+        inside = column if shape.columns == head_dim else tirx.min(column, head_dim - 1)
+        return softmax.output_of(
+            context_of(batch, head, row, column),
+            per_channel(multiplier, head * head_dim + inside),
+            attrs.shift,
+            attrs.zero_point,
+            attrs.low,
+            attrs.high,
+        )
+
+    padded = define(
+        "attended_rows", (shape.batch, shape.heads, shape.rows, shape.columns), entry, attrs.dtype
+    )
+    return define(
+        "attended",
+        q.shape,
+        lambda token, channel: padded[
+            token // seq_len, channel // head_dim, token % seq_len, channel % head_dim
+        ],
+        attrs.dtype,
+    )
+
+
+class _Shape:
+    """Sizes of the kernel, true and padded."""
+
+    def __init__(self, context: KernelContext, heads: int, channels: int) -> None:
+        self.layout = context.layout
+        self.batch, self.seq_len, self.heads = context.batch, context.seq_len, heads
+        self.head_dim = channels // heads
+        self.tile, self.rows = self.layout.row_tile(self.seq_len)
+        self.keys = self.layout.padded_columns(self.seq_len)
+        self.depth = self.layout.padded_depth(self.head_dim)
+        self.columns = self.layout.padded_columns(self.head_dim)
+
+
+def _valid(shape: _Shape, mask: Stage) -> Stage:
+    """1 where a key is a real token, 0 for padding, of the caller's or of the tile's."""
+
+    def entry(batch: tirx.Var, key: tirx.Var) -> Ranged:
+        inside = tirx.all(key < shape.seq_len)
+        value = mask.tensor(batch, tirx.min(key, shape.seq_len - 1)) != 0
+        flag = tirx.if_then_else(
+            inside, value.astype("int32"), tirx.const(0, "int32")
+        )
+        return Ranged(0, 1, flag)
+
+    return define("valid", (shape.batch, shape.keys), entry, "int32")
+
+
+def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
+    """Masked accumulators of QK^T, [batch, heads, rows, keys] int32."""
+    layout = shape.layout
+    offset = _UNSIGNED_OFFSET if layout.lhs_dtype == "uint8" else 0
+    seq_len, head_dim = shape.seq_len, shape.head_dim
+
+    def query(batch: Any, head: Any, row: Any, column: Any) -> tirx.Expr:
+        at = tirx.min(row, seq_len - 1), tirx.min(column, head_dim - 1)
+        value = q.tensor(batch * seq_len + at[0], head * head_dim + at[1]).astype("int32")
+        return (value + offset).astype(layout.lhs_dtype)
+
+    q_operand = Stage(
+        te.compute((shape.batch, shape.heads, shape.rows, shape.depth), query, name="q_operand"),
+        q.low + offset,
+        q.high + offset,
+    )
+    lanes, step = layout.lanes, layout.depth
+
+    def key(batch: Any, head: Any, blocks: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
+        token, column = blocks * lanes + lane, chunk * step + inner
+        inside = tirx.all(token < seq_len, column < head_dim)
+        at = tirx.min(token, seq_len - 1), tirx.min(column, head_dim - 1)
+        value = k.tensor(batch * seq_len + at[0], head * head_dim + at[1])
+        return tirx.if_then_else(inside, value, tirx.const(0, "int8"))
+
+    k_packed = Stage(
+        te.compute(
+            (shape.batch, shape.heads, *layout.packed_shape(shape.keys, shape.depth)),
+            key,
+            name="k_packed",
+        ),
+        min(k.low, 0),
+        max(k.high, 0),
+    )
+
+    def packed(batch: Any, head: Any, token: Any, column: Any) -> tirx.Expr:
+        return _int32(
+            k_packed, batch, head, token // lanes, column // step, token % lanes, column % step
+        )
+
+    corners = [
+        a * b
+        for a in (q_operand.low, q_operand.high)
+        for b in (k_packed.low, k_packed.high)
+    ]
+    products = _sum(
+        "score_products",
+        (shape.batch, shape.heads, shape.rows, shape.keys),
+        shape.depth,
+        lambda b, h, i, j, d: _int32(q_operand, b, h, i, d) * packed(b, h, j, d),
+        (min(corners), max(corners)),
+    )
+    # |q k| summed over the head: what the scores can be, whatever offset the operands carry.
+    limit = max(abs(q.low), abs(q.high)) * max(abs(k.low), abs(k.high)) * head_dim
+    if offset:
+        k_sum = _sum(
+            "k_sum",
+            (shape.batch, shape.heads, shape.keys),
+            shape.depth,
+            packed,
+            (k_packed.low, k_packed.high),
+        )
+
+    def score(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
+        value = products.tensor(batch, head, row, token)
+        if offset:
+            value = value - k_sum.tensor(batch, head, token) * offset
+        exact = Ranged(-limit, limit, value)
+        return softmax.masked_score(exact, _keep(valid, batch, token))
+
+    return define(
+        "scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32"
+    )
+
+
+def _keep(valid: Stage, batch: Any, token: Any) -> Condition:
+    return not_equal(valid[batch, token], 0)
+
+
+def _row_max(shape: _Shape, scores: Stage) -> Stage:
+    j = te.reduce_axis((0, shape.keys), name="j")
+    tensor = te.compute(
+        (shape.batch, shape.heads, shape.rows),
+        lambda b, h, i: te.max(scores.tensor(b, h, i, j), axis=j),
+        name="row_max",
+    )
+    return Stage(tensor, scores.low, scores.high)
+
+
+def _exponentials(
+    shape: _Shape, attrs: AttentionAttrs, scores: Stage, valid: Stage, dtype: str, offset: int
+) -> tuple[Stage, Stage]:
+    """Exponentials of the scores, stored as `dtype` with an offset added, and the sum of each row."""
+    row_max = _row_max(shape, scores)
+
+    def entry(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
+        return offset + softmax.exp_of(
+            scores[batch, head, row, token],
+            row_max[batch, head, row],
+            _keep(valid, batch, token),
+            attrs.exponential,
+        )
+
+    dims = (shape.batch, shape.heads, shape.rows)
+    exponential = define("exponential", (*dims, shape.keys), entry, dtype)
+    row_sum = _sum(
+        "row_sum",
+        dims,
+        shape.keys,
+        lambda b, h, i, j: _int32(exponential, b, h, i, j) - offset,
+        (0, attrs.exponential.maximum),
+    )
+    return exponential, row_sum
+
+
+def _deferred(
+    shape: _Shape, attrs: AttentionAttrs, scores: Stage, valid: Stage, v: Stage
+) -> Callable[..., Ranged]:
+    """u8 exponentials times V, divided by the row's sum once per entry of the context."""
+    dtype, offset = _byte_operand(shape)
+    weights, row_sum = _exponentials(shape, attrs, scores, valid, dtype, offset)
+    reciprocal = define(
+        "row_reciprocal",
+        row_sum.shape,
+        lambda b, h, i: softmax.reciprocal_of_sum(row_sum[b, h, i]),
+        "int32",
+    )
+    context = _weigh(shape, weights, offset, attrs.exponential.maximum, v)
+    return lambda b, h, i, d: softmax.context_of(context(b, h, i, d), reciprocal[b, h, i])
+
+
+def _normalised(
+    shape: _Shape, attrs: AttentionAttrs, scores: Stage, valid: Stage, v: Stage
+) -> Callable[..., Ranged]:
+    """Probabilities of 8 bits, as published, times V."""
+    exponential, row_sum = _exponentials(shape, attrs, scores, valid, "int32", 0)
+    factor = define(
+        "row_factor",
+        row_sum.shape,
+        lambda b, h, i: softmax.factor_of_sum(row_sum[b, h, i]),
+        "int64",
+    )
+    dtype, offset = _byte_operand(shape)
+    probability = define(
+        "probability",
+        exponential.shape,
+        lambda b, h, i, j: offset
+        + softmax.probability_of(exponential[b, h, i, j], factor[b, h, i]),
+        dtype,
+    )
+    context = _weigh(shape, probability, offset, 255, v)
+    return lambda b, h, i, d: softmax.context_of_probabilities(context(b, h, i, d))
+
+
+def _byte_operand(shape: _Shape) -> tuple[str, int]:
+    """Type in which the instruction takes bytes 0..255, and the offset that brings them there."""
+    dtype = shape.layout.lhs_dtype
+    return dtype, -_UNSIGNED_OFFSET if dtype == "int8" else 0
+
+
+def _weigh(
+    shape: _Shape, weights: Stage, offset: int, largest: int, v: Stage
+) -> Callable[..., Ranged]:
+    """``sum_j weight[i, j] v[j, d]``, with the offset of the stored weights taken out again.
+
+    Parameters
+    ----------
+    shape
+        Sizes.
+    weights
+        [batch, heads, rows, keys], stored with `offset` added.
+    offset, largest
+        Offset of the stored weights; largest true weight.
+    v
+        [tokens, heads * head_dim] int8.
+
+    Returns
+    -------
+    callable
+        ``context(batch, head, row, column)``.
+    """
+    layout = shape.layout
+    lanes, step = layout.lanes, layout.depth
+    seq_len, head_dim = shape.seq_len, shape.head_dim
+
+    def value(batch: Any, head: Any, blocks: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
+        column, token = blocks * lanes + lane, chunk * step + inner
+        inside = tirx.all(token < seq_len, column < head_dim)
+        at = tirx.min(token, seq_len - 1), tirx.min(column, head_dim - 1)
+        entry = v.tensor(batch * seq_len + at[0], head * head_dim + at[1])
+        return tirx.if_then_else(inside, entry, tirx.const(0, "int8"))
+
+    v_packed = Stage(
+        te.compute(
+            (shape.batch, shape.heads, *layout.packed_shape(shape.columns, shape.keys)),
+            value,
+            name="v_packed",
+        ),
+        min(v.low, 0),
+        max(v.high, 0),
+    )
+
+    def packed(batch: Any, head: Any, column: Any, token: Any) -> tirx.Expr:
+        return _int32(
+            v_packed, batch, head, column // lanes, token // step, column % lanes, token % step
+        )
+
+    bound = largest * max(abs(v.low), abs(v.high))
+    products = _sum(
+        "context",
+        (shape.batch, shape.heads, shape.rows, shape.columns),
+        shape.keys,
+        lambda b, h, i, d, j: _int32(weights, b, h, i, j) * packed(b, h, d, j),
+        (-bound, bound),
+    )
+    if not offset:
+        return lambda b, h, i, d: products[b, h, i, d]
+    v_sum = _sum(
+        "v_sum", (shape.batch, shape.heads, shape.columns), shape.keys, packed, (v.low, v.high)
+    )
+    limit = bound * seq_len
+    return lambda b, h, i, d: Ranged(
+        -limit, limit, products.tensor(b, h, i, d) - v_sum.tensor(b, h, d) * offset
+    )

@@ -1,0 +1,46 @@
+"""What emission knows about the kernel it is writing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from tvm import te
+
+from .layout import KernelLayout
+
+
+@dataclass
+class KernelContext:
+    """State of one kernel under construction.
+
+    Attributes
+    ----------
+    layout
+        Operand layout of the target.
+    batch, seq_len
+        Static shape that the kernel serves.
+    parameters
+        Integer arrays by parameter name, unpacked: emission reads bounds from them.
+    attributes
+        Attributes of the resulting function, read by schedules.
+    packed
+        Placeholders of weights that this kernel reads packed, by parameter name.
+    """
+
+    layout: KernelLayout
+    batch: int
+    seq_len: int
+    parameters: Mapping[str, np.ndarray]
+    attributes: dict[str, object] = field(default_factory=dict)
+    packed: dict[str, te.Tensor] = field(default_factory=dict)
+
+    def packed_weight(self, name: str) -> te.Tensor:
+        """Placeholder of a weight in the layout's packed form."""
+        if name not in self.packed:
+            weight = self.parameters[name]
+            self.packed[name] = te.placeholder(
+                self.layout.packed_shape(*weight.shape), "int8", name="weight"
+            )
+        return self.packed[name]

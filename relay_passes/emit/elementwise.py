@@ -1,0 +1,149 @@
+"""Emission of operators that work entry by entry, and of the table look-ups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from ..integer.attrs import (
+    AddAttrs,
+    EmbeddingAttrs,
+    GeluAttrs,
+    PositionIdsAttrs,
+    ReluAttrs,
+    RequantiseAttrs,
+    SelectTokenAttrs,
+    TanhAttrs,
+)
+from ..spec.fixed_point import requantise, requantise_clamped
+from ..spec.gelu import gelu_accurate, gelu_paper
+from ..spec.tanh import i_tanh
+from ..spec.values import Ranged, maximum
+from .context import KernelContext
+from .stage import Stage, define
+
+
+def per_channel(constants: Stage, channel: Any) -> Ranged:
+    """Constant of a channel, from an array with one entry per channel or one for all."""
+    return constants[0] if constants.shape[0] == 1 else constants[channel]
+
+
+def emit_requantise(
+    context: KernelContext, attrs: RequantiseAttrs, x: Stage, multiplier: Stage
+) -> Stage:
+    """`integer.requantise`: multiply, shift, offset, clamp."""
+    return define(
+        "requantised",
+        x.shape,
+        lambda *index: requantise_clamped(
+            x[index],
+            per_channel(multiplier, index[-1]),
+            attrs.shift,
+            attrs.zero_point,
+            attrs.low,
+            attrs.high,
+        ),
+        attrs.dtype,
+    )
+
+
+def emit_gelu(context: KernelContext, attrs: GeluAttrs, x: Stage, *constants: Stage) -> Stage:
+    """`integer.gelu` in both forms."""
+    if attrs.form == "accurate":
+        return define("gelu", x.shape, lambda *index: gelu_accurate(x[index], attrs.constants))
+    return define(
+        "gelu",
+        x.shape,
+        lambda *index: gelu_paper(
+            x[index], *(per_channel(array, index[-1]) for array in constants)
+        ),
+        "int64",
+    )
+
+
+def emit_relu(context: KernelContext, attrs: ReluAttrs, x: Stage) -> Stage:
+    """`integer.relu`."""
+    return define("relu", x.shape, lambda *index: maximum(x[index], 0), str(x.tensor.dtype))
+
+
+def emit_tanh(context: KernelContext, attrs: TanhAttrs, x: Stage) -> Stage:
+    """`integer.tanh`."""
+    return define(
+        "tanh",
+        x.shape,
+        lambda *index: i_tanh(x[index], attrs.exponential, attrs.fraction_bits),
+        "int32",
+    )
+
+
+def emit_add(context: KernelContext, attrs: AddAttrs, a: Stage, b: Stage) -> Stage:
+    """`integer.add`."""
+    return define("sum", a.shape, lambda *index: a[index] + b[index], "int32")
+
+
+def emit_embedding(
+    context: KernelContext, attrs: EmbeddingAttrs, ids: Stage, table: Stage, multiplier: Stage
+) -> Stage:
+    """`integer.embedding`: one row of the table per token, requantised with the row's multiplier.
+
+    Ids are checked by the runtime; here they are clamped, so that no id can read outside the table.
+    """
+    rows, channels = table.shape
+    seq_len = ids.shape[1]
+
+    def entry(token: tirx.Var, channel: tirx.Var) -> Ranged:
+        index = ids.tensor(token // seq_len, token % seq_len).astype("int32")
+        row = tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
+        factor = multiplier[0] if multiplier.shape[0] == 1 else multiplier[row]
+        return requantise(table[row, channel], factor, attrs.shift)
+
+    tokens = ids.shape[0] * seq_len
+    return define("embedded", (tokens, channels), entry, "int32")
+
+
+def emit_position_ids(context: KernelContext, attrs: PositionIdsAttrs, ids: Stage) -> Stage:
+    """`integer.position_ids`: counting from an offset, or counting the tokens that are not padding."""
+    batch, seq_len = ids.shape
+    if attrs.kind == "absolute":
+        return define(
+            "positions",
+            (batch, seq_len),
+            lambda row, column: Ranged(
+                attrs.offset, attrs.offset + seq_len - 1, column.astype("int32") + attrs.offset
+            ),
+            "int32",
+        )
+    k = te.reduce_axis((0, seq_len), name="k")
+
+    def is_token(row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+        value = ids.tensor(row, column)
+        return (value != tirx.const(attrs.padding_index, str(ids.tensor.dtype))).astype("int32")
+
+    counted = te.compute(
+        (batch, seq_len),
+        lambda row, column: te.sum(
+            tirx.Select(k <= column, is_token(row, k), tirx.const(0, "int32")), axis=k
+        ),
+        name="counted",
+    )
+    return define(
+        "positions",
+        (batch, seq_len),
+        lambda row, column: Ranged(
+            attrs.padding_index,
+            attrs.padding_index + seq_len,
+            counted(row, column) * is_token(row, column) + attrs.padding_index,
+        ),
+        "int32",
+    )
+
+
+def emit_select_token(context: KernelContext, attrs: SelectTokenAttrs, x: Stage) -> Stage:
+    """`integer.select_token`: one token of every sequence."""
+    return define(
+        "selected",
+        (context.batch, x.shape[1]),
+        lambda row, channel: x[row * context.seq_len + attrs.index, channel],
+        str(x.tensor.dtype),
+    )

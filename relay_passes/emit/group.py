@@ -1,0 +1,174 @@
+"""Emission of one fused kernel: a private Relax function becomes one PrimFunc of plain loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ..errors import LoweringError
+from ..integer import attrs as integer_attrs
+from ..integer.ops import attributes, operator_name
+from .attention import emit_attention
+from .context import KernelContext
+from .elementwise import (
+    emit_add,
+    emit_embedding,
+    emit_gelu,
+    emit_position_ids,
+    emit_relu,
+    emit_requantise,
+    emit_select_token,
+    emit_tanh,
+)
+from .layout import KernelLayout
+from .linear import emit_linear
+from .pooling import emit_mean_pool
+from .row_norm import emit_layer_norm
+from .stage import Stage
+
+Bounds = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class EmittedKernel:
+    """A kernel with the way its weights are stored.
+
+    Attributes
+    ----------
+    func
+        Unscheduled PrimFunc; its buffers are the function's arguments in order, then its results.
+    packed
+        Names of the weight parameters that it reads packed.
+    """
+
+    func: tirx.PrimFunc
+    packed: frozenset[str]
+
+
+def storage_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape in which kernels pass a value on: tokens of all batch rows are one axis.
+
+    [batch, sequence, channels] is stored as [batch * sequence, channels]; everything else as it is.
+    """
+    if len(shape) == 3:
+        return (shape[0] * shape[1], shape[2])
+    return shape
+
+
+def static_shape(kind: relax.TensorType) -> tuple[int, ...]:
+    """Dimensions of a type whose shape is static."""
+    return tuple(int(size) for size in kind.shape.values)
+
+
+class GroupEmitter:
+    """Emit the body of a fused function.
+
+    Parameters
+    ----------
+    layout
+        Operand layout of the target.
+    parameters
+        Integer arrays by parameter name.
+    bounds
+        Proven interval of every value, by canonical name.
+    batch, seq_len
+        Static shape.
+    """
+
+    def __init__(
+        self,
+        layout: KernelLayout,
+        parameters: Mapping[str, np.ndarray],
+        bounds: Bounds,
+        batch: int,
+        seq_len: int,
+    ) -> None:
+        self.layout = layout
+        self.parameters = parameters
+        self.bounds = bounds
+        self.batch = batch
+        self.seq_len = seq_len
+
+    def emit(self, function: relax.Function) -> EmittedKernel:
+        """Emit one fused function."""
+        context = KernelContext(self.layout, self.batch, self.seq_len, self.parameters)
+        stages: dict[relax.Var, Stage] = {}
+        weights = packed_operands(function)
+        for var in function.params:
+            if var not in weights:
+                stages[var] = self._argument(var)
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                if operator_name(binding.value):
+                    stages[binding.var] = self._operator(context, binding.value, stages)
+                elif isinstance(binding.value, relax.Var):
+                    stages[binding.var] = stages[binding.value]
+        body = function.body.body
+        results = list(body.fields) if isinstance(body, relax.Tuple) else [body]
+        arguments = [
+            context.packed_weight(var.name) if var in weights else stages[var].tensor
+            for var in function.params
+        ]
+        outputs = [stages[var].tensor for var in results]
+        func = te.create_prim_func([*arguments, *outputs])
+        for key in ("ibert.kernel", "ibert.layer"):
+            func = func.with_attr(key, function.attrs[key])
+        for key, value in context.attributes.items():
+            func = func.with_attr(key, value)
+        return EmittedKernel(func, frozenset(context.packed))
+
+    def _argument(self, var: relax.Var) -> Stage:
+        shape = static_shape(var.ty)
+        dtype = str(var.ty.dtype)
+        tensor = te.placeholder(storage_shape(shape), dtype, name="input")
+        if var.name in self.parameters:
+            array = self.parameters[var.name]
+            return Stage(tensor, int(array.min()), int(array.max()))
+        low, high = self.bounds.get(var.name, integer_attrs.dtype_bounds(dtype))
+        return Stage(tensor, low, high)
+
+    def _operator(
+        self, context: KernelContext, call: relax.Call, stages: Mapping[relax.Var, Stage]
+    ) -> Stage:
+        op = operator_name(call)
+        attrs = attributes(call)
+        if op == "integer.linear":
+            x, weight, bias = call.args
+            return emit_linear(context, stages[x], weight.name, stages[bias], attrs.name)
+        operands = [stages[arg] for arg in call.args]
+        emit = _EMITTERS.get(op)
+        if emit is None:
+            raise LoweringError(
+                what=f"no kernel for {op}",
+                where=attrs.name,
+                why="emission has no rule for this operator",
+                todo="report this model",
+            )
+        return emit(context, attrs, *operands)
+
+
+def packed_operands(function: relax.Function) -> set[relax.Var]:
+    return {
+        binding.value.args[1]
+        for block in function.body.blocks
+        for binding in block.bindings
+        if operator_name(binding.value) == "integer.linear"
+    }
+
+
+_EMITTERS = {
+    "integer.requantise": emit_requantise,
+    "integer.gelu": emit_gelu,
+    "integer.relu": emit_relu,
+    "integer.tanh": emit_tanh,
+    "integer.add": emit_add,
+    "integer.embedding": emit_embedding,
+    "integer.position_ids": emit_position_ids,
+    "integer.select_token": emit_select_token,
+    "integer.layer_norm": emit_layer_norm,
+    "integer.attention": emit_attention,
+    "integer.mean_pool": emit_mean_pool,
+}

@@ -1,0 +1,126 @@
+"""Emission of `integer.linear`: the packed matrix product and its bias."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import te, tirx
+
+from ..errors import LoweringError
+from .context import KernelContext
+from .stage import Stage, define
+
+
+def product_bounds(weight: np.ndarray, low: int, high: int) -> tuple[int, int]:
+    """Bounds of ``sum_k x[k] weight[n, k]``, and of all its partial sums, for x in [low, high].
+
+    Parameters
+    ----------
+    weight
+        [N, K] integers.
+    low, high
+        Bounds of x.
+
+    Returns
+    -------
+    low, high
+        Exact where the interval of x contains 0, sound otherwise.
+    """
+    low, high = min(low, 0), max(high, 0)
+    wide = weight.astype(np.int64)
+    positive = np.maximum(wide, 0).sum(axis=1)
+    negative = np.minimum(wide, 0).sum(axis=1)
+    smallest = (positive * low + negative * high).min(initial=0)
+    largest = (positive * high + negative * low).max(initial=0)
+    return int(smallest), int(largest)
+
+
+def operand(context: KernelContext, x: Stage, layer: str) -> Stage:
+    """The activation operand as the instruction wants it: copied only where type or padding require it.
+
+    Parameters
+    ----------
+    context
+        The kernel being emitted; learns whether there is a copy.
+    x
+        [M, K] int8 or uint8.
+    layer
+        Name for messages.
+
+    Returns
+    -------
+    Stage
+        [padded M, padded K] of the layout's ``lhs_dtype``.
+    """
+    layout = context.layout
+    rows, depth = x.shape
+    tile, padded_rows = layout.row_tile(rows)
+    context.attributes["ibert.row_tile"] = tile
+    padded_depth = layout.padded_depth(depth)
+    dtype = str(x.tensor.dtype)
+    widened = layout.lhs_dtype == "int16"
+    if dtype != layout.lhs_dtype and not widened:
+        raise LoweringError(
+            what=f"a matrix operand is {dtype}, the instruction takes {layout.lhs_dtype}",
+            where=layer,
+            why="the pass offset_activations did not run before emission",
+            todo="use relay_passes.passes.pipeline, which orders the passes",
+        )
+    if dtype == layout.lhs_dtype and (rows, depth) == (padded_rows, padded_depth):
+        return x
+    context.attributes["ibert.lhs_copied"] = True
+
+    def copy(row: tirx.Var, column: tirx.Var) -> tirx.PrimExpr:
+        value = x.tensor[tirx.min(row, rows - 1), tirx.min(column, depth - 1)]
+        value = value.astype(layout.lhs_dtype)
+        if (rows, depth) == (padded_rows, padded_depth):
+            return x.tensor[row, column].astype(layout.lhs_dtype)
+        inside = tirx.all(row < rows, column < depth)
+        return tirx.if_then_else(inside, value, tirx.const(0, layout.lhs_dtype))
+
+    copied = te.compute((padded_rows, padded_depth), copy, name="lhs")
+    return Stage(copied, min(x.low, 0), max(x.high, 0))
+
+
+def emit_linear(
+    context: KernelContext, x: Stage, weight_name: str, bias: Stage, layer: str
+) -> Stage:
+    """Emit ``x weight^T + bias``.
+
+    Parameters
+    ----------
+    context
+        The kernel being emitted.
+    x
+        [M, K] activations.
+    weight_name
+        Name of the [N, K] int8 weight parameter, which is packed at compile time.
+    bias
+        [N] int32.
+    layer
+        Canonical name of the layer.
+
+    Returns
+    -------
+    Stage
+        [M, N] int32.
+    """
+    layout = context.layout
+    weight = context.parameters[weight_name]
+    columns, depth = weight.shape
+    rows = x.shape[0]
+    lhs = operand(context, x, layer)
+    padded_rows, padded_depth = lhs.shape
+    packed = context.packed_weight(weight_name)
+    lanes, step = layout.lanes, layout.depth
+    k = te.reduce_axis((0, padded_depth), name="k")
+    products = te.compute(
+        (padded_rows, layout.padded_columns(columns)),
+        lambda m, n: te.sum(
+            lhs.tensor[m, k].astype("int32")
+            * packed[n // lanes, k // step, n % lanes, k % step].astype("int32"),
+            axis=k,
+        ),
+        name="accumulator",
+    )
+    accumulator = Stage(products, *product_bounds(weight, x.low, x.high))
+    return define("biased", (rows, columns), lambda m, n: accumulator[m, n] + bias[n])

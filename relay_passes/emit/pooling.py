@@ -1,0 +1,59 @@
+"""Emission of `integer.mean_pool`: the masked mean over the tokens of each sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from ..integer.attrs import MeanPoolAttrs
+from ..spec import pooling
+from .context import KernelContext
+from .stage import Stage, define
+
+
+def emit_mean_pool(
+    context: KernelContext, attrs: MeanPoolAttrs, x: Stage, mask: Stage
+) -> Stage:
+    """Emit the mean: sum of unmasked tokens, count, one division per sequence.
+
+    Parameters
+    ----------
+    context
+        The kernel being emitted.
+    attrs
+        Attributes of the operator.
+    x
+        [tokens, C].
+    mask
+        [batch, seq_len]; 0 marks padding.
+
+    Returns
+    -------
+    Stage
+        [batch, C] int32.
+    """
+    batch, seq_len, channels = context.batch, context.seq_len, x.shape[1]
+    s = te.reduce_axis((0, seq_len), name="s")
+    t = te.reduce_axis((0, seq_len), name="t")
+
+    def is_token(row: Any, token: Any) -> tirx.Expr:
+        return (mask.tensor(row, token) != 0).astype("int32")
+
+    total = te.compute(
+        (batch, channels),
+        lambda b, c: te.sum(x.tensor(b * seq_len + s, c).astype("int32") * is_token(b, s), axis=s),
+        name="token_sum",
+    )
+    sums = Stage(total, min(x.low, 0) * seq_len, max(x.high, 0) * seq_len)
+    counted = te.compute((batch,), lambda b: te.sum(is_token(b, t), axis=t), name="count")
+    count = Stage(counted, 0, seq_len)
+    reciprocal = define(
+        "reciprocal", (batch,), lambda b: pooling.reciprocal_of_count(count[b]), "int32"
+    )
+    return define(
+        "mean",
+        (batch, channels),
+        lambda b, c: pooling.mean_of_tokens(sums[b, c], reciprocal[b], attrs.fraction_bits),
+        "int32",
+    )

@@ -1,0 +1,77 @@
+"""One step of a kernel: a TE tensor and the interval of its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te
+
+from ..spec.values import Ranged, trace
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A TE tensor of integers, with proven bounds.
+
+    Attributes
+    ----------
+    tensor
+        The tensor; its dtype is how the values are stored.
+    low, high
+        Every entry lies in [low, high].
+    """
+
+    tensor: te.Tensor
+    low: int
+    high: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Static shape."""
+        return tuple(int(size) for size in self.tensor.shape)
+
+    def __getitem__(self, index: Any) -> Ranged:
+        """Read one entry as a value of the specification."""
+        index = index if isinstance(index, tuple) else (index,)
+        return Ranged(self.low, self.high, self.tensor(*index))
+
+
+def storage_dtype(value: Ranged) -> str:
+    """int32 where the interval fits, else int64."""
+    return value.dtype
+
+
+def define(
+    name: str,
+    shape: Sequence[int],
+    body: Callable[..., Ranged],
+    dtype: str | None = None,
+) -> Stage:
+    """Define a stage elementwise from a function of the specification.
+
+    Parameters
+    ----------
+    name
+        Block name; schedules find it by this name.
+    shape
+        Static shape.
+    body
+        Takes the index variables, returns a value of the specification.
+    dtype
+        Storage type; int32 or int64, by the proven interval, where not given.
+
+    Returns
+    -------
+    Stage
+    """
+    bounds: list[Ranged] = []
+
+    def compute(*index: Any) -> Any:
+        value = trace(body, *index)
+        bounds.append(value)
+        return value.expr.astype(dtype or value.dtype)
+
+    tensor = te.compute(tuple(shape), compute, name=name)
+    return Stage(tensor, bounds[0].low, bounds[0].high)

@@ -1,0 +1,141 @@
+"""Emit every fused function as a kernel of plain loops, and store weights as kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import relax
+
+from ..emit.group import GroupEmitter, static_shape, storage_shape
+from ..emit.layout import KernelLayout
+from ..errors import CompilerError
+from .program import IntegerProgram, num_inputs, relax_functions
+
+
+class EmitKernels:
+    """Lower ``Primitive`` functions over ``integer.*`` operators to TIR.
+
+    Expects the output of `FuseEpilogues`. Afterwards every Relax function consists of ``call_tir`` on
+    integer PrimFuncs marked with ``ibert.kernel``; values of shape [batch, sequence, channels] are passed
+    on as [batch * sequence, channels] and reshaped only where they leave the function. Weights of linear
+    layers are packed, in the types of the functions and in the parameters. Each expression comes from the
+    integer specification, traced with the intervals that the range analysis proved.
+
+    Parameters
+    ----------
+    layout
+        Operand layout of the target.
+    bounds
+        Proven interval of every value, by canonical name.
+    """
+
+    name = "emit_kernels"
+
+    def __init__(self, layout: KernelLayout, bounds: Mapping[str, tuple[int, int]]) -> None:
+        self.layout = layout
+        self.bounds = bounds
+
+    def __call__(self, program: IntegerProgram) -> IntegerProgram:
+        """Apply the pass."""
+        emission = _Emission(self, program)
+        for name, function in relax_functions(program.module).items():
+            emission.lower(name, function)
+        parameters = {
+            name: self.layout.pack(array) if name in emission.packed else array
+            for name, array in program.parameters.items()
+        }
+        return IntegerProgram(emission.builder.get(), parameters)
+
+
+class _Emission:
+    def __init__(self, emit: EmitKernels, program: IntegerProgram) -> None:
+        self.emit = emit
+        self.program = program
+        self.builder = relax.BlockBuilder()
+        self.packed = _packed_names(program)
+
+    def lower(self, name: str, function: relax.Function) -> None:
+        batch, seq_len = (int(size) for size in function.attrs["ibert.shape"])
+        emitter = GroupEmitter(
+            self.emit.layout, self.program.parameters, self.emit.bounds, batch, seq_len
+        )
+        inputs = num_inputs(function)
+        new: dict[Any, Any] = {}
+        for index, var in enumerate(function.params):
+            new[var] = var if index < inputs else self._stored(var)
+        builder = self.builder
+        logical: dict[Any, relax.TensorType] = {}
+        with builder.function(
+            name, [new[var] for var in function.params], attrs=dict(function.attrs.items())
+        ):
+            with builder.dataflow():
+                for block in function.body.blocks:
+                    for binding in block.bindings:
+                        new[binding.var] = self._binding(binding, new, emitter)
+                        logical[binding.var] = binding.var.ty
+                body = function.body.body
+                if body in new and isinstance(new[body], relax.Tuple):
+                    fields = list(new[body].fields)
+                    types = list(body.ty.fields)
+                else:
+                    fields, types = [new[body]], [body.ty]
+                results = [
+                    builder.emit_output(self._leave(value, kind))
+                    for value, kind in zip(fields, types, strict=True)
+                ]
+            builder.emit_func_output(results[0] if len(results) == 1 else results)
+
+    def _stored(self, var: relax.Var) -> relax.Var:
+        if var.name in self.packed:
+            weight = self.program.parameters[var.name]
+            shape = self.emit.layout.packed_shape(*weight.shape)
+            return relax.Var(var.name, relax.TensorType(shape, "int8"))
+        return relax.Var(var.name, var.ty)
+
+    def _leave(self, value: relax.Expr, kind: relax.TensorType) -> relax.Expr:
+        shape = static_shape(kind)
+        if storage_shape(shape) == shape:
+            return value
+        return relax.op.reshape(value, shape)
+
+    def _binding(
+        self, binding: relax.VarBinding, new: Mapping[Any, Any], emitter: GroupEmitter
+    ) -> relax.Expr:
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem):
+            return self.builder.emit(relax.TupleGetItem(new[value.tuple_value], value.index))
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([new[field] for field in value.fields])
+        if isinstance(value, relax.Var):
+            return new[value]
+        kernel = self.program.module[value.op]
+        try:
+            emitted = emitter.emit(kernel)
+        except CompilerError as error:
+            raise error.at(str(kernel.attrs["ibert.layer"])) from None
+        kinds = list(binding.var.ty.fields) if isinstance(
+            binding.var.ty, relax.TupleType
+        ) else [binding.var.ty]
+        results = [
+            relax.TensorType(storage_shape(static_shape(kind)), str(kind.dtype)) for kind in kinds
+        ]
+        func = self.builder.add_func(emitted.func, value.op.name_hint)
+        call = relax.call_tir(
+            func,
+            [new[arg] for arg in value.args],
+            results[0] if len(results) == 1 else results,
+        )
+        return self.builder.emit(call)
+
+
+def _packed_names(program: IntegerProgram) -> set[str]:
+    """Parameters that some linear layer reads as its weight."""
+    from ..emit.group import packed_operands
+
+    return {
+        var.name
+        for function in program.module.functions.values()
+        if isinstance(function, relax.Function)
+        for var in packed_operands(function)
+    }

@@ -1,0 +1,230 @@
+"""Group each kernel with the elementwise operations around it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import tvm
+from tvm import relax
+
+from ..integer.ops import operator_name
+from .program import IntegerProgram, bindings, relax_functions, substitute, variables
+
+ELEMENTWISE = frozenset(
+    f"integer.{name}" for name in ("requantise", "gelu", "relu", "tanh", "add", "embedding")
+)
+ANCHORS = frozenset(
+    f"integer.{name}"
+    for name in ("linear", "attention", "layer_norm", "mean_pool", "select_token", "position_ids")
+)
+
+
+@dataclass
+class _Group:
+    """Bindings that become one kernel; `anchor` is the position at which the kernel runs."""
+
+    anchor: int
+    members: list[int] = field(default_factory=list)
+
+
+class FuseEpilogues:
+    """Fuse requantisation, activation and residual addition into the kernel that produces their input.
+
+    Expects a module of shape-specialised functions over ``integer.*`` operators. Afterwards each function
+    calls only private functions with the attribute ``Primitive``; the body of each is one kernel: an
+    anchor (``integer.linear``, ``integer.attention``, a row operation, or an elementwise operation that
+    nothing produces) followed by the elementwise operations that join it. Values are unchanged.
+
+    An operation joins the kernel of its operand when its other operands exist before that kernel runs. Of
+    the two operands of a residual addition, the one computed last brings the kernel; the other one's
+    requantisation, if nothing else uses it, moves into the addition::
+
+        a = linear(x, w, b)          fused(x, w, b, h, m1, m2):
+        r = requantise(a, m1)    →     a = linear(x, w, b);  r = requantise(a, m1)
+        s = requantise(h, m2)          s = requantise(h, m2); return add(r, s)
+        y = add(r, s)
+    """
+
+    name = "fuse_epilogues"
+
+    def __call__(self, program: IntegerProgram) -> IntegerProgram:
+        """Apply the pass."""
+        builder = relax.BlockBuilder()
+        for name, function in relax_functions(program.module).items():
+            _FunctionFuser(builder, name, function).run()
+        return program.with_module(builder.get())
+
+
+class _FunctionFuser:
+    def __init__(self, builder: relax.BlockBuilder, name: str, function: relax.Function) -> None:
+        self.builder = builder
+        self.name = name
+        self.function = function
+        self.bindings = bindings(function)
+        self.position = {binding.var: index for index, binding in enumerate(self.bindings)}
+        self.ops = [operator_name(binding.value) for binding in self.bindings]
+        self.users: dict[relax.Var, list[int]] = defaultdict(list)
+        for index, binding in enumerate(self.bindings):
+            for operand in variables(binding.value):
+                self.users[operand].append(index)
+        self.escaping = set(variables(function.body.body))
+
+    # -- grouping -------------------------------------------------------------------------------
+
+    def _private(self, index: int) -> bool:
+        """Tell whether exactly one binding uses the value of binding `index`."""
+        var = self.bindings[index].var
+        return len(self.users[var]) == 1 and var not in self.escaping
+
+    def _root(self, var: relax.Var) -> int:
+        """Position of the operation that the elementwise chain ending in `var` starts from."""
+        index = self.position.get(var, -1)
+        while index >= 0 and self.ops[index] in ELEMENTWISE:
+            operands = [
+                self.position[operand]
+                for operand in variables(self.bindings[index].value)
+                if operand in self.position
+            ]
+            if not operands:
+                break
+            index = max(operands)
+        return index
+
+    def _absorbed(self) -> dict[int, int]:
+        """Elementwise bindings that move into the addition they feed: binding → addition."""
+        owner: dict[int, int] = {}
+        for index, op in enumerate(self.ops):
+            if op != "integer.add":
+                continue
+            left, right = variables(self.bindings[index].value)
+            minor = left if self._root(left) < self._root(right) else right
+            candidates = [minor]
+            if all(
+                self.ops[self.position[side]] == "integer.embedding"
+                for side in (left, right)
+                if side in self.position
+            ):
+                candidates = [left, right]
+            for var in candidates:
+                at = self.position.get(var)
+                if at is not None and self._private(at) and self.ops[at] in (
+                    "integer.requantise",
+                    "integer.embedding",
+                ):
+                    owner[at] = index
+        return owner
+
+    def _groups(self) -> list[_Group]:
+        owner = self._absorbed()
+        groups: list[_Group] = []
+        group_of: dict[int, _Group] = {}
+        absorbed_of: dict[int, list[int]] = defaultdict(list)
+        for index, addition in owner.items():
+            absorbed_of[addition].append(index)
+
+        def outside(index: int, group: _Group) -> list[int]:
+            """Positions of operands of `index` (and of what it absorbs) that `group` lacks."""
+            positions = []
+            for member in (index, *absorbed_of[index]):
+                for operand in variables(self.bindings[member].value):
+                    at = self.position.get(operand)
+                    if at is not None and at not in absorbed_of[index]:
+                        if at not in group.members:
+                            positions.append(at)
+            return positions
+
+        for index, op in enumerate(self.ops):
+            if index in owner or op == "":
+                continue
+            group = None
+            if op in ELEMENTWISE:
+                producers = [
+                    self.position[operand]
+                    for operand in variables(self.bindings[index].value)
+                    if operand in self.position and self.position[operand] not in absorbed_of[index]
+                ]
+                for producer in sorted(producers, reverse=True):
+                    candidate = group_of[producer]
+                    joins = self.ops[candidate.anchor] != "integer.select_token"
+                    if joins and all(at < candidate.anchor for at in outside(index, candidate)):
+                        group = candidate
+                        break
+            if group is None:
+                group = _Group(anchor=index)
+                groups.append(group)
+            for member in (*absorbed_of[index], index):
+                group.members.append(member)
+                group_of[member] = group
+        return sorted(groups, key=lambda group: group.anchor)
+
+    # -- rewriting ------------------------------------------------------------------------------
+
+    def _emit_kernel(self, group: _Group) -> tuple[tvm.ir.GlobalVar, list[relax.Var], list[relax.Var]]:
+        """Build the private function of a group; return it, its arguments and its results."""
+        members = sorted(group.members)
+        inside = {self.bindings[index].var for index in members}
+        arguments: list[relax.Var] = []
+        for index in members:
+            for operand in variables(self.bindings[index].value):
+                if operand not in inside and operand not in arguments:
+                    arguments.append(operand)
+        results = [
+            self.bindings[index].var
+            for index in members
+            if self.bindings[index].var in self.escaping
+            or any(user not in members for user in self.users[self.bindings[index].var])
+        ]
+        anchor = self.bindings[group.anchor].value
+        renamed: dict[relax.Var, relax.Var] = {
+            var: relax.Var(self._value_name(var), var.ty) for var in arguments
+        }
+        name = str(anchor.attrs["name"]).replace(".", "_")
+        attrs = {
+            "Primitive": True,
+            "ibert.kernel": str(anchor.op.name).removeprefix("integer."),
+            "ibert.layer": str(anchor.attrs["name"]),
+        }
+        with self.builder.function(
+            f"{self.name}_{name}", [renamed[var] for var in arguments], attrs=attrs, private=True
+        ):
+            with self.builder.dataflow():
+                for index in members:
+                    call = self.bindings[index].value
+                    moved = relax.Call(
+                        call.op, [renamed.get(arg, arg) for arg in call.args], call.attrs
+                    )
+                    emitted = self.builder.emit
+                    if self.bindings[index].var in results:
+                        emitted = self.builder.emit_output
+                    renamed[self.bindings[index].var] = emitted(moved)
+                outputs = [renamed[var] for var in results]
+            self.builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
+        kernel = self.builder.get().get_global_var(f"{self.name}_{name}")
+        return kernel, arguments, results
+
+    def _value_name(self, var: relax.Var) -> str:
+        """Canonical name of a value: the operator's ``name``, or the parameter's own name."""
+        index = self.position.get(var)
+        return str(var.name) if index is None else str(self.bindings[index].value.attrs["name"])
+
+    def run(self) -> None:
+        """Add the fused function, and the kernels it calls, to the builder's module."""
+        kernels = [(self._emit_kernel(group)) for group in self._groups()]
+        new: dict[relax.Var, relax.Expr] = {var: var for var in self.function.params}
+        builder = self.builder
+        with builder.function(self.name, list(self.function.params), attrs=dict(self.function.attrs.items())):
+            with builder.dataflow():
+                for kernel, arguments, results in kernels:
+                    value = builder.emit(relax.Call(kernel, [new[var] for var in arguments]))
+                    if len(results) == 1:
+                        new[results[0]] = value
+                    else:
+                        for index, var in enumerate(results):
+                            new[var] = builder.emit(relax.TupleGetItem(value, index))
+                body = self.function.body.body
+                for binding in self.bindings:  # a tuple bound to a variable, an alias
+                    if operator_name(binding.value) == "":
+                        new[binding.var] = substitute(binding.value, new)
+                output = builder.emit_output(substitute(body, new))
+            builder.emit_func_output(output)

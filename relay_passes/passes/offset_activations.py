@@ -1,0 +1,174 @@
+"""Give every matrix operand the signedness that the target's dot-product instruction takes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..emit.layout import KernelLayout
+from ..errors import RangeError
+from ..integer import build
+from ..integer.ops import operator_name
+from .program import IntegerProgram, bindings, substitute, variables
+
+OFFSET = 128
+_ONE = "ibert.one"
+_PRODUCERS = frozenset({"integer.requantise", "integer.attention"})
+
+
+class OffsetActivations:
+    """Store 8-bit operands of linear layers with an offset of 128 where the instruction wants it.
+
+    x86's ``vpdpbusd`` multiplies unsigned by signed bytes, ARM's ``sdot`` signed by signed. An int8 value
+    that only linear layers read is therefore stored as ``value + 128`` in uint8 (or a uint8 one as
+    ``value - 128`` in int8), and each reading layer's bias takes ``-128 * sum_k weight[n, k]`` (or plus):
+    exact, and free at run time. A value with other readers keeps its form and gets an offset copy.
+
+    Expects ``main`` over ``integer.*`` operators. Afterwards the first operand of every
+    ``integer.linear`` has the layout's ``lhs_dtype``, unless that is int16 (then nothing is changed: the
+    kernel widens). The clamp bounds and the zero point of the producing operator move with the offset, so
+    every range stays as wide as it was::
+
+        r = requantise(a, zero_point=0, low=-127, high=127, int8)     linear(r, w, b)
+        → r = requantise(a, zero_point=128, low=1, high=255, uint8)   linear(r, w, b - 128 sum(w))
+
+    Parameters
+    ----------
+    layout
+        The target's operand layout.
+    """
+
+    name = "offset_activations"
+
+    def __init__(self, layout: KernelLayout) -> None:
+        self.layout = layout
+
+    def __call__(self, program: IntegerProgram) -> IntegerProgram:
+        """Apply the pass."""
+        if self.layout.lhs_dtype not in ("int8", "uint8"):
+            return program
+        return _Offsetter(program, self.layout.lhs_dtype).run()
+
+
+class _Offsetter:
+    """Rebuilds ``main`` binding by binding."""
+
+    def __init__(self, program: IntegerProgram, wanted: str) -> None:
+        self.program = program
+        self.wanted = wanted
+        self.delta = OFFSET if wanted == "uint8" else -OFFSET
+        self.parameters = dict(program.parameters)
+        self.main = program.module["main"]
+        self.builder = relax.BlockBuilder()
+        self.new: dict[relax.Var, relax.Expr] = {}
+        self.copies: dict[relax.Var, relax.Var] = {}
+        self.one = relax.Var(_ONE, relax.TensorType([1], "int32"))
+        self.readers: dict[relax.Var, list[relax.Call]] = defaultdict(list)
+        self.escaping = set(variables(self.main.body.body))
+        for binding in bindings(self.main):
+            if operator_name(binding.value):
+                for arg in binding.value.args:
+                    self.readers[arg].append(binding.value)
+            else:
+                self.escaping.update(variables(binding.value))
+
+    def run(self) -> IntegerProgram:
+        """Return the rewritten program."""
+        params = list(self.main.params)
+        self.new = {var: var for var in params}
+        shifted = {
+            binding.var for binding in bindings(self.main) if self._moves(binding.var, binding.value)
+        }
+        builder = self.builder
+        with builder.function("main", params, attrs=dict(self.main.attrs.items())):
+            with builder.dataflow():
+                for binding in bindings(self.main):
+                    call = binding.value
+                    if binding.var in shifted:
+                        value = self._shifted(call)
+                    elif operator_name(call) == "integer.linear":
+                        value = self._linear(call, call.args[0] in shifted)
+                    else:
+                        value = substitute(call, self.new)
+                    self.new[binding.var] = builder.emit(value)
+                results = [self.new[var] for var in variables(self.main.body.body)]
+                results = [builder.emit_output(value) for value in results]
+            many = isinstance(self.main.body.body, relax.Tuple)
+            builder.emit_func_output(results if many else results[0])
+        function = builder.get()["main"]
+        if self.copies:
+            function = _with_parameter(function, self.one)
+            self.parameters[_ONE] = np.ones(1, np.int32)
+        module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
+        return IntegerProgram(module, self.parameters)
+
+    def _moves(self, var: relax.Var, call: relax.Expr) -> bool:
+        """Tell whether a value can be stored with the offset by the operator that makes it."""
+        if operator_name(call) not in _PRODUCERS or var in self.escaping:
+            return False
+        dtype = str(var.ty.dtype)
+        return (
+            dtype in ("int8", "uint8")
+            and dtype != self.wanted
+            and bool(self.readers[var])
+            and all(operator_name(reader) == "integer.linear" for reader in self.readers[var])
+        )
+
+    def _shifted(self, call: relax.Call) -> relax.Call:
+        attrs = dict(call.attrs.items())
+        for name in ("zero_point", "low", "high"):
+            attrs[name] = int(attrs[name]) + self.delta
+        attrs["dtype"] = self.wanted
+        args = [self.new.get(arg, arg) for arg in call.args]
+        return relax.Call(call.op, args, tvm.ir.make_node("ir.DictAttrs", **attrs))
+
+    def _linear(self, call: relax.Call, shifted: bool) -> relax.Call:
+        x, weight, bias = call.args
+        if str(x.ty.dtype) == self.wanted:
+            return substitute(call, self.new)
+        sums = self.parameters[weight.name].astype(np.int64).sum(axis=1)
+        compensated = self.parameters[bias.name].astype(np.int64) - self.delta * sums
+        self.parameters[bias.name] = _narrow(compensated, str(call.attrs["name"]))
+        operand = self.new[x] if shifted else self._copy(x)
+        return relax.Call(call.op, [operand, weight, bias], call.attrs)
+
+    def _copy(self, x: relax.Var) -> relax.Var:
+        if x not in self.copies:
+            low, high = (0, 255) if self.wanted == "uint8" else (-128, 127)
+            self.copies[x] = self.builder.emit(
+                build.requantise(
+                    self.new[x],
+                    self.one,
+                    name=f"{self.readers[x][0].attrs['name']}.operand",
+                    shift=0,
+                    zero_point=self.delta,
+                    low=low,
+                    high=high,
+                    dtype=self.wanted,
+                )
+            )
+        return self.copies[x]
+
+
+def _narrow(bias: np.ndarray, layer: str) -> np.ndarray:
+    if np.abs(bias).max(initial=0) >= 2**31:
+        raise RangeError(
+            what="the compensated bias does not fit int32",
+            where=layer,
+            why=f"it reaches {int(np.abs(bias).max())} with the operand's offset of {OFFSET}",
+            todo="use a coarser scale for this layer's input",
+        )
+    return bias.astype(np.int32)
+
+
+def _with_parameter(function: relax.Function, var: relax.Var) -> relax.Function:
+    return relax.Function(
+        [*function.params, var],
+        function.body,
+        function.ret_ty,
+        function.is_pure,
+        function.attrs,
+    )

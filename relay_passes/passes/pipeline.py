@@ -1,0 +1,97 @@
+"""The order of the passes between the integer program and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import tvm
+
+from ..emit.layout import KernelLayout
+from ..integer.ranges import analyse_ranges
+from .check_integer_only import CheckIntegerOnly
+from .emit_kernels import EmitKernels
+from .fuse_epilogues import FuseEpilogues
+from .offset_activations import OffsetActivations
+from .program import IntegerProgram
+from .specialise_shapes import SpecialiseShapes
+
+Observer = Callable[[str, tvm.IRModule], None]
+
+
+class ProgramPass(Protocol):
+    """A pass over a program; `name` names its phase in dumps and messages."""
+
+    name: str
+
+    def __call__(self, program: IntegerProgram) -> IntegerProgram:
+        """Return the rewritten program."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What the pipeline leaves.
+
+    Attributes
+    ----------
+    program
+        Relax functions that call unscheduled integer kernels, and their parameters as kernels read them.
+    checked
+        What the integer-only check looked at: counts of parameters, functions, expressions, attributes.
+    """
+
+    program: IntegerProgram
+    checked: dict[str, int]
+
+
+def lower_to_kernels(
+    program: IntegerProgram,
+    layout: KernelLayout,
+    shapes: Sequence[tuple[int, int]],
+    observe: Observer | None = None,
+) -> Lowered:
+    """Lower an integer program to kernels for one target layout and several shapes.
+
+    Phases, in order: ``check_integer_only`` (nothing but integers comes in), ``offset_activations``,
+    range analysis (proves every width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
+    ``check_integer_only`` again (nothing but integers goes out).
+
+    Parameters
+    ----------
+    program
+        ``main`` over ``integer.*`` operators, symbolic in batch and sequence length.
+    layout
+        Operand layout of the target.
+    shapes
+        (batch, sequence length) pairs.
+    observe
+        Called as ``observe(phase, module)`` after every phase.
+
+    Returns
+    -------
+    Lowered
+
+    Raises
+    ------
+    CompilerError
+        From the pass that refuses; the message names the layer.
+    """
+    watch = observe or (lambda phase, module: None)
+    check = CheckIntegerOnly()
+    watch("integer", check(program).module)
+    program = OffsetActivations(layout)(program)
+    watch(OffsetActivations.name, program.module)
+    longest = max(seq_len for _, seq_len in shapes)
+    bounds = analyse_ranges(program.module, program.parameters, max_seq_len=longest)
+    passes: list[ProgramPass] = [
+        SpecialiseShapes(shapes),
+        FuseEpilogues(),
+        EmitKernels(layout, bounds.values),
+    ]
+    for step in passes:
+        program = step(program)
+        watch(step.name, program.module)
+    check(program)
+    return Lowered(program, dict(check.summary))

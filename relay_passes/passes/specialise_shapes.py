@@ -1,0 +1,45 @@
+"""Bind batch and sequence length: one function per shape that the library shall serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import relax
+
+from .program import IntegerProgram
+
+
+def function_name(batch: int, seq_len: int) -> str:
+    """Name of the function that serves one shape, e.g. ``main_b1_s128``."""
+    return f"main_b{batch}_s{seq_len}"
+
+
+class SpecialiseShapes:
+    """Replace ``main`` by one function per (batch, sequence length).
+
+    Expects ``main`` with the symbolic dimensions ``batch`` and ``seq_len``. Afterwards every shape in the
+    module is static; all functions take the same parameters, so that one copy of the weights serves all.
+
+    Parameters
+    ----------
+    shapes
+        (batch, sequence length) pairs.
+    """
+
+    name = "specialise_shapes"
+
+    def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
+        self.shapes = tuple(dict.fromkeys(shapes))
+
+    def __call__(self, program: IntegerProgram) -> IntegerProgram:
+        """Apply the pass."""
+        main = program.module["main"]
+        functions = {}
+        for batch, seq_len in self.shapes:
+            bound = main.bind_symbolic_vars({"batch": batch, "seq_len": seq_len})
+            name = function_name(batch, seq_len)
+            functions[tvm.ir.GlobalVar(name)] = bound.with_attr("global_symbol", name).with_attr(
+                "ibert.shape", [batch, seq_len]
+            )
+        return program.with_module(relax.transform.Normalize()(tvm.IRModule(functions)))

@@ -1,0 +1,82 @@
+"""Choosing the rule for every kernel of a module."""
+
+from __future__ import annotations
+
+import logging
+
+import tvm
+from tvm import tirx
+
+from targets import TargetDescription
+
+from .attention import AttentionRule
+from .errors import ScheduleError
+from .linear import LinearRule
+from .rows import ElementwiseRule, LayerNormRule, PoolingRule, SerialRule
+from .rule import Rejection, Rule, kernel_name
+
+log = logging.getLogger(__name__)
+
+# First match wins.
+CPU_RULES: tuple[Rule, ...] = (
+    LinearRule(),
+    AttentionRule(),
+    LayerNormRule(),
+    PoolingRule(),
+    SerialRule(),
+    ElementwiseRule(),
+)
+
+
+def schedule_kernel(
+    name: str,
+    func: tirx.PrimFunc,
+    target: TargetDescription,
+    rules: tuple[Rule, ...] = CPU_RULES,
+) -> tirx.PrimFunc:
+    """Schedule one kernel with the first rule that takes it.
+
+    Parameters
+    ----------
+    name
+        Name of the kernel, for messages.
+    func
+        Unscheduled kernel, marked with ``ibert.kernel``.
+    target
+        What to schedule for.
+    rules
+        Rules in order of preference.
+
+    Returns
+    -------
+    tirx.PrimFunc
+        Scheduled kernel.
+
+    Raises
+    ------
+    ScheduleError
+        If no rule applies; the message lists every rule's reason.
+    """
+    rejections = []
+    for rule in rules:
+        result = rule.apply(func, target)
+        if not isinstance(result, Rejection):
+            log.debug("kernel %s scheduled by rule %s", name, rule.name)
+            return result.mod["main"].with_attr("tirx.is_scheduled", True)
+        rejections.append(f"{result.rule}: {result.reason}")
+    raise ScheduleError(
+        what=f"no schedule for a kernel of kind {kernel_name(func)!r}",
+        where=f"kernel {name}, target {target.name}",
+        why="; ".join(rejections),
+        todo="report this model: a rule is missing",
+    )
+
+
+def schedule_module(module: tvm.IRModule, target: TargetDescription) -> tvm.IRModule:
+    """Schedule every kernel of a module; other functions stay as they are."""
+    functions = {}
+    for var, func in module.functions_items():
+        if isinstance(func, tirx.PrimFunc) and kernel_name(func):
+            func = schedule_kernel(var.name_hint, func, target)
+        functions[var] = func
+    return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)

@@ -1,0 +1,93 @@
+"""Attention: QK^T, masked i-softmax and PV of one head, a block of rows at a time.
+
+Strategy
+--------
+1. Heads of all batch rows run in parallel.
+2. Per head, K and V are packed for the dot-product instruction (emission lays the packed operands out),
+   Q is brought to the type that the instruction's broadcast operand has.
+3. Per block of rows: scores in a small buffer, row maximum, exponentials as bytes, row sum, PV, and the
+   division by the row sum in the requantisation. Nothing of size sequence x sequence exists.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+
+from targets import TargetDescription
+
+from .rule import (
+    Rejection,
+    block_names,
+    kernel_name,
+    output_blocks,
+    vectorise_innermost,
+)
+from .tensorised import tile_matrix_product
+
+# Blocks of emission's attention kernel, in program order; a mode has some of them.
+PER_HEAD = ("valid", "q_operand", "k_packed", "k_sum", "v_packed", "v_sum")
+PER_ROWS = (
+    "score_products",
+    "scores",
+    "row_max",
+    "exponential",
+    "row_sum",
+    "row_reciprocal",
+    "row_factor",
+    "probability",
+    "context",
+)
+ROWS = "attended_rows"
+ELEMENTWISE = ("valid", "q_operand", "scores", "exponential", "probability", ROWS)
+PRODUCTS = ("score_products", "context")
+
+
+class AttentionRule:
+    """Schedule kernels of kind ``attention``."""
+
+    name = "attention"
+
+    def apply(
+        self, func: tirx.PrimFunc, target: TargetDescription
+    ) -> s_tir.Schedule | Rejection:
+        """See the module's strategy."""
+        if kernel_name(func) != "attention":
+            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'attention'")
+        sch = s_tir.Schedule(func)
+        head_dim = int(func.attrs["ibert.head_dim"])
+        seq_len = int(func.attrs["ibert.seq_len"])
+        outputs = [sch.get(block).name_hint for block in output_blocks(sch)]
+        named = {*PER_HEAD, *PER_ROWS, ROWS, *outputs}
+        for name in block_names(sch):
+            if name not in named:
+                sch.compute_inline(sch.get_sblock(name))
+        present = set(block_names(sch))
+
+        batch, head, rows, _columns = sch.get_loops(sch.get_sblock(ROWS))
+        heads = sch.fuse(batch, head)
+        sch.parallel(heads)
+        row_tiles, _row = sch.split(rows, [None, int(func.attrs["ibert.row_tile"])])
+        for names, loop in ((PER_ROWS, row_tiles), (PER_HEAD, heads)):
+            for name in reversed(names):
+                if name in present:
+                    sch.compute_at(sch.get_sblock(name), loop, preserve_unit_loops=True)
+        for name in outputs:
+            output = sch.get_sblock(name)
+            # channels → (head, channel of the head), to follow the tile of one head
+            sch.transform_block_layout(
+                output,
+                lambda token, channel: (
+                    token // seq_len,
+                    channel // head_dim,
+                    token % seq_len,
+                    channel % head_dim,
+                ),
+            )
+            sch.reverse_compute_at(output, row_tiles, preserve_unit_loops=True)
+            vectorise_innermost(sch, output, target.vector_lanes)
+        for name in ELEMENTWISE:
+            if name in present:
+                vectorise_innermost(sch, sch.get_sblock(name), target.vector_lanes)
+        for name in PRODUCTS:
+            tile_matrix_product(sch, sch.get_sblock(name), target.dot)
+        return sch

@@ -1,0 +1,122 @@
+"""Kernels that work row by row or element by element: LayerNorm, pooling, embedding, the rest.
+
+Strategy
+--------
+Rows run in parallel. Reductions over a row stay plain loops over contiguous integers, which the compiler
+vectorises (integer sums and maxima may be reordered); everything elementwise is vectorised explicitly
+along channels.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+
+from targets import TargetDescription
+
+from .rule import (
+    Rejection,
+    block_names,
+    inline_elementwise,
+    kernel_name,
+    output_blocks,
+    vectorise_innermost,
+)
+
+# Per-row scalars of emission's layer_norm kernel, in program order.
+ROW_STATISTICS = ("sum", "mean", "square_sum", "half_bits", "inverse")
+
+
+class LayerNormRule:
+    """Schedule kernels of kind ``layer_norm``: statistics and all results of a row while it is in cache."""
+
+    name = "layer_norm"
+
+    def apply(
+        self, func: tirx.PrimFunc, target: TargetDescription
+    ) -> s_tir.Schedule | Rejection:
+        """See the module's strategy."""
+        if kernel_name(func) != "layer_norm":
+            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'layer_norm'")
+        sch = s_tir.Schedule(func)
+        inline_elementwise(sch, keep={*ROW_STATISTICS, "normalised"})
+        outputs = output_blocks(sch)
+        names = [sch.get(block).name_hint for block in outputs]
+        first = sch.get_sblock(
+            "normalised" if "normalised" in block_names(sch) else names[0]
+        )
+        row = sch.get_loops(first)[0]
+        sch.parallel(row)
+        for name, output in zip(names, outputs, strict=True):
+            if name != sch.get(first).name_hint:
+                sch.reverse_compute_at(output, row, preserve_unit_loops=True)
+        for name in reversed(block_names(sch)):
+            if name in ROW_STATISTICS:
+                sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)
+        for block in {name: sch.get_sblock(name) for name in (sch.get(first).name_hint, *names)}.values():
+            vectorise_innermost(sch, block, target.vector_lanes)
+        return sch
+
+
+class PoolingRule:
+    """Schedule kernels of kind ``mean_pool``: a sum over tokens, vectorised along channels."""
+
+    name = "mean_pool"
+
+    def apply(
+        self, func: tirx.PrimFunc, target: TargetDescription
+    ) -> s_tir.Schedule | Rejection:
+        """See the module's strategy."""
+        if kernel_name(func) != "mean_pool":
+            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'mean_pool'")
+        sch = s_tir.Schedule(func)
+        inline_elementwise(sch, keep={"token_sum", "count", "reciprocal"})
+        total = sch.get_sblock("token_sum")
+        batch, channel, token = sch.get_loops(total)
+        sch.reorder(batch, token, channel)
+        vectorise_innermost(sch, total, target.vector_lanes)
+        zero = sch.decompose_reduction(total, token)
+        vectorise_innermost(sch, zero, target.vector_lanes)
+        for output in output_blocks(sch):
+            vectorise_innermost(sch, output, target.vector_lanes)
+        return sch
+
+
+class ElementwiseRule:
+    """Schedule whatever has no reduction: rows in parallel, channels vectorised."""
+
+    name = "elementwise"
+
+    def apply(
+        self, func: tirx.PrimFunc, target: TargetDescription
+    ) -> s_tir.Schedule | Rejection:
+        """See the module's strategy."""
+        sch = s_tir.Schedule(func)
+        for name in block_names(sch):
+            if sch.get_sblock(name) is None or _is_reduction(sch, name):
+                return Rejection(self.name, f"block {name!r} is a reduction")
+        inline_elementwise(sch, keep=set())
+        for output in output_blocks(sch):
+            loops = sch.get_loops(output)
+            if len(loops) > 1:
+                sch.parallel(loops[0])
+            vectorise_innermost(sch, output, target.vector_lanes)
+        return sch
+
+
+class SerialRule:
+    """Leave a kernel as emission wrote it: for the tiny ones, such as position ids."""
+
+    name = "serial"
+
+    def apply(
+        self, func: tirx.PrimFunc, target: TargetDescription
+    ) -> s_tir.Schedule | Rejection:
+        """Accept kernels of kind ``position_ids`` only: others deserve a rule of their own."""
+        if kernel_name(func) != "position_ids":
+            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'position_ids'")
+        return s_tir.Schedule(func)
+
+
+def _is_reduction(sch: s_tir.Schedule, name: str) -> bool:
+    block = sch.get(sch.get_sblock(name))
+    return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)

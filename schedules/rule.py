@@ -1,0 +1,81 @@
+"""What a schedule rule is, and the steps that several rules share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm import s_tir, tirx
+
+from targets import TargetDescription
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A rule does not apply, and why."""
+
+    rule: str
+    reason: str
+
+
+class Rule(Protocol):
+    """One schedule rule: the strategy for one kernel."""
+
+    name: str
+
+    def apply(
+        self, func: tirx.PrimFunc, target: TargetDescription
+    ) -> s_tir.Schedule | Rejection:
+        """Schedule `func` for `target`, or say why not."""
+        ...
+
+
+def kernel_name(func: tirx.PrimFunc) -> str:
+    """Kind of kernel that emission marked the function with (``linear``, ``attention`` ...)."""
+    return str(func.attrs["ibert.kernel"]) if "ibert.kernel" in func.attrs else ""
+
+
+def block_names(sch: s_tir.Schedule, func_name: str = "main") -> list[str]:
+    """Names of all blocks below the root, in program order."""
+    root = sch.get_sblock("root", func_name=func_name)
+    return [sch.get(block).name_hint for block in sch.get_child_blocks(root)]
+
+
+def extent(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> int:
+    """Constant extent of a loop."""
+    return int(sch.get(loop).extent)
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """Largest divisor of `number` that does not exceed `limit`."""
+    return next(divisor for divisor in range(min(number, limit), 0, -1) if number % divisor == 0)
+
+
+def vectorise_innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, lanes: int) -> None:
+    """Vectorise the last loop around `block` by `lanes`, or whole where it is short and even.
+
+    A loop whose extent no vector of at least four lanes divides stays scalar: a predicated vector loop
+    costs more than it gains, and such shapes are small.
+    """
+    loop = sch.get_loops(block)[-1]
+    length = extent(sch, loop)
+    width = largest_divisor(length, lanes)
+    if width < 4:
+        return
+    if width < length:
+        _, loop = sch.split(loop, [None, width])
+    sch.vectorize(loop)
+
+
+def output_blocks(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
+    """Blocks that write an output buffer, in program order."""
+    root = sch.get_sblock("root")
+    return list(sch.get_output_blocks(root))
+
+
+def inline_elementwise(sch: s_tir.Schedule, keep: set[str]) -> None:
+    """Inline every intermediate block that is not in `keep` and writes no output."""
+    outputs = {sch.get(block).name_hint for block in output_blocks(sch)}
+    for name in block_names(sch):
+        if name not in keep and name not in outputs:
+            sch.compute_inline(sch.get_sblock(name))

@@ -1,0 +1,226 @@
+"""A small integer program, built by hand: every operator of the dialect once, random constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from relay_passes.integer import build
+from relay_passes.passes import IntegerProgram
+from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
+from relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from relay_passes.spec.layer_norm import LayerNormConstants
+
+VOCABULARY, POSITIONS = 50, 64
+
+
+class ProgramBuilder:
+    """Builds ``main`` binding by binding, with parameters of random integers.
+
+    Parameters
+    ----------
+    seed
+        Of the random integers.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.parameters: dict[str, np.ndarray] = {}
+        self.vars: list[relax.Var] = []
+        self.builder = relax.BlockBuilder()
+
+    def parameter(self, name: str, array: np.ndarray) -> relax.Var:
+        """Add a parameter with its value."""
+        var = relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
+        self.parameters[name] = array
+        self.vars.append(var)
+        return var
+
+    def integers(self, name: str, low: int, high: int, shape: tuple[int, ...], dtype: str):
+        """Add a parameter of random integers in [low, high]."""
+        return self.parameter(name, self.random.integers(low, high + 1, shape).astype(dtype))
+
+    def emit(self, call: relax.Call) -> relax.Var:
+        """Bind a call."""
+        return self.builder.emit(call)
+
+    def linear(self, name: str, x: relax.Var, channels: int) -> relax.Var:
+        """Bind a linear layer with random weights."""
+        depth = int(x.ty.shape.values[-1])
+        weight = self.integers(f"{name}.weight", -127, 127, (channels, depth), "int8")
+        bias = self.integers(f"{name}.bias", -4000, 4000, (channels,), "int32")
+        return self.emit(build.linear(x, weight, bias, name=name))
+
+    def requantise(
+        self,
+        name: str,
+        x: relax.Var,
+        gain: float,
+        low: int = -127,
+        high: int = 127,
+        dtype: str = "int8",
+        zero_point: int = 0,
+        channels: int = 1,
+    ) -> relax.Var:
+        """Bind a requantisation by about `gain`."""
+        shift = 30
+        middle = max(1, int(gain * 2**shift))
+        multiplier = self.integers(
+            f"{name}.multiplier", max(1, middle // 2), middle, (channels,), "int32"
+        )
+        return self.emit(
+            build.requantise(
+                x,
+                multiplier,
+                name=name,
+                shift=shift,
+                low=low,
+                high=high,
+                dtype=dtype,
+                zero_point=zero_point,
+            )
+        )
+
+    def layer_norm(self, name: str, x: relax.Var) -> relax.Var:
+        """Bind a layer norm to int16; some gains are negative, one is zero."""
+        channels = int(x.ty.shape.values[-1])
+        gain = self.random.integers(-(2**14), 2**14, channels).astype("int32")
+        gain[0] = 0
+        return self.emit(
+            build.layer_norm(
+                x,
+                self.parameter(f"{name}.gain", gain),
+                self.integers(f"{name}.offset", -(2**24), 2**24, (channels,), "int32"),
+                LayerNormConstants(2**20 - 1, 5, 40, 16),
+                name=name,
+                shift=14,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+
+
+def encoder_program(
+    hidden: int = 32,
+    heads: int = 4,
+    feed_forward: int = 48,
+    preset: str = "accurate",
+    activation: str = "gelu",
+    roberta: bool = False,
+    seed: int = 0,
+) -> IntegerProgram:
+    """One encoder layer with embeddings, mean pooling and a tanh pooler, as an integer program.
+
+    Parameters
+    ----------
+    hidden, heads, feed_forward
+        Sizes; any, also such that no vector width divides.
+    preset
+        Forms of GELU and softmax.
+    activation
+        ``gelu`` or ``relu``.
+    roberta
+        Position ids that count tokens.
+    seed
+        Of the constants.
+
+    Returns
+    -------
+    IntegerProgram
+        Outputs: the last hidden state, the masked mean, the pooler.
+    """
+    p = ProgramBuilder(seed)
+    batch, seq_len = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
+    ids = relax.Var("input_ids", relax.TensorType([batch, seq_len], "int32"))
+    mask = relax.Var("attention_mask", relax.TensorType([batch, seq_len], "int32"))
+    with p.builder.function("main", [ids, mask], attrs={"num_input": 2}):
+        with p.builder.dataflow():
+            outputs = _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta)
+            results = [p.builder.emit_output(value) for value in outputs]
+        p.builder.emit_func_output(results)
+    built = p.builder.get()["main"]
+    function = relax.Function(
+        [ids, mask, *p.vars], built.body, built.ret_ty, built.is_pure, built.attrs
+    )
+    module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
+    return IntegerProgram(module, p.parameters)
+
+
+def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta):
+    kind = "roberta" if roberta else "absolute"
+    positions = p.emit(
+        build.position_ids(ids, name="positions", kind=kind, offset=0, padding_index=1)
+    )
+    summed = None
+    for name, index, rows in (("word", ids, VOCABULARY), ("position", positions, POSITIONS + 2)):
+        table = p.integers(f"{name}.table", -127, 127, (rows, hidden), "int8")
+        factor = p.integers(f"{name}.multiplier", 2**20, 2**24, (rows,), "int32")
+        value = p.emit(build.embedding(index, table, factor, name=name, shift=16))
+        summed = value if summed is None else p.emit(build.add(summed, value, name="embedded"))
+    hidden_state = p.layer_norm("embedding_norm", summed)
+    operand = p.requantise("operand", hidden_state, 1 / 200, channels=hidden)
+    spread = 127 / (127 * 30 * hidden**0.5)
+    q, k, v = (
+        p.requantise(f"{name}_8", p.linear(name, operand, hidden), spread, channels=hidden)
+        for name in "qkv"
+    )
+    deferred = preset == "accurate"
+    exponential = (
+        BinaryExponential.from_scale(1e-3, 8) if deferred else PolynomialExponential.from_scale(1e-3)
+    )
+    context = p.emit(
+        build.attention(
+            q,
+            k,
+            v,
+            mask,
+            p.integers("context.multiplier", 2**13, 2**14, (hidden,), "int32"),
+            name="attention",
+            num_heads=heads,
+            softmax="deferred" if deferred else "normalised",
+            exponential=exponential,
+            shift=20,
+            low=-127,
+            high=127,
+        )
+    )
+    projected = p.requantise(
+        "projected_wide", p.linear("projected", context, hidden), 0.5, -(2**19), 2**19, "int32"
+    )
+    residual = p.requantise("residual", hidden_state, 0.9, -(2**19), 2**19, "int32")
+    hidden_state = p.layer_norm(
+        "attention_norm", p.emit(build.add(projected, residual, name="attention_sum"))
+    )
+    operand = p.requantise("feed_forward_in", hidden_state, 1 / 200, channels=hidden)
+    inner = p.linear("inner", operand, feed_forward)
+    if activation == "relu":
+        active = p.emit(build.relu(inner, name="relu"))
+        active = p.requantise("active", active, spread, 0, 255, "uint8", channels=feed_forward)
+    elif deferred:
+        wide = p.requantise("wide", inner, 0.1, -32767, 32767, "int32", channels=feed_forward)
+        active = p.emit(build.gelu(wide, AccurateGelu.from_scale(1e-3), name="gelu"))
+        active = p.requantise("active", active, 0.02, 0, 255, "uint8", 20, feed_forward)
+    else:
+        scales = p.random.uniform(1e-4, 1e-3, feed_forward)
+        constants = PaperGelu.from_scales(scales)
+        arrays = [
+            p.parameter(f"gelu.{name}", getattr(constants, name))
+            for name in ("q_b", "q_c", "q_1", "erf_shift")
+        ]
+        active = p.emit(build.gelu_paper(inner, *arrays, name="gelu"))
+        active = p.requantise("active", active, 1e-6, -127, 127, "int8", 0, feed_forward)
+    outer = p.requantise(
+        "outer_wide", p.linear("outer", active, hidden), 0.5, -(2**19), 2**19, "int32"
+    )
+    residual = p.requantise("residual_2", hidden_state, 0.9, -(2**19), 2**19, "int32")
+    last = p.layer_norm("output_norm", p.emit(build.add(outer, residual, name="output_sum")))
+    mean = p.emit(build.mean_pool(last, mask, name="mean", fraction_bits=8))
+    first = p.emit(build.select_token(last, name="first", index=0))
+    first = p.requantise("first_8", first, 1 / 200)
+    pooled = p.requantise("pooled_wide", p.linear("pooler", first, hidden), 0.2, -32767, 32767, "int32")
+    pooled = p.emit(
+        build.tanh(pooled, BinaryExponential.for_tanh(1e-3), name="tanh", fraction_bits=15)
+    )
+    return last, mean, pooled
