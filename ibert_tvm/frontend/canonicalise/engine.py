@@ -72,6 +72,10 @@ class Canonical:
         Attention operators in it.
     report : ImportReport
         What was done.
+    mask : str or None
+        The input that masks keys.
+    added_inputs : tuple of str
+        Inputs that the source does not have.
     """
 
     module: tvm.IRModule
@@ -80,6 +84,8 @@ class Canonical:
     outputs: tuple[tuple[str, int], ...]
     num_layers: int
     report: ImportReport
+    mask: str | None
+    added_inputs: tuple[str, ...]
 
 
 def layer_of(parameter: str) -> str:
@@ -198,6 +204,8 @@ class Canonicaliser:
             tuple((item.name, item.var.ty.ndim) for item in outputs),
             self.num_layers,
             self.report,
+            next(iter(self._masks), None),
+            tuple(name for name in self.input_vars if name not in self.input_names),
         )
 
     def _input_graph(self, bindings: Sequence[relax.Binding]) -> InputGraph:

@@ -1,0 +1,264 @@
+"""`load`: any supported source to a canonical model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
+from ibert_tvm.frontend.hf_folder import HfFolder, check_head
+from ibert_tvm.model_info import ModelInfo, OutputInfo
+
+if TYPE_CHECKING:
+    import torch
+
+    from ibert_tvm.frontend.canonicalise import Canonical
+    from ibert_tvm.frontend.model import CanonicalModel
+
+__all__ = ["load"]
+
+_KINDS = {
+    "none": "hidden_state",
+    "pooled": "pooled",
+    "sentence_embedding": "embedding",
+    "sequence_classification": "logits",
+    "token_classification": "token_logits",
+    "question_answering": "span_logits",
+}
+
+
+def load(
+    source: str | Path | torch.nn.Module,
+    head: str | None = None,
+    *,
+    inputs: Sequence[str] | None = None,
+    verify: bool = True,
+) -> CanonicalModel:
+    """Import a model and bring it to canonical form.
+
+    Parameters
+    ----------
+    source : path or torch.nn.Module
+        A local Hugging Face folder (also of sentence-transformers), a transformers model, or any
+        module that takes token tensors [batch, seq_len] int64. Nothing is ever downloaded.
+    head : str, optional
+        One of `ibert_tvm.model_info.HEADS`; by default what the folder's configuration or the
+        model's class says. A checkpoint of a bare or masked-language model has the head ``none``.
+        ``question_answering`` gives one output ``logits`` [batch, seq_len, 2]: start, end.
+    inputs : sequence of str, optional
+        Argument names of a module that is no transformers model, in canonical terms: the
+        module is called with these as keywords. Default ``input_ids`` and ``attention_mask``.
+    verify : bool
+        Compare the result with the source on a padded batch of another shape than the traced one.
+
+    Returns
+    -------
+    CanonicalModel
+        The canonical module, its weights and what is known about it.
+
+    Raises
+    ------
+    ModelSourceError
+        If the source is missing, damaged or of an unknown kind.
+    MissingExtraError
+        If torch or transformers is not installed.
+    UnsupportedModelError
+        If a part of the model has no canonical form.
+    """
+    if isinstance(source, (str, Path)):
+        folder = HfFolder.read(source)
+        chosen = check_head(head, folder.default_head)
+        _require("torch", "transformers")
+        return _load_folder(folder, chosen, verify)
+    _require("torch")
+    import torch
+
+    if not isinstance(source, torch.nn.Module):
+        raise ModelSourceError(
+            f"a {type(source).__name__} is not a model",
+            where="load",
+            why="a model is a folder (str or Path) or a torch.nn.Module",
+            todo="pass one of these",
+        )
+    if head is not None:
+        check_head(head, "none")
+    if hasattr(source, "config") and hasattr(source, "base_model"):
+        _require("transformers")
+        return _load_transformers(source, head, verify)
+    if head not in (None, "none"):
+        raise ModelSourceError(
+            f"the head {head} cannot be chosen for {type(source).__name__}",
+            where="head",
+            why="a plain module returns what it returns",
+            todo="leave head out; add the head to the module itself",
+        )
+    return _load_module(source, tuple(inputs or ("input_ids", "attention_mask")), verify)
+
+
+def _require(*packages: str) -> None:
+    from importlib.util import find_spec
+
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                f"importing a model needs {package}, which is not installed",
+                where="ibert_tvm.load",
+                why="torch and transformers are optional: a quantised model runs without them",
+                todo="pip install 'ibert-tvm[torch]'",
+            )
+
+
+def _load_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
+    from ibert_tvm.frontend import transformers_import as hf
+    from ibert_tvm.tokenization import tokenizer_files
+
+    model, missing = hf.load_folder(folder, head)
+    wrapper = hf.wrap(model, head, folder.pooling or "mean")
+    result = _finish_transformers(wrapper, model.config, missing, verify)
+    tokenizer = tokenizer_files(folder.model) or tokenizer_files(folder.path)
+    notes = folder.notes if head == "sentence_embedding" else ()
+    info = replace(
+        result.info,
+        source=str(folder.path),
+        source_sha256=folder.sha256(),
+        description=f"{folder.model_type} from {folder.path.name}, head {head}",
+        tokenizer_files=tuple(tokenizer),
+        notes=(*result.info.notes, *notes),
+    )
+    return replace(result, info=info, tokenizer=tokenizer)
+
+
+def _load_transformers(model: Any, head: str | None, verify: bool) -> CanonicalModel:
+    from ibert_tvm.frontend import transformers_import as hf
+
+    wrapper = hf.wrap(model, head)
+    result = _finish_transformers(wrapper, model.config, frozenset(), verify)
+    info = replace(
+        result.info,
+        source=f"{type(model).__module__}.{type(model).__qualname__}",
+        source_sha256=_hash(result.parameters),
+        description=f"{model.config.model_type} module in memory, head {wrapper.head}",
+    )
+    return replace(result, info=info)
+
+
+def _finish_transformers(
+    wrapper: Any, config: Any, missing: frozenset[str], verify: bool
+) -> CanonicalModel:
+    from ibert_tvm.frontend import transformers_import as hf
+    from ibert_tvm.frontend.torch_import import evaluating
+
+    with evaluating(wrapper):
+        canonical = hf.import_transformers(wrapper, missing)
+        pad = getattr(config, "pad_token_id", None) or 0
+        return _build(
+            canonical,
+            wrapper,
+            architecture=str(config.model_type),
+            head=wrapper.head,
+            outputs=[(hf.output_name(wrapper.head), _KINDS[wrapper.head])],
+            pad_token_id=int(pad),
+            id2label=hf.labels(config, wrapper.head),
+            verify=verify,
+        )
+
+
+def _load_module(module: torch.nn.Module, inputs: tuple[str, ...], verify: bool) -> CanonicalModel:
+    from ibert_tvm.frontend.torch_import import evaluating, import_module
+
+    with evaluating(module):
+        canonical = import_module(module, inputs, ["output"])
+        ranks = [rank for _, rank in canonical.outputs]
+        names = ["output"] if len(ranks) == 1 else [f"output{i}" for i in range(len(ranks))]
+        result = _build(
+            canonical,
+            module,
+            architecture=type(module).__name__,
+            head="none",
+            outputs=[
+                (name, "hidden_state" if rank == 3 else "pooled")
+                for name, rank in zip(names, ranks, strict=True)
+            ],
+            pad_token_id=None,
+            id2label={},
+            verify=verify,
+        )
+    info = replace(
+        result.info,
+        source=f"{type(module).__module__}.{type(module).__qualname__}",
+        source_sha256=_hash(result.parameters),
+        description=f"torch module {type(module).__name__}",
+    )
+    return replace(result, info=info)
+
+
+def _build(
+    canonical: Canonical,
+    module: torch.nn.Module,
+    *,
+    architecture: str,
+    head: str,
+    outputs: Sequence[tuple[str, str]],
+    pad_token_id: int | None,
+    id2label: Mapping[int, str],
+    verify: bool,
+) -> CanonicalModel:
+    import torch
+
+    from ibert_tvm.frontend import verify as check
+    from ibert_tvm.frontend.model import CanonicalModel
+    from ibert_tvm.frontend.sizes import measure
+
+    sizes = measure(canonical.module)
+    if pad_token_id is None:
+        pad_token_id = sizes.padding_index or 0
+    source_inputs = [name for name in canonical.inputs if name not in canonical.added_inputs]
+    error: float | None = None
+    if verify:
+
+        def run(arrays: Mapping[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32], ...]:
+            result = module(**{name: torch.from_numpy(arrays[name]) for name in source_inputs})
+            many = result if isinstance(result, (tuple, list)) else (result,)
+            return tuple(tensor.detach().numpy() for tensor in many)
+
+        # A source that masks nothing agrees only where nothing is padding.
+        mask = None if canonical.added_inputs else canonical.mask
+        batch = check.verification_batch(canonical.inputs, sizes, pad_token_id, mask)
+        if canonical.added_inputs:
+            batch |= {name: np.ones_like(batch[name]) for name in canonical.added_inputs}
+        error = check.verify(canonical, batch, run)
+    info = ModelInfo(
+        architecture=architecture,
+        head=head,
+        inputs=canonical.inputs,
+        outputs=tuple(
+            OutputInfo(name=name, value=value, kind=kind)
+            for (name, kind), (value, _) in zip(outputs, canonical.outputs, strict=True)
+        ),
+        hidden_size=sizes.hidden_size,
+        num_layers=canonical.num_layers,
+        vocab_size=sizes.rows.get("input_ids", 0),
+        type_vocab_size=sizes.rows.get("token_type_ids", 0),
+        max_sequence_length=sizes.max_sequence_length,
+        pad_token_id=pad_token_id,
+        id2label=id2label,
+        notes=tuple(
+            f"the source has no {name}; the compiled model takes one and ignores padding"
+            for name in canonical.added_inputs
+        ),
+    )
+    return CanonicalModel(canonical.module, canonical.parameters, info, canonical.report, {}, error)
+
+
+def _hash(parameters: Mapping[str, NDArray[np.float32]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(parameters):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(parameters[name]).data)
+    return digest.hexdigest()

@@ -1,0 +1,47 @@
+"""The result of importing a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.report import ImportReport
+from ibert_tvm.model_info import ModelInfo
+
+if TYPE_CHECKING:
+    import tvm
+
+__all__ = ["CanonicalModel"]
+
+
+@dataclass(frozen=True)
+class CanonicalModel:
+    """A model in canonical form: float32, symbolic batch and sequence length.
+
+    Attributes
+    ----------
+    module : tvm.IRModule
+        One function ``main`` in the canonical dialect (docs/architecture.md).
+    parameters : mapping of str to numpy.ndarray
+        Its weights by parameter name, float32. They may share memory with the source: read only.
+    info : ModelInfo
+        Architecture, sizes, head and source.
+    report : ImportReport
+        What was matched and folded on the way here; `print(model.report)`.
+    tokenizer : mapping of str to bytes
+        The source's tokenizer files by name, empty if it had none.
+    verified_error : float or None
+        Largest absolute difference from the source's outputs on the verification batch; None if
+        `load` was asked not to verify.
+    """
+
+    module: tvm.IRModule
+    parameters: Mapping[str, NDArray[np.float32]]
+    info: ModelInfo
+    report: ImportReport
+    tokenizer: Mapping[str, bytes] = field(default_factory=dict)
+    verified_error: float | None = None

@@ -1,0 +1,83 @@
+"""Sizes of a model, read off its canonical form.
+
+A configuration file may be missing or wrong; the tables and layers of the canonical module are
+what runs, so the limits that inputs are checked against come from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from relay_passes.canonical import canonical_calls, main_function, num_inputs
+
+__all__ = ["Sizes", "measure"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Limits and sizes of a canonical module.
+
+    Parameters
+    ----------
+    rows : dict of str to int
+        Rows of the smallest table that each input indexes, that is, its valid ids are below.
+    max_sequence_length : int or None
+        Longest sequence that the position table allows; None without one.
+    padding_index : int or None
+        Id that RoBERTa-like positions skip; None if positions are absolute or absent.
+    hidden_size : int
+        Channels of the last attention, or of the first output if there is none.
+    """
+
+    rows: dict[str, int]
+    max_sequence_length: int | None
+    padding_index: int | None
+    hidden_size: int
+
+
+def measure(module: tvm.IRModule) -> Sizes:
+    """Measure a canonical module.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        The module.
+
+    Returns
+    -------
+    Sizes
+        Its sizes.
+    """
+    function = main_function(module)
+    inputs = {variable: variable.name for variable in function.params[: num_inputs(function)]}
+    positions: dict[relax.Var, relax.Call] = {}
+    rows: dict[str, int] = {}
+    longest: int | None = None
+    padding: int | None = None
+    hidden = 0
+    for variable, call in canonical_calls(module):
+        if call.op.name == "canonical.position_ids":
+            positions[variable] = call
+        elif call.op.name == "canonical.embedding":
+            table, ids = call.args
+            count = int(table.ty.shape.values[0])
+            if ids in inputs:
+                rows[inputs[ids]] = min(count, rows.get(inputs[ids], count))
+            else:
+                attrs = positions[ids].attrs
+                if str(attrs["kind"]) == "roberta":
+                    padding = int(attrs["padding_index"])
+                    usable = count - padding - 1
+                else:
+                    usable = count - int(attrs["offset"])
+                longest = usable if longest is None else min(longest, usable)
+        elif call.op.name == "canonical.attention":
+            hidden = int(variable.ty.shape.values[2])
+    if not hidden:
+        first = function.body.body.ty
+        first = first.fields[0] if isinstance(first, relax.TupleType) else first
+        hidden = int(first.shape.values[-1])
+    return Sizes(rows, longest, padding, hidden)

@@ -1,0 +1,226 @@
+"""Importing transformers models: from a folder, or a model in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import transformers
+
+from ibert_tvm.frontend.canonicalise import Canonical
+from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
+from ibert_tvm.frontend.heads import ModelWithHead
+from ibert_tvm.frontend.hf_folder import (
+    CLASS_SUFFIXES,
+    TESTED_ARCHITECTURES,
+    HfFolder,
+    head_of_class,
+)
+from ibert_tvm.frontend.torch_import import import_module
+
+__all__ = ["import_transformers", "load_folder", "wrap"]
+
+_CLASSES = {
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "token_classification": "AutoModelForTokenClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
+}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' warnings and progress bars; what matters is checked here."""
+    log = transformers.utils.logging
+    verbosity, bar = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if bar:
+            log.enable_progress_bar()
+
+
+def load_folder(folder: HfFolder, head: str) -> tuple[Any, frozenset[str]]:
+    """Load the transformers model of a folder for a head.
+
+    Parameters
+    ----------
+    folder : HfFolder
+        The checked folder.
+    head : str
+        One of `ibert_tvm.model_info.HEADS`.
+
+    Returns
+    -------
+    model : transformers.PreTrainedModel
+        float32, eager attention, evaluation mode.
+    missing : frozenset of str
+        Parameters that the checkpoint does not have; transformers gave them random values.
+
+    Raises
+    ------
+    ModelSourceError
+        If the architecture is unknown, has no such head, or the weights do not fit.
+    """
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if folder.model_type not in known:
+        raise ModelSourceError(
+            f"unknown architecture {folder.model_type!r}",
+            where=str(folder.model / "config.json"),
+            why=f"transformers {transformers.__version__} has no model_type of that name",
+            todo=f"tested architectures: {', '.join(TESTED_ARCHITECTURES)}; others that "
+            "transformers knows are tried",
+        )
+    auto = getattr(transformers, _CLASSES.get(head, "AutoModel"))
+    try:
+        with _quiet():
+            model, loading = auto.from_pretrained(
+                folder.model,
+                local_files_only=True,
+                trust_remote_code=False,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+    except Exception as error:  # transformers raises many classes for what a folder can hold
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelSourceError(
+            f"transformers cannot load the folder as {auto.__name__}",
+            where=str(folder.model),
+            why=reason,
+            todo=f"check config.json and the head ({head}); tested architectures: "
+            f"{', '.join(TESTED_ARCHITECTURES)}",
+        ) from error
+    return model.eval(), frozenset(loading["missing_keys"])
+
+
+def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead:
+    """Wrap a transformers model in memory as a function of token tensors.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The model.
+    head : str or None
+        One of `ibert_tvm.model_info.HEADS`; None for what its class computes.
+    pooling : str
+        For ``sentence_embedding``.
+
+    Returns
+    -------
+    ModelWithHead
+        The wrapper.
+
+    Raises
+    ------
+    ModelSourceError
+        If the model does not have the head.
+    """
+    own = head_of_class(type(model).__name__)
+    head = head or own
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ModelSourceError(
+            f"{type(model).__name__} is an encoder-decoder",
+            where=type(model).__name__,
+            why="only encoders have an integer form",
+            todo="import its encoder as a module",
+        )
+    if head in CLASS_SUFFIXES.values():
+        if own != head:
+            raise ModelSourceError(
+                f"{type(model).__name__} has no head {head}",
+                where="head",
+                why=f"its class computes {own}",
+                todo=f"load it as {_CLASSES[head]}, or choose head={own!r}",
+            )
+        return ModelWithHead(model, head)
+    encoder = model.base_model
+    if head == "pooled" and getattr(encoder, "pooler", None) is None:
+        raise ModelSourceError(
+            f"{type(model).__name__} has no pooler",
+            where="head",
+            why=f"{model.config.model_type} models, or this one, are built without it",
+            todo="choose head='none' or head='sentence_embedding'",
+        )
+    return ModelWithHead(encoder, head, pooling)
+
+
+def input_names(model: Any) -> tuple[str, ...]:
+    """Return the inputs that `model` takes: token types only where it has more than one."""
+    names = ["input_ids", "attention_mask"]
+    takes = inspect.signature(model.forward).parameters
+    if "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 0) > 1:
+        names.append("token_type_ids")
+    return tuple(names)
+
+
+def import_transformers(wrapper: ModelWithHead, missing: frozenset[str] = frozenset()) -> Canonical:
+    """Import a wrapped model, with eager attention while it is traced.
+
+    Parameters
+    ----------
+    wrapper : ModelWithHead
+        The model, in evaluation mode.
+    missing : frozenset of str
+        Names of parameters that hold random values.
+
+    Returns
+    -------
+    Canonical
+        The canonical module.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it cannot be imported, or needs a parameter that the checkpoint does not have.
+    """
+    model = wrapper.model
+    with _eager(model):
+        canonical = import_module(
+            wrapper, input_names(model), [output_name(wrapper.head)], prefix="model."
+        )
+    lost = sorted(missing & set(canonical.parameters))
+    if lost:
+        raise UnsupportedModelError(
+            f"the checkpoint has no weights for {lost[0]}"
+            + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
+            where=f"head {wrapper.head}",
+            why="transformers would fill them with random numbers",
+            todo="choose a head that the checkpoint was trained with, for example head='none'",
+        )
+    return canonical
+
+
+def output_name(head: str) -> str:
+    """Return the name of the output that a head computes."""
+    return {"none": "last_hidden_state", "pooled": "pooled"}.get(
+        head, "sentence_embedding" if head == "sentence_embedding" else "logits"
+    )
+
+
+@contextlib.contextmanager
+def _eager(model: Any) -> Iterator[None]:
+    """Use transformers' plain attention: the fused ones hide the softmax from the importer."""
+    before = getattr(model.config, "_attn_implementation", None)
+    if before in (None, "eager"):
+        yield
+        return
+    with _quiet():
+        model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        with _quiet():
+            model.set_attn_implementation(before)
+
+
+def labels(config: Any, head: str) -> Mapping[int, str]:
+    """Return the class names of a classification head, empty for others."""
+    if head not in ("sequence_classification", "token_classification"):
+        return {}
+    return {int(key): str(value) for key, value in config.id2label.items()}

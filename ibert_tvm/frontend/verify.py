@@ -1,0 +1,104 @@
+"""Proof that an import is right and independent of the traced shape: run both, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.canonicalise import Canonical
+from ibert_tvm.frontend.errors import UnsupportedModelError
+from ibert_tvm.frontend.sizes import Sizes
+from relay_passes.canonical import float_executable
+
+__all__ = ["TOLERANCE", "VERIFY_SHAPE", "verify"]
+
+TOLERANCE = 1e-4
+"""Largest difference allowed, relative to the largest output (at least 1)."""
+VERIFY_SHAPE = (3, 21)
+"""Batch and length of the comparison: another shape than the traced one in both axes."""
+
+Source = Callable[[Mapping[str, NDArray[np.int64]]], tuple[NDArray[np.float32], ...]]
+"""Runs the source model: inputs by name to its outputs in order."""
+
+
+def verification_batch(
+    names: tuple[str, ...], sizes: Sizes, pad_token_id: int, mask: str | None
+) -> dict[str, NDArray[np.int64]]:
+    """Make a batch of random tokens with padding of different lengths.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The inputs.
+    sizes : Sizes
+        Limits of the model.
+    pad_token_id : int
+        Fills the padding of all inputs but the mask, as far as their tables allow.
+    mask : str or None
+        The input that marks tokens with 1.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        One array [batch, seq_len] int64 per input.
+    """
+    random = np.random.default_rng(1)
+    batch, length = VERIFY_SHAPE
+    length = min(length, sizes.max_sequence_length or length)
+    tokens = np.ones((batch, length), np.int64)
+    if mask is not None:
+        tokens[1, 2 * length // 3 :] = 0
+        tokens[2, 1:] = 0
+    result = {}
+    for name in names:
+        if name == mask:
+            result[name] = tokens
+            continue
+        rows = sizes.rows.get(name, 2)
+        ids = random.integers(0, rows, (batch, length))
+        result[name] = np.where(tokens != 0, ids, min(pad_token_id, rows - 1))
+    return result
+
+
+def verify(canonical: Canonical, inputs: Mapping[str, NDArray[np.int64]], source: Source) -> float:
+    """Compare the canonical module with its source on one batch.
+
+    Parameters
+    ----------
+    canonical : Canonical
+        The imported model.
+    inputs : mapping of str to numpy.ndarray
+        The batch; no row without tokens, where the two may differ.
+    source : callable
+        The source model.
+
+    Returns
+    -------
+    float
+        Largest absolute difference over all outputs.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it is above `TOLERANCE`.
+    """
+    expected = source(inputs)
+    result = float_executable(canonical.module, canonical.parameters).run(inputs)
+    worst = 0.0
+    for index, (want, have) in enumerate(zip(expected, result.outputs, strict=True)):
+        same = want.shape == have.shape
+        error = float(np.max(np.abs(want - have), initial=0.0)) if same else np.inf
+        limit = TOLERANCE * max(1.0, float(np.max(np.abs(want), initial=0.0)))
+        if not error <= limit:  # also when it is NaN
+            raise UnsupportedModelError(
+                "the imported model differs from its source",
+                where=f"output {index}, batch of shape {next(iter(inputs.values())).shape}",
+                why=f"largest difference {error:.3g}, allowed {limit:.3g}"
+                if same
+                else f"shapes {have.shape} and {want.shape}",
+                todo="report it as a defect of the importer, with the model's config.json",
+            )
+        worst = max(worst, error)
+    return worst
