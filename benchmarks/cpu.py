@@ -131,7 +131,7 @@ def _measure_cell(
                 continue
             row.update(worker.hello, rounds=[])
             workers.append(worker)
-        start, busy = time.perf_counter(), _busy_seconds()
+        start, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
         for number in range(options.rounds):
             # Every other round backwards, so that no peer always follows the same one.
             for worker in workers if number % 2 == 0 else reversed(workers):
@@ -144,9 +144,10 @@ def _measure_cell(
                     row["failed"] = str(error)
                     continue
                 row["rounds"].append(turn.pop("times_ms"))
+                own -= turn.pop("processor_seconds")
                 row.update(turn)
-        # One peer runs at a time, on `threads` cores: what is used beyond that is somebody else's.
-        others = (_busy_seconds() - busy) / (time.perf_counter() - start) - threads
+        own = time.process_time() - own  # what this process and the workers have used
+        others = (_busy_seconds() - busy - own) / (time.perf_counter() - start)
     if workers and others > 0.2:
         LOG.warning("other processes kept %.1f cores busy: these figures are unreliable", others)
     for row in rows.values():

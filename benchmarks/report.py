@@ -254,7 +254,7 @@ def _draw_chart(result: dict[str, Any], path: Path) -> bool:
     axes.invert_yaxis()
     axes.set_xlabel(f"latency relative to {baseline} (more than 1: {baseline} is faster)")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3)
+    axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)
     return True
