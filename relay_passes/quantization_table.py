@@ -18,26 +18,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import CompilerError
+from .spec.presets import PRESETS
+
 SCHEMA_VERSION = 1
-PRESETS = ("accurate", "paper")
 
 # The widest stream value: sums of the residual stream are clamped to 21 bits before LayerNorm.
 STREAM_LIMIT = (1 << 20) - 1
 
 
-class QuantizationTableError(ValueError):
-    """A quantisation table, or one entry of it, is not usable.
-
-    The message names the entry, what is wrong with it, and what is allowed.
-    """
+class QuantizationTableError(CompilerError):
+    """A quantisation table, or one entry of it, is not usable."""
 
 
 def _positive(value: float, what: str) -> float:
     value = float(value)
     if not np.isfinite(value) or value <= 0:
         raise QuantizationTableError(
-            f"{what} is {value!r}: a scale must be finite and greater than 0. "
-            "A tensor that is constant 0 over the calibration data still needs a scale; any will do."
+            f"{what} is {value}",
+            why="a scale is finite and greater than 0",
+            todo="a tensor that is constant 0 still needs a scale; any positive one will do",
         )
     return value
 
@@ -46,12 +46,16 @@ def _vector(value: Any, what: str) -> NDArray[np.float64]:
     array = np.asarray(value, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise QuantizationTableError(
-            f"{what} has shape {array.shape}: expected one number per channel, i.e. shape (C,)."
+            f"{what} has shape {array.shape}",
+            why="it is one number per channel",
+            todo="give an array of shape (C,)",
         )
-    if not np.all(np.isfinite(array)) or np.any(array <= 0):
-        bad = int(np.flatnonzero(~(np.isfinite(array) & (array > 0)))[0])
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if bad.size:
         raise QuantizationTableError(
-            f"{what} is {array[bad]!r} at index {bad}: every entry must be finite and greater than 0."
+            f"{what} is {array[bad[0]]} at index {bad[0]}",
+            why="every entry is finite and greater than 0",
+            todo="give dead channels any positive value",
         )
     return array
 
@@ -90,12 +94,15 @@ class ActivationQuant:
             object.__setattr__(self, name, int(getattr(self, name)))
         if self.low >= self.high:
             raise QuantizationTableError(
-                f"an activation's integer range is [{self.low}, {self.high}]: low must be below high."
+                f"an activation's integer range is [{self.low}, {self.high}]",
+                why="low must be below high",
+                todo="exchange them",
             )
         if not self.low <= self.zero_point <= self.high:
             raise QuantizationTableError(
-                f"an activation's zero point is {self.zero_point}: it must lie in its range "
-                f"[{self.low}, {self.high}], or the real 0 could not be represented."
+                f"an activation's zero point is {self.zero_point}",
+                why=f"it is the integer for the real 0, so it lies in [{self.low}, {self.high}]",
+                todo="extend the calibrated range until it contains 0",
             )
         if self.channel_divisor is not None:
             divisor = _vector(self.channel_divisor, "the channel divisor of an activation")
@@ -152,14 +159,16 @@ class WeightQuant:
         values = np.asarray(self.values)
         if values.dtype != np.int8 or values.ndim != 2:
             raise QuantizationTableError(
-                f"a quantised weight has dtype {values.dtype} and shape {values.shape}: "
-                "expected int8 and (rows, columns)."
+                f"a quantised weight has dtype {values.dtype} and shape {values.shape}",
+                why="kernels take an int8 matrix of (rows, columns)",
+                todo="quantise and reshape it first",
             )
         scale = _vector(self.scale, "the row scale of a weight")
         if scale.shape != values.shape[:1]:
             raise QuantizationTableError(
-                f"a quantised weight has {values.shape[0]} rows and {scale.shape[0]} row scales: "
-                "expected one scale per row."
+                f"a quantised weight has {values.shape[0]} rows and {scale.shape[0]} row scales",
+                why="every row has its own scale",
+                todo="repeat a scale that several rows share",
             )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "scale", scale)
@@ -203,25 +212,33 @@ class QuantizationTable:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise QuantizationTableError(
-                f"unknown preset {self.preset!r}: choose one of {', '.join(PRESETS)}."
+                f"unknown preset {self.preset!r}",
+                why="a preset chooses the form of every approximation",
+                todo=f"use one of: {', '.join(PRESETS)}",
             )
         for name, quant in self.matmul.items():
             bounds = (-128, 127) if quant.signed else (0, 255)
             if quant.low < bounds[0] or quant.high > bounds[1]:
                 raise QuantizationTableError(
-                    f"matmul entry {name!r} uses integers {quant.low}..{quant.high}: a matrix "
-                    "operand has 8 bits, so -128..127 or 0..255."
+                    f"a matrix operand uses integers {quant.low}..{quant.high}",
+                    where=f"matmul entry {name!r}",
+                    why="a matrix operand has 8 bits",
+                    todo="stay within -128..127 or 0..255",
                 )
         for name, quant in self.stream.items():
             if quant.zero_point != 0 or quant.channel_divisor is not None:
                 raise QuantizationTableError(
-                    f"stream entry {name!r} has a zero point or a channel divisor: values that are "
-                    "added must be symmetric and share one scale."
+                    "it has a zero point or a channel divisor",
+                    where=f"stream entry {name!r}",
+                    why="values that are added are symmetric and share one scale",
+                    todo="give it a plain scale",
                 )
             if max(-quant.low, quant.high) > STREAM_LIMIT:
                 raise QuantizationTableError(
-                    f"stream entry {name!r} uses integers {quant.low}..{quant.high}: the widest "
-                    f"allowed are -{STREAM_LIMIT}..{STREAM_LIMIT} (21 bits)."
+                    f"it uses integers {quant.low}..{quant.high}",
+                    where=f"stream entry {name!r}",
+                    why="LayerNorm takes 21 bits",
+                    todo=f"stay within -{STREAM_LIMIT}..{STREAM_LIMIT}",
                 )
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -273,8 +290,9 @@ class QuantizationTable:
         version = document.get("schema_version")
         if version != SCHEMA_VERSION:
             raise QuantizationTableError(
-                f"this quantisation table has schema version {version!r}; this version reads "
-                f"{SCHEMA_VERSION}. Quantise the model again."
+                f"the quantisation table has schema version {version!r}",
+                why=f"this version reads schema version {SCHEMA_VERSION}",
+                todo="quantise the model again",
             )
         try:
             activations = {
@@ -300,6 +318,7 @@ class QuantizationTable:
             return cls(document["preset"], **activations, **weights)
         except KeyError as missing:
             raise QuantizationTableError(
-                f"this quantisation table lacks {missing.args[0]!r}: it was truncated or edited. "
-                "Quantise the model again."
+                f"the quantisation table lacks {missing.args[0]!r}",
+                why="it was truncated or edited",
+                todo="quantise the model again",
             ) from None

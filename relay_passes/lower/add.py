@@ -1,0 +1,46 @@
+"""Lowering of `canonical.add`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax
+
+from .. import integer
+from ..spec.presets import Preset
+from .context import LoweringContext
+from .forms import Form, IntegerValue
+from .rule import STREAM, TERM, LoweringRule, Need, activation
+
+
+class LowerAdd(LoweringRule):
+    """Sum of two values with different scales.
+
+    Both terms are requantised to the sum's own stream scale, which is fine enough (18 bits of the
+    calibrated range) that no term loses precision that its own integers have; then the integers
+    are added. Emits ``integer.add``, int32, one bit more than its terms. Terms are clamped to the
+    range of the sum's entry, embeddings are not (they come at the right scale at once)::
+
+        y = add(a, b)  →  r = integer.requantise(a, m);  s = integer.requantise(b, n)
+                          y = integer.add(r, s)                                   # S_y
+    """
+
+    op = "canonical.add"
+
+    def need(self, preset: Preset) -> Need:
+        """Reads both terms at its own stream scale."""
+        return Need(operands=(TERM, TERM), result=(STREAM,), plain=True)
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        quant = context.table_entry("stream", name)
+        a, b = (activation(operand).term(quant, name) for operand in operands)
+        out = context.emit(integer.add(a.var, b.var, name=name))
+        form = Form(out, name, quant.channel_scale, 0, a.magnitude + b.magnitude)
+        return IntegerValue(context, name, form)

@@ -1,0 +1,91 @@
+"""Lowering of `canonical.attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from .. import integer
+from ..errors import LoweringError
+from ..spec.presets import Preset
+from ..spec.softmax import CONTEXT_BITS, CONTEXT_LIMIT
+from .context import LoweringContext
+from .forms import Form, IntegerValue, multipliers, storage
+from .rule import MATMUL, LoweringRule, Need, activation
+
+
+class LowerAttention(LoweringRule):
+    """Masked multi-head attention on int8 queries, keys and values.
+
+    Expects q and k as int8 with one scale each and v as int8, possibly with a scale per channel.
+    Emits ``integer.attention`` (specification: `i-exp` and the softmax stages of the preset).
+    ``scale`` of the operator is folded in the scale of the scores, S_q S_k scale. The context
+    leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / 256 / S_out[c]``,
+    so smoothing of the context and V's own channel scales cost nothing. The native form is int8::
+
+        c = attention(q, k, v, mask)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32)
+    """
+
+    op = "canonical.attention"
+
+    def need(self, preset: Preset) -> Need:
+        """Reads 8-bit forms and yields one."""
+        return Need(operands=(MATMUL, MATMUL, MATMUL), result=(MATMUL,))
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        q, k, v = (activation(operand).matmul() for operand in operands[:3])
+        for label, form in (("queries", q), ("keys", k), ("values", v)):
+            _check(label, form, name, per_tensor=label != "values")
+        quant = context.table_entry("matmul", name)
+        factors = v.scale / 2.0**CONTEXT_BITS / quant.channel_scale
+        score_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
+        exponential = context.guard(name, lambda: context.preset.exponential_for(score_scale))
+        dyadic = context.guard(name, lambda: multipliers(factors, CONTEXT_LIMIT - 1, 8))
+        out = context.emit(
+            integer.attention(
+                q.var,
+                k.var,
+                v.var,
+                operands[3],
+                context.parameter(f"{name}.multiplier", dyadic.multipliers),
+                name=name,
+                num_heads=int(call.attrs["num_heads"]),
+                softmax=context.preset.softmax,
+                exponential=exponential,
+                shift=dyadic.shift,
+                low=quant.low,
+                high=quant.high,
+                dtype=storage(quant),
+                zero_point=quant.zero_point,
+            )
+        )
+        magnitude = max(-quant.low, quant.high)
+        return IntegerValue(
+            context, name, Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
+        )
+
+
+def _check(label: str, form: Form, name: str, per_tensor: bool) -> None:
+    if form.zero_point != 0 or str(form.var.ty.dtype) != "int8":
+        raise LoweringError(
+            f"the {label} are {form.var.ty.dtype} with zero point {form.zero_point}",
+            where=name,
+            why="the matrix products of attention take symmetric int8",
+            todo="quantise queries, keys and values symmetrically",
+        )
+    if per_tensor and not np.all(form.scale == form.scale[0]):
+        raise LoweringError(
+            f"the {label} have a scale per channel",
+            where=name,
+            why="the dot product of queries and keys sums over channels",
+            todo="give queries and keys one scale each",
+        )

@@ -1,0 +1,182 @@
+"""What the rules share while one module is lowered: table, weights, builder, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from .. import integer
+from ..errors import CompilerError, LoweringError
+from ..quantization_table import ActivationQuant, QuantizationTable, WeightQuant
+from ..spec.fixed_point import DyadicVector
+from ..spec.presets import Preset, preset
+from .forms import Form, storage
+
+_Result = TypeVar("_Result")
+
+
+class LoweringContext:
+    """State of one lowering.
+
+    Parameters
+    ----------
+    table : QuantizationTable
+        Scales and integer weights.
+    weights : mapping of str to numpy.ndarray
+        Float parameters of the canonical module by name.
+
+    Attributes
+    ----------
+    builder : relax.BlockBuilder
+        Where integer operators are emitted.
+    preset : Preset
+        Forms of the non-linear functions.
+    parameters : dict of str to numpy.ndarray
+        Integer arrays of the lowered function, in the order of its parameters.
+    variables : list of relax.Var
+        The parameters themselves.
+    values : dict
+        Per canonical name the forms it has: operator name, kind of form, scale, zero point.
+    """
+
+    def __init__(self, table: QuantizationTable, weights: Mapping[str, NDArray[Any]]) -> None:
+        self.table = table
+        self.weights = weights
+        self.builder = relax.BlockBuilder()
+        self.preset: Preset = preset(table.preset)
+        self.parameters: dict[str, NDArray[Any]] = {}
+        self.variables: list[relax.Var] = []
+        self.values: dict[str, list[dict[str, Any]]] = {}
+
+    def emit(self, call: relax.Call) -> relax.Var:
+        """Append an operator; return the variable it is bound to."""
+        return self.builder.emit(call, str(call.attrs["name"]).replace(".", "_"))
+
+    def parameter(self, name: str, array: NDArray[Any]) -> relax.Var:
+        """Give the lowered function a parameter.
+
+        Parameters
+        ----------
+        name : str
+            Its name. One that exists with equal content is shared, with other content the new one
+            gets a numbered name (a matrix used by two layers whose inputs are smoothed
+            differently).
+        array : numpy.ndarray
+            An integer array.
+
+        Returns
+        -------
+        relax.Var
+        """
+        base, count = name, 1
+        while name in self.parameters:
+            if np.array_equal(self.parameters[name], array):
+                return self.variables[list(self.parameters).index(name)]
+            count += 1
+            name = f"{base}.{count}"
+        variable = relax.Var(name, relax.TensorType(list(array.shape), str(array.dtype)))
+        self.parameters[name] = np.ascontiguousarray(array)
+        self.variables.append(variable)
+        return variable
+
+    def weight(self, argument: relax.Expr, where: str) -> NDArray[Any]:
+        """Return the float weight that `argument` names.
+
+        Raises
+        ------
+        LoweringError
+            If the operand is no weight, or its array is missing.
+        """
+        if not isinstance(argument, relax.Var) or argument.name not in self.weights:
+            label = getattr(argument, "name", type(argument).__name__)
+            raise LoweringError(
+                f"operand {label} has no array",
+                where=where,
+                why="the constants of this operator are derived from the weight's numbers",
+                todo="pass the parameters that came with the canonical module",
+            )
+        return np.asarray(self.weights[argument.name])
+
+    def table_entry(self, section: str, name: str) -> ActivationQuant:
+        """Look an activation up in the table.
+
+        Raises
+        ------
+        LoweringError
+            If the table has no such entry.
+        """
+        entries: Mapping[str, ActivationQuant] = getattr(self.table, section)
+        if name not in entries:
+            raise self._missing(section, name)
+        return entries[name]
+
+    def table_weight(self, section: str, name: str) -> WeightQuant:
+        """Look a weight up in the table, by the name of the operator that reads it.
+
+        Raises
+        ------
+        LoweringError
+            If the table has no such entry.
+        """
+        entries: Mapping[str, WeightQuant] = getattr(self.table, section)
+        if name not in entries:
+            raise self._missing(section, name)
+        return entries[name]
+
+    def _missing(self, section: str, name: str) -> LoweringError:
+        return LoweringError(
+            f"the quantisation table has no {section} entry for {name}",
+            where=name,
+            why="without a scale the value has no integers",
+            todo="calibrate the model again; relay_passes.lower.requirements lists what is needed",
+        )
+
+    def requantise(
+        self, var: relax.Var, factor: DyadicVector, quant: ActivationQuant, name: str
+    ) -> Form:
+        """Emit ``integer.requantise`` to the range, type and scale of `quant`."""
+        out = self.emit(
+            integer.requantise(
+                var,
+                self.parameter(f"{name}.multiplier", factor.multipliers),
+                name=name,
+                shift=factor.shift,
+                low=quant.low,
+                high=quant.high,
+                dtype=storage(quant),
+                zero_point=quant.zero_point,
+            )
+        )
+        magnitude = max(-quant.low, quant.high)
+        return Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
+
+    def guard(self, where: str, derive: Callable[[], _Result]) -> _Result:
+        """Run a derivation of constants; an error that names no place gets `where`."""
+        try:
+            return derive()
+        except CompilerError as error:
+            raise error.at(where) from None
+
+    def record(self, name: str, kind: str, form: Form) -> None:
+        """Remember a form of a canonical value, for reports and comparisons per layer."""
+        scale = form.scale.tolist()
+        self.values.setdefault(name, []).append(
+            {
+                "value": form.value,
+                "form": kind,
+                "scale": scale[0] if form.per_tensor else scale,
+                "zero_point": form.zero_point,
+            }
+        )
+
+
+def symbolic_inputs(function: relax.Function, count: int) -> list[relax.Var]:
+    """Fresh input variables with the names, shapes and types of the canonical ones."""
+    return [
+        relax.Var(p.name, relax.TensorType(list(p.ty.shape.values), str(p.ty.dtype)))
+        for p in function.params[:count]
+    ]

@@ -1,0 +1,136 @@
+"""Apply the lowering rules to a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from ..canonical import check_canonical, main_function, num_inputs, value_name
+from ..errors import LoweringError
+from ..quantization_table import QuantizationTable
+from .context import LoweringContext, symbolic_inputs
+from .forms import Form, IntegerValue
+from .requirements import Requirement, live_calls, output_fields, output_names, requirements
+from .rule import activation
+from .rules import RULES
+
+
+class LoweredModel(NamedTuple):
+    """The integer program, its constants, and what its integers mean.
+
+    Attributes
+    ----------
+    module : tvm.IRModule
+        One function ``main`` over ``integer.*`` operators; attribute ``num_input``.
+    parameters : dict of str to numpy.ndarray
+        Integer arrays by parameter name, in parameter order.
+    scales : dict
+        JSON-able. ``values``: per canonical name a list of its forms, each with ``value`` (name
+        of the integer operator that holds it), ``form``, ``scale`` (number, or one per channel)
+        and ``zero_point``. ``outputs``: in order, each with ``name`` (canonical), ``value``,
+        ``scale`` (number), ``zero_point`` and ``dtype``.
+    """
+
+    module: tvm.IRModule
+    parameters: dict[str, NDArray[Any]]
+    scales: dict[str, Any]
+
+
+def lower_to_integer(
+    module: tvm.IRModule,
+    parameters: Mapping[str, NDArray[Any]],
+    table: QuantizationTable,
+) -> LoweredModel:
+    """Lower a canonical module to the integer dialect.
+
+    Expects a module in canonical form and a table with an entry for everything that
+    `requirements` lists. Afterwards no float is left: every operator is one of the integer
+    dialect, every parameter an integer array, every attribute an integer or a string. Values that
+    no output depends on disappear. Each rule states what it does to ranges.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        Canonical, batch and sequence length may be symbolic.
+    parameters : mapping of str to numpy.ndarray
+        Its float weights.
+    table : QuantizationTable
+        Scales and integer weights; also names the preset.
+
+    Returns
+    -------
+    LoweredModel
+
+    Raises
+    ------
+    CanonicalError
+        If the module is not in canonical form.
+    LoweringError
+        If a rule cannot lower its operator, or the table lacks an entry.
+    RangeError
+        If constants or an accumulator do not fit; names the layer.
+    """
+    check_canonical(module)
+    needed = requirements(module, table.preset)
+    _check_table(needed, table)
+    function = main_function(module)
+    count = num_inputs(function)
+    context = LoweringContext(table, parameters)
+    inputs = symbolic_inputs(function, count)
+    values: dict[relax.Var, IntegerValue | relax.Var] = dict(
+        zip(function.params[:count], inputs, strict=True)
+    )
+    names = output_names(module)
+    builder = context.builder
+    with builder.function("main", attrs={"num_input": count}):
+        with builder.dataflow():
+            for variable, call in live_calls(module):
+                operands = [values.get(argument, argument) for argument in call.args]
+                name = value_name(call)
+                rule = RULES[call.op.name]
+                values[variable] = context.guard(name, partial(rule.lower, call, operands, context))
+            forms = [_output(values[item]) for item in output_fields(function)]
+            emitted = [builder.emit_output(form.var) for form in forms]
+            result = emitted[0] if len(emitted) == 1 else relax.Tuple(emitted)
+        builder.emit_func_output(result, [*inputs, *context.variables])
+    outputs = [_describe(name, form) for name, form in zip(names, forms, strict=True)]
+    scales = {"values": context.values, "outputs": outputs}
+    return LoweredModel(builder.get(), context.parameters, scales)
+
+
+def _output(value: IntegerValue | relax.Var) -> Form:
+    return activation(value).scalar()
+
+
+def _describe(name: str, form: Form) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": form.value,
+        "scale": float(form.scale[0]),
+        "zero_point": 0,
+        "dtype": str(form.var.ty.dtype),
+    }
+
+
+def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) -> None:
+    """Refuse a table that lacks entries, naming all of them at once."""
+    missing = []
+    for name, value in needed.items():
+        missing += [f"matmul {name}"] if value.matmul and name not in table.matmul else []
+        missing += [f"stream {name}"] if value.stream and name not in table.stream else []
+        section = {"canonical.linear": "weights", "canonical.embedding": "embeddings"}.get(value.op)
+        if section and name not in getattr(table, section):
+            missing.append(f"{section} {name}")
+    if missing:
+        raise LoweringError(
+            f"the quantisation table lacks {len(missing)} entries",
+            where=", ".join(missing[:4]) + (", ..." if len(missing) > 4 else ""),
+            why="without a scale a value has no integers",
+            todo="calibrate the model with this preset; "
+            "relay_passes.lower.requirements lists what is needed",
+        )

@@ -1,0 +1,64 @@
+"""Lowering of `canonical.embedding`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax
+
+from .. import integer
+from ..quantization_table import ActivationQuant
+from ..spec.presets import Preset
+from .context import LoweringContext
+from .forms import Form, IntegerValue, multipliers
+from .rule import LoweringRule, Need
+
+
+class LowerEmbedding(LoweringRule):
+    """Row lookup in an int8 table, requantised by the row's own multiplier.
+
+    Expects a table of int8 rows with one scale each (`QuantizationTable.embeddings`). Emits
+    ``integer.embedding`` (specification: `requantise`), once per consumer's scale, because the
+    requantisation to that scale is part of it: a sum of embeddings needs no further operator. The
+    result is int32, bounded by the largest row at the target scale; it is not clamped::
+
+        w = embedding(table, ids)          w = integer.embedding(ids, table_s8, multiplier_s32[V])
+        y = add(w, p)                  →   y = integer.add(w, p)
+    """
+
+    op = "canonical.embedding"
+
+    def need(self, preset: Preset) -> Need:
+        """Ids are no activation; the scale comes from whoever reads the result."""
+        return Need(readable=False)
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        source, ids = call.args[0].name, operands[1]
+        rows = context.table_weight("embeddings", name)
+
+        def rescale(quant: ActivationQuant, result: str) -> Form:
+            factors = rows.scale / quant.scale
+            dyadic = context.guard(name, lambda: multipliers(factors, 128))
+            call = integer.embedding(
+                ids,
+                context.parameter(source, rows.values),
+                context.parameter(f"{result}.multiplier", dyadic.multipliers),
+                name=result,
+                shift=dyadic.shift,
+            )
+            magnitude = int(abs(dyadic.values).max() * 128) + 1
+            return Form(context.emit(call), result, quant.channel_scale, 0, magnitude)
+
+        return IntegerValue(
+            context,
+            name,
+            lambda: rescale(context.table_entry("stream", name), name),
+            rescale,
+        )

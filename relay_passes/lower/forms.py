@@ -1,0 +1,217 @@
+"""Integer forms of a value, and requantisation from one to another.
+
+A rule returns the *native* form of its result: what the arithmetic of its operator yields, for
+example an int32 accumulator with one scale per output channel. Consumers ask for the form they can
+read; it is made from the native one on first demand and kept, so that a value with several readers
+is requantised once per form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from ..errors import LoweringError
+from ..quantization_table import ActivationQuant
+from ..spec.fixed_point import DyadicVector, dyadic_vector
+
+if TYPE_CHECKING:
+    from .context import LoweringContext
+
+# A channel whose multiplier keeps 9 bits is exact to 0.1%, far below one step of an int8 result;
+# with 14 bits it is exact to one step of an int16 result.
+_USEFUL_BITS = {8: 9, 16: 14}
+_INT32_PRODUCT_BITS = 30
+_INT64_PRODUCT_BITS = 61
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One integer tensor that stands for a value.
+
+    Parameters
+    ----------
+    var : relax.Var
+        The integer tensor.
+    value : str
+        Attribute ``name`` of the integer operator that produces it.
+    scale : numpy.ndarray
+        float64, shape (1,), or (C,) for a scale per channel of the last axis. May be negative
+        (the published i-GELU has a negative leading coefficient).
+    zero_point : int
+        Integer that stands for 0.
+    magnitude : int
+        Upper bound of the absolute integer.
+    """
+
+    var: relax.Var
+    value: str
+    scale: NDArray[np.float64]
+    zero_point: int
+    magnitude: int
+
+    @property
+    def per_tensor(self) -> bool:
+        """Whether all channels share one scale."""
+        return self.scale.size == 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether ``scale * integer`` is the value, with a single positive scale."""
+        return self.per_tensor and self.zero_point == 0 and self.scale[0] > 0
+
+
+def storage(quant: ActivationQuant) -> str:
+    """Narrowest integer type that holds the range of `quant`."""
+    if quant.low >= 0 and quant.high <= 255:
+        return "uint8"
+    for bits in (8, 16):
+        if -(1 << (bits - 1)) <= quant.low and quant.high < 1 << (bits - 1):
+            return f"int{bits}"
+    return "int32"
+
+
+def multipliers(
+    factors: NDArray[np.float64], magnitude: int, result_bits: int = 16
+) -> DyadicVector:
+    """Choose dyadic multipliers for integers of a known size.
+
+    Parameters
+    ----------
+    factors : numpy.ndarray
+        Real factors, one or one per channel.
+    magnitude : int
+        Largest absolute integer that will be multiplied.
+    result_bits : {8, 16}
+        Precision that the result asks for; 16 also stands for wider ones.
+
+    Returns
+    -------
+    DyadicVector
+        Of as many bits as leave the product in int32 where that serves every channel well,
+        otherwise of as many as leave it in int64, 31 at most.
+
+    Raises
+    ------
+    RangeError
+        If a factor is not finite, too large, or lost beside the largest.
+    """
+    bits = magnitude.bit_length()
+    sizes = np.abs(factors[factors != 0])
+    spread = int(np.ceil(np.log2(sizes.max() / sizes.min()))) if sizes.size else 0
+    narrow = _INT32_PRODUCT_BITS - bits
+    if narrow - spread >= _USEFUL_BITS[result_bits]:
+        return dyadic_vector(factors, narrow)
+    return dyadic_vector(factors, max(min(_INT64_PRODUCT_BITS - bits, 31), 1))
+
+
+class IntegerValue:
+    """A canonical value during lowering: its native form, and others on demand.
+
+    Parameters
+    ----------
+    context : LoweringContext
+        Where further operators are emitted.
+    name : str
+        Canonical name.
+    native : Form or callable
+        The native form, or how to emit it; called once at most.
+    rescale : callable, optional
+        ``rescale(quant, name) -> Form`` emits the value directly at the scale of a consumer, for
+        operators (embedding) that contain a requantisation anyway.
+    """
+
+    def __init__(
+        self,
+        context: LoweringContext,
+        name: str,
+        native: Form | Callable[[], Form],
+        rescale: Callable[[ActivationQuant, str], Form] | None = None,
+    ) -> None:
+        self.context = context
+        self.name = name
+        self._native = native
+        self._rescale = rescale
+        self._forms: dict[tuple[str, ActivationQuant | None], Form] = {}
+        if isinstance(native, Form):
+            context.record(name, "native", native)
+
+    def native(self) -> Form:
+        """Return the native form."""
+        if not isinstance(self._native, Form):
+            self._native = self._native()
+            self.context.record(self.name, "native", self._native)
+        return self._native
+
+    def matmul(self) -> Form:
+        """Return the 8-bit form of the table: what matrix products read."""
+        return self._as(self.context.table_entry("matmul", self.name), "matmul")
+
+    def stream(self) -> Form:
+        """Return the wide form of the table, with one scale and no zero point."""
+        return self._as(self.context.table_entry("stream", self.name), "stream")
+
+    def scalar(self) -> Form:
+        """Return any form with a single scale and no zero point; the native one if it is such."""
+        return self.native() if self.native_is_plain() else self.stream()
+
+    def native_is_plain(self) -> bool:
+        """Whether the native form has a single scale and no zero point."""
+        return self._rescale is None and self.native().plain
+
+    def term(self, quant: ActivationQuant, consumer: str) -> Form:
+        """Return the value at the scale of the sum `consumer`.
+
+        Parameters
+        ----------
+        quant : ActivationQuant
+            The sum's stream form.
+        consumer : str
+            Canonical name of the sum; it becomes a part of the new operator's name.
+
+        Returns
+        -------
+        Form
+            With the scale of `quant`.
+        """
+        return self._as(quant, "term", f"{self.name}.for.{consumer}")
+
+    def _as(self, quant: ActivationQuant, label: str, name: str = "") -> Form:
+        # Entries of the table are compared by identity: each canonical name has one per section.
+        for (known, entry), form in self._forms.items():
+            if known == label and entry is quant:
+                return form
+        name = name or f"{self.name}.{label}"
+        form = self._rescale(quant, name) if self._rescale else self._requantise(quant, name)
+        self._forms[(label, quant)] = form
+        if form is not self._native:
+            self.context.record(self.name, label, form)
+        return form
+
+    def _requantise(self, quant: ActivationQuant, name: str) -> Form:
+        native = self.native()
+        target = quant.channel_scale
+        if (
+            native.plain
+            and native.magnitude <= max(-quant.low, quant.high)
+            and quant.zero_point == 0
+            and target.size == 1
+            and target[0] == native.scale[0]
+        ):
+            return native
+        if native.zero_point != 0:
+            raise LoweringError(
+                f"{self.name} has a zero point and a second form is asked of it",
+                where=name,
+                why="requantisation multiplies integers whose zero is the real 0",
+                todo="quantise this value symmetrically",
+            )
+        factors = self.context.guard(name, lambda: native.scale / target)
+        bits = 8 if storage(quant) in ("int8", "uint8") else 16
+        dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
+        return self.context.requantise(native.var, dyadic, quant, name)

@@ -1,0 +1,75 @@
+"""Lowering of `canonical.gelu`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm import relax
+
+from .. import integer
+from ..spec.gelu import AccurateGelu, PaperGelu
+from ..spec.presets import Preset
+from .context import LoweringContext
+from .forms import Form, IntegerValue
+from .rule import NATIVE, STREAM, LoweringRule, Need, activation
+
+# The approximation is below 0.2 in absolute value for negative inputs.
+_NEGATIVE_LOBE = 0.2
+
+
+class LowerGelu(LoweringRule):
+    """GELU in the form of the preset.
+
+    ``accurate``: expects x in stream form and at most 16 bits; emits ``integer.gelu`` (form
+    accurate), int32 at the scale of its input. ``paper``: takes what the producer yields, as a
+    rule the int32 accumulator with a scale per channel; emits the published form with its
+    constants per channel, int64 at a scale per channel that is negative. Both the erf and the tanh
+    definition of GELU lower to the same approximation, which is coarser than their difference::
+
+        g = gelu(y)  →  r = integer.requantise(y, m);  g = integer.gelu(r)       # accurate
+        g = gelu(y)  →  g = integer.gelu(y, q_b, q_c, q_1, erf_shift)            # paper
+    """
+
+    op = "canonical.gelu"
+
+    def need(self, preset: Preset) -> Need:
+        """One scale for the accurate form, any for the published one."""
+        accurate = preset.gelu == "accurate"
+        return Need(operands=(STREAM if accurate else NATIVE,), readable=accurate)
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        operand = activation(operands[0])
+        if context.preset.gelu == "accurate":
+            form = _accurate(name, operand.stream(), context)
+        else:
+            native = operand.native()
+            usable = native.zero_point == 0 and (native.scale > 0).all()
+            form = _paper(name, native if usable else operand.stream(), context)
+        return IntegerValue(context, name, form)
+
+
+def _accurate(name: str, source: Form, context: LoweringContext) -> Form:
+    scale = float(source.scale[0])
+    constants = context.guard(name, lambda: AccurateGelu.from_scale(scale))
+    out = context.emit(integer.gelu(source.var, constants, name=name))
+    magnitude = max(source.magnitude, math.ceil(_NEGATIVE_LOBE / scale))
+    return Form(out, name, source.scale, 0, magnitude)
+
+
+def _paper(name: str, source: Form, context: LoweringContext) -> Form:
+    coefficients = context.preset.erf_coefficients
+    k = context.guard(name, lambda: PaperGelu.from_scales(source.scale, coefficients))
+    arrays = (("q_b", k.q_b), ("q_c", k.q_c), ("q_1", k.q_1), ("erf_shift", k.erf_shift))
+    constants = [context.parameter(f"{name}.{label}", array) for label, array in arrays]
+    out = context.emit(integer.gelu_paper(source.var, *constants, name=name))
+    # |i_erf| is at most |q_1|, but for the floors of its constants.
+    magnitude = source.magnitude * (2 * int(abs(k.q_1.astype("int64")).max()) + 4)
+    return Form(out, name, k.scales, 0, magnitude)

@@ -1,0 +1,110 @@
+"""Lowering of `canonical.linear`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from .. import integer
+from ..errors import LoweringError, RangeError
+from ..quantization_table import WeightQuant
+from ..spec.presets import Preset
+from .context import LoweringContext
+from .forms import Form, IntegerValue
+from .rule import MATMUL, LoweringRule, Need, activation
+
+_INT32_MAX = 2**31 - 1
+
+
+class LowerLinear(LoweringRule):
+    """``x W^T + b`` on 8-bit operands, accumulated in int32.
+
+    Expects x in its matmul form (int8, or uint8 with a zero point) and W as int8 rows. Emits
+    ``integer.linear``. The accumulator has one scale per output channel, ``S_x S_w[n]``; a zero
+    point z of x is folded in the bias, ``round(b / (S_x S_w[n])) - z sum_k w[n, k]``, and x's
+    channel divisors are in the weights already. The bound of every channel is computed from its
+    weights and must fit int32::
+
+        y = linear(x, W, b)  →  y = integer.linear(x_8, W_s8, bias_s32)      # S_x * S_w[n]
+    """
+
+    op = "canonical.linear"
+
+    def need(self, preset: Preset) -> Need:
+        """Reads the 8-bit form; the accumulator needs no entry of its own."""
+        return Need(operands=(MATMUL,))
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        weight, bias = call.args[1].name, call.args[2].name
+        x = activation(operands[0])
+        quant = context.table_entry("matmul", x.name)
+        rows = context.table_weight("weights", name)
+        expected = tuple(int(extent) for extent in call.args[1].ty.shape.values)
+        if rows.values.shape != expected:
+            raise LoweringError(
+                f"the quantised weight has shape {rows.values.shape}",
+                where=name,
+                why=f"{weight} of the model has shape {expected}",
+                todo="use the quantisation table that was made for this model",
+            )
+        source = x.matmul()
+        scale = quant.scale * rows.scale
+        integers = _bias(name, context.weight(call.args[2], name), scale, rows, quant.zero_point)
+        bound = _bound(rows.values, integers, source.magnitude)
+        if bound.max() > _INT32_MAX:
+            channel = int(bound.argmax())
+            raise RangeError(
+                f"the accumulator of channel {channel} can reach {int(bound[channel])}",
+                where=name,
+                why=f"its bias is {int(integers[channel])} in units of {scale[channel]:.3g}, and "
+                "an accumulator is int32",
+                todo="use a coarser scale for this row of the weight",
+            )
+        out = context.emit(
+            integer.linear(
+                source.var,
+                context.parameter(weight, rows.values),
+                context.parameter(
+                    bias if quant.zero_point == 0 else f"{bias}.compensated",
+                    integers.astype(np.int32),
+                ),
+                name=name,
+            )
+        )
+        return IntegerValue(context, name, Form(out, name, scale, 0, int(bound.max())))
+
+
+def _bias(
+    name: str,
+    bias: NDArray[np.float32],
+    scale: NDArray[np.float64],
+    rows: WeightQuant,
+    zero_point: int,
+) -> NDArray[np.int64]:
+    """Bias in units of the accumulator, with the input's zero point folded in; int64 [N]."""
+    steps = np.asarray(bias, dtype=np.float64) / scale
+    if not np.isfinite(steps).all():
+        channel = int(np.flatnonzero(~np.isfinite(steps))[0])
+        raise RangeError(
+            f"the bias of channel {channel} is {bias[channel]}",
+            where=name,
+            why="a weight of the model is infinite or not a number",
+            todo="check the checkpoint",
+        )
+    compensation = zero_point * rows.values.astype(np.int64).sum(axis=1)
+    return np.floor(steps + 0.5).astype(np.int64) - compensation
+
+
+def _bound(values: NDArray[np.int8], bias: NDArray[np.int64], magnitude: int) -> NDArray[np.int64]:
+    """Upper bound of the absolute accumulator per channel; int64 [N]."""
+    return np.abs(values.astype(np.int64)).sum(axis=1) * magnitude + np.abs(bias)
