@@ -84,6 +84,6 @@ class IbertPeer(Peer):
 
         def run() -> np.ndarray:
             outputs = library.run(**inputs, dequantize=False)
-            return next(iter(outputs.values()))
+            return next(iter(outputs.values())).values
 
         return run
