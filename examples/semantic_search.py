@@ -3,9 +3,9 @@
     make setup
     .venv/bin/python examples/semantic_search.py "a whale hunt"
 
-On first use MiniLM is quantised and compiled (about a minute), into the folder ``build/search``; after
-that a query takes milliseconds and needs neither torch nor transformers. The texts searched are the
-project's held-out ones; ``--texts FILE`` takes another file, one text per line.
+On first use MiniLM is quantised and compiled (about a minute), into the folder ``build/search``;
+after that a query takes milliseconds and needs neither torch nor transformers. The texts searched
+are the project's held-out ones; ``--texts FILE`` takes another file, one text per line.
 """
 
 from __future__ import annotations
