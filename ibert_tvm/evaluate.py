@@ -21,11 +21,11 @@ from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
 from ibert_tvm.model_info import ModelInfo
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend import LoadedModel
+    from ibert_tvm.frontend import CanonicalModel
     from ibert_tvm.runtime import Library
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
-__all__ = ["Fidelity", "LayerFidelity", "fidelity"]
+__all__ = ["Fidelity", "LayerFidelity", "evaluate_integers", "fidelity"]
 
 # Shapes that the float model is compiled for; padding is masked and changes nothing.
 _LENGTH_STEP = 32
@@ -89,7 +89,7 @@ class Fidelity:
 
 def fidelity(
     candidate: QuantizedModel | Library,
-    reference: LoadedModel,
+    reference: CanonicalModel,
     texts: Sequence[str],
     seq_len: int = 128,
     tokenizer: Tokenizer | None = None,
@@ -102,7 +102,7 @@ def fidelity(
     ----------
     candidate : QuantizedModel or Library
         The integer model.
-    reference : LoadedModel
+    reference : CanonicalModel
         The float model that it was made from.
     texts : sequence of str
         Texts that calibration has not seen; at least one.
@@ -242,5 +242,88 @@ def _vector(kind: str, value: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.fl
     return np.asarray(value, dtype=np.float64)
 
 
-class _runner:
-    pass
+class _IntegerRunner:
+    """Runs a quantised model by the NumPy reference and dequantises what is compared."""
+
+    def __init__(self, model: QuantizedModel, layers: bool) -> None:
+        self._model = model
+        self._scale = float(model.quantization["outputs"][0]["scale"])
+        self._forms = _comparable(model.quantization) if layers else {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._forms)
+
+    def run(self, inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        outputs, captured = _evaluate(self._model, inputs)
+        values = {
+            name: (captured[form["value"]].astype(np.float64) - form["zero_point"])
+            * np.asarray(form["scale"], dtype=np.float64)
+            for name, form in self._forms.items()
+        }
+        return outputs[0].astype(np.float64) * self._scale, values
+
+
+class _LibraryRunner:
+    """Runs a library; only its outputs show."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._inputs = [record.name for record in library.metadata.inputs]
+        self._output = library.metadata.outputs[0].name
+
+    def run(self, inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        given: dict[str, Any] = {name: inputs[name] for name in self._inputs}
+        outputs = self._library.run(**given)
+        return outputs[self._output], {}
+
+
+def _runner(candidate: QuantizedModel | Library, layers: bool) -> _IntegerRunner | _LibraryRunner:
+    if isinstance(candidate, QuantizedModel):
+        return _IntegerRunner(candidate, layers)
+    return _LibraryRunner(candidate)
+
+
+def _comparable(quantization: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The integer form of every canonical value that is compared with the float one.
+
+    A value may exist as an accumulator, as a wide value of the residual stream, and as an 8-bit
+    operand. The form that the most precise reader sees is the value: the stream before the
+    operand, and the accumulator only where nothing else was made of it.
+    """
+    order = {"stream": 0, "matmul": 1}
+    return {
+        name: min(forms, key=lambda form: order.get(str(form.get("form")), len(order)))
+        for name, forms in quantization.get("values", {}).items()
+        if forms
+    }
+
+
+def _evaluate(
+    model: QuantizedModel, inputs: Inputs
+) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]]]:
+    from relay_passes.integer.evaluate import evaluate
+
+    given = {name: inputs[name] for name in model.input_names}
+    return evaluate(model.module, given, model.parameters, capture=True)
+
+
+def evaluate_integers(model: QuantizedModel, inputs: Inputs) -> dict[str, NDArray[Any]]:
+    """Run the NumPy reference of a quantised model.
+
+    Parameters
+    ----------
+    model : QuantizedModel
+        The model.
+    inputs : mapping of str to numpy.ndarray
+        Its inputs [batch, tokens], integers; others are ignored.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Integers of the outputs, by name: what a compiled library gives, bit for bit.
+    """
+    outputs, _ = _evaluate(model, inputs)
+    return {info.name: o for info, o in zip(model.info.outputs, outputs, strict=True)}

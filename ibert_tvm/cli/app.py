@@ -6,16 +6,14 @@ from typing import Annotated
 
 import typer
 
-from ibert_tvm.cli import (
-    compile,
-    demo,
-    doctor,
-    eval,
-    inspect,
-    quantize,
-    run,
-    targets,
-)
+from ibert_tvm.cli.compile import command as compile_command
+from ibert_tvm.cli.demo import command as demo_command
+from ibert_tvm.cli.doctor import command as doctor_command
+from ibert_tvm.cli.eval import command as eval_command
+from ibert_tvm.cli.inspect import command as inspect_command
+from ibert_tvm.cli.quantize import command as quantize_command
+from ibert_tvm.cli.run import command as run_command
+from ibert_tvm.cli.targets import command as targets_command
 
 __all__ = ["app"]
 
@@ -29,14 +27,14 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
 )
 
-app.command("quantize")(quantize.command)
-app.command("compile")(compile.command)
-app.command("run")(run.command)
-app.command("eval")(eval.command)
-app.command("inspect")(inspect.command)
-app.command("targets")(targets.command)
-app.command("doctor")(doctor.command)
-app.command("demo")(demo.command)
+app.command("quantize")(quantize_command)
+app.command("compile")(compile_command)
+app.command("run")(run_command)
+app.command("eval")(eval_command)
+app.command("inspect")(inspect_command)
+app.command("targets")(targets_command)
+app.command("doctor")(doctor_command)
+app.command("demo")(demo_command)
 
 
 def _version(wanted: bool) -> None:
