@@ -1,0 +1,111 @@
+"""What holds for the project as a whole: directions of imports, packaged texts, links, pins."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
+# docs/architecture.md: imports point one way.
+MAY_IMPORT = {
+    "relay_passes": {"relay_passes", "tvm", "numpy"},
+    "schedules": {"schedules", "targets", "tvm", "numpy"},
+    "targets": {"targets", "tvm", "numpy", "elftools"},
+}
+
+
+def _sources(package):
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def _imports(path):
+    """Top-level names of all modules imported anywhere in a file."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - {"__future__"}
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_imports_point_one_way(package):
+    wrong = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in _sources(package)
+        for name in _imports(path) - MAY_IMPORT[package]
+    }
+    assert wrong == set()
+
+
+def test_torch_and_transformers_are_needed_by_the_frontend_only():
+    outside = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in _sources(package)
+        if "frontend" not in path.parts and _imports(path) & {"torch", "transformers"}
+    }
+    assert outside == set()
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in _sources(package)
+        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+    ]
+    assert silent == []
+
+
+def _lines(name):
+    return (ROOT / "ibert_tvm" / "data" / name).read_text(encoding="utf-8").splitlines()
+
+
+def _shingles(lines, length=7):
+    words = [re.findall(r"\w+", line.lower()) for line in lines]
+    return {tuple(w[i : i + length]) for w in words for i in range(len(w) - length + 1)}
+
+
+def test_texts_are_many_distinct_and_held_out():
+    calibration, heldout = _lines("calibration.txt"), _lines("heldout.txt")
+    assert len(calibration) >= 256
+    assert len(heldout) >= 200
+    for lines in (calibration, heldout):
+        assert len(set(lines)) == len(lines)
+        assert all(line == line.strip() != "" for line in lines)
+        words = sorted(len(line.split()) for line in lines)
+        assert words[0] == 1
+        assert words[-1] > 110  # fills 128 tokens
+    assert _shingles(calibration) & _shingles(heldout) == set()
+    assert len(_lines("demo_sentences.txt")) == 8
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", "docs/targets.md"]
+)
+def test_links_between_documents_lead_somewhere(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
+    missing = [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
+    assert missing == []
+
+
+def test_constraints_pin_every_core_dependency():
+    pins = {
+        re.split("==", line)[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    }
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    core = re.search(r"^dependencies = \[(.*?)^\]", project, re.M | re.S).group(1)
+    names = {
+        re.split(r"[<>=\[]", entry)[0].lower().replace("_", "-")
+        for entry in re.findall(r'"([^"]+)"', core)
+    }
+    assert "apache-tvm-ffi" in names
+    assert names - pins == set()
