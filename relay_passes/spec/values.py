@@ -49,6 +49,33 @@ def bits_of(low: int, high: int) -> int:
     return max((low if low >= 0 else ~low).bit_length(), high.bit_length()) + 1
 
 
+class Audit:
+    """The widest interval seen while it was open.
+
+    Attributes
+    ----------
+    bits : int
+        Bits of the smallest signed type that holds every interval made so far.
+    """
+
+    def __init__(self) -> None:
+        self.bits = 1
+
+
+_audit: ContextVar[Audit | None] = ContextVar("relay_passes.spec.values.audit", default=None)
+
+
+@contextmanager
+def audit() -> Iterator[Audit]:
+    """Record the width of every intermediate of the specification functions called inside."""
+    current = Audit()
+    token = _audit.set(current)
+    try:
+        yield current
+    finally:
+        _audit.reset(token)
+
+
 class Ranged:
     """A closed interval of integers and, optionally, the TIR expression it bounds.
 
@@ -81,6 +108,9 @@ class Ranged:
         if not _fits(self.low, self.high, INT64):
             raise _overflow("a value", self.low, self.high)
         self.dtype = "int32" if _fits(self.low, self.high, INT32) else "int64"
+        watch = _audit.get()
+        if watch is not None:
+            watch.bits = max(watch.bits, bits_of(self.low, self.high))
         self.expr = None if expr is None else _cast(expr, self.dtype)
 
     @property
