@@ -168,8 +168,8 @@ def accumulator_range(weight: np.ndarray, bias: np.ndarray, low: int, high: int)
     if partial[row] > INT32[1]:
         raise RangeError(
             f"the int32 accumulator of output {row} may overflow",
-            why=f"its sum over {weight.shape[1]} inputs in [{low}, {high}] and a bias of {offset[row]} "
-            f"reaches {partial[row]}, and int32 ends at {INT32[1]}",
+            why=f"its sum over {weight.shape[1]} inputs in [{low}, {high}] and a bias of "
+            f"{offset[row]} reaches {partial[row]}, and int32 ends at {INT32[1]}",
             todo="use a coarser weight or activation scale for this layer",
         )
     tops = positive * high + negative * low + offset
