@@ -337,18 +337,12 @@ def evaluate(
     values = lookup((*program.inputs, *program.parameters), everything)
     captured: dict[str, np.ndarray] = {}
     for step in program.steps:
-        operands = [_operand(values, operand) for operand in step.operands]
+        operands = [values[operand] for operand in step.operands]
         values[step.result] = _run(step, operands)
         if capture:
             captured[step.name] = values[step.result]
-    outputs = [_operand(values, output) for output in program.outputs]
+    outputs = [values[output] for output in program.outputs]
     return (outputs, captured) if capture else outputs
-
-
-def _operand(values: dict[relax.Var, np.ndarray], expr: relax.Expr) -> np.ndarray:
-    if isinstance(expr, relax.Constant):
-        return expr.data.numpy()
-    return values[expr]
 
 
 def _run(step: Step, operands: list[np.ndarray]) -> np.ndarray:

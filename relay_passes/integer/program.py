@@ -23,14 +23,14 @@ class Step:
         Its attributes as a dataclass.
     result : relax.Var
         The variable it defines; its type has shape and dtype.
-    operands : tuple of relax.Var or relax.Constant
-        Aliases are resolved: each is a parameter, a constant or the `result` of an earlier step.
+    operands : tuple of relax.Var
+        Aliases are resolved: each is a parameter or the `result` of an earlier step.
     """
 
     op: str
     attrs: Any
     result: relax.Var
-    operands: tuple[relax.Expr, ...]
+    operands: tuple[relax.Var, ...]
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Program:
     inputs: tuple[relax.Var, ...]
     parameters: tuple[relax.Var, ...]
     steps: tuple[Step, ...]
-    outputs: tuple[relax.Expr, ...]
+    outputs: tuple[relax.Var, ...]
 
 
 def read_program(module: IRModule, function: str = "main") -> Program:
@@ -105,13 +105,25 @@ def read_program(module: IRModule, function: str = "main") -> Program:
             return tuple(member for field in expr.fields for member in members(field))
         return tuples.get(expr, (resolve(expr),))
 
+    def variable(expr: relax.Expr, user: Any) -> relax.Var:
+        expr = resolve(expr)
+        if not isinstance(expr, relax.Var):
+            raise LoweringError(
+                f"an operand is a {type(expr).__name__}",
+                f"{user.op.name} {user.attrs['name']!r}",
+                "integer programs keep their constants as parameters of the function, and bind "
+                "every intermediate value to a variable",
+                "emit the operand with a block builder, or make it a parameter",
+            )
+        return expr
+
     blocks = body.blocks if isinstance(body, relax.SeqExpr) else []
     for block in blocks:
         for binding in block.bindings:
             value: Any = getattr(binding, "value", None)
             op = operator_name(value)
             if op:
-                operands = tuple(resolve(argument) for argument in value.args)
+                operands = tuple(variable(argument, value) for argument in value.args)
                 steps.append(Step(op, attributes(value), binding.var, operands))
             elif isinstance(value, (relax.Var, relax.TupleGetItem)):
                 if value in tuples:

@@ -198,9 +198,7 @@ class _Analysis:
         return self.intervals[expr]
 
     def array(self, expr: relax.Expr) -> np.ndarray | None:
-        """Contents of a parameter or constant; None for a computed value."""
-        if isinstance(expr, relax.Constant):
-            return expr.data.numpy()
+        """Contents of a parameter; None for a computed value."""
         return self.arrays.get(expr)
 
     def stage(self, name: str, value: Ranged) -> Ranged:

@@ -228,7 +228,7 @@ class PaperGelu:
                 shift = max(abs(one).bit_length() - _FACTOR_BITS, 0)
             erf_scale = math.ldexp(poly.scale, shift)
             one = math.floor(1.0 / erf_scale)
-            if not (-(2**31) < poly.q_b <= -4 and -(2**31) < one <= -16):
+            if not (-(2**31) < poly.q_b <= -4 and -(2**31) < one <= -256):
                 raise RangeError(
                     f"scale {scale:.3g} of {where} cannot serve the published i-GELU",
                     why=f"with a shift of {shift}, q_b = {poly.q_b} and 1 is {one} units",
