@@ -173,7 +173,7 @@ def _load_module(module: torch.nn.Module, inputs: tuple[str, ...], verify: bool)
     from ibert_tvm.frontend.torch_import import evaluating, import_module
 
     with evaluating(module):
-        canonical = import_module(module, inputs, ["output"])
+        canonical = import_module(module, inputs, [])
         ranks = [rank for _, rank in canonical.outputs]
         names = ["output"] if len(ranks) == 1 else [f"output{i}" for i in range(len(ranks))]
         result = _build(
@@ -229,10 +229,14 @@ def _build(
 
         # A source that masks nothing agrees only where nothing is padding.
         mask = None if canonical.added_inputs else canonical.mask
-        batch = check.verification_batch(canonical.inputs, sizes, pad_token_id, mask)
-        if canonical.added_inputs:
+        shapes = [check.VERIFY_SHAPE]
+        if sizes.max_sequence_length is not None:
+            shapes.append((1, min(sizes.max_sequence_length, check.LONGEST)))
+        error = 0.0
+        for shape in shapes:
+            batch = check.verification_batch(canonical.inputs, sizes, pad_token_id, mask, shape)
             batch |= {name: np.ones_like(batch[name]) for name in canonical.added_inputs}
-        error = check.verify(canonical, batch, run)
+            error = max(error, check.verify(canonical, batch, run))
     info = ModelInfo(
         architecture=architecture,
         head=head,

@@ -48,7 +48,7 @@ def import_module(
     inputs : sequence of str
         Names of the arguments.
     outputs : sequence of str
-        Names of the results, for messages.
+        Names of the results, for messages; empty to number them.
     prefix : str
         Removed from the front of parameter names: the attribute under which a wrapper holds the
         model, with its dot.

@@ -18,13 +18,20 @@ TOLERANCE = 1e-4
 """Largest difference allowed, relative to the largest output (at least 1)."""
 VERIFY_SHAPE = (3, 21)
 """Batch and length of the comparison: another shape than the traced one in both axes."""
+LONGEST = 1024
+"""The second comparison is at the longest sequence that the positions allow, up to this: models
+that change their computation with the length (sparse attention) are found there."""
 
 Source = Callable[[Mapping[str, NDArray[np.int64]]], tuple[NDArray[np.float32], ...]]
 """Runs the source model: inputs by name to its outputs in order."""
 
 
 def verification_batch(
-    names: tuple[str, ...], sizes: Sizes, pad_token_id: int, mask: str | None
+    names: tuple[str, ...],
+    sizes: Sizes,
+    pad_token_id: int,
+    mask: str | None,
+    shape: tuple[int, int],
 ) -> dict[str, NDArray[np.int64]]:
     """Make a batch of random tokens with padding of different lengths.
 
@@ -38,6 +45,8 @@ def verification_batch(
         Fills the padding of all inputs but the mask, as far as their tables allow.
     mask : str or None
         The input that marks tokens with 1.
+    shape : tuple of int
+        Batch and length; the length is shortened to what the positions allow.
 
     Returns
     -------
@@ -45,12 +54,11 @@ def verification_batch(
         One array [batch, seq_len] int64 per input.
     """
     random = np.random.default_rng(1)
-    batch, length = VERIFY_SHAPE
-    length = min(length, sizes.max_sequence_length or length)
+    batch, length = shape[0], min(shape[1], sizes.max_sequence_length or shape[1])
     tokens = np.ones((batch, length), np.int64)
     if mask is not None:
-        tokens[1, 2 * length // 3 :] = 0
-        tokens[2, 1:] = 0
+        tokens[1:2, 2 * length // 3 :] = 0
+        tokens[2:3, 1:] = 0
     result = {}
     for name in names:
         if name == mask:

@@ -26,7 +26,7 @@ def canonicalise(
     parameters: Mapping[str, NDArray[Any]],
     *,
     inputs: Sequence[str],
-    outputs: Sequence[str],
+    outputs: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> Canonical:
     """Rewrite an imported Relax module to canonical form.
@@ -41,7 +41,7 @@ def canonicalise(
     inputs : sequence of str
         Canonical names of the inputs in order.
     outputs : sequence of str
-        Names of the outputs in order, for messages.
+        Names of the outputs in order, for messages; empty to number them.
     names : mapping of str to str, optional
         Source names of parameters by variable name; the variable names themselves if absent.
 

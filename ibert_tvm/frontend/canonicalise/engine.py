@@ -162,7 +162,7 @@ class Canonicaliser:
         Parameters
         ----------
         output_names : sequence of str
-            Names of the outputs, for messages; as many as the function has.
+            Names of the outputs, for messages; empty to number them.
 
         Returns
         -------
@@ -240,10 +240,11 @@ class Canonicaliser:
             try:
                 return self._call(binding.var, value, operands, graph)
             except (Mismatch, ViewError) as error:
-                layer = next((v.layer for v in _leaves(operands) if v.layer), "")
-                refusal = Refusal(str(value.op.name), str(error), layer=layer)
-                self.report.refusals.append(RefusedOp(refusal.op, layer, refusal.why))
-                return refusal
+                near = next((v.layer for v in _leaves(operands) if v.layer), "")
+                op = getattr(error, "op", "") or str(value.op.name)
+                layer = getattr(error, "layer", "") or near
+                self.report.refusals.append(RefusedOp(op, layer, str(error)))
+                return Refusal(op, str(error), layer=layer)
         if isinstance(value, relax.TupleGetItem):
             parts = self._operand(value.tuple_value, environment)
             return parts if isinstance(parts, Refusal) else parts[value.index]
@@ -302,7 +303,8 @@ class Canonicaliser:
         body = self._operand(self.function.body.body, environment)
         values = body if isinstance(body, list) else [body]
         result = []
-        for name, value in zip(output_names, values, strict=True):
+        names = output_names or [f"output{index}" for index in range(len(values))]
+        for name, value in zip(names, values, strict=True):
             if isinstance(value, Refusal):
                 raise self._refused(value, name)
             try:
@@ -317,9 +319,10 @@ class Canonicaliser:
                     )
                 result.append(self.emit(hidden))
             except (Mismatch, ViewError) as error:
-                raise self._refused(
-                    Refusal("output", str(error), layer=getattr(value, "layer", "")), name
-                ) from error
+                op = getattr(error, "op", "") or "output"
+                layer = getattr(error, "layer", "") or getattr(value, "layer", "")
+                self.report.refusals.append(RefusedOp(op, layer, str(error)))
+                raise self._refused(Refusal(op, str(error), layer=layer), name) from error
         return result
 
     def _refused(self, refusal: Refusal, output: str) -> UnsupportedModelError:
@@ -477,7 +480,9 @@ class Canonicaliser:
             return self.add(left, right, ("relax.add",))
         if known is None:
             raise Mismatch(
-                f"the function {value.text} is none of gelu (erf or tanh form), relu, tanh"
+                f"the function {value.text} is none of gelu (erf or tanh form), relu, tanh",
+                op=next(op for op in reversed(value.ops) if op in functions.ELEMENTWISE),
+                layer=value.layer,
             )
         kind, form = known
         x = self.emit(value.base)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINARY", "GRID", "UNARY", "name_function", "slope"]
+__all__ = ["BINARY", "ELEMENTWISE", "GRID", "UNARY", "name_function", "slope"]
 
 GRID: NDArray[np.float64] = np.linspace(-12.0, 12.0, 4801)
 """Where functions are compared: dense, symmetric, through 0, far into both tails."""
@@ -67,6 +67,9 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "relax.subtract": np.subtract,
 }
 """Operators of two operands, elementwise."""
+
+ELEMENTWISE = frozenset((*UNARY, *BINARY))
+"""All of them."""
 
 _KNOWN = {
     ("gelu", "erf"): _gelu(GRID),

@@ -274,37 +274,40 @@ def as_key_mask(
     Mismatch
         If the value masks by anything but one input's padding.
     """
-    kept: list[NDArray[np.bool_]] = []
+    terms: list[NDArray[Any]] = []
     for array in value.samples():
         try:
             full = np.broadcast_to(array, shape)
         except ValueError as error:
             raise Mismatch(f"a mask of shape {value.shape} does not fit scores {shape}") from error
-        if not boolean and not np.all((full == 0) | (full <= _MASKED_BELOW)):
-            raise Mismatch(
-                f"the added term is neither 0 nor below {_MASKED_BELOW:g} everywhere: it is a "
-                "bias, not a mask"
-            )
         by_key = np.moveaxis(full.reshape(atoms), axes, (0, 1))
-        by_key = by_key.reshape(atoms[axes[0]], atoms[axes[1]], -1)
-        kept.append(by_key != 0 if boolean else by_key == 0)
-    if all(np.all(keep) for keep in kept):
+        terms.append(by_key.reshape(atoms[axes[0]], atoms[axes[1]], -1))
+    if all(np.all(term != 0 if boolean else term == 0) for term in terms):
         return None
-    reasons = []
+    reasons = {}
     for name in probes.names:
-        reason = _follows(kept, probes, name)
+        reason = _follows(terms, probes, name, boolean)
         if reason is None:
             return name
-        reasons.append(f"{name}: {reason}")
-    raise Mismatch("the mask follows none of the inputs (" + "; ".join(reasons) + ")")
+        reasons[name] = reason
+    if len(set(reasons.values())) == 1:
+        raise Mismatch(f"the mask follows none of the inputs: {next(iter(reasons.values()))}")
+    each = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise Mismatch(f"the mask follows none of the inputs ({each})")
 
 
-def _follows(kept: list[NDArray[np.bool_]], probes: Probes, name: str) -> str | None:
+def _follows(terms: list[NDArray[Any]], probes: Probes, name: str, boolean: bool) -> str | None:
     """Return None if the scores kept are those whose key has a 1 in input `name`, else why not."""
     same = opposite = True
     for index in probes.binary(name):
         mask = probes.runs[index][name] != 0
-        keep = kept[index]
+        term = terms[index]
+        if not boolean and not np.all((term == 0) | (term <= _MASKED_BELOW)):
+            return (
+                f"what is added to the scores is neither 0 nor below {_MASKED_BELOW:g}: it is a "
+                "bias, not a mask"
+            )
+        keep = term != 0 if boolean else term == 0
         tokens = np.broadcast_to(mask[:, :, None], keep.shape)
         # In a row without tokens libraries differ (uniform weights, all kept); the canonical
         # form gives 0 there, and nothing depends on it.

@@ -24,6 +24,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Embedded,
     FromInputs,
     Hidden,
+    KeptTest,
     Linear,
     MaskedHidden,
     Mismatch,
@@ -90,6 +91,8 @@ def _same(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
     value = operands[0]
     if str(call.op.name) == "relax.nn.dropout":
         return [value, value]
+    if isinstance(value, KeptTest):
+        return value.after(str(call.op.name))
     if str(call.attrs.dtype) != "float32":
         raise Mismatch(f"a hidden tensor is cast to {call.attrs.dtype}; everything is float32 here")
     return value.after(str(call.op.name))
@@ -169,7 +172,13 @@ def _take(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
     axes = optional_axes(call.attrs.axis)
     rank = len(static_shape(call.args[0]))
     axis = (axes or [0])[0] % rank
-    selected = _select(c, value, axis, int(fixed.reshape(-1)[0]), op)
+    place = int(fixed.reshape(-1)[0])
+    hidden = c.hidden(value)
+    if [atom.kind for atom in hidden.view[axis]] == ["channel"]:
+        place += views.shape_of(hidden.view)[axis] if place < 0 else 0
+        selected = _slice_channels(hidden, axis, place, place + 1, op)
+    else:
+        selected = _select(c, hidden, axis, place, op)
     if fixed.ndim == 0:
         return replace(selected, view=views.squeeze(selected.view, [axis]))
     return selected
@@ -188,11 +197,14 @@ def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -
     outer = [a for item in hidden.view for a in item if a.kind == "channel" and a.stride > stride]
     everything = np.arange(source.channels).reshape(-1, extent, stride)
     kept = everything[:, first:last, :].reshape(-1)
-    name = f"{source.name}[{kept[0]}:{kept[-1] + 1}]"
-    weight = Weight(f"{source.weight.name}[{first}:{last}]", source.weight.array[kept])
+    # Heads may interleave queries, keys and values; the step tells their parts apart.
+    step = "" if len(everything) == 1 else f":{extent * stride}"
+    part = f"[{kept[0]}:{kept[-1] + 1}{step}]"
+    name = f"{source.name}{part}"
+    weight = Weight(f"{source.weight.name}{part}", source.weight.array[kept])
     bias = source.bias
     if bias is not None:
-        bias = Weight(f"{bias.name}[{first}:{last}]", bias.array[kept])
+        bias = Weight(f"{bias.name}{part}", bias.array[kept])
     # Atoms outside of the cut one move closer together; those inside stay.
     width = last - first
     moved = {a: Atom("channel", a.extent, a.stride // extent * width) for a in outer}
@@ -202,8 +214,8 @@ def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -
         else ((Atom("channel", width, stride),) if width > 1 else ())
         for i, item in enumerate(hidden.view)
     )
-    part = Linear(name, len(kept), (*source.ops, *hidden.ops, op), source.x, weight, bias)
-    return Hidden(part, view, hidden.factor, hidden.missing, layer=hidden.layer)
+    cut = Linear(name, len(kept), (*source.ops, *hidden.ops, op), source.x, weight, bias)
+    return Hidden(cut, view, hidden.factor, hidden.missing, layer=hidden.layer)
 
 
 def _cut(c: Canonicaliser, value: Any, axis: int, first: int, last: int, op: str) -> Hidden:

@@ -17,12 +17,14 @@ from ibert_tvm.frontend.canonicalise.inputs import (
     as_token_mask,
     scalar,
 )
-from ibert_tvm.frontend.canonicalise.operands import optional_axes
+from ibert_tvm.frontend.canonicalise.operands import optional_axes, static_shape
 from ibert_tvm.frontend.canonicalise.values import (
+    KEPT_ROWS,
     ConstantRow,
     Embedded,
     FromInputs,
     Hidden,
+    KeptTest,
     Linear,
     MaskedHidden,
     Mismatch,
@@ -55,6 +57,9 @@ def _matmul(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Value:
 
 
 def _linear(c: Canonicaliser, x: Hidden, weight: Weight, op: str) -> Hidden:
+    # Importers broadcast a matrix over the batch; such axes have stride 0.
+    while weight.array.ndim > 2 and weight.array.strides[0] == 0:
+        weight = replace(weight, array=weight.array[0])
     if weight.array.ndim != 2:
         raise Mismatch(f"the weight {weight.name} has {weight.array.ndim} dimensions, not 2")
     c.require_all_channels(x)
@@ -153,7 +158,7 @@ def _context(c: Canonicaliser, weights: Probabilities, v: Hidden, op: str) -> Hi
 
 def _common_layer(*names: str) -> str:
     """Longest common module path of several names."""
-    parts = [name.split(".") for name in names]
+    parts = [name.partition("[")[0].split(".") for name in names]
     common = []
     for items in zip(*parts, strict=False):
         if len(set(items)) > 1:
@@ -188,6 +193,8 @@ def _mask_scores(
 def _where(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Value:
     condition, yes, no = operands
     op = str(call.op.name)
+    if isinstance(condition, KeptTest):
+        return _empty_rows(condition, yes, no, op)
     if not isinstance(condition, FromInputs):
         raise Mismatch("its condition depends on hidden tensors")
     if isinstance(yes, Scores) and isinstance(no, FromInputs):
@@ -202,6 +209,60 @@ def _where(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Value:
     if low is None or low > -1e3:
         raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
     return _mask_scores(c, kept, replace(mask, constant=None), boolean=True, op=op)
+
+
+def _empty_rows(condition: KeptTest, yes: Any, no: Any, op: str) -> Value:
+    """Torch's attention gives 0 to rows without keys, which is the canonical meaning anyway."""
+    empty = ~KEPT_ROWS.any(axis=1)
+    if isinstance(no, Probabilities) and isinstance(yes, FromInputs):
+        kept, other, chosen = no, yes, condition.samples != 0
+    elif isinstance(yes, Probabilities) and isinstance(no, FromInputs):
+        kept, other, chosen = yes, no, condition.samples == 0
+    else:
+        raise Mismatch("a condition on masked scores selects something other than probabilities")
+    if (
+        kept.scores is not condition.scores
+        or scalar(other) != 0.0
+        or not np.array_equal(np.broadcast_to(chosen, KEPT_ROWS.shape)[:, 0], empty)
+    ):
+        raise Mismatch(
+            "probabilities are replaced elsewhere than in rows without keys, or not by 0"
+        )
+    return replace(kept, ops=(*kept.ops, *condition.ops, op))
+
+
+def _equal(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Value:
+    for one, other in (operands, operands[::-1]):
+        if isinstance(one, Scores) and isinstance(other, FromInputs):
+            if scalar(other) != -np.inf:
+                break
+            return KeptTest(one, ~KEPT_ROWS, ops=(str(call.op.name),), layer=one.layer)
+    raise Mismatch("hidden tensors are compared, and only scores with minus infinity may be")
+
+
+def _kept_step(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Value:
+    """Steps from "is this score masked?" to "has this row any key?"."""
+    value = operands[0]
+    op = str(call.op.name)
+    if not isinstance(value, KeptTest):
+        raise Mismatch("it is applied to something other than a test of masked scores")
+    samples = value.samples
+    if op == "relax.logical_not":
+        samples = ~(samples != 0)
+    else:
+        if optional_axes(call.attrs.axis) not in ([-1], [len(value.scores.view) - 1]):
+            raise Mismatch("a test of masked scores is reduced over something other than the keys")
+        reduce = np.max if op == "relax.max" else np.min
+        samples = reduce(samples, axis=-1, keepdims=True)
+    return replace(value, samples=samples, ops=(*value.ops, op))
+
+
+def _full_like(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Value:
+    number = scalar(operands[1]) if isinstance(operands[1], FromInputs) else None
+    if number is None:
+        raise Mismatch("a tensor is filled with something other than a number")
+    array = np.broadcast_to(np.float32(number), static_shape(call))
+    return FromInputs(lambda: [array], tuple(array.shape), array)
 
 
 def _softmax(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Value:
@@ -390,7 +451,10 @@ def _scores_binary(
         return replace(scores, scale=scale, ops=(*scores.ops, op))
     if op == "relax.multiply" and number is not None:
         return _scores_binary(c, op, scores, other, swapped=False)
-    if op == "relax.add":
+    if op == "relax.subtract" and not swapped:
+        term = other.samples
+        other = replace(other, samples=lambda: [-array for array in term()], constant=None)
+    if op in ("relax.add", "relax.subtract"):
         return _mask_scores(c, scores, other, boolean=False, op=op)
     raise Mismatch("attention scores are only scaled by a number, masked, and normalised")
 
@@ -437,8 +501,13 @@ def _mean(_c: Canonicaliser, _call: relax.Call, _operands: list[Any]) -> Value:
 MATH_RULES: dict[str, Rule] = {
     **dict.fromkeys(functions.UNARY, _unary),
     **dict.fromkeys(functions.BINARY, _binary),
+    "relax.equal": _equal,
+    "relax.full_like": _full_like,
+    "relax.logical_not": _kept_step,
     "relax.matmul": _matmul,
+    "relax.max": _kept_step,
     "relax.mean": _mean,
+    "relax.min": _kept_step,
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.softmax": _softmax,
     "relax.sum": _sum,

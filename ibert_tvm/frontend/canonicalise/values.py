@@ -17,12 +17,14 @@ from tvm import relax
 from ibert_tvm.frontend.canonicalise.views import Axis, View
 
 __all__ = [
+    "KEPT_ROWS",
     "Computed",
     "ConstantRow",
     "Embedded",
     "Emitted",
     "FromInputs",
     "Hidden",
+    "KeptTest",
     "Linear",
     "MaskedHidden",
     "Mismatch",
@@ -36,7 +38,22 @@ __all__ = [
 
 
 class Mismatch(Exception):
-    """A rule does not apply; the text is the reason."""
+    """A rule does not apply; the text is the reason.
+
+    Parameters
+    ----------
+    reason : str
+        Why.
+    op : str
+        The operator to blame where it is not the one that is being interpreted.
+    layer : str
+        Its layer.
+    """
+
+    def __init__(self, reason: str, op: str = "", layer: str = "") -> None:
+        super().__init__(reason)
+        self.op = op
+        self.layer = layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,6 +292,26 @@ class Probabilities(Value):
 
     scores: Scores
     view: View
+
+
+@dataclass(frozen=True, eq=False)
+class KeptTest(Value):
+    """A condition on which scores are masked, on the way to "has this row any key?".
+
+    Parameters
+    ----------
+    scores : Scores
+        The scores that were tested.
+    samples : numpy.ndarray
+        The condition for the example rows `KEPT_ROWS`.
+    """
+
+    scores: Scores
+    samples: NDArray[Any]
+
+
+KEPT_ROWS: NDArray[np.bool_] = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0, 0]], np.bool_)
+"""Example rows of scores: which of three keys are kept. Only the last has none."""
 
 
 @dataclass(frozen=True, eq=False)
