@@ -54,7 +54,7 @@ class QuantizedModel:
         One function `main` in the integer dialect, `batch` and `seq_len` symbolic; its attribute
         `num_input` counts the leading parameters that are inputs.
     parameters : dict of str to numpy.ndarray
-        The integer arrays, by the names of the function's other parameters.
+        The integer arrays, by the names of the function's other parameters and in their order.
     info : ModelInfo
         Architecture, sizes, heads and source of the model.
     quantization : dict
@@ -75,7 +75,9 @@ class QuantizedModel:
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_parameters(self.module, self.parameters, where="QuantizedModel")
+        names = _check_parameters(self.module, self.parameters, where="QuantizedModel")
+        # safetensors gives them back in an order of its own.
+        object.__setattr__(self, "parameters", {name: self.parameters[name] for name in names})
 
     @property
     def preset(self) -> str:
@@ -119,7 +121,7 @@ class QuantizedModel:
             **self.quantization,
             "info": self.info.to_json(),
         }
-        text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
+        text = json.dumps(document, indent=1, allow_nan=False)
         target = Path(path).expanduser()
         with write_folder(target, replaceable=is_artefact(target)) as folder:
             (folder / _MODEL).write_text(tvm.ir.save_json(self.module), encoding="utf-8")
@@ -165,7 +167,7 @@ class QuantizedModel:
             ) from error
         module = _load_module(folder / _MODEL)
         parameters = _load_parameters(folder / _PARAMETERS)
-        _check_parameters(module, parameters, where=str(folder))
+        _check_parameters(module, parameters, where=str(folder))  # to say which folder it is
         tokenizer_folder = folder / _TOKENIZER
         tokenizer = (
             {f.name: f.read_bytes() for f in sorted(tokenizer_folder.iterdir()) if f.is_file()}
@@ -301,8 +303,8 @@ def _num_input(function: Any) -> int:
 
 def _check_parameters(
     module: tvm.IRModule, parameters: Mapping[str, NDArray[Any]], where: str
-) -> None:
-    """Check names, shapes and dtypes of `parameters` against the function's parameters."""
+) -> list[str]:
+    """Check `parameters` against the function's; return the names in the function's order."""
     function = module[_FUNCTION]
     todo = "model.json and params.safetensors do not belong together; quantise the model again"
     expected = {p.name: p.ty for p in function.params[_num_input(function) :]}
@@ -335,3 +337,4 @@ def _check_parameters(
                 why=f"its dtype is {array.dtype}; a quantised model holds integers only",
                 todo="this is a defect of the quantisation that made it; please report it",
             )
+    return list(expected)

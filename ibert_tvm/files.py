@@ -141,6 +141,9 @@ def write_folder(path: str | os.PathLike[str], replaceable: bool) -> Iterator[Pa
         fresh = workspace / "new"
         fresh.mkdir()
         yield fresh
+        for entry in fresh.rglob("*"):  # safetensors makes files that only their owner can read
+            if entry.is_file():
+                entry.chmod(_default_mode())
         # A folder cannot be replaced by a rename, so the old one steps aside first; if the second
         # rename fails it comes back.
         aside = workspace / "old"

@@ -12,6 +12,7 @@ import typer
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,38 +91,34 @@ def _render(console: Console, result: DemoResult, document: dict[str, Any]) -> N
 
 
 def _similarities(console: Console, result: DemoResult) -> None:
-    from rich.table import Table
-
     console.print("Cosine similarity of sentences: integer (float)\n")
     count = len(result.sentences)
-    table = Table("", *(str(i + 1) for i in range(count)), box=None, pad_edge=False)
-    for row in range(count):
-        cells = [
-            f"{result.integer_similarities[row, column]:.2f} "
-            f"({result.float_similarities[row, column]:.2f})"
-            if column < row
-            else ""
-            for column in range(count)
-        ]
-        table.add_row(str(row + 1), *cells)
-    console.print(table)
+    rows = [
+        (
+            str(row + 1),
+            *(
+                f"{result.integer_similarities[row, column]:.2f} "
+                f"({result.float_similarities[row, column]:.2f})"
+                for column in range(row)
+            ),
+        )
+        for row in range(count)
+    ]
+    console.print(table(("", *(str(i + 1) for i in range(count))), rows))
     for index, sentence in enumerate(result.sentences):
         console.print(f"  {index + 1}  {sentence}", markup=False)
 
 
 def _latency(console: Console, result: DemoResult) -> None:
-    from rich.table import Table
-
     console.print("\nLatency, the float model compiled by the same TVM, measured in turns\n")
-    table = Table(
-        "batch x tokens", "threads", "float ms", "integer ms", "faster", box=None, pad_edge=False
-    )
-    for item in result.latencies:
-        table.add_row(
+    rows = [
+        (
             f"{item.batch} x {item.seq_len}",
             str(item.threads),
             f"{item.float_ms:.2f}",
             f"{item.integer_ms:.2f}",
             f"{item.speedup:.1f} times",
         )
-    console.print(table)
+        for item in result.latencies
+    ]
+    console.print(table(("batch x tokens", "threads", "float ms", "integer ms", "faster"), rows))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import table
 from ibert_tvm.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -50,12 +51,8 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     failed = [check for check in checks if check.state == "failed"]
 
     def render(console: Console) -> None:
-        from rich.table import Table
-
-        table = Table("", "what", "found", "what to do", box=None, pad_edge=False)
-        for check in checks:
-            table.add_row(check.state, check.name, check.found, check.todo)
-        console.print(table)
+        rows = [(check.state, check.name, check.found, check.todo) for check in checks]
+        console.print(table(("", "what", "found", "what to do"), rows))
         console.print(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well")
 
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}

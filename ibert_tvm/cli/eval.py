@@ -10,6 +10,7 @@ import typer
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,8 +80,6 @@ def command(
 
 def show_fidelity(console: Console, result: Fidelity) -> None:
     """Print the agreement, and the layers as a table."""
-    from rich.table import Table
-
     agreement = result.agreement
     rows = [
         ("mean cosine to the float model", f"{agreement.cosine_mean:.5f}"),
@@ -92,12 +91,11 @@ def show_fidelity(console: Console, result: Fidelity) -> None:
     if agreement.same_nearest_neighbour is not None:
         rows.append(("same nearest neighbour", f"{agreement.same_nearest_neighbour:.1%}"))
     console.print(f"{result.texts} texts, up to {result.seq_len} tokens, output {result.output}")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(table((), rows))
     if result.layers:
-        layers = Table("layer", "cosine", "relative error", box=None, pad_edge=False)
-        for layer in result.layers:
-            layers.add_row(layer.name, f"{layer.cosine:.5f}", f"{layer.relative_error:.4f}")
-        console.print(layers)
+        cells = [
+            (layer.name, f"{layer.cosine:.5f}", f"{layer.relative_error:.4f}")
+            for layer in result.layers
+        ]
+        console.print()
+        console.print(table(("layer", "cosine", "relative error"), cells))

@@ -11,6 +11,7 @@ import typer
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import table
 from ibert_tvm.errors import ArtefactError, UsageError
 
 if TYPE_CHECKING:
@@ -32,12 +33,7 @@ def command(
     document = _folder(path) if path.is_dir() else _library(path)
 
     def render(console: Console) -> None:
-        from rich.table import Table
-
-        table = Table(box=None, show_header=False, pad_edge=False)
-        for label, text in _lines(document, verbose):
-            table.add_row(label, text)
-        console.print(table)
+        console.print(table((), _lines(document, verbose)))
 
     return CommandResult(document, render)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +27,14 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     ]
 
     def render(console: Console) -> None:
-        from rich.table import Table
-
-        table = Table("target", "description", "on this machine", box=None, pad_edge=False)
-        for row in rows:
-            state = "yes" if row["available"] else f"no: {row['missing']}"
-            table.add_row(str(row["name"]), str(row["description"]), state)
-        console.print(table)
+        cells = [
+            (
+                str(row["name"]),
+                str(row["description"]),
+                "yes" if row["available"] else f"no: {row['missing']}",
+            )
+            for row in rows
+        ]
+        console.print(table(("target", "description", "on this machine"), cells))
 
     return CommandResult({"targets": rows}, render)
