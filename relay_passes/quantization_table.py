@@ -7,6 +7,8 @@ lowering for every source.
 A real value ``x`` and its integer ``q`` are related by ``x = (q - zero_point) * scale`` for a
 tensor, and by ``x[..., c] = (q[..., c] - zero_point) * scale * channel_divisor[c]`` where smoothing
 moved a part of each channel's magnitude into the weights that read it.
+
+Entries compare by identity: they hold arrays, and each belongs to one name.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def _vector(value: Any, what: str) -> NDArray[np.float64]:
     return array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ActivationQuant:
     """How one activation becomes integers.
 
@@ -131,7 +133,7 @@ class ActivationQuant:
         return steps * self.channel_scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WeightQuant:
     """One int8 matrix with a scale per row.
 
@@ -178,7 +180,7 @@ class WeightQuant:
         return self.values.astype(np.float64) * self.scale[:, None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QuantizationTable:
     """All scales of a model.
 

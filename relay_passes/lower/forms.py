@@ -137,7 +137,8 @@ class IntegerValue:
         self.name = name
         self._native = native
         self._rescale = rescale
-        self._forms: dict[tuple[str, ActivationQuant | None], Form] = {}
+        # Entries of the table compare by identity.
+        self._forms: dict[tuple[str, ActivationQuant], Form] = {}
         if isinstance(native, Form):
             context.record(name, "native", native)
 
@@ -182,10 +183,8 @@ class IntegerValue:
         return self._as(quant, "term", f"{self.name}.for.{consumer}")
 
     def _as(self, quant: ActivationQuant, label: str, name: str = "") -> Form:
-        # Entries of the table are compared by identity: each canonical name has one per section.
-        for (known, entry), form in self._forms.items():
-            if known == label and entry is quant:
-                return form
+        if (label, quant) in self._forms:
+            return self._forms[(label, quant)]
         name = name or f"{self.name}.{label}"
         form = self._rescale(quant, name) if self._rescale else self._requantise(quant, name)
         self._forms[(label, quant)] = form

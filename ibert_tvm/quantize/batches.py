@@ -1,0 +1,203 @@
+"""Calibration data: texts or token arrays become checked batches of few shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import UsageError
+from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
+
+__all__ = ["Batch", "batches_of_arrays", "batches_of_texts", "check_length"]
+
+# The float model is compiled once per shape: a few lengths serve all texts.
+_LENGTH_STEP = 32
+_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one run of the float model.
+
+    Attributes
+    ----------
+    inputs : dict of str to numpy.ndarray
+        int64 [batch, seq_len] by input name, ``attention_mask`` among them.
+    """
+
+    inputs: Mapping[str, NDArray[np.int64]]
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which positions hold a token, [batch, seq_len]."""
+        return self.inputs["attention_mask"] != 0
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens per row, [batch]; 0 for a row that only fills the batch."""
+        return np.asarray(self.mask.sum(axis=1), dtype=np.int64)
+
+
+def check_length(seq_len: int, info: ModelInfo) -> None:
+    """Refuse sequences that are longer than the model's positions.
+
+    Raises
+    ------
+    UsageError
+        If `seq_len` exceeds ``info.max_sequence_length``.
+    """
+    longest = info.max_sequence_length
+    if longest is not None and seq_len > longest:
+        raise UsageError(
+            f"cannot calibrate at {seq_len} tokens",
+            why=f"the model has positions for {longest} tokens",
+            todo=f"use a sequence length of at most {longest}",
+        )
+
+
+def batches_of_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, info: ModelInfo, seq_len: int
+) -> list[Batch]:
+    """Tokenise texts and group them by length.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Empty ones are left out.
+    tokenizer : Tokenizer
+        The model's.
+    info : ModelInfo
+        Inputs and limits of the model.
+    seq_len : int
+        Longer texts are truncated.
+
+    Returns
+    -------
+    list of Batch
+        Of 8 rows each, of a length that is a multiple of 32 (or `seq_len`).
+
+    Raises
+    ------
+    UsageError
+        If no text is left, or the tokenizer does not belong to the model.
+    """
+    check_length(seq_len, info)
+    kept = [text for text in texts if text.strip()]
+    if not kept:
+        raise UsageError(
+            "there is no calibration text",
+            why="the list is empty" if not texts else f"all {len(texts)} texts are empty",
+            todo="give texts like those of later use; some dozens serve",
+        )
+    tokens = tokenizer.encode(kept, max_length=seq_len)
+    if tokens.input_ids.max() >= info.vocab_size:
+        raise UsageError(
+            f"the tokenizer yields token {int(tokens.input_ids.max())}",
+            why=f"the model's vocabulary has {info.vocab_size} tokens",
+            todo="use the tokenizer that belongs to the model",
+        )
+    lengths = tokens.attention_mask.sum(axis=1)
+    groups: dict[int, list[int]] = {}
+    for row in np.argsort(lengths, kind="stable"):
+        padded = min(-(-int(lengths[row]) // _LENGTH_STEP) * _LENGTH_STEP, seq_len)
+        groups.setdefault(padded, []).append(int(row))
+    return [
+        _rows(tokens, rows[start : start + _ROWS], length, info.inputs)
+        for length, rows in groups.items()
+        for start in range(0, len(rows), _ROWS)
+    ]
+
+
+def _rows(tokens: TokenizedBatch, rows: Sequence[int], length: int, names: Sequence[str]) -> Batch:
+    """Some rows as a batch of full height; the missing rows are padding alone."""
+    inputs = {}
+    for name, array in tokens.inputs(names).items():
+        whole = np.zeros((_ROWS, length), np.int64)
+        cut = array[list(rows), :length]
+        whole[: len(rows), : cut.shape[1]] = cut
+        inputs[name] = whole
+    return Batch(inputs)
+
+
+def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> list[Batch]:
+    """Check batches of token ids.
+
+    Parameters
+    ----------
+    batches : sequence of mapping
+        Integer arrays [batch, seq_len] by input name. ``attention_mask`` may be left out if there
+        is no padding, ``token_type_ids`` if all are 0.
+    info : ModelInfo
+        Inputs and limits of the model.
+
+    Returns
+    -------
+    list of Batch
+
+    Raises
+    ------
+    UsageError
+        If there is no batch, or one does not fit the model.
+    """
+    if not batches:
+        raise UsageError(
+            "there is no calibration batch",
+            why="the list is empty",
+            todo="give batches like those of later use; some dozens of sequences serve",
+        )
+    return [_checked(batch, index, info) for index, batch in enumerate(batches)]
+
+
+def _checked(batch: Mapping[str, Any], index: int, info: ModelInfo) -> Batch:
+    where = f"calibration batch {index}"
+    unknown = sorted(set(batch) - set(info.inputs))
+    if unknown or "input_ids" not in batch:
+        raise UsageError(
+            f"unknown input {unknown[0]!r}" if unknown else "input_ids are missing",
+            where=where,
+            why=f"the model takes {', '.join(info.inputs)}",
+            todo="give arrays by these names",
+        )
+    arrays = {name: np.asarray(array) for name, array in batch.items()}
+    shape = arrays["input_ids"].shape
+    for name, array in arrays.items():
+        if array.ndim != 2 or array.shape != shape or 0 in shape or array.dtype.kind not in "iub":
+            raise UsageError(
+                f"{name} is {array.dtype} of shape {array.shape}",
+                where=where,
+                why="all inputs are integers of one shape [batch, seq_len], not empty",
+                todo="pad the sequences of a batch to one length",
+            )
+    check_length(shape[1], info)
+    defaults = {"attention_mask": 1, "token_type_ids": 0}
+    inputs = {
+        name: arrays.get(name, np.full(shape, defaults.get(name, 0))).astype(np.int64)
+        for name in info.inputs
+    }
+    _check_range(inputs["input_ids"], info.vocab_size, "token", "vocabulary", where)
+    if "token_type_ids" in inputs:
+        _check_range(inputs["token_type_ids"], info.type_vocab_size, "token type", "types", where)
+    if not (inputs["attention_mask"] != 0).any():
+        raise UsageError(
+            "it holds no token",
+            where=where,
+            why="its attention mask is 0 everywhere",
+            todo="leave it out",
+        )
+    return Batch(inputs)
+
+
+def _check_range(ids: NDArray[np.int64], count: int, what: str, which: str, where: str) -> None:
+    bad = ids[(ids < 0) | (ids >= count)]
+    if bad.size:
+        raise UsageError(
+            f"{what} {int(bad[0])} does not exist",
+            where=where,
+            why=f"the model's {which} are 0 to {count - 1}",
+            todo="use the tokenizer that belongs to the model",
+        )

@@ -1,0 +1,156 @@
+"""What calibration remembers of an activation, and how it chooses a range from it.
+
+`Statistics` see every token: per channel the smallest and largest value, streaming, and whole rows
+of a bounded sample of tokens. Three observers turn that into the scale of an 8-bit form:
+
+* ``minmax``: nothing that was seen is clipped;
+* ``percentile``: the given share of the sample's absolute values is not clipped;
+* ``mse``: of a grid of clippings, the one with the smallest squared error on the sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relay_passes.quantization_table import ActivationQuant
+
+__all__ = ["Statistics", "choose_range"]
+
+_CLIPPINGS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+# Rows of the sample on which clippings are compared; their error needs no more.
+_CLIP_ROWS = 512
+# An activation that is 0 throughout still needs a scale.
+SMALLEST_RANGE = 1e-6
+
+
+@dataclass
+class Statistics:
+    """Streaming statistics of one value.
+
+    Attributes
+    ----------
+    low, high : numpy.ndarray
+        Smallest and largest value per channel, float64 [C].
+    rows : list of numpy.ndarray
+        Sampled tokens, float32 [tokens, C] each.
+    """
+
+    low: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    high: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def update(self, values: NDArray[np.float32], sampled: NDArray[np.float32]) -> None:
+        """See some tokens.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            All of them, [tokens, C].
+        sampled : numpy.ndarray
+            Those to keep, [n, C], n may be 0; copied by the caller.
+        """
+        low, high = values.min(axis=0), values.max(axis=0)
+        self.low = np.minimum(self.low, low) if self.low.size else low.astype(np.float64)
+        self.high = np.maximum(self.high, high) if self.high.size else high.astype(np.float64)
+        if sampled.shape[0]:
+            self.rows.append(sampled)
+
+    @property
+    def sample(self) -> NDArray[np.float32]:
+        """All sampled tokens, [n, C]."""
+        if len(self.rows) != 1:
+            self.rows = [np.concatenate(self.rows)] if self.rows else []
+        return self.rows[0] if self.rows else np.zeros((0, self.low.size), np.float32)
+
+    @property
+    def channel_magnitude(self) -> NDArray[np.float64]:
+        """Largest absolute value per channel, [C]."""
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    @property
+    def magnitude(self) -> float:
+        """Largest absolute value."""
+        return float(self.channel_magnitude.max())
+
+
+def choose_range(
+    statistics: Statistics,
+    observer: str,
+    percentile: float = 99.99,
+    divisor: NDArray[np.float64] | None = None,
+    unsigned: bool = False,
+) -> ActivationQuant:
+    """Choose the 8-bit form of a value.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Of the value.
+    observer : {"mse", "minmax", "percentile"}
+        See the module.
+    percentile : float
+        For the observer of that name.
+    divisor : numpy.ndarray, optional
+        Per channel [C]: the value is divided by it first (smoothing).
+    unsigned : bool
+        Whether to use 0..255 with a zero point instead of -127..127.
+
+    Returns
+    -------
+    ActivationQuant
+    """
+    scaling = np.ones(1) if divisor is None else divisor
+    low = min(float((statistics.low / scaling).min()), 0.0)
+    high = max(float((statistics.high / scaling).max()), 0.0)
+    sample = statistics.sample[:: max(statistics.sample.shape[0] // _CLIP_ROWS, 1)]
+    sample = (sample / scaling).astype(np.float32)
+    if observer == "percentile" and sample.size:
+        low, high = _percentile_range(sample, percentile, low, high)
+    best = _form(low, high, divisor, unsigned)
+    if observer != "mse" or not sample.size:
+        return best
+    # The error counts in the value's own units: a divided channel is multiplied again later.
+    weight = (scaling**2).astype(np.float32)
+    smallest = np.inf
+    for clipping in _CLIPPINGS:
+        candidate = _form(low * clipping, high * clipping, divisor, unsigned)
+        error = float((_rounding_error(sample, candidate) ** 2 * weight).mean())
+        if error < smallest:
+            best, smallest = candidate, error
+    return best
+
+
+def _percentile_range(
+    sample: NDArray[np.float32], percentile: float, low: float, high: float
+) -> tuple[float, float]:
+    tail = (100.0 - percentile) / 2.0
+    below, above = np.percentile(sample, [tail, 100.0 - tail])
+    return max(low, min(float(below), 0.0)), min(high, max(float(above), 0.0))
+
+
+def _form(
+    low: float, high: float, divisor: NDArray[np.float64] | None, unsigned: bool
+) -> ActivationQuant:
+    if not unsigned:
+        scale = max(-low, high, SMALLEST_RANGE) / 127
+        return ActivationQuant(scale, -127, 127, 0, divisor)
+    zero_point = min(max(round(-low / max(high - low, SMALLEST_RANGE) * 255), 0), 254)
+    if low < 0 and zero_point == 0:
+        zero_point = 1
+    scale = max(high / (255 - zero_point), SMALLEST_RANGE / 255)
+    if zero_point:
+        scale = max(scale, -low / zero_point)
+    return ActivationQuant(scale, 0, 255, zero_point, divisor)
+
+
+def _rounding_error(sample: NDArray[np.float32], quant: ActivationQuant) -> NDArray[np.float32]:
+    """Error of quantising `sample`, which is divided already, in single precision."""
+    scale = np.float32(quant.scale)
+    steps = np.rint(sample / scale)
+    np.clip(steps, quant.low - quant.zero_point, quant.high - quant.zero_point, out=steps)
+    steps *= scale
+    steps -= sample
+    return steps

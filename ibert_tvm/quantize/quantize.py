@@ -1,0 +1,191 @@
+"""The entry point of post-training quantisation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.errors import UsageError
+from ibert_tvm.quantize.batches import Batch, batches_of_arrays, batches_of_texts
+from ibert_tvm.quantize.observe import observe
+from ibert_tvm.quantize.options import CalibrationOptions
+from ibert_tvm.quantize.table import TableBuilder
+from ibert_tvm.tokenization import Tokenizer
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend import CanonicalModel
+    from relay_passes.quantization_table import QuantizationTable
+
+__all__ = ["calibrate", "quantize"]
+
+_logger = logging.getLogger(__name__)
+
+Calibration = Sequence[str] | Sequence[Mapping[str, Any]]
+Progress = Callable[[int, int], None]
+
+
+def quantize(
+    model: CanonicalModel,
+    calibration: Calibration,
+    preset: str = "accurate",
+    *,
+    seq_len: int = 128,
+    observer: str = "mse",
+    options: CalibrationOptions | None = None,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress | None = None,
+) -> QuantizedModel:
+    """Quantise a float model to an integer-only one.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        From `ibert_tvm.load`.
+    calibration : sequence of str, or of mappings
+        Texts, or batches of token ids: integer arrays [batch, seq_len] by input name. Some dozens
+        of sequences that resemble later use.
+    preset : {"accurate", "paper"}
+        Forms of the non-linear functions, and what calibration may do (docs/numerics.md).
+    seq_len : int
+        Texts are truncated to this many tokens.
+    observer : {"mse", "minmax", "percentile"}
+        How the range of an 8-bit activation is chosen.
+    options : CalibrationOptions, optional
+        All settings; given, `seq_len` and `observer` are not looked at.
+    tokenizer : Tokenizer, optional
+        For texts; by default the model's own.
+    progress : callable, optional
+        Called with the steps done and the steps there are.
+
+    Returns
+    -------
+    QuantizedModel
+
+    Raises
+    ------
+    UsageError
+        If the calibration data is empty or does not fit the model, or a setting is out of range.
+    PresetError
+        If the preset is unknown.
+    LoweringError, RangeError
+        If the model cannot be lowered; names the layer.
+    """
+    from relay_passes.lower import lower_to_integer
+
+    options = options or CalibrationOptions(seq_len=seq_len, observer=observer)
+    table, summary = calibrate(
+        model, calibration, preset, options, tokenizer=tokenizer, progress=progress
+    )
+    lowered = lower_to_integer(model.module, model.parameters, table)
+    return QuantizedModel(
+        module=lowered.module,
+        parameters=lowered.parameters,
+        info=model.info,
+        quantization={"preset": preset, **lowered.scales, "calibration": summary},
+        tokenizer=model.tokenizer,
+    )
+
+
+def calibrate(
+    model: CanonicalModel,
+    calibration: Calibration,
+    preset: str,
+    options: CalibrationOptions,
+    *,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress | None = None,
+) -> tuple[QuantizationTable, dict[str, Any]]:
+    """Choose all scales and integer weights of a model.
+
+    Parameters
+    ----------
+    model, calibration, preset, tokenizer, progress
+        See `quantize`.
+    options : CalibrationOptions
+        Settings.
+
+    Returns
+    -------
+    table : QuantizationTable
+        What lowering needs.
+    summary : dict
+        JSON-able: what was calibrated on and which smoothing was chosen.
+
+    Raises
+    ------
+    UsageError
+        See `quantize`.
+    """
+    from relay_passes.lower import requirements
+
+    needed = requirements(model.module, preset)
+    batches = _batches(model, calibration, options, tokenizer)
+    builder = TableBuilder(needed, model.parameters, preset, options)
+    steps = len(batches) + len(builder.operands)
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, steps)
+
+    statistics = observe(
+        model,
+        batches,
+        builder.observed,
+        builder.operands,
+        options.sample_tokens,
+        options.seed,
+        advance,
+    )
+    table, report = builder.build(statistics, advance)
+    lengths = [length for batch in batches for length in batch.lengths.tolist() if length]
+    summary = {
+        "sequences": len(lengths),
+        "tokens": sum(lengths),
+        "longest": max(lengths),
+        "options": {**asdict(options), "alphas": list(options.alphas)},
+        "smoothing": report.alphas,
+        "output_errors": report.errors,
+    }
+    _logger.info("calibrated on %d sequences, %d tokens", len(lengths), sum(lengths))
+    return table, summary
+
+
+def _batches(
+    model: CanonicalModel,
+    calibration: Calibration,
+    options: CalibrationOptions,
+    tokenizer: Tokenizer | None,
+) -> list[Batch]:
+    if isinstance(calibration, (str, bytes, Mapping)):
+        raise UsageError(
+            "the calibration data is a single item",
+            why=f"it is a {type(calibration).__name__}",
+            todo="give a list of texts, or a list of batches",
+        )
+    items = list(calibration)
+    texts = [item for item in items if isinstance(item, str)]
+    arrays = [item for item in items if isinstance(item, Mapping)]
+    if len(texts) + len(arrays) != len(items) or (texts and arrays):
+        kinds = sorted({type(item).__name__ for item in items})
+        raise UsageError(
+            "the calibration data is neither texts nor batches",
+            why=f"its items are {', '.join(kinds)}",
+            todo="give a list of str, or a list of dicts of integer arrays",
+        )
+    if arrays:
+        return batches_of_arrays(arrays, model.info)
+    if tokenizer is None:
+        if not model.tokenizer:
+            raise UsageError(
+                "texts cannot be tokenised",
+                why="the model came without tokenizer files",
+                todo="give batches of token ids, or a tokenizer",
+            )
+        tokenizer = Tokenizer(model.tokenizer)
+    return batches_of_texts(texts, tokenizer, model.info, options.seq_len)

@@ -1,0 +1,129 @@
+"""Int8 weights with a scale per row.
+
+Rounding to the nearest treats every weight alone. `compensated_rounding` instead rounds column by
+column and lets the columns that are still free absorb the error that the layer's output has made
+so far (GPTQ, Frantar et al. 2023), which costs one Cholesky factorisation per matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relay_passes.quantization_table import WeightQuant
+
+__all__ = ["compensated_rounding", "nearest", "quantize_embedding", "row_scales"]
+
+LEVELS = 127
+_CLIPPINGS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85)
+# A row whose weights vanish beside those of the others gets fewer levels instead of a scale so
+# small that its bias would leave int32.
+_SMALLEST_ROW = 2.0**-10
+_DAMPING = 0.01
+_BLOCK = 64
+
+
+def row_scales(
+    weight: NDArray[np.float32], column_weight: NDArray[np.float32] | None = None
+) -> NDArray[np.float64]:
+    """Choose a scale per row.
+
+    Parameters
+    ----------
+    weight : numpy.ndarray
+        [N, K], float.
+    column_weight : numpy.ndarray, optional
+        [K]: mean square of what each column is multiplied with. Given, the clipping with the
+        smallest weighted squared error is searched per row; otherwise nothing is clipped.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [N], positive.
+    """
+    largest = np.abs(weight).max(axis=1).astype(np.float64)
+    top = float(largest.max()) or 1.0
+    scales = np.maximum(largest, top * _SMALLEST_ROW) / LEVELS
+    if column_weight is None:
+        return scales
+    best, smallest = scales, np.full(scales.shape, np.inf)
+    for clipping in _CLIPPINGS:
+        candidate = scales * clipping
+        step = candidate[:, None].astype(np.float32)
+        rounded = np.clip(np.rint(weight / step), -LEVELS, LEVELS) * step
+        error = ((rounded - weight) ** 2) @ column_weight
+        better = error < smallest
+        best = np.where(better, candidate, best)
+        smallest = np.where(better, error, smallest)
+    return best
+
+
+def nearest(weight: NDArray[np.float32], scale: NDArray[np.float64]) -> NDArray[np.int8]:
+    """Round every weight to its nearest integer; int8 [N, K] in -127..127."""
+    steps = np.rint(weight / scale[:, None].astype(np.float32))
+    return np.clip(steps, -LEVELS, LEVELS).astype(np.int8)
+
+
+def compensated_rounding(
+    weight: NDArray[np.float32], scale: NDArray[np.float64], inputs: NDArray[np.float32]
+) -> NDArray[np.int8]:
+    """Round weights so that the outputs for `inputs` change little.
+
+    Parameters
+    ----------
+    weight : numpy.ndarray
+        [N, K], float.
+    scale : numpy.ndarray
+        Scale per row [N].
+    inputs : numpy.ndarray
+        What the matrix is multiplied with, after its own quantisation, [tokens, K].
+
+    Returns
+    -------
+    numpy.ndarray
+        int8 [N, K] in -127..127.
+    """
+    inner = weight.shape[1]
+    hessian = (inputs.T @ inputs).astype(np.float64)
+    mean = float(np.trace(hessian)) / inner
+    if mean == 0.0:
+        return nearest(weight, scale)
+    hessian[np.diag_indices(inner)] += _DAMPING * mean
+    # The rows of the upper factor of the inverse say how an error in one column is best spread
+    # over the later ones.
+    factor = np.linalg.cholesky(np.linalg.inv(hessian)).T.astype(np.float32)
+    remaining = weight.astype(np.float32, copy=True)
+    step = scale.astype(np.float32)
+    result = np.empty(weight.shape, np.int8)
+    for start in range(0, inner, _BLOCK):
+        stop = min(start + _BLOCK, inner)
+        block = np.ascontiguousarray(remaining[:, start:stop].T)  # [columns, N]
+        errors = np.empty_like(block)
+        for column in range(stop - start):
+            row = factor[start + column, start + column : stop]
+            integers = np.clip(np.rint(block[column] / step), -LEVELS, LEVELS)
+            result[:, start + column] = integers
+            errors[column] = (block[column] - integers * step) / row[0]
+            block[column:] -= row[:, None] * errors[column]
+        remaining[:, stop:] -= errors.T @ factor[start:stop, stop:]
+    return result
+
+
+def quantize_embedding(table: NDArray[np.float32], per_row: bool) -> WeightQuant:
+    """Int8 rows of an embedding table.
+
+    Parameters
+    ----------
+    table : numpy.ndarray
+        [V, C], float.
+    per_row : bool
+        A scale per row, or (as published) one for the table.
+
+    Returns
+    -------
+    WeightQuant
+    """
+    scale = row_scales(table)
+    if not per_row:
+        scale = np.full_like(scale, scale.max())
+    return WeightQuant(nearest(table, scale), scale)
