@@ -122,6 +122,7 @@ def compile(
     from relay_passes.passes import IntegerProgram, lower_to_kernels
     from schedules import schedule_module
     from targets import get_target
+    from targets.build import build_executable
 
     shapes = _checked_shapes(shapes, quantized)
     description = get_target(target)
@@ -145,7 +146,7 @@ def compile(
         module = schedule_module(lowered.program.module, description)
         dump("schedule", module)
     with phase("build"):
-        executable = _build(module, description)
+        executable = build_executable(module, description)
     parameters = dict(lowered.program.parameters)
     report = {
         "integer_only": lowered.checked,
@@ -207,28 +208,6 @@ class _Dump:
             path = self.folder / f"{self.count:02d}_{phase}.py"
             path.write_text(module.script(show_meta=False), encoding="utf-8")
             self.count += 1
-
-
-def _build(module: tvm.IRModule, description: TargetDescription) -> relax.VMExecutable:
-    import tvm
-    from tvm import relax
-
-    passes = [
-        relax.transform.RewriteDataflowReshape(),
-        relax.transform.ToNonDataflow(),
-        relax.transform.RemovePurityChecking(),
-        relax.transform.CallTIRRewrite(),
-        relax.transform.StaticPlanBlockMemory(),
-        relax.transform.LowerAllocTensor(),
-        relax.transform.KillAfterLastUse(),
-        relax.transform.LowerRuntimeBuiltin(),
-        relax.transform.ComputePrimValue(),
-        relax.transform.VMShapeLower(),
-        relax.transform.AttachGlobalSymbol(),
-    ]
-    target = tvm.target.Target(dict(description.tvm_target))
-    with target:
-        return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
 
 
 def _count_kernels(module: tvm.IRModule) -> int:

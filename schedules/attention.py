@@ -54,8 +54,6 @@ class AttentionRule:
         if kernel_name(func) != "attention":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'attention'")
         sch = s_tir.Schedule(func)
-        head_dim = int(func.attrs["ibert.head_dim"])
-        seq_len = int(func.attrs["ibert.seq_len"])
         outputs = [sch.get(block).name_hint for block in output_blocks(sch)]
         named = {*PER_HEAD, *PER_ROWS, ROWS, *outputs}
         for name in block_names(sch):
@@ -73,16 +71,6 @@ class AttentionRule:
                     sch.compute_at(sch.get_sblock(name), loop, preserve_unit_loops=True)
         for name in outputs:
             output = sch.get_sblock(name)
-            # channels → (head, channel of the head), to follow the tile of one head
-            sch.transform_block_layout(
-                output,
-                lambda token, channel: (
-                    token // seq_len,
-                    channel // head_dim,
-                    token % seq_len,
-                    channel % head_dim,
-                ),
-            )
             sch.reverse_compute_at(output, row_tiles, preserve_unit_loops=True)
             vectorise_innermost(sch, output, target.vector_lanes)
         for name in ELEMENTWISE:

@@ -65,13 +65,11 @@ def emit_attention(
     Returns
     -------
     Stage
-        [tokens, heads * head_dim] of the requested type.
+        [batch, seq_len, heads, head_dim] of the requested type; the finished kernel stores it as
+        [tokens, heads * head_dim], which is the same memory.
     """
     shape = _Shape(context, attrs.num_heads, q.shape[1])
     context.attributes["ibert.row_tile"] = shape.tile
-    context.attributes["ibert.head_dim"] = shape.head_dim
-    context.attributes["ibert.seq_len"] = shape.seq_len
-    context.attributes["ibert.heads"] = shape.heads
     valid = _valid(shape, mask)
     scores = _scores(shape, q, k, valid)
     context_of = (_deferred if attrs.softmax == "deferred" else _normalised)(
@@ -94,12 +92,11 @@ def emit_attention(
     padded = define(
         "attended_rows", (shape.batch, shape.heads, shape.rows, shape.columns), entry, attrs.dtype
     )
+    context.merged_output = True
     return define(
         "attended",
-        q.shape,
-        lambda token, channel: padded[
-            token // seq_len, channel // head_dim, token % seq_len, channel % head_dim
-        ],
+        (shape.batch, seq_len, shape.heads, head_dim),
+        lambda batch, row, head, column: padded[batch, head, row, column],
         attrs.dtype,
     )
 

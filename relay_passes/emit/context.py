@@ -27,6 +27,8 @@ class KernelContext:
         Attributes of the resulting function, read by schedules.
     packed
         Placeholders of weights that this kernel reads packed, by parameter name.
+    merged_output
+        Whether the result is written as [batch, seq_len, heads, head_dim] and stored as [tokens, channels].
     """
 
     layout: KernelLayout
@@ -35,6 +37,7 @@ class KernelContext:
     parameters: Mapping[str, np.ndarray]
     attributes: dict[str, object] = field(default_factory=dict)
     packed: dict[str, te.Tensor] = field(default_factory=dict)
+    merged_output: bool = False
 
     def packed_weight(self, name: str) -> te.Tensor:
         """Placeholder of a weight in the layout's packed form."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, s_tir, te, tirx
 
 from ..errors import LoweringError
 from ..integer import attrs as integer_attrs
@@ -114,6 +114,8 @@ class GroupEmitter:
         ]
         outputs = [stages[var].tensor for var in results]
         func = te.create_prim_func([*arguments, *outputs])
+        if context.merged_output:
+            func = _merge_axes(func)
         for key in ("ibert.kernel", "ibert.layer"):
             func = func.with_attr(key, function.attrs[key])
         for key, value in context.attributes.items():
@@ -148,6 +150,22 @@ class GroupEmitter:
                 todo="report this model",
             )
         return emit(context, attrs, *operands)
+
+
+def _merge_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Store a result of [batch, seq_len, heads, head_dim] as [batch * seq_len, heads * head_dim].
+
+    The block keeps its four loops: a schedule can tile one head, and no index needs a division.
+    """
+    schedule = s_tir.Schedule(func)
+    (block,) = schedule.get_output_blocks(schedule.get_sblock("root"))
+    _batch, seq_len, _heads, head_dim = (
+        int(size) for size in schedule.get(block).writes[0].source.ty.shape
+    )
+    schedule.transform_layout(
+        block, ("write", 0), lambda b, s, h, d: (b * seq_len + s, h * head_dim + d)
+    )
+    return schedule.mod["main"]
 
 
 def packed_operands(function: relax.Function) -> set[relax.Var]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import te
+from tvm import te, tirx
 
 from ..spec.values import Ranged, trace
 
@@ -38,11 +38,6 @@ class Stage:
         return Ranged(self.low, self.high, self.tensor(*index))
 
 
-def storage_dtype(value: Ranged) -> str:
-    """int32 where the interval fits, else int64."""
-    return value.dtype
-
-
 def define(
     name: str,
     shape: Sequence[int],
@@ -71,6 +66,8 @@ def define(
     def compute(*index: Any) -> Any:
         value = trace(body, *index)
         bounds.append(value)
+        if value.expr is None:  # a known number, for example a bound that a clamp proved
+            return tirx.const(value.low, dtype or value.dtype)
         return value.expr.astype(dtype or value.dtype)
 
     tensor = te.compute(tuple(shape), compute, name=name)

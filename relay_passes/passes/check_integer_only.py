@@ -14,7 +14,7 @@ from tvm import relax, tirx
 from ..errors import IntegerOnlyError
 from .program import IntegerProgram, bindings
 
-_FLOAT_TYPE = re.compile(r"^(b?float\d|fp\d|double|half)")
+_FLOAT_TYPE = re.compile(r"^(bfloat|float|fp)\d+(_e\dm\d\w*)?(x\d+)?$")
 
 
 def is_integer_dtype(dtype: str) -> bool:

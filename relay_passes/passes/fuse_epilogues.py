@@ -18,6 +18,8 @@ ANCHORS = frozenset(
     f"integer.{name}"
     for name in ("linear", "attention", "layer_norm", "mean_pool", "select_token", "position_ids")
 )
+# Kernels whose result has another iteration space than what would follow it.
+_CLOSED = frozenset({"integer.select_token", "integer.attention"})
 
 
 @dataclass
@@ -146,7 +148,7 @@ class _FunctionFuser:
                 ]
                 for producer in sorted(producers, reverse=True):
                     candidate = group_of[producer]
-                    joins = self.ops[candidate.anchor] != "integer.select_token"
+                    joins = self.ops[candidate.anchor] not in _CLOSED
                     if joins and all(at < candidate.anchor for at in outside(index, candidate)):
                         group = candidate
                         break
@@ -185,23 +187,23 @@ class _FunctionFuser:
             "ibert.kernel": str(anchor.op.name).removeprefix("integer."),
             "ibert.layer": str(anchor.attrs["name"]),
         }
-        with self.builder.function(
-            f"{self.name}_{name}", [renamed[var] for var in arguments], attrs=attrs, private=True
+        kernel = relax.BlockBuilder()
+        with kernel.function(
+            "kernel", [renamed[var] for var in arguments], attrs=attrs, private=True
         ):
-            with self.builder.dataflow():
+            with kernel.dataflow():
                 for index in members:
                     call = self.bindings[index].value
                     moved = relax.Call(
                         call.op, [renamed.get(arg, arg) for arg in call.args], call.attrs
                     )
-                    emitted = self.builder.emit
-                    if self.bindings[index].var in results:
-                        emitted = self.builder.emit_output
-                    renamed[self.bindings[index].var] = emitted(moved)
+                    var = self.bindings[index].var
+                    renamed[var] = (kernel.emit_output if var in results else kernel.emit)(moved)
                 outputs = [renamed[var] for var in results]
-            self.builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
-        kernel = self.builder.get().get_global_var(f"{self.name}_{name}")
-        return kernel, arguments, results
+            kernel.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
+        # Equal kernels of several shapes become one function.
+        shared = self.builder.add_func(kernel.get()["kernel"], f"{self.name}_{name}")
+        return shared, arguments, results
 
     def _value_name(self, var: relax.Var) -> str:
         """Canonical name of a value: the operator's ``name``, or the parameter's own name."""

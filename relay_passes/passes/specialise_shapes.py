@@ -19,7 +19,7 @@ class SpecialiseShapes:
     """Replace ``main`` by one function per (batch, sequence length).
 
     Expects ``main`` with the symbolic dimensions ``batch`` and ``seq_len``. Afterwards every shape in the
-    module is static; all functions take the same parameters, so that one copy of the weights serves all.
+    module is static, and nothing that no output needs is left; all functions take the same parameters, so that one copy of the weights serves all.
 
     Parameters
     ----------
@@ -42,4 +42,10 @@ class SpecialiseShapes:
             functions[tvm.ir.GlobalVar(name)] = bound.with_attr("global_symbol", name).with_attr(
                 "ibert.shape", [batch, seq_len]
             )
-        return program.with_module(relax.transform.Normalize()(tvm.IRModule(functions)))
+        tidy = tvm.transform.Sequential(
+            [
+                relax.transform.Normalize(),
+                relax.transform.DeadCodeElimination([name.name_hint for name in functions]),
+            ]
+        )
+        return program.with_module(tidy(tvm.IRModule(functions)))

@@ -1,0 +1,51 @@
+"""Compile a program in memory and run it beside its NumPy evaluation."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from relay_passes.emit import KernelLayout
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from schedules import schedule_module
+from targets import get_target
+from targets.build import build_executable
+
+
+class Compiled:
+    """A program compiled for one target."""
+
+    def __init__(self, program: IntegerProgram, target: str, shapes: list[tuple[int, int]]) -> None:
+        description = get_target(target)
+        dot = description.dot
+        layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+        lowered = lower_to_kernels(program, layout, shapes)
+        module = schedule_module(lowered.program.module, description)
+        self.machine = relax.VirtualMachine(build_executable(module, description), tvm.cpu())
+        self.parameters = [tvm.runtime.tensor(a) for a in lowered.program.parameters.values()]
+
+    def __call__(self, ids: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+        """Run the function of the inputs' shape."""
+        function = self.machine[function_name(*ids.shape)]
+        outputs = function(tvm.runtime.tensor(ids), tvm.runtime.tensor(mask), *self.parameters)
+        many = not isinstance(outputs, tvm.runtime.Tensor)
+        return [output.numpy() for output in (outputs if many else [outputs])]
+
+
+def inputs_of(batch: int, seq_len: int, vocabulary: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random ids, and a mask: row 0 whole, row 1 fully masked, the others padded at the end."""
+    random = np.random.default_rng(seed)
+    ids = random.integers(2, vocabulary, (batch, seq_len)).astype("int32")
+    mask = np.ones((batch, seq_len), "int32")
+    for row in range(1, batch):
+        mask[row, 0 if row == 1 else max(1, seq_len // 2) :] = 0
+    return ids, mask
+
+
+def reference(program: IntegerProgram, ids: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+    """The specification's answer."""
+    return evaluate(
+        program.module, {"input_ids": ids, "attention_mask": mask}, program.parameters
+    )

@@ -1,0 +1,51 @@
+"""Compiled kernels equal the NumPy evaluation of the integer specification, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from execution import Compiled, inputs_of, reference
+from models import VOCABULARY, encoder_program
+
+SHAPES = [(1, 1), (1, 17), (3, 16), (3, 33)]
+# Sizes that straddle vector widths: head sizes 8, 12 and 16, feed-forward sizes no lane count divides.
+MODELS = {
+    "even": {"hidden": 32, "heads": 4, "feed_forward": 64},
+    "odd": {"hidden": 36, "heads": 3, "feed_forward": 50},
+    "paper": {"hidden": 32, "heads": 2, "feed_forward": 48, "preset": "paper"},
+    "relu_roberta": {"hidden": 32, "heads": 4, "feed_forward": 40, "activation": "relu", "roberta": True},
+}
+
+
+def _runnable(target: str) -> bool:
+    from targets import cpu_features, get_target, missing_features
+
+    return not missing_features(get_target(target), cpu_features())
+
+
+@pytest.mark.parametrize("target", ["x86-avx512-vnni", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("model", MODELS)
+def test_compiled_program_equals_its_evaluation(model: str, target: str) -> None:
+    if not _runnable(target):
+        pytest.skip(f"this processor lacks features of {target}")
+    program = encoder_program(**MODELS[model], seed=3)
+    compiled = Compiled(program, target, SHAPES)
+    for batch, seq_len in SHAPES:
+        ids, mask = inputs_of(batch, seq_len, VOCABULARY, seed=batch * seq_len)
+        expected = reference(program, ids, mask)
+        for got, want in zip(compiled(ids, mask), expected, strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+            assert np.unique(want).size > 3, "a constant output would prove nothing"
+
+
+def test_padding_does_not_change_real_tokens() -> None:
+    program = encoder_program(**MODELS["even"], seed=5)
+    compiled = Compiled(program, "host", [(1, 9), (1, 16)])
+    ids, mask = inputs_of(1, 9, VOCABULARY, seed=1)
+    padded_ids, padded_mask = np.zeros((1, 16), "int32"), np.zeros((1, 16), "int32")
+    padded_ids[:, :9], padded_mask[:, :9] = ids, mask
+    short, long = compiled(ids, mask), compiled(padded_ids, padded_mask)
+    np.testing.assert_array_equal(short[0], long[0][:, :9])
+    for a, b in zip(short[1:], long[1:], strict=True):
+        np.testing.assert_array_equal(a, b)
