@@ -29,6 +29,14 @@ class Head(str, Enum):
     question_answering = "question_answering"
 
 
+class Observer(str, Enum):
+    """How the range of an 8-bit activation is chosen."""
+
+    mse = "mse"
+    minmax = "minmax"
+    percentile = "percentile"
+
+
 class Preset(str, Enum):
     """Names of the numerics presets."""
 
@@ -52,6 +60,9 @@ def command(
         Preset,
         typer.Option("--preset", help="accurate, or the formulas and constants of the paper."),
     ] = Preset.accurate,
+    observer: Annotated[
+        Observer, typer.Option("--observer", help="How the ranges of activations are chosen.")
+    ] = Observer.mse,
     seq_len: Annotated[
         str, typer.Option("--seq-len", help="Truncate the calibration texts to this many tokens.")
     ] = "128",
@@ -88,12 +99,18 @@ def command(
         source = load(model, head=None if head is Head.auto else head.value)
     with progress("calibrating") as advance:
         quantized = quantize(
-            source, calibration=texts, preset=preset.value, seq_len=length, progress=advance
+            source,
+            calibration=texts,
+            preset=preset.value,
+            seq_len=length,
+            observer=observer.value,
+            progress=advance,
         )
     quantized.save(output)
     document: dict[str, Any] = {
         "output": str(output),
         "preset": preset.value,
+        "observer": observer.value,
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
         "calibration_texts": len(texts),
