@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,23 @@ __all__ = ["IbertPeer"]
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a quantised model depends on, and what only its compilation does.
 QUANTISING = (
+    "ibert_tvm/artefact.py",
     "ibert_tvm/frontend",
     "ibert_tvm/quantize",
     "relay_passes/canonical",
+    "relay_passes/integer",
     "relay_passes/lower",
+    "relay_passes/quantization_table.py",
+    "relay_passes/spec",
 )
 COMPILING = ("ibert_tvm", "relay_passes", "schedules", "targets")
 
 
-def _hash_sources(folders: tuple[str, ...]) -> str:
+def _hash_sources(places: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
+    for place in places:
+        whole = ROOT / place
+        for path in [whole] if whole.is_file() else sorted(whole.rglob("*.py")):
             digest.update(path.relative_to(ROOT).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -77,6 +83,9 @@ class IbertPeer(Peer):
 
     def load(self, folder: Path, spec: ModelSpec, cell: Cell, threads: int) -> Run:
         """Load the library; the timed call is the public one, input checks included."""
+        # tvm_ffi imports torch where it is installed. Running a library needs none, and no other
+        # peer but PyTorch has it in its memory: keep it out, as on a machine that only serves.
+        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
         import ibert_tvm
 
         library = ibert_tvm.load_library(folder / "model.so", num_threads=threads)
