@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import Op
 from tvm.ir import op as _tvm_op
 from tvm.sym import Analyzer
@@ -120,15 +120,20 @@ def _tensor(call: relax.Call, index: int, ndim: int | None, dtype: str) -> list[
     return shape
 
 
+def _extent(dim: object) -> str:
+    """Text of a dimension: plain digits, not TVM's ``T.int64(8)``."""
+    return str(dim.value) if isinstance(dim, tirx.IntImm) else str(dim)
+
+
 def _show(shape: Sequence[object]) -> str:
-    return "(" + ", ".join(str(dim) for dim in shape) + ")"
+    return "(" + ", ".join(_extent(dim) for dim in shape) + ")"
 
 
 def _match(call: relax.Call, left: object, right: object, what: str) -> None:
     if not same_extent(left, right):
         raise _refuse(
             call,
-            f"{what} differ: {left} and {right}",
+            f"{what} differ: {_extent(left)} and {_extent(right)}",
             "the operator contracts or adds along them",
             "check which tensor was passed",
         )
@@ -173,7 +178,7 @@ def _infer_attention(call: relax.Call) -> relax.TensorType:
     if heads < 1 or int(q[2]) % heads:  # type: ignore[call-overload]
         raise _refuse(
             call,
-            f"{q[2]} channels do not divide by {heads} heads",
+            f"{_extent(q[2])} channels do not divide by {heads} heads",
             "every head has the same number of channels",
             "check num_heads",
         )
