@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from ..errors import RangeError
-from .fixed_point import Dyadic, requantise
+from .fixed_point import MAX_SHIFT, Dyadic, requantise
 from .polynomial import check_scale
 from .values import Value, bind, clamp, minimum, shift_right_round
 
@@ -275,6 +275,10 @@ class PolynomialExponential:
         reciprocal, reciprocal_shift = exact_reciprocal(q_ln2, max_z * q_ln2)
         pre_shift = max(one.bit_length() - 31, 0)
         factor = Dyadic.from_real(maximum / math.ldexp(one, -pre_shift), 15)
+        # z is added to the shift, and both together must stay below 63; the bits that go are
+        # below the last bit of the result.
+        excess = max(factor.shift + max_z - MAX_SHIFT, 0)
+        multiplier = shift_right_round(factor.multiplier, excess)
         return PolynomialExponential(
             q_ln2,
             q_b,
@@ -284,8 +288,8 @@ class PolynomialExponential:
             reciprocal,
             reciprocal_shift,
             pre_shift,
-            factor.multiplier,
-            factor.shift,
+            multiplier,
+            factor.shift - excess,
             maximum,
         )
 

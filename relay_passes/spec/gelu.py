@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import RangeError
 from .fixed_point import Dyadic, requantise
 from .polynomial import IntegerPolynomial, check_scale, i_poly
-from .values import Value, absolute, bind, less, maximum, minimum, select, shift_right_round
+from .values import Value, absolute, bind, clamp, less, maximum, minimum, select, shift_right_round
 
 GELU_LIMIT = 3.69652
 """T: beyond it ``relu(x) - gelu(x)`` is taken as 0."""
@@ -261,7 +261,7 @@ def i_erf(q: Value, q_b: Value, q_c: Value, erf_shift: Value) -> Value:
     Returns
     -------
     Value
-        int64 inside; 21 bits after a shift chosen by ``PaperGelu.from_scales``.
+        int64 inside; below 2^20 after a shift chosen by ``PaperGelu.from_scales``.
     """
     q = bind(q)
     y = bind(i_poly(minimum(absolute(q), -q_b), q_b, q_c))
@@ -285,4 +285,7 @@ def gelu_paper(q: Value, q_b: Value, q_c: Value, q_1: Value, erf_shift: Value) -
         int64 at the (negative) scale ``PaperGelu.scales``.
     """
     q = bind(q)
-    return q * (i_erf(q, q_b, q_c, erf_shift) + q_1)
+    # |erf| <= 1: this holds for constants of `from_scales`, but the interval of a minimum and a sum
+    # of per-channel arrays cannot know it, and without it the product would seem to leave int64.
+    erf = clamp(i_erf(q, q_b, q_c, erf_shift), q_1, -q_1)
+    return q * (erf + q_1)

@@ -46,12 +46,16 @@ class LayerNormConstants:
         ``r = floor(2^reciprocal_bits / s)``, s the square root; 40 (accurate) or 31 (released).
     normalised_bits : int
         Fraction bits of ``n = d / s``, |n| <= 2^normalised_bits.
+    root_fraction_bits : int
+        Fraction bits of s itself: the root is taken of ``(V + E) 4^root_fraction_bits``. Without
+        them a row whose deviations are small loses accuracy to the floor of the root.
     """
 
     input_limit: int
     epsilon: int
     reciprocal_bits: int
     normalised_bits: int
+    root_fraction_bits: int = 0
 
     @staticmethod
     def from_scale(
@@ -60,6 +64,7 @@ class LayerNormConstants:
         channels: int,
         reciprocal_bits: int = 40,
         normalised_bits: int = 16,
+        root_fraction_bits: int | None = None,
     ) -> LayerNormConstants:
         """Constants for an input at the given scale.
 
@@ -73,6 +78,9 @@ class LayerNormConstants:
             C.
         reciprocal_bits, normalised_bits : int
             See the class.
+        root_fraction_bits : int, optional
+            See the class. By default as many as 62 bits allow, and none when `reciprocal_bits` is
+            31 or fewer, as released.
 
         Returns
         -------
@@ -91,8 +99,13 @@ class LayerNormConstants:
                 why=f"with scale {scale:.3g} and {channels} channels; at most 2^40 is allowed",
                 todo="use a coarser scale for the input of the layer norm",
             )
+        rounded = max(1, round(units))
+        if root_fraction_bits is None:
+            largest = channels * (2 * INPUT_LIMIT) ** 2 + rounded
+            spare = (_ROOT_BITS - largest.bit_length()) // 2
+            root_fraction_bits = 0 if reciprocal_bits <= 31 else max(spare, 0)
         return LayerNormConstants(
-            INPUT_LIMIT, max(1, round(units)), reciprocal_bits, normalised_bits
+            INPUT_LIMIT, rounded, reciprocal_bits, normalised_bits, root_fraction_bits
         )
 
 
@@ -228,13 +241,17 @@ def square(d: Value) -> Value:
     return d * d
 
 
+def _radicand(total: Value, constants: LayerNormConstants) -> Value:
+    return (total + constants.epsilon) << (2 * constants.root_fraction_bits)
+
+
 def root_half_bits(total: Value, constants: LayerNormConstants) -> Value:
-    """Half the bits of ``V + E``, where the square root starts: once per token, its own stage.
+    """Half the bits of the radicand, where the root starts: once per token, its own stage.
 
     Parameters
     ----------
     total : Value
-        V, the sum of squared deviations, int64 below 2^62 - 2^40.
+        V, the sum of squared deviations, int64; ``(V + E) 4^root_fraction_bits < 2^62``.
     constants : LayerNormConstants
 
     Returns
@@ -242,16 +259,16 @@ def root_half_bits(total: Value, constants: LayerNormConstants) -> Value:
     Value
         int32 in [1, 31].
     """
-    return half_bits(total + constants.epsilon, _ROOT_BITS)
+    return half_bits(_radicand(total, constants), _ROOT_BITS)
 
 
 def inverse_std(total: Value, half: Value, constants: LayerNormConstants) -> Value:
-    """``floor(2^reciprocal_bits / i_sqrt(V + E))``: once per token.
+    """``floor(2^reciprocal_bits / s)`` with ``s = sqrt(V + E)``: once per token.
 
     Parameters
     ----------
     total : Value
-        V, the sum of squared deviations, int64 below 2^62 - 2^40.
+        V, the sum of squared deviations, int64; ``(V + E) 4^root_fraction_bits < 2^62``.
     half : Value
         `root_half_bits` of the same sum.
     constants : LayerNormConstants
@@ -261,8 +278,8 @@ def inverse_std(total: Value, half: Value, constants: LayerNormConstants) -> Val
     Value
         Positive, at most 2^reciprocal_bits.
     """
-    root = maximum(i_sqrt(total + constants.epsilon, _ROOT_BITS, half), 1)
-    return floor_divide(1 << constants.reciprocal_bits, root)
+    root = maximum(i_sqrt(_radicand(total, constants), _ROOT_BITS, half), 1)
+    return floor_divide(1 << (constants.reciprocal_bits + constants.root_fraction_bits), root)
 
 
 def normalise(

@@ -1,0 +1,192 @@
+"""The two-domain arithmetic: intervals are sound, widths minimal, misuse refused."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_passes.errors import RangeError
+from relay_passes.spec import values
+from relay_passes.spec.values import Condition, Ranged, ranged
+
+BINARY = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "min": values.minimum,
+    "max": values.maximum,
+}
+
+
+@st.composite
+def interval_and_point(draw: st.DrawFn, low: int = -(2**31), high: int = 2**31 - 1):
+    """An interval and a number in it; the ends are drawn more often than elsewhere."""
+    a, b = sorted((draw(st.integers(low, high)), draw(st.integers(low, high))))
+    return Ranged(a, b), draw(st.sampled_from((a, b)) | st.integers(a, b))
+
+
+def array(number: int) -> np.ndarray:
+    return np.array([number], np.int64)
+
+
+def inside(number: object, interval: Ranged) -> bool:
+    return interval.low <= int(np.asarray(number).item()) <= interval.high
+
+
+@pytest.mark.parametrize("name", BINARY)
+@given(data=st.data())
+def test_interval_of_a_binary_operation_holds_its_result(name: str, data: st.DataObject) -> None:
+    a, x = data.draw(interval_and_point())
+    b, y = data.draw(interval_and_point())
+    assert inside(BINARY[name](array(x), array(y)), BINARY[name](a, b))
+
+
+@given(interval_and_point(-(2**62), 2**62), interval_and_point(0, 62))
+def test_interval_of_a_right_shift_holds_its_result(a, b) -> None:
+    assert inside(array(a[1]) >> array(b[1]), a[0] >> b[0])
+    assert inside(array(a[1]) & 0xFFFF, a[0] & 0xFFFF)
+
+
+@given(interval_and_point(-(2**30), 2**30), interval_and_point(0, 31))
+def test_interval_of_a_left_shift_holds_its_result(a, b) -> None:
+    assert inside(array(a[1]) << array(b[1]), a[0] << b[0])
+
+
+@given(interval_and_point(-(2**62), 2**62), interval_and_point(1, 2**40))
+def test_interval_of_a_floor_division_holds_its_result(a, b) -> None:
+    assert inside(values.floor_divide(array(a[1]), array(b[1])), values.floor_divide(a[0], b[0]))
+
+
+@given(interval_and_point(), st.integers(0, 40))
+def test_interval_of_a_rounding_shift_holds_its_result(a, n: int) -> None:
+    result = values.shift_right_round(array(a[1]), n)
+    assert inside(result, values.shift_right_round(a[0], n))
+    assert int(result[0]) == (a[1] * 2 + (1 << n) >> (n + 1))  # floor(x / 2^n + 1/2)
+
+
+@given(interval_and_point(), interval_and_point(-100, 100))
+def test_interval_of_a_choice_holds_both_branches(a, b) -> None:
+    chosen = values.select(Condition(), a[0], b[0])
+    assert inside(a[1], chosen) and inside(b[1], chosen)
+    assert inside(values.absolute(array(a[1])), values.absolute(a[0]))
+
+
+@given(interval_and_point())
+def test_a_square_is_not_negative(a) -> None:
+    squared = a[0] * a[0]
+    assert inside(a[1] * a[1], squared) and squared.low >= 0
+
+
+def test_int32_is_used_exactly_while_the_interval_fits() -> None:
+    edge = Ranged(-(2**31), 2**31 - 1)
+    assert edge.dtype == "int32"
+    assert (edge + 1).dtype == "int64"
+    assert (edge - 1).dtype == "int64"
+    assert ((edge * 4) >> 2).dtype == "int32", "narrowed as soon as it fits again"
+    assert values.clamp(edge * 4, -5, 5).dtype == "int32"
+
+
+def test_a_product_past_int64_is_refused_with_its_interval() -> None:
+    with pytest.raises(RangeError) as caught:
+        Ranged(0, 2**40) * Ranged(-3, 2**40)
+    assert str(caught.value) == (
+        "product of 82 bits does not fit 64\n"
+        "  why: [0, 1099511627776] with [-3, 1099511627776] gives "
+        "[-3298534883328, 1208925819614629174706176]\n"
+        "  what to do: use coarser scales, shorter multipliers or tighter clamps"
+    )
+
+
+def test_the_caller_adds_the_layer_once() -> None:
+    error = RangeError("too wide", why="it is", todo="narrow it").at("encoder.layer.3")
+    assert str(error) == (
+        "too wide\n  where: encoder.layer.3\n  why: it is\n  what to do: narrow it"
+    )
+    assert isinstance(error, RangeError)
+    assert error.at("elsewhere") is error
+
+
+def test_a_divisor_that_may_be_zero_is_refused() -> None:
+    with pytest.raises(RangeError) as caught:
+        values.floor_divide(Ranged(0, 5), Ranged(0, 5))
+    assert str(caught.value) == (
+        "divisor may be zero or negative\n"
+        "  why: its interval is [0, 5]\n"
+        "  what to do: take the maximum with 1 before dividing"
+    )
+
+
+def test_a_shift_that_may_be_too_large_is_refused() -> None:
+    with pytest.raises(RangeError) as caught:
+        Ranged(0, 5) >> Ranged(0, 64)
+    assert str(caught.value) == (
+        "shift amount outside [0, 63]\n  why: its interval is [0, 64]\n  what to do: clamp it"
+    )
+
+
+@pytest.mark.parametrize("value", [Ranged(0, 1), Condition()])
+def test_values_have_no_truth(value: object) -> None:
+    with pytest.raises(TypeError, match="has no truth value"):
+        bool(value)
+
+
+def test_an_array_becomes_the_interval_of_its_entries() -> None:
+    interval = ranged(np.array([3, -7, 5]))
+    assert (interval.low, interval.high) == (-7, 5)
+    product = np.array([3, -7, 5]) * Ranged(0, 10)  # the array must leave the operator to Ranged
+    assert (product.low, product.high) == (-70, 50)
+
+
+def test_audit_sees_the_widest_intermediate() -> None:
+    with values.audit() as seen:
+        _ = (Ranged(-(2**20), 2**20) * 2**30) >> 40
+    assert seen.bits == 52
+
+
+def test_bound_values_keep_an_expression_from_growing() -> None:
+    from tvm import tirx
+
+    def iterate(x: Ranged) -> Ranged:
+        for _ in range(30):
+            x = values.bind(values.clamp(x + x, -1000, 1000))
+        return x
+
+    expr = values.trace(iterate, Ranged(-9, 9, tirx.Var("x", "int32"))).expr
+    assert len(str(expr)) < 10_000, "without let-bindings there would be 2^30 terms"
+
+
+def test_division_and_shifts_of_negative_numbers_floor(both_domains) -> None:
+    x = np.arange(-300, 300)
+    both_domains(lambda v: values.floor_divide(v, 7), (x, -300, 300))
+    both_domains(lambda v: v >> 3, (x, -300, 300))
+    both_domains(lambda v: values.shift_right_round(v, 3), (x, -300, 300))
+    divisor = np.resize(np.arange(1, 12), x.size)
+    both_domains(values.floor_divide, (x, -300, 300), (divisor, 1, 11))
+    amounts = np.resize(np.arange(0, 40), x.size)
+    both_domains(values.shift_right_round, (x, -300, 300), (amounts, 0, 39))
+
+
+def test_selections_agree_in_both_domains(both_domains) -> None:
+    x = np.arange(-128, 128)
+
+    def function(v):
+        sign = values.select(values.less(v, 0), -1, values.select(values.less(0, v), 1, 0))
+        even = values.not_equal(v & 1, 1)
+        wide = values.select(values.greater_equal(v, 100), v * 2**40, v)
+        return values.select(even, sign * values.absolute(v), wide)
+
+    both_domains(function, (x, -128, 127))
+
+
+def test_int64_edges_agree_in_both_domains(both_domains) -> None:
+    edge = 2**31
+    x = np.array([-edge, -edge + 1, -1, 0, 1, edge - 2, edge - 1, 12345])
+
+    def function(v):
+        return values.maximum(-v, v + 1) - values.minimum(v * v, 2**40)
+
+    both_domains(function, (x, -edge, edge - 1))
