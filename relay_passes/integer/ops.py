@@ -237,7 +237,7 @@ def _infer_attention(call: relax.Call) -> relax.TensorType:
     if heads < 1 or int(q[-1]) % heads:
         raise _refuse(
             call,
-            f"{heads} heads do not divide {q[-1]} channels",
+            f"{heads} heads do not divide {_dim(q[-1])} channels",
             "every head has the same number of channels",
             "set num_heads as the source model does",
         )

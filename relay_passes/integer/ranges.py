@@ -234,8 +234,8 @@ def _position_ids(run: _Analysis, step: Step, ids: Ranged) -> Ranged:
 
 def _embedding(run: _Analysis, step: Step, ids: Ranged, table: Ranged, m: Ranged) -> Ranged:
     rows = int(step.operands[1].ty.shape.values[0])
-    producer = next((s for s in run.program.steps if s.result is step.operands[0]), None)
-    if producer is not None and ids.high >= rows:
+    computed = {other.result for other in run.program.steps}
+    if step.operands[0] in computed and ids.high >= rows:  # those that come in are checked later
         raise RangeError(
             f"positions up to {ids.high}",
             why=f"the table has {rows} rows; sequences of {run.max_seq_len} tokens are asked for",

@@ -1,0 +1,202 @@
+"""NumPy evaluation of integer modules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_passes import integer
+from relay_passes.errors import LoweringError, RangeError
+from relay_passes.integer.evaluate import evaluate, exact_matmul
+
+
+def inputs(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    mask = np.ones((batch, length), np.int64)
+    for row in range(batch):
+        mask[row, max(1, length - row * 3) :] = 0
+    ids = random.integers(2, 30, (batch, length))
+    return {"input_ids": np.where(mask, ids, 1), "attention_mask": mask}
+
+
+@given(st.integers(1, 40), st.sampled_from([3, 127, 40_000, 2**26, 2**28]), st.integers(0, 2**32))
+def test_matrix_products_are_exact(depth: int, bound: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    a = random.integers(-bound, bound + 1, (3, depth))
+    b = random.integers(-bound, bound + 1, (depth, 2))
+    exact = a.astype(object) @ b.astype(object)
+    np.testing.assert_array_equal(exact_matmul(a, b), exact.astype(np.int64))
+
+
+def test_a_product_past_int64_is_refused() -> None:
+    a = np.full((1, 4), 2**31)
+    with pytest.raises(RangeError) as caught:
+        exact_matmul(a, a.T)
+    assert str(caught.value) == (
+        "a matrix product may not fit int64\n"
+        "  why: its elements are bounded by 18446744073709551616\n"
+        "  what to do: use narrower operands"
+    )
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 17), (2, 22)])
+def test_any_batch_and_length(encoder, batch: int, length: int) -> None:
+    module, parameters = encoder
+    outputs, captured = evaluate(module, inputs(batch, length), parameters, capture=True)
+    assert [output.shape for output in outputs] == [(batch, length, 40), (batch, 24), (batch, 24)]
+    assert [str(output.dtype) for output in outputs][1:] == ["int32", "int32"]
+    assert captured["attended"].dtype == np.int8 and captured["norm"].dtype == np.int16
+    assert captured["mean"] is outputs[1]
+    assert evaluate(module, inputs(batch, length), parameters)[1].tolist() == outputs[1].tolist()
+
+
+def test_padding_never_changes_a_real_token(encoder) -> None:
+    module, parameters = encoder
+    given = inputs(1, 12)
+    given["attention_mask"][0, 9:] = 0
+    given["input_ids"][0, 9:] = 1
+    short = {name: array[:, :9] for name, array in given.items()}
+    _, padded = evaluate(module, given, parameters, capture=True)
+    _, exact = evaluate(module, short, parameters, capture=True)
+    for name in ("attended", "norm2", "gelu", "relu"):
+        np.testing.assert_array_equal(padded[name][:, :9], exact[name])
+    np.testing.assert_array_equal(padded["mean"], exact["mean"])
+
+
+def test_rows_of_a_batch_do_not_touch_each_other(encoder) -> None:
+    module, parameters = encoder
+    given = inputs(3, 14)
+    together = evaluate(module, given, parameters)
+    for row in range(3):
+        alone = evaluate(module, {n: a[row : row + 1] for n, a in given.items()}, parameters)
+        for whole, single in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(whole[row : row + 1], single)
+
+
+def test_a_fully_masked_row_is_defined(encoder) -> None:
+    module, parameters = encoder
+    given = inputs(2, 10)
+    given["attention_mask"][1] = 0
+    (_, mean, _), captured = evaluate(module, given, parameters, capture=True)
+    np.testing.assert_array_equal(captured["attended"][1], 0)
+    np.testing.assert_array_equal(mean[1], 0)
+
+
+def test_position_ids_of_roberta_count_tokens(builder) -> None:
+    module = builder.module(
+        lambda b: b.emit(integer.position_ids(b.ids, name="p", kind="roberta", padding_index=1))
+    )
+    ids = np.array([[5, 7, 1, 9, 1], [1, 1, 4, 4, 4]])
+    (got,) = evaluate(module, {"input_ids": ids, "attention_mask": ids}, {})
+    assert got.tolist() == [[2, 3, 1, 4, 1], [1, 1, 2, 3, 4]]
+
+
+def test_position_ids_count_from_an_offset(builder) -> None:
+    module = builder.module(lambda b: b.emit(integer.position_ids(b.ids, name="p", offset=2)))
+    ids = np.zeros((2, 3), np.int64)
+    (got,) = evaluate(module, {"input_ids": ids, "attention_mask": ids}, {})
+    assert got.tolist() == [[2, 3, 4]] * 2 and got.dtype == np.int32
+
+
+def test_linear_equals_integer_arithmetic(builder) -> None:
+    def body(b):
+        table = b.values("table", 127, (30, 200), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        x8 = b.emit(integer.requantise(x, one, name="x8", shift=0, low=0, high=255, dtype="uint8"))
+        weight = b.values("weight", 127, (7, 200), "int8")
+        bias = b.values("bias", 10**9, (7,), "int32")
+        return x8, b.emit(integer.linear(x8, weight, bias, name="linear"))
+
+    module = builder.module(body)
+    x, y = evaluate(module, inputs(2, 5), builder.parameters)
+    weight = builder.parameters["weight"].astype(object)
+    expected = x.astype(object) @ weight.T + builder.parameters["bias"].astype(object)
+    np.testing.assert_array_equal(y, expected.astype(np.int64))
+    assert x.dtype == np.uint8
+
+
+def test_a_value_that_does_not_fit_its_storage_is_refused(builder) -> None:
+    def body(b):
+        table = b.parameter("table", np.full((30, 4), 127), "int8")
+        one = b.parameter("one", [2**30], "int32")
+        return b.emit(integer.embedding(b.ids, table, one, name="words", shift=0))
+
+    module = builder.module(body)
+    with pytest.raises(RangeError) as caught:
+        evaluate(module, inputs(1, 2), builder.parameters)
+    assert str(caught.value) == (
+        "a value in [136365211648, 136365211648] cannot be stored as int32\n"
+        "  where: words\n"
+        "  why: int32 holds [-2147483648, 2147483647]\n"
+        "  what to do: use a coarser scale for this value"
+    )
+
+
+def test_an_id_outside_the_table_is_refused(encoder) -> None:
+    module, parameters = encoder
+    given = inputs(1, 4)
+    given["input_ids"][0, 2] = 30
+    with pytest.raises(RangeError) as caught:
+        evaluate(module, given, parameters)
+    assert str(caught.value).startswith("ids in [")
+    assert str(caught.value).endswith(
+        "30]\n"
+        "  where: words\n"
+        "  why: the table has 30 rows\n"
+        "  what to do: use the tokenizer of this model, and no more tokens than it has positions"
+    )
+
+
+def test_a_missing_parameter_is_named(encoder) -> None:
+    module, parameters = encoder
+    without = {name: array for name, array in parameters.items() if name != "q.weight"}
+    with pytest.raises(LoweringError) as caught:
+        evaluate(module, inputs(1, 4), without)
+    count = len(parameters) + 2
+    assert str(caught.value) == (
+        "no array for q.weight\n"
+        "  where: parameters of the integer module\n"
+        f"  why: 1 of {count} parameters are missing\n"
+        "  what to do: pass the arrays that were saved with this module"
+    )
+
+
+def test_an_array_of_another_shape_or_kind_is_refused(encoder) -> None:
+    module, parameters = encoder
+    for wrong, shown in (
+        (np.zeros((24, 23), np.int8), "int8 [24, 23]"),
+        (np.zeros((24, 24), np.float32), "float32 [24, 24]"),
+    ):
+        with pytest.raises(LoweringError) as caught:
+            evaluate(module, inputs(1, 4), {**parameters, "q.weight": wrong})
+        assert str(caught.value) == (
+            f"array of {shown} for parameter 'q.weight'\n"
+            "  where: evaluation of the integer module\n"
+            "  why: the parameter is int8 [24, 24]\n"
+            "  what to do: pass the integers that were saved with this module"
+        )
+
+
+def test_an_unknown_function_is_refused(encoder) -> None:
+    module, parameters = encoder
+    with pytest.raises(LoweringError) as caught:
+        evaluate(module, {}, parameters, "serve")
+    assert str(caught.value) == (
+        "no function 'serve' in the module\n  why: it has: main\n  what to do: name one of them"
+    )
+
+
+def test_a_foreign_operator_is_refused(builder) -> None:
+    from tvm import relax
+
+    module = builder.module(lambda b: b.block.emit(relax.op.add(b.ids, b.ids), "odd"))
+    with pytest.raises(LoweringError) as caught:
+        evaluate(module, inputs(1, 2), {})
+    text = str(caught.value)
+    assert text.startswith(
+        "Call is not a call of an integer operator\n  where: main, binding 'odd'"
+    )
+    assert text.endswith("what to do: lower this operator to the integer dialect")

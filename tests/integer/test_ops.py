@@ -1,0 +1,264 @@
+"""The integer operators: types, attributes, serialisation, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from relay_passes import integer
+from relay_passes.errors import LoweringError
+from relay_passes.integer import attrs
+from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
+from relay_passes.spec.gelu import AccurateGelu
+from relay_passes.spec.layer_norm import LayerNormConstants
+
+BATCH, SEQ = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
+BINARY = BinaryExponential.from_scale(1e-3)
+
+
+def var(name: str, shape: list, dtype: str) -> relax.Var:
+    return relax.Var(name, relax.TensorType(shape, dtype))
+
+
+IDS = var("ids", [BATCH, SEQ], "int64")
+X8 = var("x", [BATCH, SEQ, 8], "int8")
+X32 = var("x32", [BATCH, SEQ, 8], "int32")
+C32 = var("c", [8], "int32")
+ONE = var("one", [1], "int32")
+
+ALL_ATTRS = [
+    attrs.PositionIdsAttrs("p", "roberta", 0, 1),
+    attrs.EmbeddingAttrs("e", 7),
+    attrs.LinearAttrs("l"),
+    attrs.AddAttrs("a"),
+    attrs.ReluAttrs("r"),
+    attrs.RequantiseAttrs("q", 30, -127, 127, "int8", 5),
+    attrs.GeluAttrs("g", AccurateGelu.from_scale(1e-4)),
+    attrs.GeluAttrs("g", None),
+    attrs.TanhAttrs("t", BINARY, 7),
+    attrs.LayerNormAttrs(
+        "n", LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), 13, -32767, 32767, "int16"
+    ),
+    attrs.AttentionAttrs("s", 2, "deferred", BINARY, 20, -128, 127, "int8", -3),
+    attrs.AttentionAttrs(
+        "s", 2, "normalised", PolynomialExponential.from_scale(1e-6), 20, -128, 127
+    ),
+    attrs.MeanPoolAttrs("m", 6),
+    attrs.SelectTokenAttrs("f", 2),
+]
+
+
+@pytest.mark.parametrize("given", ALL_ATTRS, ids=lambda a: type(a).__name__)
+def test_attributes_survive_json_unchanged(given: attrs.OpAttrs) -> None:
+    loaded = tvm.ir.load_json(tvm.ir.save_json(given.to_attrs()))
+    assert type(given).from_attrs(loaded) == given
+    for value in given.to_dict().values():
+        assert isinstance(value, (int, str)), "no float and no array in an attribute"
+
+
+def test_every_operator_is_registered() -> None:
+    assert len(integer.SPECS) == 12
+    for name, spec in integer.SPECS.items():
+        assert name == spec.attrs.OP and name.startswith("integer.")
+        tvm.ir.Op.get(name)
+
+
+def typed(call: relax.Call) -> str:
+    builder = relax.BlockBuilder()
+    return str(builder.normalize(call).ty)
+
+
+@pytest.mark.parametrize(
+    ("call", "shape", "dtype"),
+    [
+        (lambda: integer.position_ids(IDS, name="p"), (BATCH, SEQ), "int32"),
+        (
+            lambda: integer.embedding(IDS, var("t", [9, 8], "int8"), ONE, name="e", shift=1),
+            (BATCH, SEQ, 8),
+            "int32",
+        ),
+        (
+            lambda: integer.linear(
+                var("u", [BATCH, SEQ, 8], "uint8"),
+                var("w", [5, 8], "int8"),
+                var("b", [5], "int32"),
+                name="l",
+            ),
+            (BATCH, SEQ, 5),
+            "int32",
+        ),
+        (
+            lambda: integer.requantise(X32, C32, name="q", shift=1, low=0, high=255, dtype="uint8"),
+            (BATCH, SEQ, 8),
+            "uint8",
+        ),
+        (
+            lambda: integer.gelu(X32, AccurateGelu.from_scale(1e-3), name="g"),
+            (BATCH, SEQ, 8),
+            "int32",
+        ),
+        (
+            lambda: integer.gelu_paper(X32, C32, var("qc", [8], "int64"), C32, ONE, name="g"),
+            (BATCH, SEQ, 8),
+            "int64",
+        ),
+        (lambda: integer.relu(X8, name="r"), (BATCH, SEQ, 8), "int8"),
+        (lambda: integer.tanh(X32, BINARY, name="t"), (BATCH, SEQ, 8), "int32"),
+        (lambda: integer.add(X8, X32, name="a"), (BATCH, SEQ, 8), "int32"),
+        (
+            lambda: integer.layer_norm(
+                X32,
+                C32,
+                C32,
+                LayerNormConstants(9, 1, 40, 16),
+                name="n",
+                shift=1,
+                low=-9,
+                high=9,
+                dtype="int16",
+            ),
+            (BATCH, SEQ, 8),
+            "int16",
+        ),
+        (
+            lambda: integer.attention(
+                X8,
+                X8,
+                X8,
+                IDS,
+                C32,
+                name="s",
+                num_heads=2,
+                softmax="deferred",
+                exponential=BINARY,
+                shift=1,
+                low=-9,
+                high=9,
+            ),
+            (BATCH, SEQ, 8),
+            "int8",
+        ),
+        (lambda: integer.mean_pool(X32, IDS, name="m"), (BATCH, 8), "int32"),
+        (lambda: integer.select_token(X8, name="f"), (BATCH, 8), "int8"),
+    ],
+)
+def test_types_keep_symbolic_dimensions(call, shape, dtype: str) -> None:
+    assert typed(call()) == str(relax.TensorType(shape, dtype))
+
+
+def refused(build) -> str:
+    with pytest.raises(LoweringError) as caught:
+        build()
+    return str(caught.value)
+
+
+def test_contracted_dimensions_must_agree() -> None:
+    weight, bias = var("w", [5, 7], "int8"), var("b", [5], "int32")
+    assert refused(lambda: integer.linear(X8, weight, bias, name="encoder.0.query")) == (
+        "contracted dimensions of x and weight differ: 8 and 7\n"
+        "  where: integer.linear 'encoder.0.query'\n"
+        "  why: the operator combines values along them\n"
+        "  what to do: check which tensor was passed"
+    )
+
+
+def test_a_float_operand_is_refused() -> None:
+    x = var("x", [BATCH, SEQ, 8], "float32")
+    assert refused(lambda: integer.relu(x, name="act")) == (
+        "operand x is float32\n"
+        "  where: integer.relu 'act'\n"
+        "  why: allowed: uint8, int8, int16, int32\n"
+        "  what to do: requantise or convert it first"
+    )
+
+
+def test_constants_per_channel_must_have_one_entry_per_channel() -> None:
+    assert refused(
+        lambda: integer.requantise(
+            X32, var("m", [3], "int32"), name="q", shift=1, low=0, high=1, dtype="int8"
+        )
+    ).startswith("entries of multiplier and channels differ: 3 and 8\n")
+
+
+def test_heads_must_divide_the_channels() -> None:
+    assert refused(
+        lambda: integer.attention(
+            X8,
+            X8,
+            X8,
+            IDS,
+            ONE,
+            name="s",
+            num_heads=3,
+            softmax="deferred",
+            exponential=BINARY,
+            shift=1,
+            low=-9,
+            high=9,
+        )
+    ) == (
+        "3 heads do not divide 8 channels\n"
+        "  where: integer.attention 's'\n"
+        "  why: every head has the same number of channels\n"
+        "  what to do: set num_heads as the source model does"
+    )
+
+
+def test_bounds_must_fit_the_dtype() -> None:
+    assert refused(lambda: attrs.RequantiseAttrs("q", 3, -200, 127, "int8")) == (
+        "bounds [-200, 127] cannot be stored as int8\n"
+        "  where: q\n"
+        "  why: int8 holds [-128, 127], and low must not exceed high\n"
+        "  what to do: choose a wider dtype or tighter bounds"
+    )
+    assert refused(lambda: attrs.RequantiseAttrs("q", 63, -1, 1, "int8")) == (
+        "shift 63 is outside [0, 62]\n"
+        "  where: q\n"
+        "  why: the shifted product is an int64\n"
+        "  what to do: derive multiplier and shift with relay_passes.spec.fixed_point"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "what", "allowed"),
+    [
+        (
+            lambda: attrs.RequantiseAttrs("q", 3, 0, 1, "float16"),
+            "dtype 'float16'",
+            "int8, uint8, int16, int32",
+        ),
+        (
+            lambda: attrs.AttentionAttrs("q", 1, "flash", BINARY, 3, 0, 1),
+            "softmax 'flash'",
+            "deferred, normalised",
+        ),
+        (
+            lambda: attrs.PositionIdsAttrs("q", "rotary"),
+            "kind 'rotary'",
+            "absolute, roberta",
+        ),
+        (
+            lambda: attrs.GeluAttrs.from_attrs({"name": "q", "form": "tanh"}),
+            "form of GELU 'tanh'",
+            "accurate, paper",
+        ),
+    ],
+)
+def test_unknown_choices_list_the_allowed_ones(make, what: str, allowed: str) -> None:
+    assert refused(make) == (
+        f"unknown {what}\n"
+        "  where: q\n"
+        "  why: the integer dialect does not define it\n"
+        f"  what to do: use one of: {allowed}"
+    )
+
+
+def test_an_exponential_too_wide_for_its_softmax_is_refused() -> None:
+    wide = BinaryExponential.from_scale(1e-3, 15)
+    assert refused(lambda: attrs.AttentionAttrs("s", 1, "deferred", wide, 3, 0, 1)) == (
+        "exponentials up to 32640 in deferred softmax\n"
+        "  where: s\n"
+        "  why: this mode stores them in 8 bits\n"
+        "  what to do: derive the exponential with output_bits=8 (deferred) or 16 (normalised)"
+    )

@@ -1,0 +1,245 @@
+"""Interval analysis: sound over evaluations, tight for linear layers, refusals name the layer."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_passes import integer
+from relay_passes.errors import LoweringError, RangeError
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.integer.ranges import RangeReport, accumulator_range, analyse_ranges
+from relay_passes.spec.exponential import BinaryExponential
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_value_lies_in_its_interval(encoder, seed: int) -> None:
+    module, parameters = encoder
+    report = analyse_ranges(module, parameters)
+    random = np.random.default_rng(seed)
+    length = int(random.integers(1, report.max_seq_len + 1))
+    given = {
+        "input_ids": random.integers(0, 30, (3, length)),
+        "attention_mask": random.integers(0, 2, (3, length)),
+    }
+    _, captured = evaluate(module, given, parameters, capture=True)
+    assert list(captured) == list(report.details)
+    for name, value in captured.items():
+        low, high = report.values[name]
+        assert low <= value.min() and value.max() <= high, name
+        assert str(value.dtype) == report[name].dtype
+
+
+def test_extreme_parameters_stay_in_their_intervals(encoder) -> None:
+    module, parameters = encoder
+    extreme = {
+        name: np.where(array >= 0, array.max(), array.min()).astype(array.dtype)
+        for name, array in parameters.items()
+        if "gelu" not in name
+    }
+    arrays = {**parameters, **extreme}
+    report = analyse_ranges(module, arrays)
+    given = {
+        "input_ids": np.full((1, 20), 29),
+        "attention_mask": np.ones((1, 20), np.int64),
+    }
+    _, captured = evaluate(module, given, arrays, capture=True)
+    for name, value in captured.items():
+        low, high = report.values[name]
+        assert low <= value.min() and value.max() <= high, name
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(-128, 255),
+    st.integers(0, 200),
+    st.integers(0, 2**32),
+)
+def test_accumulator_range_is_exact(depth: int, low: int, span: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    weight = random.integers(-128, 128, (3, depth)).astype(np.int8)
+    bias = random.integers(-(10**6), 10**6, 3).astype(np.int32)
+    high = low + span
+    got = accumulator_range(weight, bias, low, high)
+    w = weight.astype(np.int64)
+    tops = np.where(w > 0, high, low), np.where(w > 0, low, high)
+    assert got == (
+        int(((w * tops[1]).sum(1) + bias).min()),
+        int(((w * tops[0]).sum(1) + bias).max()),
+    )
+    x = random.integers(low, high + 1, (20, depth))
+    y = x @ w.T + bias
+    assert got[0] <= y.min() and y.max() <= got[1]
+
+
+def test_report_survives_json(encoder) -> None:
+    report = analyse_ranges(*encoder)
+    assert RangeReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_report_of_another_schema_is_refused() -> None:
+    with pytest.raises(LoweringError) as caught:
+        RangeReport.from_json({"schema": 7})
+    assert str(caught.value) == (
+        "range report of schema 7\n"
+        "  where: range analysis\n"
+        "  why: this version reads schema 1\n"
+        "  what to do: analyse the module again"
+    )
+
+
+def test_an_unknown_value_is_refused(encoder) -> None:
+    report = analyse_ranges(*encoder)
+    with pytest.raises(LoweringError) as caught:
+        report["nowhere"]
+    assert str(caught.value) == (
+        "no interval for 'nowhere'\n"
+        "  where: range analysis\n"
+        "  why: the analysed module has no value of this name\n"
+        "  what to do: analyse the module that is being emitted"
+    )
+
+
+def test_stages_of_reductions_are_reported(encoder) -> None:
+    report = analyse_ranges(*encoder)
+    attended, norm = report["attended"], report["norm"]
+    assert attended.stages["score"] == (-8 * 127 * 127, 8 * 127 * 127)
+    assert attended.stages["sum"][1] == attended.stages["exponential"][1] * report.max_seq_len
+    assert {"bounded", "mean", "deviation", "square_sum", "inverse"} <= set(norm.stages)
+    assert norm.width <= 64 and report.widest[1] <= 64
+
+
+def test_longest_sequence_comes_from_the_positions(encoder) -> None:
+    module, parameters = encoder
+    kinds = [step for step in ("absolute", "roberta") if f'"{step}"' in module.script()]
+    assert (
+        analyse_ranges(module, parameters).max_seq_len == {"absolute": 24, "roberta": 22}[kinds[0]]
+    )
+
+
+def test_more_tokens_than_positions_are_refused(encoder) -> None:
+    module, parameters = encoder
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(module, parameters, max_seq_len=25)
+    text = str(caught.value)
+    assert text.startswith("positions up to ")
+    assert text.endswith(
+        "  where: integer.embedding 'places'\n"
+        "  why: the table has 24 rows; sequences of 25 tokens are asked for\n"
+        "  what to do: use a shorter maximal sequence length"
+    )
+
+
+def wide_linear(b, bias: int):
+    table = b.values("table", 127, (30, 64), "int8")
+    one = b.parameter("one", [1], "int32")
+    x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+    x8 = b.emit(integer.requantise(x, one, name="x8", shift=0, low=-127, high=127, dtype="int8"))
+    weight = b.parameter("weight", np.full((2, 64), 127), "int8")
+    offset = b.parameter("bias", [0, bias], "int32")
+    return b.emit(integer.linear(x8, weight, offset, name="encoder.layer.3.output"))
+
+
+def test_an_accumulator_that_may_overflow_names_its_layer(builder) -> None:
+    room = 2**31 - 1 - 64 * 127 * 127
+    module = builder.module(lambda b: wide_linear(b, room + 1))
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(module, builder.parameters)
+    assert str(caught.value) == (
+        "the int32 accumulator of output 1 may overflow\n"
+        "  where: integer.linear 'encoder.layer.3.output'\n"
+        f"  why: its sum over 64 inputs in [-127, 127] and a bias of {room + 1} reaches "
+        "2147483648, and int32 ends at 2147483647\n"
+        "  what to do: use a coarser weight or activation scale for this layer"
+    )
+    builder.parameters["bias"][1] = room
+    report = analyse_ranges(module, builder.parameters)
+    assert report.values["encoder.layer.3.output"][1] == 2**31 - 1
+
+
+def test_a_sum_that_does_not_fit_its_storage_names_its_layer(builder) -> None:
+    def body(b):
+        table = b.values("table", 127, (30, 4), "int8")
+        m = b.parameter("m", [2**24], "int32")
+        x = b.emit(integer.embedding(b.ids, table, m, name="x", shift=0))
+        return b.emit(integer.add(x, x, name="residual"))
+
+    module = builder.module(body)
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(module, builder.parameters)
+    low, high = (int(v) * 2**25 for v in np.sort(builder.parameters["table"].ravel())[[0, -1]])
+    assert str(caught.value) == (
+        f"a value in [{low}, {high}] does not fit int32\n"
+        "  where: integer.add 'residual'\n"
+        "  why: int32 holds [-2147483648, 2147483647]\n"
+        "  what to do: use a coarser scale for this value, or a wider storage type"
+    )
+
+
+def test_a_product_past_int64_names_its_layer(builder) -> None:
+    def body(b):
+        table = b.values("table", 127, (30, 4), "int8")
+        one = b.parameter("one", [2**20], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        from relay_passes.spec.gelu import PaperGelu
+
+        k = PaperGelu.from_scales(np.array([1e-6]))
+        arrays = [
+            b.parameter("q_b", k.q_b, "int32"),
+            b.parameter("q_c", k.q_c, "int64"),
+            b.parameter("q_1", k.q_1, "int32"),
+            b.parameter("erf_shift", k.erf_shift, "int32"),
+        ]
+        y = b.emit(integer.gelu_paper(x, *arrays, name="gelu"))
+        m = b.parameter("m", [2**30], "int32")
+        return b.emit(
+            integer.requantise(y, m, name="layer.7.gelu", shift=50, low=-9, high=9, dtype="int8")
+        )
+
+    module = builder.module(body)
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(module, builder.parameters)
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("product of ") and lines[0].endswith("bits does not fit 64")
+    assert lines[1] == "  where: integer.requantise 'layer.7.gelu'"
+
+
+def test_a_sequence_too_long_for_the_context_names_its_layer(builder) -> None:
+    def body(b):
+        table = b.values("table", 127, (30, 8), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        x8 = b.emit(
+            integer.requantise(x, one, name="x8", shift=0, low=-127, high=127, dtype="int8")
+        )
+        return b.emit(
+            integer.attention(
+                x8,
+                x8,
+                x8,
+                b.mask,
+                one,
+                name="layer.0.attention",
+                num_heads=1,
+                softmax="deferred",
+                exponential=BinaryExponential.from_scale(1e-3),
+                shift=8,
+                low=-127,
+                high=127,
+            )
+        )
+
+    module = builder.module(body)
+    assert analyse_ranges(module, builder.parameters).max_seq_len == 512
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(module, builder.parameters, max_seq_len=70_000)
+    assert str(caught.value) == (
+        "the accumulator may overflow int32\n"
+        "  where: integer.attention 'layer.0.attention'\n"
+        "  why: the sum of 70000 entries in [-32385, 32385] is in [-2266950000, 2266950000]\n"
+        "  what to do: use a shorter maximal sequence length or narrower operands"
+    )
