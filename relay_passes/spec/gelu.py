@@ -60,7 +60,7 @@ class AccurateGelu:
         Parameters
         ----------
         scale : float
-            S, 1e-7 .. 0.5; the polynomial's own error dominates between 1e-5 and 6e-2.
+            S, 6e-8 .. 0.43; the polynomial's own error dominates between 1e-5 and 6e-2.
 
         Returns
         -------
