@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import UsageError
 from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
+from ibert_tvm.library_file import LibraryMetadata
 from ibert_tvm.model_info import ModelInfo
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ibert_tvm.runtime import Library
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
-__all__ = ["Fidelity", "LayerFidelity", "evaluate_integers", "fidelity"]
+__all__ = ["Fidelity", "LayerFidelity", "check_seq_len", "evaluate_integers", "fidelity"]
 
 # Shapes that the float model is compiled for; padding is masked and changes nothing.
 _LENGTH_STEP = 32
@@ -126,19 +127,10 @@ def fidelity(
     """
     info = candidate.info if isinstance(candidate, QuantizedModel) else candidate.metadata.info
     _check_pair(info, reference.info)
-    if not isinstance(candidate, QuantizedModel) and seq_len > candidate.metadata.max_seq_len:
-        raise UsageError(
-            f"cannot evaluate at {seq_len} tokens",
-            where=str(candidate.metadata.path),
-            why=f"the longest compiled length is {candidate.metadata.max_seq_len}",
-            todo="give a smaller --seq-len, or compile with a larger one",
-        )
-    if info.max_sequence_length is not None and seq_len > info.max_sequence_length:
-        raise UsageError(
-            f"cannot evaluate at {seq_len} tokens",
-            why=f"the model has positions for {info.max_sequence_length} tokens",
-            todo=f"give a --seq-len of at most {info.max_sequence_length}",
-        )
+    if isinstance(candidate, QuantizedModel):
+        check_seq_len(seq_len, info)
+    else:
+        check_seq_len(seq_len, info, candidate.metadata)
     tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
 
     from relay_passes.canonical.float_executable import float_executable
@@ -172,6 +164,38 @@ def fidelity(
             LayerFidelity(name, s.cosine, s.relative_error) for name, s in similarities.items()
         ),
     )
+
+
+def check_seq_len(seq_len: int, info: ModelInfo, metadata: LibraryMetadata | None = None) -> None:
+    """Refuse a length that the integer model cannot take.
+
+    Parameters
+    ----------
+    seq_len : int
+        Tokens that texts are truncated to.
+    info : ModelInfo
+        The integer model.
+    metadata : LibraryMetadata, optional
+        Of the library, if it is one.
+
+    Raises
+    ------
+    UsageError
+        If nothing as long was compiled, or the model has no positions for it.
+    """
+    if metadata is not None and seq_len > metadata.max_seq_len:
+        raise UsageError(
+            f"cannot evaluate at {seq_len} tokens",
+            where=str(metadata.path),
+            why=f"the longest compiled length is {metadata.max_seq_len}",
+            todo="give a smaller --seq-len, or compile with a larger one",
+        )
+    if info.max_sequence_length is not None and seq_len > info.max_sequence_length:
+        raise UsageError(
+            f"cannot evaluate at {seq_len} tokens",
+            why=f"the model has positions for {info.max_sequence_length} tokens",
+            todo=f"give a --seq-len of at most {info.max_sequence_length}",
+        )
 
 
 def _check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:

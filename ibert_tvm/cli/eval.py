@@ -44,13 +44,17 @@ def command(
     """Compare an integer model with its float original on texts, overall and per layer."""
     from ibert_tvm.artefact import read_document
     from ibert_tvm.cli.progress import progress, status
+    from ibert_tvm.evaluate import check_seq_len
     from ibert_tvm.library_file import read_metadata
+    from ibert_tvm.model_info import ModelInfo
     from ibert_tvm.texts import data_file
 
     length = parse_sizes("--seq-len", seq_len)[-1]
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
     compiled = not model.is_dir()
-    head = read_metadata(model).info.head if compiled else read_document(model)["info"]["head"]
+    metadata = read_metadata(model) if compiled else None
+    info = metadata.info if metadata else ModelInfo.from_json(read_document(model)["info"])
+    check_seq_len(length, info, metadata)
 
     started = time.perf_counter()
     with status("loading the models"):
@@ -62,7 +66,7 @@ def command(
         candidate: QuantizedModel | Library = (
             load_library(model) if compiled else QuantizedModel.load(model)
         )
-        reference = load(against, head=head)
+        reference = load(against, head=info.head)
     with progress("evaluating") as advance:
         result = fidelity(candidate, reference, texts, seq_len=length, progress=advance)
     document: dict[str, Any] = {

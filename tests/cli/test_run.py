@@ -40,9 +40,10 @@ def test_texts_from_a_file(ibert: Callable[..., Outcome], library: Path, tmp_pat
     file = tmp_path / "texts.txt"
     file.write_text("hello small world\n\n  \nbig\n", encoding="utf-8")
     from_file = ibert("run", library, "--texts", file, "--json")
-    assert from_file.document == ibert(
-        "run", library, "--text", "hello small world", "--text", "big", "--json"
-    ).document
+    assert (
+        from_file.document
+        == ibert("run", library, "--text", "hello small world", "--text", "big", "--json").document
+    )
 
 
 def test_outputs_go_to_a_file(

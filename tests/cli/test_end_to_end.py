@@ -1,0 +1,261 @@
+"""All commands after each other on a small BERT with random weights, as a user would run them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import Outcome
+
+torch = pytest.importorskip("torch", reason="importing a model needs torch")
+transformers = pytest.importorskip("transformers", reason="importing a model needs transformers")
+
+_WORDS = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat", "road", "and", "saw", "small"]
+_WORDS += ["big", "red", "house", "tree"]
+_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_TEXTS = [
+    "the cat sat on a mat",
+    "a dog ran on the road and saw the small red house",
+    "the big tree",
+    "a small cat and a big dog sat on the road",
+    "the dog saw a tree and a house and a mat and a cat",
+    "red red red",
+]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder: BERT with two labels, random weights, WordPiece vocabulary."""
+    folder = tmp_path_factory.mktemp("hf") / "tiny"
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(_SPECIAL) + len(_WORDS),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=24,
+        id2label={0: "calm", 1: "wild"},
+        label2id={"calm": 0, "wild": 1},
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # the default 0.02 leaves nearly nothing to compare
+            parameter.normal_(0, 0.3)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join([*_SPECIAL, *_WORDS]), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("texts") / "texts.txt"
+    file.write_text("\n".join(_TEXTS), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def artefact(source: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from ibert_tvm.cli import main
+
+    folder = tmp_path_factory.mktemp("artefact") / "tiny.ibert"
+    command = ["quantize", source, "-o", folder, "--calibration", texts, "--seq-len", "16"]
+    assert main([str(word) for word in command]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compiled(artefact: Path) -> Path:
+    from ibert_tvm.cli import main
+
+    output = artefact.parent / "tiny.so"
+    words = ["compile", artefact, "-o", output, "--seq-len", "8,16", "--batch", "1,2"]
+    assert main([str(word) for word in words]) == 0
+    return output
+
+
+def test_quantize_says_what_it_did(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "paper.ibert"
+    outcome = ibert(
+        "quantize", source, "-o", output, "--calibration", texts, "--preset", "paper",
+        "--head", "none", "--limit", "3", "--seq-len", "8", "--json",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    document = outcome.document
+    assert document.pop("seconds") > 0
+    assert document.pop("parameter_bytes") > 0
+    assert document == {
+        "output": str(output),
+        "preset": "paper",
+        "observer": "mse",
+        "head": "none",
+        "architecture": "bert",
+        "calibration_texts": 3,
+        "seq_len": 8,
+    }
+    inspected = ibert("inspect", output, "--json").document
+    assert inspected["preset"] == "paper"
+    assert inspected["info"]["head"] == "none"
+    assert {p["dtype"] for p in inspected["parameters"]} <= {"I8", "I16", "I32", "I64", "U8"}
+
+
+def test_inspect_library(ibert: Callable[..., Outcome], compiled: Path) -> None:
+    document = ibert("inspect", compiled, "--json").document
+    shapes = [(f["batch"], f["seq_len"]) for f in document["functions"]]
+    assert sorted(shapes) == [(1, 8), (1, 16), (2, 8), (2, 16)]
+    assert document["info"]["head"] == "sequence_classification"
+    assert document["tokenizer"] == ["vocab.txt"]
+
+
+def test_library_equals_the_reference_bit_for_bit(
+    ibert: Callable[..., Outcome], artefact: Path, compiled: Path, texts: Path, tmp_path: Path
+) -> None:
+    from ibert_tvm import QuantizedModel
+    from ibert_tvm.evaluate import evaluate_integers
+    from ibert_tvm.tokenization import Tokenizer
+
+    output = tmp_path / "out.npz"
+    outcome = ibert("run", compiled, "--texts", texts, "--integers", "-o", output, "--json")
+    assert outcome.code == 0, outcome.stderr
+    quantized = QuantizedModel.load(artefact)
+    batch = Tokenizer(quantized.tokenizer).encode(_TEXTS, max_length=16)
+    expected = evaluate_integers(quantized, batch.inputs(quantized.input_names))["logits"]
+    with np.load(output) as arrays:
+        np.testing.assert_array_equal(arrays["logits"], expected)
+    names = ["calm", "wild"]
+    assert outcome.document["labels"] == [names[i] for i in expected.argmax(axis=1)]
+
+
+def test_eval_of_the_artefact_and_of_the_library(
+    ibert: Callable[..., Outcome], artefact: Path, compiled: Path, source: Path, texts: Path
+) -> None:
+    common = ("--against", source, "--text", texts, "--seq-len", "16", "--json")
+    reference = ibert("eval", artefact, *common)
+    library = ibert("eval", compiled, *common)
+    assert reference.code == library.code == 0, reference.stderr + library.stderr
+    a, b = reference.document, library.document
+    for key in ("cosine_mean", "cosine_min", "spearman", "max_abs_error"):
+        assert a[key] == pytest.approx(b[key], rel=1e-5), key
+    assert 0.95 < a["cosine_mean"] <= 1
+    assert a["cosine_min"] <= a["cosine_mean"]
+    assert (a["texts"], a["seq_len"], a["output"]) == (len(_TEXTS), 16, "logits")
+    assert b["layers"] == []
+    names = [layer["name"] for layer in a["layers"]]
+    assert names.index("bert.embeddings.LayerNorm") < names.index(
+        "bert.encoder.layer.1.output.LayerNorm"
+    )
+    for layer in a["layers"]:
+        assert layer["cosine"] > 0.9, layer
+
+
+def test_dump_ir(ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path) -> None:
+    outcome = ibert(
+        "compile", artefact, "-o", tmp_path / "m.so", "--seq-len", "8",
+        "--dump-ir", tmp_path / "ir", "--json",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.document["shapes"] == [{"batch": 1, "seq_len": 8}]
+    assert outcome.document["bytes"] == (tmp_path / "m.so").stat().st_size
+    assert set(outcome.document["report"]) >= {"integer_only", "seconds", "weight_bytes"}
+    dumps = sorted(path.name for path in (tmp_path / "ir").iterdir())
+    assert len(dumps) >= 3
+    assert dumps[0].startswith("00_")
+
+
+def test_wrong_source(ibert: Callable[..., Outcome], texts: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nothing"
+    outcome = ibert("quantize", path, "-o", tmp_path / "m.ibert", "--calibration", texts, "--json")
+    assert outcome.code == 3
+    assert outcome.error["kind"] == "ModelSourceError"
+    assert str(path) in outcome.error["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_architecture(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.update(model_type="mamba9", architectures=["Mamba9Model"])
+    (folder / "config.json").write_text(json.dumps(config))
+    outcome = ibert(
+        "quantize", folder, "-o", tmp_path / "m.ibert", "--calibration", texts, "--json"
+    )
+    assert outcome.code == 3
+    assert "mamba9" in outcome.error["message"]
+    assert "distilbert" in outcome.error["todo"]
+    assert not (tmp_path / "m.ibert").exists()
+
+
+def test_truncated_weights(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(source, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    outcome = ibert(
+        "quantize", folder, "-o", tmp_path / "m.ibert", "--calibration", texts, "--json"
+    )
+    assert outcome.code == 3
+    assert str(weights) in outcome.error["message"]
+    assert not (tmp_path / "m.ibert").exists()
+
+
+def test_calibration_longer_than_the_positions(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    outcome = ibert(
+        "quantize", source, "-o", tmp_path / "m.ibert", "--calibration", texts, "--seq-len", "25"
+    )
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        2,
+        "",
+        "error: cannot calibrate at 25 tokens\n"
+        "  why: the model has positions for 24 tokens\n"
+        "  what to do: use a sequence length of at most 24\n",
+    )
+
+
+def test_eval_longer_than_compiled(
+    ibert: Callable[..., Outcome], compiled: Path, source: Path, texts: Path
+) -> None:
+    outcome = ibert("eval", compiled, "--against", source, "--text", texts, "--seq-len", "17")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: cannot evaluate at 17 tokens\n"
+        f"  where: {compiled}\n"
+        "  why: the longest compiled length is 16\n"
+        "  what to do: give a smaller --seq-len, or compile with a larger one\n",
+    )
+
+
+def test_eval_against_another_model(
+    ibert: Callable[..., Outcome], artefact: Path, texts: Path, tmp_path: Path
+) -> None:
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=24,
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "other")
+    outcome = ibert(
+        "eval", artefact, "--against", tmp_path / "other", "--text", texts, "--seq-len", "16"
+    )
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: the two models do not belong together\n"
+        "  why: hidden size is 32 in the integer model, 16 in the float one\n"
+        "  what to do: give the float model that the integer one was made from, with --against\n",
+    )
