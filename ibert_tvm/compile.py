@@ -222,9 +222,9 @@ def _metadata(
     shapes: Sequence[tuple[int, int]],
 ) -> dict[str, Any]:
     import tvm
-    from relay_passes.passes import function_name
 
     from ibert_tvm import __version__
+    from relay_passes.passes import function_name
 
     function = quantized.module["main"]
     inputs = [

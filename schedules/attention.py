@@ -3,9 +3,11 @@
 Strategy
 --------
 1. Heads of all batch rows run in parallel.
-2. Per head, K and V are packed for the dot-product instruction (emission lays the packed operands out),
+2. Per head, K and V are packed for the dot-product instruction (emission lays the packed operands
+out),
    Q is brought to the type that the instruction's broadcast operand has.
-3. Per block of rows: scores in a small buffer, row maximum, exponentials as bytes, row sum, PV, and the
+3. Per block of rows: scores in a small buffer, row maximum, exponentials as bytes, row sum, PV, and
+the
    division by the row sum in the requantisation. Nothing of size sequence x sequence exists.
 """
 
@@ -47,9 +49,7 @@ class AttentionRule:
 
     name = "attention"
 
-    def apply(
-        self, func: tirx.PrimFunc, target: TargetDescription
-    ) -> s_tir.Schedule | Rejection:
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
         if kernel_name(func) != "attention":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'attention'")

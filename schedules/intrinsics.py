@@ -43,7 +43,8 @@ def implementation(
         C[T.ramp(T.int32(0), 1, {lanes})] = {body}
 """
 
-# C + dot4(u8, s8): the four bytes of A are broadcast to all lanes. LLVM 22 types the operands as bytes.
+# C + dot4(u8, s8): the four bytes of A are broadcast to all lanes. LLVM 22 types the operands as
+# bytes.
 _VPDPBUSD_512 = """T.call_llvm_pure_intrin(
             "int32x16", "llvm.x86.avx512.vpdpbusd.512",
             C.vload([0], dtype="int32x16"),
@@ -105,7 +106,8 @@ def dot_intrinsic(dot: DotInstruction) -> DotIntrinsic | None:
     Returns
     -------
     DotIntrinsic or None
-        None where the target has no dot-product instruction, so that the compiler vectorises plain loops.
+        None where the target has no dot-product instruction, so that the compiler vectorises plain
+        loops.
     """
     if dot.name == "none":
         return None
@@ -114,5 +116,7 @@ def dot_intrinsic(dot: DotInstruction) -> DotIntrinsic | None:
 
     description, implementation = intrinsic_sources(dot)
     name = f"ibert.{dot.name}"
-    TensorIntrin.register(name, from_source(description), from_source(implementation), override=True)
+    TensorIntrin.register(
+        name, from_source(description), from_source(implementation), override=True
+    )
     return DotIntrinsic(name, dot)

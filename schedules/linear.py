@@ -4,8 +4,10 @@ Strategy
 --------
 1. Inline the epilogue into the blocks that write results.
 2. Columns in tiles of ``tile_vectors`` vectors, rows in the tile that emission chose and padded to;
-   column tiles outermost, so that one packed weight panel stays in cache while all rows pass over it.
-3. Tiles run in parallel; each accumulates in registers over the whole depth, one instruction per entry.
+   column tiles outermost, so that one packed weight panel stays in cache while all rows pass over
+   it.
+3. Tiles run in parallel; each accumulates in registers over the whole depth, one instruction per
+entry.
 4. The epilogue (bias, requantisation, activation, residual) runs on the tile before it leaves the
    registers, vectorised along channels.
 """
@@ -36,9 +38,7 @@ class LinearRule:
 
     name = "linear"
 
-    def apply(
-        self, func: tirx.PrimFunc, target: TargetDescription
-    ) -> s_tir.Schedule | Rejection:
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
         if kernel_name(func) != "linear":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
@@ -49,9 +49,7 @@ class LinearRule:
         inline_elementwise(sch, keep={ACCUMULATOR, *([LHS] if copies_lhs else [])})
         block = sch.get_sblock(ACCUMULATOR)
         rows, columns, depth = sch.get_loops(block)
-        width = dot.lanes * largest_divisor(
-            extent(sch, columns) // dot.lanes, dot.tile_vectors
-        )
+        width = dot.lanes * largest_divisor(extent(sch, columns) // dot.lanes, dot.tile_vectors)
         row_tiles, row = sch.split(rows, [None, tile])
         column_tiles, column = sch.split(columns, [None, width])
         sch.reorder(column_tiles, row_tiles, row, column, depth)

@@ -2,9 +2,9 @@
 
 Strategy
 --------
-Rows run in parallel. Reductions over a row stay plain loops over contiguous integers, which the compiler
-vectorises (integer sums and maxima may be reordered); everything elementwise is vectorised explicitly
-along channels.
+Rows run in parallel. Reductions over a row stay plain loops over contiguous integers, which the
+compiler vectorises (integer sums and maxima may be reordered); everything elementwise is vectorised
+explicitly along channels.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ ROW_STATISTICS = ("sum", "mean", "square_sum", "half_bits", "inverse")
 
 
 class LayerNormRule:
-    """Schedule kernels of kind ``layer_norm``: statistics and all results of a row while it is in cache."""
+    """Schedule kernels of kind ``layer_norm``: a row stays in cache from sums to results."""
 
     name = "layer_norm"
 
-    def apply(
-        self, func: tirx.PrimFunc, target: TargetDescription
-    ) -> s_tir.Schedule | Rejection:
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
         if kernel_name(func) != "layer_norm":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'layer_norm'")
@@ -41,9 +39,7 @@ class LayerNormRule:
         inline_elementwise(sch, keep={*ROW_STATISTICS, "normalised"})
         outputs = output_blocks(sch)
         names = [sch.get(block).name_hint for block in outputs]
-        first = sch.get_sblock(
-            "normalised" if "normalised" in block_names(sch) else names[0]
-        )
+        first = sch.get_sblock("normalised" if "normalised" in block_names(sch) else names[0])
         row = sch.get_loops(first)[0]
         sch.parallel(row)
         for name, output in zip(names, outputs, strict=True):
@@ -52,7 +48,9 @@ class LayerNormRule:
         for name in reversed(block_names(sch)):
             if name in ROW_STATISTICS:
                 sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)
-        for block in {name: sch.get_sblock(name) for name in (sch.get(first).name_hint, *names)}.values():
+        for block in {
+            name: sch.get_sblock(name) for name in (sch.get(first).name_hint, *names)
+        }.values():
             vectorise_innermost(sch, block, target.vector_lanes)
         return sch
 
@@ -62,9 +60,7 @@ class PoolingRule:
 
     name = "mean_pool"
 
-    def apply(
-        self, func: tirx.PrimFunc, target: TargetDescription
-    ) -> s_tir.Schedule | Rejection:
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
         if kernel_name(func) != "mean_pool":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'mean_pool'")
@@ -86,9 +82,7 @@ class ElementwiseRule:
 
     name = "elementwise"
 
-    def apply(
-        self, func: tirx.PrimFunc, target: TargetDescription
-    ) -> s_tir.Schedule | Rejection:
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
         sch = s_tir.Schedule(func)
         for name in block_names(sch):
@@ -108,9 +102,7 @@ class SerialRule:
 
     name = "serial"
 
-    def apply(
-        self, func: tirx.PrimFunc, target: TargetDescription
-    ) -> s_tir.Schedule | Rejection:
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """Accept kernels of kind ``position_ids`` only: others deserve a rule of their own."""
         if kernel_name(func) != "position_ids":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'position_ids'")

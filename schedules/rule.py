@@ -23,9 +23,7 @@ class Rule(Protocol):
 
     name: str
 
-    def apply(
-        self, func: tirx.PrimFunc, target: TargetDescription
-    ) -> s_tir.Schedule | Rejection:
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """Schedule `func` for `target`, or say why not."""
         ...
 
@@ -54,8 +52,8 @@ def largest_divisor(number: int, limit: int) -> int:
 def vectorise_innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, lanes: int) -> None:
     """Vectorise the last loop around `block` by `lanes`, or whole where it is short and even.
 
-    A loop whose extent no vector of at least four lanes divides stays scalar: a predicated vector loop
-    costs more than it gains, and such shapes are small.
+    A loop whose extent no vector of at least four lanes divides stays scalar: a predicated vector
+    loop costs more than it gains, and such shapes are small.
     """
     loop = sch.get_loops(block)[-1]
     length = extent(sch, loop)

@@ -15,16 +15,18 @@ def tile_matrix_product(
 ) -> None:
     """Schedule the innermost (rows, columns, depth) loops around a reduction block.
 
-    Rows are one register tile already; columns are a multiple of the instruction's lanes and depth of its
-    depth (emission pads them). The loop order becomes column tiles, depth, then the unrolled tile of
-    rows x vectors, each entry one instruction. Without an instruction the innermost columns are vectorised.
+    Rows are one register tile already; columns are a multiple of the instruction's lanes and depth
+    of its depth (emission pads them). The loop order becomes column tiles, depth, then the unrolled
+    tile of rows x vectors, each entry one instruction. Without an instruction the innermost columns
+    are vectorised.
 
     Parameters
     ----------
     sch
         Schedule.
     block
-        Block ``C[..., m, n] += A[..., m, k] * B[..., n // lanes, k // depth, n % lanes, k % depth]``.
+        Block ``C[..., m, n] += A[..., m, k] * B[..., n // lanes, k // depth, n % lanes, k %
+        depth]``.
     dot
         The instruction.
     """

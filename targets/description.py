@@ -1,8 +1,8 @@
 """What the compiler must know about a processor: data, not code.
 
 A target is one :class:`TargetDescription`. Passes, emission and schedules ask it for *capabilities*
-(which operands the dot-product instruction takes, how wide a vector is), never for its name, so that
-adding a processor means adding one description.
+(which operands the dot-product instruction takes, how wide a vector is), never for its name, so
+that adding a processor means adding one description.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class DotInstruction:
     Attributes
     ----------
     name
-        Name of the tensor intrinsic in ``schedules.intrinsics``, or ``"none"`` where the compiler's own
-        vectoriser does the work.
+        Name of the tensor intrinsic in ``schedules.intrinsics``, or ``"none"`` where the compiler's
+        own vectoriser does the work.
     lhs_dtype
-        Type of the broadcast (activation) operand: ``"uint8"``, ``"int8"``, or ``"int16"`` where the
-        instruction takes activations widened beforehand.
+        Type of the broadcast (activation) operand: ``"uint8"``, ``"int8"``, or ``"int16"`` where
+        the instruction takes activations widened beforehand.
     rhs_dtype
         Type of the vector (weight) operand.
     lanes
@@ -29,8 +29,8 @@ class DotInstruction:
     depth
         Number of products that one instruction adds to each accumulator.
     tile_rows, tile_vectors
-        Rows and accumulator vectors of the default register tile; their product plus the operands must
-        fit the vector register file.
+        Rows and accumulator vectors of the default register tile; their product plus the operands
+        must fit the vector register file.
     """
 
     name: str

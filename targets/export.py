@@ -3,8 +3,9 @@
 The library is an ordinary TVM module (``tvm.runtime.load_module`` loads it) with two sections more:
 
 ``.ibert.weights``
-    Every weight once, whatever number of shapes the library serves, each aligned to a cache line. The
-    section is mapped, not read: loading costs no copy, and the kernel shares its pages between processes.
+    Every weight once, whatever number of shapes the library serves, each aligned to a cache line.
+    The section is mapped, not read: loading costs no copy, and the kernel shares its pages between
+    processes.
 ``.ibert.metadata``
     UTF-8 JSON, readable with any ELF reader without running the library.
 """
@@ -88,7 +89,7 @@ def _write_weights(path: Path, parameters: Mapping[str, np.ndarray], size: int) 
     with path.open("wb") as stream:
         for array in parameters.values():
             data = np.ascontiguousarray(array)
-            stream.write(memoryview(data).cast("B"))
+            stream.write(data.tobytes())
             stream.write(b"\0" * (-data.nbytes % ALIGNMENT))
         stream.write(b"\0" * (size - stream.tell()))
 
@@ -100,7 +101,7 @@ def _run(command: Sequence[str], what: str, description: TargetDescription) -> N
             what=what,
             where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
             why=(done.stderr or done.stdout).strip()[-2000:] or f"exit status {done.returncode}",
-            todo="check that the C toolchain works for this target; `ibert doctor` shows what is found",
+            todo="check that the C toolchain works for this target; see `ibert doctor`",
         )
 
 
@@ -179,8 +180,8 @@ def export_library(
         linked = work / "model.so"
 
         def link(output: str, objects: list[str], **_: Any) -> None:
-            # --gc-sections drops the half-float conversion helpers that TVM adds to every module: nothing
-            # calls them, and no floating-point instruction shall be left in the library.
+            # --gc-sections drops the half-float conversion helpers that TVM adds to every module:
+            # nothing calls them, and no floating-point instruction shall be left in the library.
             _run(
                 [
                     linker,

@@ -1,8 +1,9 @@
 """x86-64 processors: plain, AVX2, and AVX-512 with VNNI.
 
-Feature lists are those of the psABI levels (x86-64-v3) and of LLVM's ``cascadelake``, reduced to the
-flags that distinguish them. The instruction ``vpmaddubsw`` is used nowhere: its 16-bit sum saturates, so
-it is wrong on real data; hosts without VNNI widen to 16 bits and use ``vpmaddwd``, which is exact.
+Feature lists are those of the psABI levels (x86-64-v3) and of LLVM's ``cascadelake``, reduced to
+the flags that distinguish them. The instruction ``vpmaddubsw`` is used nowhere: its 16-bit sum
+saturates, so it is wrong on real data; hosts without VNNI widen to 16 bits and use ``vpmaddwd``,
+which is exact.
 """
 
 from __future__ import annotations

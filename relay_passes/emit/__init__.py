@@ -1,4 +1,4 @@
-"""Emission: integer operators become kernels of plain loops, traced from the integer specification."""
+"""Emission: integer operators become plain loops, traced from the integer specification."""
 
 from .layout import KernelLayout
 

@@ -1,7 +1,8 @@
 """Emission of `integer.attention`: QK^T, masked i-softmax, PV and requantisation as one kernel.
 
-The kernel works on operands laid out for the target's dot-product instruction. Rows, columns and depth
-are padded to whole tiles inside the kernel; padded keys count as masked, padded rows are never stored.
+The kernel works on operands laid out for the target's dot-product instruction. Rows, columns and
+depth are padded to whole tiles inside the kernel; padded keys count as masked, padded rows are
+never stored.
 """
 
 from __future__ import annotations
@@ -120,9 +121,7 @@ def _valid(shape: _Shape, mask: Stage) -> Stage:
     def entry(batch: tirx.Var, key: tirx.Var) -> Ranged:
         inside = tirx.all(key < shape.seq_len)
         value = mask.tensor(batch, tirx.min(key, shape.seq_len - 1)) != 0
-        flag = tirx.if_then_else(
-            inside, value.astype("int32"), tirx.const(0, "int32")
-        )
+        flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
         return Ranged(0, 1, flag)
 
     return define("valid", (shape.batch, shape.keys), entry, "int32")
@@ -169,9 +168,7 @@ def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
         )
 
     corners = [
-        a * b
-        for a in (q_operand.low, q_operand.high)
-        for b in (k_packed.low, k_packed.high)
+        a * b for a in (q_operand.low, q_operand.high) for b in (k_packed.low, k_packed.high)
     ]
     products = _sum(
         "score_products",
@@ -198,9 +195,7 @@ def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
         exact = Ranged(-limit, limit, value)
         return softmax.masked_score(exact, _keep(valid, batch, token))
 
-    return define(
-        "scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32"
-    )
+    return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
 
 
 def _keep(valid: Stage, batch: Any, token: Any) -> Condition:
@@ -220,7 +215,7 @@ def _row_max(shape: _Shape, scores: Stage) -> Stage:
 def _exponentials(
     shape: _Shape, attrs: AttentionAttrs, scores: Stage, valid: Stage, dtype: str, offset: int
 ) -> tuple[Stage, Stage]:
-    """Exponentials of the scores, stored as `dtype` with an offset added, and the sum of each row."""
+    """Exponentials of the scores, stored as `dtype` with an offset added, and each row's sum."""
     row_max = _row_max(shape, scores)
 
     def entry(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
@@ -274,8 +269,9 @@ def _normalised(
     probability = define(
         "probability",
         exponential.shape,
-        lambda b, h, i, j: offset
-        + softmax.probability_of(exponential[b, h, i, j], factor[b, h, i]),
+        lambda b, h, i, j: (
+            offset + softmax.probability_of(exponential[b, h, i, j], factor[b, h, i])
+        ),
         dtype,
     )
     context = _weigh(shape, probability, offset, 255, v)

@@ -28,7 +28,8 @@ class KernelContext:
     packed
         Placeholders of weights that this kernel reads packed, by parameter name.
     merged_output
-        Whether the result is written as [batch, seq_len, heads, head_dim] and stored as [tokens, channels].
+        Whether the result is written as [batch, seq_len, heads, head_dim] and stored as [tokens,
+        channels].
     """
 
     layout: KernelLayout

@@ -50,8 +50,9 @@ def emit_requantise(
 
 def emit_gelu(context: KernelContext, attrs: GeluAttrs, x: Stage, *constants: Stage) -> Stage:
     """`integer.gelu` in both forms."""
-    if attrs.form == "accurate":
-        return define("gelu", x.shape, lambda *index: gelu_accurate(x[index], attrs.constants))
+    accurate = attrs.constants
+    if accurate is not None:
+        return define("gelu", x.shape, lambda *index: gelu_accurate(x[index], accurate))
     return define(
         "gelu",
         x.shape,
@@ -103,7 +104,7 @@ def emit_embedding(
 
 
 def emit_position_ids(context: KernelContext, attrs: PositionIdsAttrs, ids: Stage) -> Stage:
-    """`integer.position_ids`: counting from an offset, or counting the tokens that are not padding."""
+    """`integer.position_ids`: counting from an offset, or counting the real tokens."""
     batch, seq_len = ids.shape
     if attrs.kind == "absolute":
         return define(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,6 +169,7 @@ def _merge_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def packed_operands(function: relax.Function) -> set[relax.Var]:
+    """Parameters that linear layers of a fused function read as their weights."""
     return {
         binding.value.args[1]
         for block in function.body.blocks
@@ -177,7 +178,7 @@ def packed_operands(function: relax.Function) -> set[relax.Var]:
     }
 
 
-_EMITTERS = {
+_EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.requantise": emit_requantise,
     "integer.gelu": emit_gelu,
     "integer.relu": emit_relu,

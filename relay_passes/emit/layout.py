@@ -1,7 +1,7 @@
 """How matrix operands are laid out in memory for the target's dot-product instruction.
 
-Emission does not know targets; it gets this description of what the instruction eats. The layout never
-changes a value, only where it lies and which constant offset is folded away.
+Emission does not know targets; it gets this description of what the instruction eats. The layout
+never changes a value, only where it lies and which constant offset is folded away.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class KernelLayout:
     Attributes
     ----------
     lhs_dtype
-        Type of the activation operand: int8, uint8 (activations stored with an offset of 128, compensated
-        exactly in the bias) or int16 (activations widened).
+        Type of the activation operand: int8, uint8 (activations stored with an offset of 128,
+        compensated exactly in the bias) or int16 (activations widened).
     lanes
         Columns per weight block.
     depth

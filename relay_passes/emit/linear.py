@@ -35,7 +35,7 @@ def product_bounds(weight: np.ndarray, low: int, high: int) -> tuple[int, int]:
 
 
 def operand(context: KernelContext, x: Stage, layer: str) -> Stage:
-    """The activation operand as the instruction wants it: copied only where type or padding require it.
+    """Bring the activation operand to what the instruction wants, by a copy only where needed.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def emit_linear(
     """
     layout = context.layout
     weight = context.parameters[weight_name]
-    columns, depth = weight.shape
+    columns = weight.shape[0]
     rows = x.shape[0]
     lhs = operand(context, x, layer)
     padded_rows, padded_depth = lhs.shape

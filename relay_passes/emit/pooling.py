@@ -12,9 +12,7 @@ from .context import KernelContext
 from .stage import Stage, define
 
 
-def emit_mean_pool(
-    context: KernelContext, attrs: MeanPoolAttrs, x: Stage, mask: Stage
-) -> Stage:
+def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, mask: Stage) -> Stage:
     """Emit the mean: sum of unmasked tokens, count, one division per sequence.
 
     Parameters

@@ -11,12 +11,10 @@ from ..integer.attrs import LayerNormAttrs
 from ..spec import layer_norm
 from ..spec.values import INT64, Ranged, trace
 from .context import KernelContext
-from .stage import Stage, define
+from .stage import Stage, define, expression
 
 
-def _row_sum(
-    name: str, rows: int, channels: int, entry: Any, layer: str
-) -> Stage:
+def _row_sum(name: str, rows: int, channels: int, entry: Any, layer: str) -> Stage:
     """Sum over the channels of a row of a value of the specification."""
     bounds: list[Ranged] = []
     k = te.reduce_axis((0, channels), name="k")
@@ -32,7 +30,7 @@ def _row_sum(
                 why=f"{channels} channels of up to {max(abs(value.low), abs(value.high))}",
                 todo="lower the input limit of the layer norm",
             )
-        return te.sum(value.expr.astype(Ranged(low, high).dtype), axis=k)
+        return te.sum(expression(value, Ranged(low, high).dtype), axis=k)
 
     tensor = te.compute((rows,), compute, name=name)
     return Stage(tensor, min(bounds[0].low, 0) * channels, max(bounds[0].high, 0) * channels)
@@ -79,7 +77,10 @@ def emit_layer_norm(
         attrs.name,
     )
     half_bits = define(
-        "half_bits", (rows,), lambda row: layer_norm.root_half_bits(squares[row], constants), "int32"
+        "half_bits",
+        (rows,),
+        lambda row: layer_norm.root_half_bits(squares[row], constants),
+        "int32",
     )
     inverse = define(
         "inverse",

@@ -38,6 +38,14 @@ class Stage:
         return Ranged(self.low, self.high, self.tensor(*index))
 
 
+def expression(value: Ranged, dtype: str) -> tirx.Expr:
+    """TIR expression of a traced value, in the given type.
+
+    A value without one is a known number, for example a bound that a clamp proved.
+    """
+    return tirx.const(value.low, dtype) if value.expr is None else value.expr.astype(dtype)
+
+
 def define(
     name: str,
     shape: Sequence[int],
@@ -66,9 +74,7 @@ def define(
     def compute(*index: Any) -> Any:
         value = trace(body, *index)
         bounds.append(value)
-        if value.expr is None:  # a known number, for example a bound that a clamp proved
-            return tirx.const(value.low, dtype or value.dtype)
-        return value.expr.astype(dtype or value.dtype)
+        return expression(value, dtype or value.dtype)
 
     tensor = te.compute(tuple(shape), compute, name=name)
     return Stage(tensor, bounds[0].low, bounds[0].high)

@@ -163,7 +163,7 @@ class IntegerValue:
 
     def native_is_plain(self) -> bool:
         """Whether the native form has a single scale and no zero point."""
-        return self._rescale is None and self.native().plain
+        return self.native().plain
 
     def term(self, quant: ActivationQuant, consumer: str) -> Form:
         """Return the value at the scale of the sum `consumer`.
@@ -186,7 +186,8 @@ class IntegerValue:
         if (label, quant) in self._forms:
             return self._forms[(label, quant)]
         name = name or f"{self.name}.{label}"
-        form = self._rescale(quant, name) if self._rescale else self._requantise(quant, name)
+        direct = self._rescale if label == "term" else None
+        form = direct(quant, name) if direct else self._requantise(quant, name)
         self._forms[(label, quant)] = form
         if form is not self._native:
             self.context.record(self.name, label, form)
@@ -195,12 +196,14 @@ class IntegerValue:
     def _requantise(self, quant: ActivationQuant, name: str) -> Form:
         native = self.native()
         target = quant.channel_scale
+        dtype = storage(quant)
+        # Already there: attention yields the very form that its reader asks for. Only matrix
+        # products insist on the type as well.
         if (
-            native.plain
-            and native.magnitude <= max(-quant.low, quant.high)
-            and quant.zero_point == 0
-            and target.size == 1
-            and target[0] == native.scale[0]
+            native.magnitude <= max(-quant.low, quant.high)
+            and native.zero_point == quant.zero_point
+            and np.array_equal(native.scale, target)
+            and (dtype == str(native.var.ty.dtype) or dtype not in ("int8", "uint8"))
         ):
             return native
         if native.zero_point != 0:
@@ -211,6 +214,6 @@ class IntegerValue:
                 todo="quantise this value symmetrically",
             )
         factors = self.context.guard(name, lambda: native.scale / target)
-        bits = 8 if storage(quant) in ("int8", "uint8") else 16
+        bits = 8 if dtype in ("int8", "uint8") else 16
         dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
         return self.context.requantise(native.var, dyadic, quant, name)

@@ -25,8 +25,9 @@ def is_integer_dtype(dtype: str) -> bool:
 def float_nodes(node: Any) -> Iterator[str]:
     """Everything floating-point below an IR node.
 
-    The node is serialised, so that the search sees what the IR holds and not what a visitor happens to
-    visit: types, buffers, constants, and attributes however deep, including types named in strings.
+    The node is serialised, so that the search sees what the IR holds and not what a visitor happens
+    to visit: types, buffers, constants, and attributes however deep, including types named in
+    strings.
 
     Parameters
     ----------
@@ -68,8 +69,8 @@ def _refers(value: Any, indices: set[int]) -> bool:
 class CheckIntegerOnly:
     """Refuse a program in which any float is left: values, constants, attributes, parameters.
 
-    Changes nothing. Works on every phase: Relax functions over ``integer.*`` operators as well as emitted
-    and scheduled kernels. `summary` counts what was looked at.
+    Changes nothing. Works on every phase: Relax functions over ``integer.*`` operators as well as
+    emitted and scheduled kernels. `summary` counts what was looked at.
 
     Raises
     ------

@@ -16,11 +16,12 @@ from .program import IntegerProgram, num_inputs, relax_functions
 class EmitKernels:
     """Lower ``Primitive`` functions over ``integer.*`` operators to TIR.
 
-    Expects the output of `FuseEpilogues`. Afterwards every Relax function consists of ``call_tir`` on
-    integer PrimFuncs marked with ``ibert.kernel``; values of shape [batch, sequence, channels] are passed
-    on as [batch * sequence, channels] and reshaped only where they leave the function. Weights of linear
-    layers are packed, in the types of the functions and in the parameters. Each expression comes from the
-    integer specification, traced with the intervals that the range analysis proved.
+    Expects the output of `FuseEpilogues`. Afterwards every Relax function consists of ``call_tir``
+    on integer PrimFuncs marked with ``ibert.kernel``; values of shape [batch, sequence, channels]
+    are passed on as [batch * sequence, channels] and reshaped only where they leave the function.
+    Weights of linear layers are packed, in the types of the functions and in the parameters. Each
+    expression comes from the integer specification, traced with the intervals that the range
+    analysis proved.
 
     Parameters
     ----------
@@ -114,9 +115,11 @@ class _Emission:
             emitted = emitter.emit(kernel)
         except CompilerError as error:
             raise error.at(str(kernel.attrs["ibert.layer"])) from None
-        kinds = list(binding.var.ty.fields) if isinstance(
-            binding.var.ty, relax.TupleType
-        ) else [binding.var.ty]
+        kinds = (
+            list(binding.var.ty.fields)
+            if isinstance(binding.var.ty, relax.TupleType)
+            else [binding.var.ty]
+        )
         results = [
             relax.TensorType(storage_shape(static_shape(kind)), str(kind.dtype)) for kind in kinds
         ]

@@ -31,16 +31,17 @@ class _Group:
 
 
 class FuseEpilogues:
-    """Fuse requantisation, activation and residual addition into the kernel that produces their input.
+    """Fuse requantisation, activation and residual addition into the kernel before them.
 
-    Expects a module of shape-specialised functions over ``integer.*`` operators. Afterwards each function
-    calls only private functions with the attribute ``Primitive``; the body of each is one kernel: an
-    anchor (``integer.linear``, ``integer.attention``, a row operation, or an elementwise operation that
-    nothing produces) followed by the elementwise operations that join it. Values are unchanged.
+    Expects a module of shape-specialised functions over ``integer.*`` operators. Afterwards each
+    function calls only private functions with the attribute ``Primitive``; the body of each is one
+    kernel: an anchor (``integer.linear``, ``integer.attention``, a row operation, or an elementwise
+    operation that nothing produces) followed by the elementwise operations that join it. Values are
+    unchanged.
 
-    An operation joins the kernel of its operand when its other operands exist before that kernel runs. Of
-    the two operands of a residual addition, the one computed last brings the kernel; the other one's
-    requantisation, if nothing else uses it, moves into the addition::
+    An operation joins the kernel of its operand when its other operands exist before that kernel
+    runs. Of the two operands of a residual addition, the one computed last brings the kernel; the
+    other one's requantisation, if nothing else uses it, moves into the addition::
 
         a = linear(x, w, b)          fused(x, w, b, h, m1, m2):
         r = requantise(a, m1)    →     a = linear(x, w, b);  r = requantise(a, m1)
@@ -110,9 +111,14 @@ class _FunctionFuser:
                 candidates = [left, right]
             for var in candidates:
                 at = self.position.get(var)
-                if at is not None and self._private(at) and self.ops[at] in (
-                    "integer.requantise",
-                    "integer.embedding",
+                if (
+                    at is not None
+                    and self._private(at)
+                    and self.ops[at]
+                    in (
+                        "integer.requantise",
+                        "integer.embedding",
+                    )
                 ):
                     owner[at] = index
         return owner
@@ -131,9 +137,9 @@ class _FunctionFuser:
             for member in (index, *absorbed_of[index]):
                 for operand in variables(self.bindings[member].value):
                     at = self.position.get(operand)
-                    if at is not None and at not in absorbed_of[index]:
-                        if at not in group.members:
-                            positions.append(at)
+                    known = {*absorbed_of[index], *group.members}
+                    if at is not None and at not in known:
+                        positions.append(at)
             return positions
 
         for index, op in enumerate(self.ops):
@@ -162,7 +168,9 @@ class _FunctionFuser:
 
     # -- rewriting ------------------------------------------------------------------------------
 
-    def _emit_kernel(self, group: _Group) -> tuple[tvm.ir.GlobalVar, list[relax.Var], list[relax.Var]]:
+    def _emit_kernel(
+        self, group: _Group
+    ) -> tuple[tvm.ir.GlobalVar, list[relax.Var], list[relax.Var]]:
         """Build the private function of a group; return it, its arguments and its results."""
         members = sorted(group.members)
         inside = {self.bindings[index].var for index in members}
@@ -215,7 +223,9 @@ class _FunctionFuser:
         kernels = [(self._emit_kernel(group)) for group in self._groups()]
         new: dict[relax.Var, relax.Expr] = {var: var for var in self.function.params}
         builder = self.builder
-        with builder.function(self.name, list(self.function.params), attrs=dict(self.function.attrs.items())):
+        with builder.function(
+            self.name, list(self.function.params), attrs=dict(self.function.attrs.items())
+        ):
             with builder.dataflow():
                 for kernel, arguments, results in kernels:
                     value = builder.emit(relax.Call(kernel, [new[var] for var in arguments]))

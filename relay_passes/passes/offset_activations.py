@@ -22,15 +22,16 @@ _PRODUCERS = frozenset({"integer.requantise", "integer.attention"})
 class OffsetActivations:
     """Store 8-bit operands of linear layers with an offset of 128 where the instruction wants it.
 
-    x86's ``vpdpbusd`` multiplies unsigned by signed bytes, ARM's ``sdot`` signed by signed. An int8 value
-    that only linear layers read is therefore stored as ``value + 128`` in uint8 (or a uint8 one as
-    ``value - 128`` in int8), and each reading layer's bias takes ``-128 * sum_k weight[n, k]`` (or plus):
-    exact, and free at run time. A value with other readers keeps its form and gets an offset copy.
+    x86's ``vpdpbusd`` multiplies unsigned by signed bytes, ARM's ``sdot`` signed by signed. An int8
+    value that only linear layers read is therefore stored as ``value + 128`` in uint8 (or a uint8
+    one as ``value - 128`` in int8), and each reading layer's bias takes ``-128 * sum_k weight[n,
+    k]`` (or plus): exact, and free at run time. A value with other readers keeps its form and gets
+    an offset copy.
 
     Expects ``main`` over ``integer.*`` operators. Afterwards the first operand of every
-    ``integer.linear`` has the layout's ``lhs_dtype``, unless that is int16 (then nothing is changed: the
-    kernel widens). The clamp bounds and the zero point of the producing operator move with the offset, so
-    every range stays as wide as it was::
+    ``integer.linear`` has the layout's ``lhs_dtype``, unless that is int16 (then nothing is
+    changed: the kernel widens). The clamp bounds and the zero point of the producing operator move
+    with the offset, so every range stays as wide as it was::
 
         r = requantise(a, zero_point=0, low=-127, high=127, int8)     linear(r, w, b)
         → r = requantise(a, zero_point=128, low=1, high=255, uint8)   linear(r, w, b - 128 sum(w))
@@ -80,7 +81,9 @@ class _Offsetter:
         params = list(self.main.params)
         self.new = {var: var for var in params}
         shifted = {
-            binding.var for binding in bindings(self.main) if self._moves(binding.var, binding.value)
+            binding.var
+            for binding in bindings(self.main)
+            if self._moves(binding.var, binding.value)
         }
         builder = self.builder
         with builder.function("main", params, attrs=dict(self.main.attrs.items())):

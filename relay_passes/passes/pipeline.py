@@ -37,9 +37,11 @@ class Lowered:
     Attributes
     ----------
     program
-        Relax functions that call unscheduled integer kernels, and their parameters as kernels read them.
+        Relax functions that call unscheduled integer kernels, and their parameters as kernels read
+        them.
     checked
-        What the integer-only check looked at: counts of parameters, functions, expressions, attributes.
+        What the integer-only check looked at: counts of parameters, functions, expressions,
+        attributes.
     """
 
     program: IntegerProgram
@@ -54,9 +56,10 @@ def lower_to_kernels(
 ) -> Lowered:
     """Lower an integer program to kernels for one target layout and several shapes.
 
-    Phases, in order: ``check_integer_only`` (nothing but integers comes in), ``offset_activations``,
-    range analysis (proves every width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
-    ``check_integer_only`` again (nothing but integers goes out).
+    Phases, in order: ``check_integer_only`` (nothing but integers comes in),
+    ``offset_activations``, range analysis (proves every width), ``specialise_shapes``,
+    ``fuse_epilogues``, ``emit_kernels``, ``check_integer_only`` again (nothing but integers goes
+    out).
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """The unit that compile-time passes rewrite: an integer module and the values of its parameters.
 
 Weights are folded at compile time (packed for the dot-product instruction, compensated for operand
-offsets), so a pass that changes how a parameter is stored must change its value too. Passes here are
-therefore functions from :class:`IntegerProgram` to :class:`IntegerProgram`; nothing is modified in place.
+offsets), so a pass that changes how a parameter is stored must change its value too. Passes here
+are therefore functions from :class:`IntegerProgram` to :class:`IntegerProgram`; nothing is modified
+in place.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ def function_name(batch: int, seq_len: int) -> str:
 class SpecialiseShapes:
     """Replace ``main`` by one function per (batch, sequence length).
 
-    Expects ``main`` with the symbolic dimensions ``batch`` and ``seq_len``. Afterwards every shape in the
-    module is static, and nothing that no output needs is left; all functions take the same parameters, so that one copy of the weights serves all.
+    Expects ``main`` with the symbolic dimensions ``batch`` and ``seq_len``. Afterwards every shape
+    in the module is static, and nothing that no output needs is left; all functions take the same
+    parameters, so that one copy of the weights serves all.
 
     Parameters
     ----------

@@ -34,7 +34,9 @@ class Compiled:
         return [output.numpy() for output in (outputs if many else [outputs])]
 
 
-def inputs_of(batch: int, seq_len: int, vocabulary: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def inputs_of(
+    batch: int, seq_len: int, vocabulary: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Random ids, and a mask: row 0 whole, row 1 fully masked, the others padded at the end."""
     random = np.random.default_rng(seed)
     ids = random.integers(2, vocabulary, (batch, seq_len)).astype("int32")
@@ -46,6 +48,4 @@ def inputs_of(batch: int, seq_len: int, vocabulary: int, seed: int) -> tuple[np.
 
 def reference(program: IntegerProgram, ids: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
     """The specification's answer."""
-    return evaluate(
-        program.module, {"input_ids": ids, "attention_mask": mask}, program.parameters
-    )
+    return evaluate(program.module, {"input_ids": ids, "attention_mask": mask}, program.parameters)

@@ -137,7 +137,9 @@ def encoder_program(
     mask = relax.Var("attention_mask", relax.TensorType([batch, seq_len], "int32"))
     with p.builder.function("main", [ids, mask], attrs={"num_input": 2}):
         with p.builder.dataflow():
-            outputs = _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta)
+            outputs = _encoder(
+                p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta
+            )
             results = [p.builder.emit_output(value) for value in outputs]
         p.builder.emit_func_output(results)
     built = p.builder.get()["main"]
@@ -168,7 +170,9 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
     )
     deferred = preset == "accurate"
     exponential = (
-        BinaryExponential.from_scale(1e-3, 8) if deferred else PolynomialExponential.from_scale(1e-3)
+        BinaryExponential.from_scale(1e-3, 8)
+        if deferred
+        else PolynomialExponential.from_scale(1e-3)
     )
     context = p.emit(
         build.attention(
@@ -219,7 +223,9 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
     mean = p.emit(build.mean_pool(last, mask, name="mean", fraction_bits=8))
     first = p.emit(build.select_token(last, name="first", index=0))
     first = p.requantise("first_8", first, 1 / 200)
-    pooled = p.requantise("pooled_wide", p.linear("pooler", first, hidden), 0.2, -32767, 32767, "int32")
+    pooled = p.requantise(
+        "pooled_wide", p.linear("pooler", first, hidden), 0.2, -32767, 32767, "int32"
+    )
     pooled = p.emit(
         build.tanh(pooled, BinaryExponential.for_tanh(1e-3), name="tanh", fraction_bits=15)
     )

@@ -8,12 +8,19 @@ from execution import Compiled, inputs_of, reference
 from models import VOCABULARY, encoder_program
 
 SHAPES = [(1, 1), (1, 17), (3, 16), (3, 33)]
-# Sizes that straddle vector widths: head sizes 8, 12 and 16, feed-forward sizes no lane count divides.
+# Sizes that straddle vector widths: head sizes 8, 12 and 16, feed-forward sizes no lane count
+# divides.
 MODELS = {
     "even": {"hidden": 32, "heads": 4, "feed_forward": 64},
     "odd": {"hidden": 36, "heads": 3, "feed_forward": 50},
     "paper": {"hidden": 32, "heads": 2, "feed_forward": 48, "preset": "paper"},
-    "relu_roberta": {"hidden": 32, "heads": 4, "feed_forward": 40, "activation": "relu", "roberta": True},
+    "relu_roberta": {
+        "hidden": 32,
+        "heads": 4,
+        "feed_forward": 40,
+        "activation": "relu",
+        "roberta": True,
+    },
 }
 
 
