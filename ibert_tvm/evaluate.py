@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import UsageError
-from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
 from ibert_tvm.library_file import LibraryMetadata
+from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
 from ibert_tvm.model_info import ModelInfo
 
 if TYPE_CHECKING:

@@ -27,12 +27,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ibert_tvm.batching import Call, plan_calls
 from ibert_tvm.errors import InputError, LibraryError, TargetError, UsageError
+from ibert_tvm.inputs import check_inputs
 from ibert_tvm.library_file import LibraryMetadata, OutputRecord, ParameterRecord, read_metadata
+from ibert_tvm.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
-__all__ = ["IntegerOutput", "Library", "default_threads", "load_library", "run"]
+__all__ = ["IntegerOutput", "Library", "load_library", "run"]
 
 _logger = logging.getLogger(__name__)
 
@@ -152,12 +154,13 @@ class Library:
         InputError
             If an input's dtype, rank, shape or values do not fit the model.
         """
-        inputs = self._check(
+        inputs = check_inputs(
+            self.metadata,
             {
                 "input_ids": input_ids,
                 "attention_mask": attention_mask,
                 "token_type_ids": token_type_ids,
-            }
+            },
         )
         batch, length = inputs["input_ids"].shape
         parts = [
@@ -290,7 +293,7 @@ class Library:
             padded[: call.rows, :length] = inputs[record.name][call.start : call.start + call.rows]
             arguments.append(tvm.runtime.tensor(padded))
         with self._lock:
-            _configure_threads(self.num_threads)
+            configure_threads(self.num_threads)
             result = self._functions[call.function.name](*arguments, *self._parameters)
         results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         return [
@@ -305,61 +308,6 @@ class Library:
             slice(extents[axis]) if axis in extents else slice(None) for axis in record.shape
         )
         return array[index]
-
-    def _check(self, given: Mapping[str, ArrayLike | None]) -> dict[str, NDArray[np.int32]]:
-        """Check the inputs against the model; return int32 arrays for those that it takes."""
-        info = self.metadata.info
-        taken = {record.name for record in self.metadata.inputs}
-        ids = _integers("input_ids", given["input_ids"])
-        if ids.ndim != 2:
-            todo = "give [batch, length]"
-            if ids.ndim == 1:
-                todo += "; for one sequence, [ids] instead of ids"
-            raise InputError(
-                "input_ids has the wrong rank", why=f"its shape is {_shape(ids)}", todo=todo
-            )
-        if ids.size == 0:
-            raise InputError(
-                "input_ids is empty",
-                why=f"its shape is {_shape(ids)}",
-                todo="give at least one sequence of at least one token",
-            )
-        if ids.shape[1] > self.metadata.max_seq_len:
-            lengths = sorted({f.seq_len for f in self.metadata.functions})
-            raise InputError(
-                "input_ids is too long",
-                why=f"it has {ids.shape[1]} tokens per row; the compiled lengths are "
-                f"{', '.join(map(str, lengths))}",
-                todo="truncate it, or compile with a larger --seq-len",
-            )
-        _check_range("input_ids", ids, info.vocab_size, "the model's vocabulary")
-        arrays = {"input_ids": ids}
-        limits = {
-            "attention_mask": (2, 1, "1 for tokens, 0 for padding"),
-            "token_type_ids": (info.type_vocab_size, 0, "the model's token types"),
-        }
-        for name, (limit, default, meaning) in limits.items():
-            value = given[name]
-            if value is None:
-                if name in taken:
-                    arrays[name] = np.full_like(ids, default)
-                continue
-            if name not in taken:
-                raise InputError(
-                    f"the model takes no {name}",
-                    why=f"its inputs are {', '.join(r.name for r in self.metadata.inputs)}",
-                    todo="leave it out",
-                )
-            array = _integers(name, value)
-            if array.shape != ids.shape:
-                raise InputError(
-                    f"{name} has the wrong shape",
-                    why=f"its shape is {_shape(array)}; that of input_ids is {_shape(ids)}",
-                    todo=f"give {name} in the shape of input_ids",
-                )
-            _check_range(name, array, limit, meaning)
-            arrays[name] = array
-        return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 
 def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -> Library:
@@ -469,78 +417,4 @@ def _check_machine(metadata: LibraryMetadata) -> None:
             why=f"it was compiled for {target} and needs {', '.join(missing)}, which "
             "/proc/cpuinfo does not list",
             todo="compile with --target host on this machine; `ibert targets` lists the others",
-        )
-
-
-def _environment_threads() -> int | None:
-    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
-        value = os.environ.get(variable, "")
-        if value.isdigit() and int(value) > 0:
-            return int(value)
-    return None
-
-
-# The user's wish, read once: `_configure_threads` has to set the variable itself.
-_WISHED_THREADS = _environment_threads()
-
-
-def default_threads() -> int:
-    """Threads per call where nobody asks for a number: environment, or physical processors."""
-    if _WISHED_THREADS is not None:
-        return _WISHED_THREADS
-    import psutil
-
-    usable = len(os.sched_getaffinity(0))
-    # Two hardware threads of one core share its multipliers: more than one of them gains nothing.
-    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
-
-
-_configured_threads: int | None = None
-
-
-def _configure_threads(count: int) -> None:
-    """Set the size of TVM's thread pool, which the process has one of."""
-    global _configured_threads
-    if _configured_threads == count:
-        return
-    import tvm
-
-    # TVM caps the pool at this variable, or else at half the processors, so that
-    # config_threadpool alone cannot use them all. It is read at every configuration.
-    os.environ["TVM_NUM_THREADS"] = str(count)
-    tvm.get_global_func("runtime.config_threadpool")(1, count)
-    _configured_threads = count
-
-
-def _shape(array: NDArray[Any]) -> str:
-    return str(list(array.shape))
-
-
-def _integers(name: str, value: ArrayLike | None) -> NDArray[Any]:
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:  # rows of different lengths
-        raise InputError(
-            f"{name} is not an array",
-            why=str(error),
-            todo="give rows of one length; pad the shorter ones",
-        ) from error
-    if array.dtype.kind not in "iub" and array.size > 0:
-        raise InputError(
-            f"{name} has the wrong dtype",
-            why=f"it is {array.dtype}",
-            todo="give integers",
-        )
-    return array.astype(np.int64) if array.dtype.kind != "i" else array
-
-
-def _check_range(name: str, array: NDArray[Any], limit: int, meaning: str) -> None:
-    bad = np.argwhere((array < 0) | (array >= limit))
-    if bad.size:
-        row, column = (int(i) for i in bad[0])
-        raise InputError(
-            f"{name} holds a value that is out of range",
-            where=f"row {row}, token {column}",
-            why=f"it is {int(array[row, column])}",
-            todo=f"give values from 0 to {limit - 1} ({meaning})",
         )

@@ -1,0 +1,47 @@
+"""The number of threads that a call uses. TVM has one thread pool per process."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["configure_threads", "default_threads"]
+
+
+def _environment_threads() -> int | None:
+    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        value = os.environ.get(variable, "")
+        if value.isdigit() and int(value) > 0:
+            return int(value)
+    return None
+
+
+# The user's wish, read once: `_configure_threads` has to set the variable itself.
+_WISHED_THREADS = _environment_threads()
+
+
+def default_threads() -> int:
+    """Threads per call where nobody asks for a number: environment, or physical processors."""
+    if _WISHED_THREADS is not None:
+        return _WISHED_THREADS
+    import psutil
+
+    usable = len(os.sched_getaffinity(0))
+    # Two hardware threads of one core share its multipliers: more than one of them gains nothing.
+    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+_configured_threads: int | None = None
+
+
+def configure_threads(count: int) -> None:
+    """Set the size of TVM's thread pool, which the process has one of."""
+    global _configured_threads
+    if _configured_threads == count:
+        return
+    import tvm
+
+    # TVM caps the pool at this variable, or else at half the processors, so that
+    # config_threadpool alone cannot use them all. It is read at every configuration.
+    os.environ["TVM_NUM_THREADS"] = str(count)
+    tvm.get_global_func("runtime.config_threadpool")(1, count)
+    _configured_threads = count
