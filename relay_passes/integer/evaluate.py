@@ -56,7 +56,9 @@ def exact_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if bound >= 2**53:
         return a.astype(np.int64) @ b.astype(np.int64)
     real = np.float32 if bound < 2**24 else np.float64
-    return (a.astype(real) @ b.astype(real)).astype(np.int64)
+    if a.ndim > 2:  # transposed stacks of matrices would not reach BLAS
+        a, b = np.ascontiguousarray(a, real), np.ascontiguousarray(b, real)
+    return (a.astype(real, copy=False) @ b.astype(real, copy=False)).astype(np.int64)
 
 
 def _largest(a: np.ndarray) -> int:
