@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_size, read_texts
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.tables import table
 
@@ -49,7 +49,7 @@ def command(
     from ibert_tvm.model_info import ModelInfo
     from ibert_tvm.texts import data_file
 
-    length = parse_sizes("--seq-len", seq_len)[-1]
+    length = parse_size("--seq-len", seq_len)
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
     compiled = not model.is_dir()
     metadata = read_metadata(model) if compiled else None

@@ -9,7 +9,7 @@ import typer
 
 from ibert_tvm.errors import UsageError
 
-__all__ = ["JsonFlag", "VerboseFlag", "parse_sizes", "read_texts"]
+__all__ = ["JsonFlag", "VerboseFlag", "parse_size", "parse_sizes", "read_texts"]
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
@@ -19,7 +19,10 @@ VerboseFlag = Annotated[
 ]
 
 
-def parse_sizes(option: str, text: str, limit: int = 65536) -> list[int]:
+_LARGEST = 65536
+
+
+def parse_sizes(option: str, text: str) -> list[int]:
     """Parse a list of sizes such as ``32,128``.
 
     Parameters
@@ -28,8 +31,6 @@ def parse_sizes(option: str, text: str, limit: int = 65536) -> list[int]:
         Name of the option, for the error.
     text : str
         Positive integers, separated by commas.
-    limit : int
-        Largest allowed value.
 
     Returns
     -------
@@ -39,19 +40,26 @@ def parse_sizes(option: str, text: str, limit: int = 65536) -> list[int]:
     Raises
     ------
     UsageError
-        If something is not a positive integer up to `limit`.
+        If something is not a positive integer of a sensible size.
     """
-    sizes = set()
-    for word in text.split(","):
-        stripped = word.strip()
-        if not (stripped.isascii() and stripped.isdigit()) or not 1 <= int(stripped) <= limit:
-            raise UsageError(
-                f"bad value for {option}: {text!r}",
-                why=f"{stripped!r} is not a whole number from 1 to {limit}",
-                todo=f"give one size or several with commas, for example {option} 32,128",
-            )
-        sizes.add(int(stripped))
-    return sorted(sizes)
+    todo = f"give one size or several with commas, for example {option} 32,128"
+    return sorted({_size(option, text, word, todo) for word in text.split(",")})
+
+
+def parse_size(option: str, text: str) -> int:
+    """Parse one size; parameters and errors as for `parse_sizes`."""
+    return _size(option, text, text, f"give one size, for example {option} 128")
+
+
+def _size(option: str, text: str, word: str, todo: str) -> int:
+    stripped = word.strip()
+    if not (stripped.isascii() and stripped.isdigit()) or not 1 <= int(stripped) <= _LARGEST:
+        raise UsageError(
+            f"bad value for {option}: {text!r}",
+            why=f"{stripped!r} is not a whole number from 1 to {_LARGEST}",
+            todo=todo,
+        )
+    return int(stripped)
 
 
 def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_size, read_texts
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.errors import OutputError
 
@@ -81,7 +81,7 @@ def command(
     from ibert_tvm.files import check_writable
     from ibert_tvm.texts import data_file
 
-    length = parse_sizes("--seq-len", seq_len)[-1]
+    length = parse_size("--seq-len", seq_len)
     texts = read_texts("--calibration", calibration or data_file("calibration.txt"), limit)
     check_writable(output)
     if output.exists() and not is_artefact(output) and not _is_empty_folder(output):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.cli.quantize import Head, Preset
+from ibert_tvm.cli.quantize import Head, Observer, Preset
 from ibert_tvm.model_info import HEADS
 from relay_passes.quantization_table import PRESETS
 from tests.runtime.conftest import TinyModel
@@ -29,8 +29,11 @@ def artefact(tmp_path: Path) -> Path:
 
 
 def test_choices_are_those_of_the_packages() -> None:
+    from ibert_tvm.quantize import OBSERVERS
+
+    assert [observer.value for observer in Observer] == list(OBSERVERS)
     assert [head.value for head in Head] == ["auto", *HEADS]
-    assert tuple(preset.value for preset in Preset) == PRESETS
+    assert [preset.value for preset in Preset] == list(PRESETS)
 
 
 def test_unknown_target_lists_the_known_ones(
@@ -65,6 +68,18 @@ def test_bad_sizes(
         f"error: bad value for {option}: {value!r}\n"
         f"  why: {bad!r} is not a whole number from 1 to 65536\n"
         f"  what to do: give one size or several with commas, for example {option} 32,128\n",
+    )
+
+
+def test_one_size_where_one_is_meant(
+    ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path
+) -> None:
+    outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", "--seq-len", "8,16")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: bad value for --seq-len: '8,16'\n"
+        "  why: '8,16' is not a whole number from 1 to 65536\n"
+        "  what to do: give one size, for example --seq-len 128\n",
     )
 
 
