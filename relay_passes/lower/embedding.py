@@ -30,7 +30,7 @@ class LowerEmbedding(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Ids are no activation; the scale comes from whoever reads the result."""
-        return Need(readable=False)
+        return Need(plain=True, readable=False)
 
     def lower(
         self,

@@ -27,7 +27,7 @@ class LowerRelu(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Any form."""
-        return Need(operands=(NATIVE,))
+        return Need(operands=(NATIVE,), plain=None)
 
     def lower(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import relax
@@ -70,7 +70,7 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
     """
     chosen = preset_of(preset)
     needed: dict[str, Requirement] = {}
-    rule_needs: dict[str, Need] = {}
+    rule_needs: dict[str, Need] = {}  # ``plain`` resolved
     names: dict[relax.Var, str] = {}
     for variable, call in live_calls(module):
         name = value_name(call)
@@ -81,7 +81,10 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
                 why=f"there are rules for: {', '.join(sorted(RULES))}",
                 todo="express the layer with these operators",
             )
-        need = rule_needs[name] = RULES[call.op.name].need(chosen)
+        need = RULES[call.op.name].need(chosen)
+        if need.plain is None:
+            need = replace(need, plain=rule_needs[names[call.args[0]]].plain)
+        rule_needs[name] = need
         if str(variable.ty.dtype) == "float32":
             names[variable] = name
             needed[name] = Requirement(
@@ -107,7 +110,7 @@ def _require(value: Requirement, form: str, producer: Need) -> None:
         value.matmul = True
     elif (
         form == STREAM
-        or (form == SCALAR and not producer.plain)
+        or (form == SCALAR and not (producer.plain and producer.readable))
         or (form == NATIVE and not producer.readable)
     ):
         value.stream = True

@@ -33,8 +33,9 @@ class Need:
     result : tuple of str
         Sections of the table (``matmul``, ``stream``) that must hold the result's name whoever
         reads it.
-    plain : bool
-        Whether the native form surely has one scale and no zero point.
+    plain : bool or None
+        Whether the native form surely has one scale and no zero point; None if it has when the
+        first operand's has.
     readable : bool
         Whether every rule that takes any form can take the native one. If not, a reader may fall
         back to the stream form, which then needs a scale.
@@ -42,7 +43,7 @@ class Need:
 
     operands: tuple[str, ...] = ()
     result: tuple[str, ...] = ()
-    plain: bool = False
+    plain: bool | None = False
     readable: bool = True
 
 

@@ -26,7 +26,7 @@ class LowerSelectToken(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Any form."""
-        return Need(operands=(NATIVE,))
+        return Need(operands=(NATIVE,), plain=None)
 
     def lower(
         self,

@@ -1,0 +1,169 @@
+"""What cannot be lowered says which layer, why, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from relay_passes.canonical import CanonicalError
+from relay_passes.errors import CompilerError, LoweringError, PresetError, RangeError
+from relay_passes.lower import lower_to_integer, requirements
+from relay_passes.lower.rules import RULES
+from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
+from tests.canonical.reference import Tiny
+from tests.lower.modules import function, rows, table_for, tensor, token_inputs
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Tiny:
+    return Tiny()
+
+
+@pytest.fixture(scope="module")
+def table(tiny) -> QuantizationTable:
+    return table_for(tiny.module, tiny.parameters, tiny.inputs(3, 17))
+
+
+def changed(table: QuantizationTable, section: str, name: str, entry) -> QuantizationTable:
+    entries = dict(getattr(table, section))
+    if entry is None:
+        del entries[name]
+    else:
+        entries[name] = entry
+    return replace(table, **{section: entries})
+
+
+def refused(tiny, table, kind=LoweringError, parameters=None) -> str:
+    with pytest.raises(kind) as caught:
+        lower_to_integer(tiny.module, parameters or tiny.parameters, table)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def test_every_canonical_operator_has_a_rule():
+    from relay_passes.canonical import SPECS
+
+    assert sorted(RULES) == sorted(SPECS)
+
+
+def test_missing_entries_are_named_together(tiny, table):
+    less = changed(changed(table, "matmul", "norm", None), "weights", "up", None)
+    assert refused(tiny, less) == (
+        "the quantisation table lacks 2 entries\n"
+        "  where: matmul norm, weights up\n"
+        "  why: without a scale a value has no integers\n"
+        "  what to do: calibrate the model with this preset; "
+        "relay_passes.lower.requirements lists what is needed"
+    )
+
+
+def test_many_missing_entries_are_abbreviated(tiny):
+    text = refused(tiny, QuantizationTable("accurate"))
+    assert text.splitlines()[:2] == [
+        "the quantisation table lacks 25 entries",
+        "  where: embeddings words, embeddings places, embeddings shifts, stream words.add, ...",
+    ]
+
+
+def test_a_weight_of_another_model_is_refused(tiny, table):
+    other = changed(table, "weights", "up", rows(np.ones((20, 17))))
+    assert refused(tiny, other) == (
+        "the quantised weight has shape (20, 17)\n"
+        "  where: up\n"
+        "  why: up.weight of the model has shape (20, 18)\n"
+        "  what to do: use the quantisation table that was made for this model"
+    )
+
+
+def test_queries_with_a_scale_per_channel_are_refused(tiny, table):
+    quant = replace(table.matmul["q"], channel_divisor=np.linspace(1, 2, 18))
+    assert refused(tiny, changed(table, "matmul", "q", quant)) == (
+        "the queries have a scale per channel\n"
+        "  where: attention\n"
+        "  why: the dot product of queries and keys sums over channels\n"
+        "  what to do: give queries and keys one scale each"
+    )
+
+
+def test_values_with_a_zero_point_are_refused(tiny, table):
+    assert refused(tiny, changed(table, "matmul", "v", ActivationQuant(0.1, 0, 255, 9))) == (
+        "the values are uint8 with zero point 9\n"
+        "  where: attention\n"
+        "  why: the matrix products of attention take symmetric int8\n"
+        "  what to do: quantise queries, keys and values symmetrically"
+    )
+
+
+def test_a_second_form_of_a_value_with_a_zero_point_is_refused(tiny, table):
+    # The context leaves attention in its 8-bit form; layer normalisation wants another.
+    entry = ActivationQuant(0.1, 0, 255, 9)
+    assert refused(tiny, changed(table, "matmul", "attention", entry)) == (
+        "attention has a zero point and a second form is asked of it\n"
+        "  where: attention.stream\n"
+        "  why: requantisation multiplies integers whose zero is the real 0\n"
+        "  what to do: quantise this value symmetrically"
+    )
+
+
+def test_a_bias_beyond_int32_names_layer_and_channel(tiny, table):
+    matrix = table.weights["up"]
+    scale = matrix.scale.copy()
+    scale[7] = 1e-13
+    text = refused(
+        tiny, changed(table, "weights", "up", WeightQuant(matrix.values, scale)), RangeError
+    )
+    lines = text.splitlines()
+    assert lines[0].startswith("the accumulator of channel 7 can reach ")
+    assert lines[1] == "  where: up"
+    assert lines[2].endswith("and an accumulator is int32")
+    assert lines[3] == "  what to do: use a coarser scale for this row of the weight"
+
+
+def test_constants_that_do_not_fit_name_the_layer(tiny, table):
+    coarse = changed(table, "stream", "up", ActivationQuant(3.0, -32767, 32767))
+    assert refused(tiny, coarse, RangeError) == (
+        "scale 3 cannot serve i-GELU\n"
+        "  where: up.gelu\n"
+        "  why: its polynomial ends at 3.69652, which is 1 units; 8 to 2^26 serve\n"
+        "  what to do: requantise the input of GELU to a scale between 1e-5 and 6e-2"
+    )
+
+
+def test_a_bias_that_is_not_finite_names_the_layer(tiny, table):
+    bias = tiny.parameters["down.bias"].copy()
+    bias[4] = np.nan
+    text = refused(tiny, table, RangeError, {**tiny.parameters, "down.bias": bias})
+    assert text == (
+        "the bias of channel 4 is nan\n"
+        "  where: down\n"
+        "  why: a weight of the model is infinite or not a number\n"
+        "  what to do: check the checkpoint"
+    )
+
+
+def test_a_missing_weight_names_layer_and_operand(tiny, table):
+    less = {name: a for name, a in tiny.parameters.items() if name != "norm.bias"}
+    assert refused(tiny, table, LoweringError, less) == (
+        "operand norm.bias has no array\n"
+        "  where: norm\n"
+        "  why: the constants of this operator are derived from the weight's numbers\n"
+        "  what to do: pass the parameters that came with the canonical module"
+    )
+
+
+def test_a_float_operator_is_refused_by_name(table):
+    ids, mask = token_inputs()
+    x = tensor("x.weight", [3, 4])
+    module = function([ids, mask], [x], lambda emit: emit(relax.op.nn.softmax(x)))
+    with pytest.raises(CanonicalError) as caught:
+        lower_to_integer(module, {"x.weight": np.ones((3, 4), np.float32)}, table)
+    assert caught.value.what == "relax.nn.softmax is not a canonical operator"
+
+
+def test_unknown_presets_are_refused(tiny):
+    with pytest.raises(PresetError) as caught:
+        requirements(tiny.module, "best")
+    assert isinstance(caught.value, CompilerError)

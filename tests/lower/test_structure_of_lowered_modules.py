@@ -1,0 +1,495 @@
+"""Before and Expected: which integer operators every canonical operator becomes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from relay_passes import integer
+from relay_passes.canonical import build
+from relay_passes.lower import lower_to_integer
+from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
+from relay_passes.spec.fixed_point import dyadic_vector
+from relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
+from relay_passes.spec.presets import ACCURATE, PAPER
+from tests.lower.modules import SUM_HIGH, function, tensor, token_inputs
+
+# Scales are powers of two: factors between them are exact, so the expected constants can be
+# written down.
+SUM = ActivationQuant(2.0**-14, -SUM_HIGH, SUM_HIGH)
+WORDS = WeightQuant(np.array([[1, -2], [127, 3], [0, 5]], np.int8), np.array([0.5, 0.25, 1.0]))
+STREAM = ActivationQuant(2.0**-12, -32767, 32767)
+INT8 = ActivationQuant(2.0**-4, -127, 127)
+MATRIX = WeightQuant(np.array([[3, -4], [5, 6], [-7, 127]], np.int8), np.array([0.5, 0.25, 0.125]))
+BIAS = np.array([1.0, -2.0, 0.3], np.float32)
+
+
+def multiplier(factors: list[float], bits: int) -> tuple[np.ndarray, int]:
+    vector = dyadic_vector(np.array(factors), bits)
+    return vector.multipliers, vector.shift
+
+
+class Expected:
+    """Builds the expected module and its parameters side by side."""
+
+    def __init__(self) -> None:
+        self.ids, self.mask = token_inputs()
+        self.builder = relax.BlockBuilder()
+        self.parameters: dict[str, np.ndarray] = {}
+        self.variables: list[relax.Var] = []
+
+    def constant(self, name: str, array: np.ndarray) -> relax.Var:
+        self.parameters[name] = array
+        self.variables.append(tensor(name, array.shape, str(array.dtype)))
+        return self.variables[-1]
+
+    def module(self, body) -> tvm.IRModule:
+        with self.builder.function("main", attrs={"num_input": 2}):
+            with self.builder.dataflow():
+                out = self.builder.emit_output(body(self.builder.emit))
+            self.builder.emit_func_output(out, [self.ids, self.mask, *self.variables])
+        return self.builder.get()
+
+    def embedded(self, emit) -> relax.Var:
+        """The lowered form of ``x``: an embedding at the scale of its own stream entry."""
+        factors, shift = multiplier([0.5 / SUM.scale, 0.25 / SUM.scale, 1.0 / SUM.scale], 22)
+        words = self.constant("words.weight", WORDS.values)
+        m = self.constant("x.multiplier", factors)
+        return emit(integer.embedding(self.ids, words, m, name="x", shift=shift))
+
+
+def lower(body, weights=None, preset="accurate", matmul=None, stream=None, matrices=None):
+    """Lower a module whose value ``x`` is an embedding; returns what `lower_to_integer` does."""
+    ids, mask = token_inputs()
+    arrays = {"words.weight": np.zeros((3, 2), np.float32), **(weights or {})}
+    variables = {name: tensor(name, array.shape) for name, array in arrays.items()}
+
+    def whole(emit):
+        x = emit(build.embedding(variables["words.weight"], ids, name="x"))
+        return body(emit, x, mask, variables)
+
+    module = function([ids, mask], list(variables.values()), whole)
+    table = QuantizationTable(
+        preset, matmul or {}, {"x": SUM, **(stream or {})}, matrices or {}, {"x": WORDS}
+    )
+    return lower_to_integer(module, arrays, table)
+
+
+def check(lowered, expected: Expected, body) -> None:
+    """Same operators and attributes, same parameters in the same order."""
+    module = expected.module(body)
+    tvm.ir.assert_structural_equal(lowered.module, module, map_free_vars=True)
+    assert [v.name for v in lowered.module["main"].params[2:]] == list(expected.parameters)
+    assert list(lowered.parameters) == list(expected.parameters)
+    for name, array in expected.parameters.items():
+        assert lowered.parameters[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(lowered.parameters[name], array, err_msg=name)
+
+
+def test_embedding_is_requantised_by_row():
+    lowered = lower(lambda emit, x, mask, w: emit(build.relu(x, name="y")))
+    expected = Expected()
+
+    def body(emit):
+        return emit(integer.relu(expected.embedded(emit), name="y"))
+
+    check(lowered, expected, body)
+
+
+def test_a_sum_of_embeddings_takes_each_at_its_scale_directly():
+    lowered = lower(lambda emit, x, mask, w: emit(build.add(x, x, name="sum")), stream={"sum": SUM})
+    expected = Expected()
+
+    def body(emit):
+        factors, shift = multiplier([2.0**13, 2.0**12, 2.0**14], 22)
+        words = expected.constant("words.weight", WORDS.values)
+        m = expected.constant("x.for.sum.multiplier", factors)
+        term = emit(integer.embedding(expected.ids, words, m, name="x.for.sum", shift=shift))
+        return emit(integer.add(term, term, name="sum"))
+
+    check(lowered, expected, body)
+
+
+LINEAR = {"up.weight": np.zeros((3, 2), np.float32), "up.bias": BIAS}
+LINEAR_TABLE = {"matmul": {"x": INT8}, "matrices": {"up": MATRIX}}
+
+
+def linear(emit, x, weights):
+    return emit(build.linear(x, weights["up.weight"], weights["up.bias"], name="up"))
+
+
+def expected_linear(expected: Expected, emit, zero_point: int = 0) -> relax.Var:
+    low, high = (-127, 127) if zero_point == 0 else (0, 255)
+    x = emit(
+        integer.requantise(
+            expected.embedded(emit),
+            expected.constant("x.matmul.multiplier", multiplier([2.0**-10], 31)[0]),
+            name="x.matmul",
+            shift=40,
+            low=low,
+            high=high,
+            dtype="int8" if zero_point == 0 else "uint8",
+            zero_point=zero_point,
+        )
+    )
+    # b / (S_x S_w[n]) with S_x = 1/16, less zero_point times the sum of the row.
+    bias = np.array([32, -128, 38], np.int32) - zero_point * np.array([-1, 11, 120], np.int32)
+    weight = expected.constant("up.weight", MATRIX.values)
+    name = "up.bias" if zero_point == 0 else "up.bias.compensated"
+    return emit(integer.linear(x, weight, expected.constant(name, bias), name="up"))
+
+
+@pytest.mark.parametrize("zero_point", [0, 9])
+def test_linear_folds_bias_and_zero_point(zero_point):
+    quant = INT8 if zero_point == 0 else ActivationQuant(2.0**-4, 0, 255, zero_point)
+    lowered = lower(
+        lambda emit, x, mask, w: emit(build.relu(linear(emit, x, w), name="y")),
+        LINEAR,
+        matmul={"x": quant},
+        matrices={"up": MATRIX},
+        stream={"y": STREAM},
+    )
+    expected = Expected()
+
+    def body(emit):
+        acc = expected_linear(expected, emit, zero_point)
+        y = emit(integer.relu(acc, name="y"))
+        factors, shift = multiplier([2.0**7, 2.0**6, 2.0**5], 31)
+        return emit(
+            integer.requantise(
+                y,
+                expected.constant("y.stream.multiplier", factors),
+                name="y.stream",
+                shift=shift,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+
+    check(lowered, expected, body)
+    assert lowered.scales["values"]["up"] == [
+        {"value": "up", "form": "native", "scale": [2**-5, 2**-6, 2**-7], "zero_point": 0}
+    ]
+    assert lowered.scales["outputs"] == [
+        {"name": "y", "value": "y.stream", "scale": 2**-12, "zero_point": 0, "dtype": "int16"}
+    ]
+
+
+def test_smoothing_only_changes_the_multipliers_of_the_8_bit_form():
+    divided = ActivationQuant(2.0**-4, -127, 127, 0, np.array([4.0, 0.5]))
+    lowered = lower(
+        lambda emit, x, mask, w: linear(emit, x, w),
+        LINEAR,
+        matmul={"x": divided},
+        matrices={"up": MATRIX},
+        stream={"up": STREAM},
+    )
+    plain = lower(
+        lambda emit, x, mask, w: linear(emit, x, w), LINEAR, **LINEAR_TABLE, stream={"up": STREAM}
+    )
+    changed = [
+        name
+        for name in plain.parameters
+        if not np.array_equal(plain.parameters[name], lowered.parameters[name])
+    ]
+    assert changed == ["x.matmul.multiplier"]
+    # 2^-10 / 4 and 2^-10 / 0.5 are a factor of 8 apart.
+    m = lowered.parameters["x.matmul.multiplier"]
+    assert m.shape == (2,)
+    assert m[1] == 8 * m[0]
+
+
+def test_accurate_gelu_works_on_the_16_bit_stream():
+    lowered = lower(
+        lambda emit, x, mask, w: emit(build.gelu(linear(emit, x, w), name="y", form="tanh")),
+        LINEAR,
+        **LINEAR_TABLE,
+        stream={"up": STREAM, "y": STREAM},
+    )
+    expected = Expected()
+
+    def body(emit):
+        factors, shift = multiplier([2.0**7, 2.0**6, 2.0**5], 31)
+        stream = emit(
+            integer.requantise(
+                expected_linear(expected, emit),
+                expected.constant("up.stream.multiplier", factors),
+                name="up.stream",
+                shift=shift,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+        return emit(integer.gelu(stream, AccurateGelu.from_scale(2.0**-12), name="y"))
+
+    check(lowered, expected, body)
+
+
+def test_paper_gelu_works_on_the_accumulator():
+    lowered = lower(
+        lambda emit, x, mask, w: emit(build.gelu(linear(emit, x, w), name="y")),
+        LINEAR,
+        **LINEAR_TABLE,
+        preset="paper",
+        stream={"y": STREAM},
+    )
+    expected = Expected()
+    constants = PaperGelu.from_scales(np.array([2.0**-5, 2.0**-6, 2.0**-7]))
+
+    def body(emit):
+        acc = expected_linear(expected, emit)
+        arrays = [
+            expected.constant(f"y.{name}", getattr(constants, name))
+            for name in ("q_b", "q_c", "q_1", "erf_shift")
+        ]
+        y = emit(integer.gelu_paper(acc, *arrays, name="y"))
+        bound = int((np.abs(MATRIX.values.astype(int)).sum(1) * 127 + [32, 128, 38]).max())
+        bits = (bound * (2 * int(-constants.q_1.min()) + 4)).bit_length()
+        factors, shift = multiplier((constants.scales / 2.0**-12).tolist(), min(61 - bits, 31))
+        return emit(
+            integer.requantise(
+                y,
+                expected.constant("y.stream.multiplier", factors),
+                name="y.stream",
+                shift=shift,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+
+    check(lowered, expected, body)
+    assert (lowered.parameters["y.stream.multiplier"] < 0).all()
+
+
+@pytest.mark.parametrize("preset", [ACCURATE, PAPER])
+def test_layer_norm_reads_a_sum_as_it_is(preset):
+    gamma, beta = np.array([1.0, -0.5], np.float32), np.array([0.25, 3.0], np.float32)
+    lowered = lower(
+        lambda emit, x, mask, w: emit(
+            build.layer_norm(
+                emit(build.add(x, x, name="sum")), w["gamma"], w["beta"], name="y", epsilon=1e-5
+            )
+        ),
+        {"gamma": gamma, "beta": beta},
+        preset=preset.name,
+        stream={"sum": SUM, "y": STREAM},
+    )
+    expected = Expected()
+    affine = LayerNormAffine.from_scale(gamma, beta, STREAM.scale)
+
+    def body(emit):
+        factors, shift = multiplier([2.0**13, 2.0**12, 2.0**14], 22)
+        words = expected.constant("words.weight", WORDS.values)
+        m = expected.constant("x.for.sum.multiplier", factors)
+        term = emit(integer.embedding(expected.ids, words, m, name="x.for.sum", shift=shift))
+        return emit(
+            integer.layer_norm(
+                emit(integer.add(term, term, name="sum")),
+                expected.constant("gamma", affine.gain),
+                expected.constant("beta", affine.offset),
+                LayerNormConstants.from_scale(
+                    SUM.scale, 1e-5, 2, reciprocal_bits=preset.reciprocal_bits
+                ),
+                name="y",
+                shift=affine.shift,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+
+    check(lowered, expected, body)
+
+
+@pytest.mark.parametrize("preset", [ACCURATE, PAPER])
+def test_attention_yields_the_8_bit_context_at_once(preset):
+    values = ActivationQuant(2.0**-4, -127, 127, 0, np.array([1.0, 0.5, 0.25]))
+    context = ActivationQuant(2.0**-5, -127, 127, 0, np.array([2.0, 1.0, 1.0]))
+    weights, matrices = {}, {}
+    for name in "qkv":
+        weights[f"{name}.weight"] = np.zeros((3, 2), np.float32)
+        weights[f"{name}.bias"] = np.zeros(3, np.float32)
+        matrices[name] = MATRIX
+
+    def source(emit, x, mask, w):
+        q, k, v = (emit(build.linear(x, w[f"{n}.weight"], w[f"{n}.bias"], name=n)) for n in "qkv")
+        return emit(build.attention(q, k, v, mask, name="y", num_heads=3, scale=0.5))
+
+    lowered = lower(
+        source,
+        weights,
+        preset=preset.name,
+        matmul={"x": INT8, "q": INT8, "k": INT8, "v": values, "y": context},
+        matrices=matrices,
+        stream={"y": STREAM},
+    )
+    expected = Expected()
+
+    def body(emit):
+        x = emit(
+            integer.requantise(
+                expected.embedded(emit),
+                expected.constant("x.matmul.multiplier", multiplier([2.0**-10], 31)[0]),
+                name="x.matmul",
+                shift=40,
+                low=-127,
+                high=127,
+                dtype="int8",
+            )
+        )
+        accumulators = [
+            emit(
+                integer.linear(
+                    x,
+                    expected.constant(f"{n}.weight", MATRIX.values),
+                    expected.constant(f"{n}.bias", np.zeros(3, np.int32)),
+                    name=n,
+                )
+            )
+            for n in "qkv"
+        ]
+        heads = []
+        for name, acc in zip("qkv", accumulators, strict=True):
+            scales = [1.0, 1.0, 1.0] if name != "v" else [1.0, 0.5, 0.25]
+            factors = [2.0**-n / s / 2**-4 for n, s in zip((5, 6, 7), scales, strict=True)]
+            array, shift = multiplier(factors, 15)
+            heads.append(
+                emit(
+                    integer.requantise(
+                        acc,
+                        expected.constant(f"{name}.matmul.multiplier", array),
+                        name=f"{name}.matmul",
+                        shift=shift,
+                        low=-127,
+                        high=127,
+                        dtype="int8",
+                    )
+                )
+            )
+        factors = [2.0**-4 * v / 256 / 2**-5 / d for v, d in ((1, 2), (0.5, 1), (0.25, 1))]
+        array, shift = multiplier(factors, 15)
+        y = emit(
+            integer.attention(
+                *heads,
+                expected.mask,
+                expected.constant("y.multiplier", array),
+                name="y",
+                num_heads=3,
+                softmax=preset.softmax,
+                exponential=preset.exponential_for(2.0**-8 * 0.5),
+                shift=shift,
+                low=-127,
+                high=127,
+            )
+        )
+        array, shift = multiplier([2.0**-4 / 2**-12, 2.0**-5 / 2**-12, 2.0**-5 / 2**-12], 23)
+        return emit(
+            integer.requantise(
+                y,
+                expected.constant("y.stream.multiplier", array),
+                name="y.stream",
+                shift=shift,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+
+    check(lowered, expected, body)
+
+
+def test_mean_pool_keeps_fraction_bits_that_int32_has_room_for():
+    lowered = lower(
+        lambda emit, x, mask, w: emit(
+            build.mean_pool(emit(build.add(x, x, name="sum")), mask, name="y")
+        ),
+        stream={"sum": SUM},
+    )
+    call = lowered.module["main"].body.blocks[0].bindings[-2].value
+    assert (call.op.name, int(call.attrs["fraction_bits"])) == ("integer.mean_pool", 7)
+    assert lowered.scales["outputs"][0]["scale"] == 2.0**-14 / 2**7
+
+
+def test_select_token_takes_one_token_before_anything_is_requantised():
+    lowered = lower(
+        lambda emit, x, mask, w: emit(
+            build.tanh(emit(build.select_token(linear(emit, x, w), name="one")), name="y")
+        ),
+        LINEAR,
+        **LINEAR_TABLE,
+        stream={"one": STREAM},
+    )
+    bindings = lowered.module["main"].body.blocks[0].bindings
+    assert [b.value.attrs["name"] for b in bindings[:-1]] == [
+        "x",
+        "x.matmul",
+        "up",
+        "one",
+        "one.stream",
+        "y",
+    ]
+    assert lowered.scales["outputs"][0]["scale"] == 2.0**-15
+
+
+def test_a_form_that_several_read_is_made_once():
+    def source(emit, x, mask, w):
+        y = linear(emit, x, w)
+        first = emit(build.gelu(y, name="first"))
+        second = emit(build.gelu(y, name="second"))
+        return first, second
+
+    lowered = lower(
+        source, LINEAR, **LINEAR_TABLE, stream={n: STREAM for n in ("up", "first", "second")}
+    )
+    names = [
+        str(b.value.attrs["name"])
+        for b in lowered.module["main"].body.blocks[0].bindings
+        if isinstance(b.value, relax.Call)
+    ]
+    assert names == ["x", "x.matmul", "up", "up.stream", "first", "second"]
+
+
+def test_values_that_no_output_depends_on_are_left_out():
+    def source(emit, x, mask, w):
+        linear(emit, x, w)
+        return emit(build.relu(x, name="y"))
+
+    lowered = lower(source, LINEAR)
+    assert list(lowered.parameters) == ["words.weight", "x.multiplier"]
+    assert list(lowered.scales["values"]) == ["x", "y"]
+
+
+def test_a_matrix_with_two_quantisations_becomes_two_parameters():
+    other = WeightQuant(np.full((3, 2), 7, np.int8), np.array([0.5, 0.25, 0.125]))
+
+    def source(emit, x, mask, w):
+        first = linear(emit, x, w)
+        second = emit(build.linear(x, w["up.weight"], w["up.bias"], name="again"))
+        return emit(build.add(first, second, name="sum"))
+
+    lowered = lower(
+        source,
+        LINEAR,
+        matmul={"x": INT8},
+        matrices={"up": MATRIX, "again": other},
+        stream={"sum": SUM},
+    )
+    np.testing.assert_array_equal(lowered.parameters["up.weight"], MATRIX.values)
+    np.testing.assert_array_equal(lowered.parameters["up.weight.2"], other.values)
+    assert "up.bias.2" not in lowered.parameters  # equal integers are shared
+
+
+def test_lowering_is_deterministic_and_changes_nothing_it_is_given():
+    def source(emit, x, mask, w):
+        return linear(emit, x, w)
+
+    first = lower(source, LINEAR, **LINEAR_TABLE, stream={"up": STREAM})
+    second = lower(source, LINEAR, **LINEAR_TABLE, stream={"up": STREAM})
+    tvm.ir.assert_structural_equal(first.module, second.module, map_free_vars=True)
+    assert first.scales == second.scales
