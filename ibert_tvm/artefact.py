@@ -255,14 +255,16 @@ def _damaged(file: Path, why: str) -> ArtefactError:
     return ArtefactError(
         f"cannot read {file}",
         why=why,
-        todo="the file is damaged; copy the folder again, or make it again with `ibert quantize`",
+        todo="the file is damaged or of another version; copy the folder again, or make it again "
+        "with `ibert quantize`",
     )
 
 
 def _load_module(file: Path) -> tvm.IRModule:
     import tvm
 
-    import relay_passes.integer  # noqa: F401  (registers the operators that the module names)
+    # Also registers the operators that the module names.
+    from relay_passes.integer.program import read_program
 
     try:
         text = file.read_text(encoding="utf-8")
@@ -279,6 +281,11 @@ def _load_module(file: Path) -> tvm.IRModule:
         g.name_hint for g in module.get_global_vars()
     ]:
         raise _damaged(file, f"it holds no function {_FUNCTION!r}")
+    try:
+        read_program(module, _FUNCTION)
+    except Exception as error:  # a lowering error, or what reading a missing attribute raises
+        reason = str(error).splitlines()[0]
+        raise _damaged(file, f"it is no program of this integer dialect: {reason}") from error
     return module
 
 

@@ -16,7 +16,10 @@ import pytest
 from ibert_tvm.artefact import QuantizedModel, is_artefact, read_document
 from ibert_tvm.errors import ArtefactError, OutputError
 
-_AGAIN = "the file is damaged; copy the folder again, or make it again with `ibert quantize`"
+_AGAIN = (
+    "the file is damaged or of another version; copy the folder again, or make it again with "
+    "`ibert quantize`"
+)
 _TOGETHER = "model.json and params.safetensors do not belong together; quantise the model again"
 
 
@@ -181,6 +184,20 @@ def test_damaged_file(folder: Path, name: str, content: bytes, why: str) -> None
     lines = str(caught.value).split("\n")
     assert lines[0] == f"cannot read {folder / name}"
     assert lines[1].startswith(f"  why: {why}")
+    assert lines[2] == f"  what to do: {_AGAIN}"
+
+
+def test_program_of_another_dialect(folder: Path) -> None:
+    """An operator without one of its attributes, as a version before that attribute wrote it."""
+    file = folder / "model.json"
+    text = file.read_text()
+    assert text.count("fraction_bits") > 0
+    file.write_text(text.replace("fraction_bits", "fractional_bits"))
+    with pytest.raises(ArtefactError) as caught:
+        QuantizedModel.load(folder)
+    lines = str(caught.value).split("\n")
+    assert lines[0] == f"cannot read {file}"
+    assert lines[1].startswith("  why: it is no program of this integer dialect: ")
     assert lines[2] == f"  what to do: {_AGAIN}"
 
 
