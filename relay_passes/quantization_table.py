@@ -317,7 +317,13 @@ class QuantizationTable:
                 }
                 for section in ("weights", "embeddings")
             }
-            return cls(document["preset"], **activations, **weights)
+            return cls(
+                document["preset"],
+                activations["matmul"],
+                activations["stream"],
+                weights["weights"],
+                weights["embeddings"],
+            )
         except KeyError as missing:
             raise QuantizationTableError(
                 f"the quantisation table lacks {missing.args[0]!r}",

@@ -10,6 +10,7 @@ of a bounded sample of tokens. Three observers turn that into the scale of an 8-
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,13 +138,21 @@ def _form(
     if not unsigned:
         scale = max(-low, high, SMALLEST_RANGE) / 127
         return ActivationQuant(scale, -127, 127, 0, divisor)
-    zero_point = min(max(round(-low / max(high - low, SMALLEST_RANGE) * 255), 0), 254)
-    if low < 0 and zero_point == 0:
-        zero_point = 1
-    scale = max(high / (255 - zero_point), SMALLEST_RANGE / 255)
-    if zero_point:
-        scale = max(scale, -low / zero_point)
+    ideal = -low / max(high - low, SMALLEST_RANGE) * 255
+    # Either neighbour of the ideal zero point wastes a little of one side: take the finer scale.
+    scale, zero_point = min(
+        (_unsigned_scale(low, high, zero_point), zero_point)
+        for zero_point in {math.floor(ideal), math.ceil(ideal)}
+        if (zero_point > 0 or low == 0) and (zero_point < 255 or high == 0)
+    )
     return ActivationQuant(scale, 0, 255, zero_point, divisor)
+
+
+def _unsigned_scale(low: float, high: float, zero_point: int) -> float:
+    """Finest scale at which 0..255 around the zero point covers [low, high]."""
+    below = -low / zero_point if zero_point else 0.0
+    above = high / (255 - zero_point) if zero_point < 255 else 0.0
+    return max(below, above, SMALLEST_RANGE / 255)
 
 
 def _rounding_error(sample: NDArray[np.float32], quant: ActivationQuant) -> NDArray[np.float32]:

@@ -120,8 +120,7 @@ def quantize_operand(
         quant = choose_range(statistics, options.observer, options.percentile, divisor, unsigned)
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
-        integers = nearest(moved, scale).astype(np.float32)
-        output = _steps(rows, quant) @ integers.T
+        output = _steps(rows, quant) @ nearest(moved, scale).astype(np.float32).T
         output *= (quant.scale * scale).astype(np.float32)
         output -= target
         error = float((_norms(output, weights) / norms).mean())

@@ -172,7 +172,7 @@ class TableBuilder:
         result: dict[str, ActivationQuant] = {}
         # Backwards, so that a sum that only feeds another sum can take that one's scale: its
         # requantisation then disappears.
-        for name, value in reversed(self.needed.items()):
+        for name, value in reversed(list(self.needed.items())):
             if not value.stream:
                 continue
             if value.op != "canonical.add":
