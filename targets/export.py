@@ -33,6 +33,9 @@ WEIGHTS_SECTION = ".ibert.weights"
 METADATA_SECTION = ".ibert.metadata"
 ALIGNMENT = 64
 
+# What a loader looks for; everything else stays local, so that what nothing calls can be dropped.
+_VERSION_SCRIPT = "{ global: __tvm*; __TVM*; TVM*; ibert_*; local: *; };\n"
+
 _ASSEMBLY = """\
     .section {weights_section},"a",@progbits
     .balign 4096
@@ -179,24 +182,19 @@ def export_library(
         )
         linked = work / "model.so"
 
+        (work / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
+
         def link(output: str, objects: list[str], **_: Any) -> None:
-            # --gc-sections drops the half-float conversion helpers that TVM adds to every module:
-            # nothing calls them, and no floating-point instruction shall be left in the library.
-            _run(
-                [
-                    linker,
-                    "-shared",
-                    "-fPIC",
-                    "-o",
-                    output,
-                    *objects,
-                    "-Wl,--gc-sections",
-                    "-Wl,--undefined=ibert_weights",
-                    "-Wl,--undefined=ibert_metadata",
-                ],
-                "cannot link the library",
-                description,
-            )
+            # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
+            # calls them, and no floating-point instruction shall be left in the library.
+            flags = [
+                f"--version-script={work / 'exports.map'}",
+                "--gc-sections",
+                "--undefined=ibert_weights",
+                "--undefined=ibert_metadata",
+            ]
+            command = [linker, "-shared", "-fPIC", "-o", output, *objects]
+            _run([*command, *(f"-Wl,{flag}" for flag in flags)], "cannot link", description)
 
         executable.export_library(
             str(linked), fcompile=link, addons=[blob], workspace_dir=str(work)

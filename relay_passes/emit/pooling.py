@@ -8,6 +8,7 @@ from tvm import te, tirx
 
 from ..integer.attrs import MeanPoolAttrs
 from ..spec import pooling
+from ..spec.values import Ranged
 from .context import KernelContext
 from .stage import Stage, define
 
@@ -52,6 +53,8 @@ def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, mask:
     return define(
         "mean",
         (batch, channels),
-        lambda b, c: pooling.mean_of_tokens(sums[b, c], reciprocal[b], attrs.fraction_bits),
+        lambda b, c: pooling.mean_of_tokens(
+            sums[b, c], reciprocal[b], attrs.fraction_bits, entry=Ranged(x.low, x.high)
+        ),
         "int32",
     )
