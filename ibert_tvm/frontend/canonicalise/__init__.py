@@ -55,7 +55,7 @@ def canonicalise(
     UnsupportedModelError
         If an output depends on something that has no canonical form.
     """
-    module = relax.transform.DeadCodeElimination()(module)
+    module = relax.transform.DeadCodeElimination(["main"])(module)
     walk = Canonicaliser(
         module["main"], inputs, parameters, names or {}, {**LAYOUT_RULES, **MATH_RULES}
     )

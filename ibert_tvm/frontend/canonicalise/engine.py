@@ -135,6 +135,7 @@ class Canonicaliser:
         self._taken: set[str] = set()
         self._emitted: dict[int, Emitted] = {}
         self._keep: list[Computed] = []
+        self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
         self.num_layers = 0
@@ -188,12 +189,19 @@ class Canonicaliser:
             with self._builder.dataflow():
                 for binding in bindings:
                     environment[binding.var] = self._interpret(binding, environment, graph)
-                outputs = self._outputs(environment, output_names)
+                # The builder has to be closed before an error may leave: TVM complains otherwise.
+                failure: UnsupportedModelError | None = None
+                try:
+                    outputs = self._outputs(environment, output_names)
+                except UnsupportedModelError as error:
+                    failure, outputs = error, []
                 variables = [self._builder.emit_output(item.var) for item in outputs]
             self._builder.emit_func_output(
                 variables[0] if len(variables) == 1 else relax.Tuple(variables),
                 [*self.input_vars.values(), *(var for var, _ in self._weights.values())],
             )
+        if failure is not None:
+            raise failure
         module = self._builder.get()
         module["main"] = module["main"].with_attr("num_input", len(self.input_vars))
         check_canonical(module)
@@ -486,10 +494,13 @@ class Canonicaliser:
             )
         kind, form = known
         x = self.emit(value.base)
-        name = self.unique(f"{x.name}.{kind}")
-        attributes = {"form": form} if kind == "gelu" else {}
-        call = getattr(build, kind)(x.var, name=name, **attributes)
-        return self.show(self.record(call, name, x.channels, value.ops), value.base)
+        key = (x.name, kind, form)
+        if key not in self._activations:  # several operators may read one activation
+            name = self.unique(f"{x.name}.{kind}")
+            attributes = {"form": form} if kind == "gelu" else {}
+            call = getattr(build, kind)(x.var, name=name, **attributes)
+            self._activations[key] = self.record(call, name, x.channels, value.ops)
+        return self.show(self._activations[key], value.base)
 
     def show(self, source: Computed, like: Hidden) -> Hidden:
         """Return `source` in the layout of `like`."""

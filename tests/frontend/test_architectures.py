@@ -1,0 +1,211 @@
+"""Every tested architecture with every head that transformers has for it, against torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ibert_tvm.frontend import CanonicalModel, load
+from relay_passes.canonical import canonical_calls, check_canonical, float_executable
+from tests.frontend.architectures import CONFIGS, USABLE_LENGTH, make
+
+HEADS = [
+    "none",
+    "sentence_embedding",
+    "sequence_classification",
+    "token_classification",
+    "question_answering",
+]
+CASES = [(architecture, head) for architecture in CONFIGS for head in HEADS]
+# The three copies of RoBERTa differ from it by name only: one head each.
+CASES = [
+    (a, h)
+    for a, h in CASES
+    if a not in ("xlm-roberta", "camembert") or h == "sequence_classification"
+]
+CASES += [("bert", "pooled"), ("roberta", "pooled")]
+SHAPES = {
+    "none": (3, 11, 32),
+    "pooled": (3, 32),
+    "sentence_embedding": (3, 32),
+    "sequence_classification": (3, 3),
+    "token_classification": (3, 11, 3),
+    "question_answering": (3, 11, 2),
+}
+
+
+def padded_batch(model, length: int = 11) -> dict[str, np.ndarray]:
+    """Three rows: full, half, one token."""
+    random = np.random.default_rng(7)
+    mask = np.ones((3, length), np.int64)
+    mask[1, length // 2 :] = 0
+    mask[2, 1:] = 0
+    ids = random.integers(5, model.config.vocab_size, mask.shape)
+    batch = {
+        "input_ids": np.where(mask != 0, ids, model.config.pad_token_id or 0),
+        "attention_mask": mask,
+    }
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        batch["token_type_ids"] = random.integers(0, 2, mask.shape)
+    return batch
+
+
+def torch_output(model, head: str, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """What transformers itself computes, through its public outputs."""
+    model.eval()
+    with torch.no_grad():
+        output = model(**{name: torch.from_numpy(array) for name, array in batch.items()})
+    if head == "none":
+        return output.last_hidden_state.numpy()
+    if head == "pooled":
+        return output.pooler_output.numpy()
+    if head == "question_answering":
+        return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)
+    if head == "sentence_embedding":
+        hidden, mask = output.last_hidden_state.numpy(), batch["attention_mask"][:, :, None]
+        return (hidden * mask).sum(1) / mask.sum(1)
+    return output.logits.numpy()
+
+
+@pytest.mark.parametrize(("architecture", "head"), CASES)
+def test_architecture_and_head(architecture, head):
+    layers = 2 if head == "none" else 1  # tracing is what takes the time here
+    model = make(architecture, head, num_hidden_layers=layers)
+    model.train()
+    attention = model.config._attn_implementation
+    loaded = load(model, head=head, verify=False)
+    assert model.training
+    assert model.config._attn_implementation == attention
+    check_canonical(loaded.module)
+    batch = padded_batch(model)
+    assert tuple(batch) == loaded.info.inputs
+    executable = float_executable(loaded.module, loaded.parameters)
+    (output,) = executable.run(batch).outputs
+    assert output.shape == SHAPES[head]
+    np.testing.assert_allclose(output, torch_output(model, head, batch), atol=1e-4)
+
+    info = loaded.info
+    assert (info.architecture, info.head, info.num_layers) == (architecture, head, layers)
+    assert (info.hidden_size, info.vocab_size) == (32, 61)
+    assert info.max_sequence_length == USABLE_LENGTH.get(architecture, 40)
+    assert info.type_vocab_size == (2 if "token_type_ids" in batch else 0)
+    assert info.pad_token_id == (model.config.pad_token_id or 0)
+    labels = {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
+    assert info.id2label == (labels if head.endswith("_classification") else {})
+    names = [str(call.attrs["name"]) for _, call in canonical_calls(loaded.module)]
+    assert [o.value for o in info.outputs] == [names[-1]]
+
+
+def names_of(loaded: CanonicalModel) -> list[str]:
+    return [str(call.attrs["name"]) for _, call in canonical_calls(loaded.module)]
+
+
+def test_names_are_the_source_s_module_paths():
+    loaded = load(make("bert", "sequence_classification"), verify=False)
+    names = names_of(loaded)
+    layer = "bert.encoder.layer.1."
+    assert [name for name in names if name.startswith(layer)] == [
+        f"{layer}attention.self.query",
+        f"{layer}attention.self.key",
+        f"{layer}attention.self.value",
+        f"{layer}attention.self",
+        f"{layer}attention.output.dense",
+        f"{layer}attention.output.dense.add",
+        f"{layer}attention.output.LayerNorm",
+        f"{layer}intermediate.dense",
+        f"{layer}intermediate.dense.gelu",
+        f"{layer}output.dense",
+        f"{layer}output.dense.add",
+        f"{layer}output.LayerNorm",
+        f"{layer}output.LayerNorm.token0",
+    ]
+    state = make("bert", "sequence_classification").state_dict()
+    assert set(loaded.parameters) <= set(state)
+    for name, array in loaded.parameters.items():
+        np.testing.assert_array_equal(array, state[name].numpy())
+
+
+def test_electra_projects_its_embeddings():
+    names = names_of(load(make("electra"), verify=False))
+    assert names.index("embeddings_project") == names.index("embeddings.LayerNorm") + 1
+
+
+def test_roberta_s_only_token_type_is_folded():
+    model = make("roberta")
+    loaded = load(model, verify=False)
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    assert "embeddings.token_type_embeddings.weight" not in loaded.parameters
+    np.testing.assert_array_equal(
+        loaded.parameters["embeddings.word_embeddings.weight"],
+        state["embeddings.word_embeddings.weight"]
+        + state["embeddings.token_type_embeddings.weight"][0],
+    )
+    assert len(loaded.report.foldings) == 2
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        ("gelu", ("canonical.gelu", "erf")),
+        ("gelu_python", ("canonical.gelu", "erf")),
+        ("gelu_new", ("canonical.gelu", "tanh")),
+        ("gelu_fast", ("canonical.gelu", "tanh")),
+        ("gelu_pytorch_tanh", ("canonical.gelu", "tanh")),
+        ("relu", ("canonical.relu", "")),
+    ],
+)
+def test_activations_by_their_transformers_names(activation, expected):
+    loaded = load(make("bert", hidden_act=activation, num_hidden_layers=1), verify=False)
+    found = [
+        (call.op.name, str(call.attrs["form"]) if "form" in call.attrs.keys() else "")  # noqa: SIM118
+        for _, call in canonical_calls(loaded.module)
+        if call.op.name in ("canonical.gelu", "canonical.relu")
+    ]
+    assert found == [expected]
+
+
+def test_the_same_model_at_every_length():
+    """One symbolic module: each length, and padding up to it, gives the same first row."""
+    model = make("distilbert")
+    loaded = load(model, verify=False)
+    executable = float_executable(loaded.module, loaded.parameters)
+    row = padded_batch(model, 40)["input_ids"][:1]
+    reference = None
+    for length in (5, 17, 40):
+        mask = np.zeros((2, length), np.int64)
+        mask[0, :5] = 1
+        mask[1] = 1
+        ids = np.concatenate([row[:, :length]] * 2)
+        output = executable.run({"input_ids": ids, "attention_mask": mask}).outputs[0][0, :5]
+        if reference is None:
+            reference = output.copy()
+        np.testing.assert_allclose(output, reference, atol=1e-5)
+
+
+def test_verification_compares_two_shapes_with_the_source():
+    loaded = load(make("bert", num_hidden_layers=1))
+    assert loaded.verified_error is not None
+    assert loaded.verified_error < 1e-5
+
+
+def test_verification_catches_a_wrong_import(monkeypatch):
+    from ibert_tvm.frontend import UnsupportedModelError, torch_import
+
+    real = torch_import.canonicalise
+
+    def tampered(*args, **kwargs):
+        result = real(*args, **kwargs)
+        result.parameters["encoder.layer.0.output.dense.bias"] = (
+            result.parameters["encoder.layer.0.output.dense.bias"] * 1.5
+        )
+        return result
+
+    monkeypatch.setattr(torch_import, "canonicalise", tampered)
+    with pytest.raises(UnsupportedModelError) as error:
+        load(make("bert", num_hidden_layers=1))
+    assert str(error.value).startswith(
+        "the imported model differs from its source\n"
+        "  where: output 0, batch of shape (3, 21)\n"
+        "  why: largest difference "
+    )

@@ -1,0 +1,470 @@
+"""Linear layers, activations, embeddings and pooling in the spellings that importers leave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+from tvm.relax import op
+
+from ibert_tvm.frontend.canonicalise import canonicalise
+from ibert_tvm.frontend.errors import UnsupportedModelError
+from relay_passes.canonical import canonical_calls, float_executable, value_name
+from tests.frontend.relax_models import (
+    BATCH,
+    CHANNELS,
+    HEADS,
+    LENGTH,
+    WIDTH,
+    Source,
+    canonical_of,
+    module_of,
+    padded_batch,
+    run_source,
+)
+
+TODO = (
+    "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
+    "change this part of it; `ibert inspect` shows what was matched"
+)
+
+
+def f32(value: float) -> relax.Expr:
+    return relax.const(value, "float32")
+
+
+def check(body, expected: list[tuple[str, str]], inputs=("input_ids", "attention_mask")):
+    """Canonicalise, compare (operator, name) of every value, and the outputs with the source's."""
+    result = canonical_of(body, inputs)
+    calls = [call for _, call in canonical_calls(result.module)]
+    found = [(call.op.name.removeprefix("canonical."), value_name(call)) for call in calls]
+    assert found == expected
+    batch = {name: padded_batch().get(name, padded_batch()["input_ids"]) for name in inputs}
+    outputs = float_executable(result.module, result.parameters).run(batch).outputs
+    for have, want in zip(outputs, run_source(body, batch, inputs), strict=True):
+        np.testing.assert_allclose(have, want, atol=5e-6)
+    return result
+
+
+def flat_linear(s: Source) -> relax.Expr:
+    """Torch's: flatten, matmul with a transposed weight, bias on the left, back to three axes."""
+    x = s.emit(op.reshape(s.words(), [BATCH * LENGTH, CHANNELS]))
+    weight = s.emit(op.permute_dims(s.weight("dense.weight", 5, CHANNELS), [1, 0]))
+    y = s.emit(op.add(s.weight("dense.bias", 5), s.emit(op.matmul(x, weight))))
+    return s.emit(op.reshape(y, [BATCH, LENGTH, 5]))
+
+
+def broadcast_linear(s: Source) -> relax.Expr:
+    weight = s.emit(op.permute_dims(s.weight("dense.weight", 5, CHANNELS), [1, 0]))
+    weight = s.emit(op.broadcast_to(weight, [BATCH, CHANNELS, 5]))
+    return s.emit(op.add(s.emit(op.matmul(s.words(), weight)), s.weight("dense.bias", 5)))
+
+
+def conv1d_linear(s: Source) -> relax.Expr:
+    """GPT's and ONNX's: the weight is [inputs, outputs] already."""
+    y = s.emit(op.matmul(s.words(), s.weight("dense.weight", CHANNELS, 5)))
+    return s.emit(op.add(y, s.weight("dense.bias", 5)))
+
+
+@pytest.mark.parametrize("body", [flat_linear, broadcast_linear, conv1d_linear])
+def test_linear_layers(body):
+    result = check(body, [("embedding", "words"), ("linear", "dense")])
+    assert result.parameters["dense.weight"].shape == (5, CHANNELS)
+    assert result.outputs == (("dense", 3),)
+
+
+def test_a_linear_layer_without_bias_gets_zeros():
+    def body(s: Source) -> relax.Expr:
+        weight = s.emit(op.permute_dims(s.weight("dense.weight", 5, CHANNELS)))
+        return s.emit(op.matmul(s.words(), weight))
+
+    result = check(body, [("embedding", "words"), ("linear", "dense")])
+    np.testing.assert_array_equal(result.parameters["dense.bias"], 0)
+    assert [f.what for f in result.report.foldings] == ["the source has no bias: zeros"]
+
+
+def test_a_scale_after_a_linear_layer_moves_into_its_weights():
+    def body(s: Source) -> relax.Expr:
+        return s.emit(op.multiply(s.linear(s.words(), "dense", 5), f32(-0.5)))
+
+    result = check(body, [("embedding", "words"), ("linear", "dense")])
+    assert [f.what for f in result.report.foldings] == ["factor -0.5 moved to the weights"]
+
+
+@pytest.mark.parametrize("axis", ["last", "middle"])
+def test_fused_queries_keys_and_values_are_cut_apart(axis):
+    def body(s: Source) -> relax.Expr:
+        x = s.words()
+        fused = s.linear(x, "qkv", 3 * CHANNELS)
+        if axis == "last":
+            parts = s.emit(op.split(fused, 3, axis=-1))
+            q, k, v = (s.heads(s.emit(relax.TupleGetItem(parts, i))) for i in range(3))
+        else:
+            split = s.emit(op.reshape(fused, [BATCH, LENGTH, 3, HEADS, WIDTH]))
+            first = s.emit(op.permute_dims(split, [2, 0, 3, 1, 4]))
+            q, k, v = (s.emit(op.take(first, relax.const(i, "int64"), axis=0)) for i in range(3))
+        scores = s.emit(op.matmul(q, s.emit(op.permute_dims(k, [0, 1, 3, 2]))))
+        mask = s.emit(op.reshape(s.emit(op.astype(s.mask, "bool")), [BATCH, 1, 1, LENGTH]))
+        scores = s.emit(op.where(mask, scores, f32(-1e9)))
+        context = s.emit(op.matmul(s.emit(op.nn.softmax(scores)), v))
+        joined = s.emit(op.permute_dims(context, [0, 2, 1, 3]))
+        return s.emit(op.reshape(joined, [BATCH, LENGTH, CHANNELS]))
+
+    result = check(
+        body,
+        [
+            ("embedding", "words"),
+            ("linear", "qkv[0:32]"),
+            ("linear", "qkv[32:64]"),
+            ("linear", "qkv[64:96]"),
+            ("attention", "qkv.attention"),
+        ],
+    )
+    assert set(result.parameters) >= {"qkv.weight[0:32]", "qkv.bias[64:96]"}
+
+
+def erf_gelu(s: Source, x: relax.Expr) -> relax.Expr:
+    inner = s.emit(op.erf(s.emit(op.divide(x, f32(2**0.5)))))
+    return s.emit(op.multiply(s.emit(op.multiply(x, s.emit(op.add(inner, f32(1.0))))), f32(0.5)))
+
+
+def tanh_gelu(s: Source, x: relax.Expr) -> relax.Expr:
+    cube = s.emit(op.multiply(s.emit(op.power(x, f32(3.0))), f32(0.044715)))
+    inner = s.emit(op.multiply(s.emit(op.add(x, cube)), f32(0.7978845608028654)))
+    curve = s.emit(op.add(s.emit(op.tanh(inner)), f32(1.0)))
+    return s.emit(op.multiply(s.emit(op.multiply(f32(0.5), x)), curve))
+
+
+@pytest.mark.parametrize(
+    ("activation", "name", "attribute"),
+    [
+        (lambda s, x: s.emit(op.nn.gelu(x)), "gelu", "erf"),
+        (erf_gelu, "gelu", "erf"),
+        (lambda s, x: s.emit(op.nn.gelu_tanh(x)), "gelu", "tanh"),
+        (tanh_gelu, "gelu", "tanh"),
+        (lambda s, x: s.emit(op.nn.relu(x)), "relu", None),
+        (lambda s, x: s.emit(op.maximum(x, f32(0.0))), "relu", None),
+        (lambda s, x: s.emit(op.tanh(x)), "tanh", None),
+    ],
+)
+def test_activations(activation, name, attribute):
+    def body(s: Source) -> relax.Expr:
+        return activation(s, s.linear(s.words(), "up", 20))
+
+    result = check(body, [("embedding", "words"), ("linear", "up"), (name, f"up.{name}")])
+    call = [call for _, call in canonical_calls(result.module)][-1]
+    if attribute is not None:
+        assert str(call.attrs["form"]) == attribute
+
+
+def test_a_residual_of_an_activation_is_a_sum():
+    def body(s: Source) -> relax.Expr:
+        x = s.linear(s.words(), "up", 20)
+        return s.emit(op.add(x, s.emit(op.nn.relu(x))))
+
+    expected = [("linear", "up"), ("relu", "up.relu"), ("add", "up.relu.add")]
+    check(body, [("embedding", "words"), *expected])
+
+
+def test_layer_norm_without_weights_gets_ones_and_zeros():
+    def body(s: Source) -> relax.Expr:
+        ones = relax.const(np.ones(CHANNELS, np.float32))
+        zeros = relax.const(np.zeros(CHANNELS, np.float32))
+        return s.emit(op.nn.layer_norm(s.words(), ones, zeros, axes=[-1], epsilon=1e-3))
+
+    result = check(body, [("embedding", "words"), ("layer_norm", "words.layer_norm")])
+    assert set(result.parameters) == {
+        "words.weight",
+        "words.layer_norm.weight",
+        "words.layer_norm.bias",
+    }
+
+
+def absolute(s: Source) -> relax.Expr:
+    """A slice of a table of positions without batch, added to the words."""
+    table = relax.const(np.arange(40).reshape(1, 40))
+    ids = s.emit(op.strided_slice(table, [1], [2], [2 + LENGTH]))
+    ids = s.emit(op.reshape(ids, [LENGTH]))
+    rows = s.emit(op.take(s.weight("places.weight", 40, CHANNELS), ids, axis=0))
+    return s.emit(op.add(s.words(), s.emit(op.reshape(rows, [1, LENGTH, CHANNELS]))))
+
+
+def roberta(s: Source) -> relax.Expr:
+    """Positions counted from the tokens that are not padding."""
+    token = s.emit(op.astype(s.emit(op.not_equal(s.ids, relax.const(3, "int64"))), "int64"))
+    count = s.emit(op.multiply(s.emit(op.cumsum(token, axis=1)), token))
+    ids = s.emit(op.add(count, relax.const(3, "int64")))
+    rows = s.emit(op.take(s.weight("places.weight", 40, CHANNELS), ids, axis=0))
+    return s.emit(op.add(s.words(), rows))
+
+
+@pytest.mark.parametrize(
+    ("body", "attributes"), [(absolute, ("absolute", 2, 0)), (roberta, ("roberta", 0, 3))]
+)
+def test_positions(body, attributes):
+    result = check(
+        body,
+        [
+            ("position_ids", "places.position_ids"),
+            ("embedding", "words"),
+            ("embedding", "places"),
+            ("add", "places.add"),
+        ],
+    )
+    call = next(c for _, c in canonical_calls(result.module) if "position" in c.op.name)
+    found = tuple(call.attrs[key] for key in ("kind", "offset", "padding_index"))
+    assert (str(found[0]), int(found[1]), int(found[2])) == attributes
+
+
+def test_a_constant_token_type_is_folded_into_the_words():
+    def body(s: Source) -> relax.Expr:
+        zeros = s.emit(op.zeros([BATCH, LENGTH], "int64"))
+        kind = s.emit(op.take(s.weight("kinds.weight", 2, CHANNELS), zeros, axis=0))
+        return s.emit(op.add(s.words(), kind))
+
+    result = check(body, [("embedding", "words")])
+    assert [(f.name, f.what) for f in result.report.foldings] == [
+        ("kinds.weight", "row 0 is used for every token: a constant"),
+        ("words.weight", "kinds.weight[0] added to every row"),
+    ]
+
+
+def test_token_types_given_as_an_input_stay():
+    inputs = ("input_ids", "attention_mask", "token_type_ids")
+
+    def body(s: Source) -> relax.Expr:
+        table = s.weight("kinds.weight", 17, CHANNELS)
+        kind = s.emit(op.take(table, s.inputs["token_type_ids"], axis=0))
+        return s.emit(op.add(s.words(), kind))
+
+    expected = [("embedding", "words"), ("embedding", "kinds"), ("add", "kinds.add")]
+    assert check(body, expected, inputs).inputs == inputs
+
+
+@pytest.mark.parametrize("how", ["take", "slice"])
+def test_the_first_token_is_selected(how):
+    def body(s: Source) -> relax.Expr:
+        x = s.linear(s.words(), "dense", 5)
+        if how == "take":
+            return s.emit(op.take(x, relax.const(0, "int64"), axis=1))
+        return s.emit(op.squeeze(s.emit(op.strided_slice(x, [1], [0], [1])), [1]))
+
+    check(body, [("embedding", "words"), ("linear", "dense"), ("select_token", "dense.token0")])
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_the_masked_mean_is_recognised(keepdims):
+    def body(s: Source) -> relax.Expr:
+        mask = s.emit(op.astype(s.emit(op.expand_dims(s.mask, -1)), "float32"))
+        total = s.emit(op.sum(s.emit(op.multiply(s.words(), mask)), 1, keepdims=keepdims))
+        count = s.emit(op.maximum(s.emit(op.sum(mask, 1)), f32(1e-9)))
+        if keepdims:
+            total = s.emit(op.squeeze(total, [1]))
+        return s.emit(op.divide(total, count))
+
+    check(body, [("embedding", "words"), ("mean_pool", "words.mean_pool")])
+
+
+def test_tied_weights_are_one_parameter_and_two_values():
+    def body(s: Source) -> relax.Expr:
+        x = s.linear(s.words(), "shared")
+        return s.linear(s.emit(op.nn.relu(x)), "shared")
+
+    result = check(
+        body,
+        [
+            ("embedding", "words"),
+            ("linear", "shared"),
+            ("relu", "shared.relu"),
+            ("linear", "shared#2"),
+        ],
+    )
+    assert set(result.parameters) == {"words.weight", "shared.weight", "shared.bias"}
+
+
+def test_several_outputs_and_dead_code():
+    def body(s: Source) -> tuple[relax.Expr, ...]:
+        x = s.words()
+        s.emit(op.sin(x))  # nobody needs it
+        return s.linear(x, "a", 5), s.linear(x, "b", 1)
+
+    result = check(body, [("embedding", "words"), ("linear", "a"), ("linear", "b")])
+    assert result.outputs == (("a", 3), ("b", 3))
+    assert result.report.refusals == []
+
+
+def test_canonicalising_twice_gives_the_same_module():
+    import tvm
+
+    first, second = canonical_of(flat_linear), canonical_of(flat_linear)
+    tvm.ir.assert_structural_equal(first.module, second.module)
+
+
+def test_the_report_counts_source_operators():
+    report = canonical_of(flat_linear).report
+    assert [(m.op, m.name, m.source_ops) for m in report.matched] == [
+        ("canonical.embedding", "words", ("relax.take",)),
+        ("canonical.linear", "dense", ("relax.reshape", "relax.matmul", "relax.add")),
+    ]
+    assert str(report).splitlines()[:3] == [
+        "Matched:",
+        "  canonical.embedding         1  from 1 source operators",
+        "  canonical.linear            1  from 3 source operators",
+    ]
+
+
+def unary(operator):
+    return lambda s: s.linear(s.emit(operator(s.linear(s.words(), "up", 20))), "down", 5)
+
+
+REFUSED = {
+    "unknown function": (
+        unary(op.sin),
+        "relax.sin",
+        "up",
+        "the function sin(x) is none of gelu (erf or tanh form), relu, tanh",
+    ),
+    "silu": (
+        unary(op.nn.silu),
+        "relax.nn.silu",
+        "up",
+        "the function nn.silu(x) is none of gelu (erf or tanh form), relu, tanh",
+    ),
+    "unknown operator": (
+        unary(lambda x: op.cumsum(x, 1)),
+        "relax.cumsum",
+        "up",
+        "no canonical operator computes it",
+    ),
+    "softmax of channels": (
+        unary(lambda x: op.nn.softmax(x, -1)),
+        "relax.nn.softmax",
+        "up",
+        "a softmax is taken of something other than attention scores",
+    ),
+    "plain mean": (
+        lambda s: s.emit(op.mean(s.linear(s.words(), "up", 20), 1)),
+        "relax.mean",
+        "up",
+        "a mean over all tokens counts padding too, so the result would change with the length; "
+        "use a mean over the tokens that the mask marks",
+    ),
+    "gate": (
+        lambda s: s.emit(op.multiply(s.linear(s.words(), "a", 5), s.linear(s.words(), "b", 5))),
+        "relax.multiply",
+        "a",
+        "two different hidden tensors are combined, and only sums have a form",
+    ),
+    "last token": (
+        lambda s: s.emit(op.take(s.words(), relax.const(-1, "int64"), axis=1)),
+        "relax.take",
+        "words",
+        "a token is taken from the end of the sequence, which moves with the padding",
+    ),
+    "positions of the probe": (
+        lambda s: s.emit(
+            op.add(
+                s.words(), s.emit(op.strided_slice(s.weight("p.weight", 40, 32), [0], [0], [13]))
+            )
+        ),
+        "relax.add",
+        "words",
+        "p.weight of shape (13, 32) is not one number per channel (32)",
+    ),
+    "constant ids": (
+        lambda s: s.emit(
+            op.take(s.weight("p.weight", 40, 32), relax.const(np.arange(13) * 2), axis=0)
+        ),
+        "relax.take",
+        "p",
+        "its indices are constants that are neither one row nor consecutive positions, so they "
+        "hold only for the shape that was exported",
+    ),
+    "computed ids": (
+        lambda s: s.emit(
+            op.take(s.weight("p.weight", 40, 32), s.emit(op.multiply(s.ids, s.ids)), axis=0)
+        ),
+        "relax.take",
+        "p",
+        "its indices depend on the inputs, but are neither an input itself nor positions counted "
+        "from its tokens that are not padding",
+    ),
+    "normalised tokens": (
+        lambda s: s.emit(
+            op.nn.layer_norm(
+                s.emit(op.permute_dims(s.words(), [0, 2, 1])),
+                s.weight("n.weight", LENGTH),
+                s.weight("n.bias", LENGTH),
+                axes=[-1],
+            )
+        ),
+        "relax.nn.layer_norm",
+        "words",
+        "the last axis of [batch, 32 channels, sequence] is not all 32 channels",
+    ),
+    "scaled embedding": (
+        lambda s: s.linear(s.emit(op.multiply(s.words(), f32(2.0))), "a", 5),
+        "relax.matmul",
+        "words",
+        "words is multiplied by 2, which only a linear layer or the scale of an attention can "
+        "absorb",
+    ),
+    "half precision": (
+        lambda s: s.emit(op.astype(s.linear(s.words(), "a", 5), "float16")),
+        "relax.astype",
+        "a",
+        "a hidden tensor is cast to float16; everything is float32 here",
+    ),
+    "output layout": (
+        lambda s: s.emit(op.permute_dims(s.linear(s.words(), "a", 5), [0, 2, 1])),
+        "output",
+        "a",
+        "its layout is [batch, 5 channels, sequence], not [batch, sequence, channels] or "
+        "[batch, channels]",
+    ),
+    "unmasked sum": (
+        lambda s: s.emit(op.sum(s.words(), 1)),
+        "relax.sum",
+        "words",
+        "a sum is taken of something other than a masked hidden tensor",
+    ),
+    "constant output": (
+        lambda s: s.emit(
+            op.take(
+                s.weight("p.weight", 40, 32), s.emit(op.zeros([BATCH, LENGTH], "int64")), axis=0
+            )
+        ),
+        "output",
+        "p",
+        "p is the same row for every token, whatever the input",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_what_has_no_integer_form_is_refused_by_name(case):
+    body, operator, layer, why = REFUSED[case]
+    with pytest.raises(UnsupportedModelError) as error:
+        canonical_of(body)
+    assert str(error.value) == (
+        f"{operator} has no integer form here\n"
+        f"  where: operator {operator}, layer {layer} (needed by output0)\n"
+        f"  why: {why}\n"
+        f"  what to do: {TODO}"
+    )
+
+
+def test_the_probe_shape_has_to_tell_axes_apart():
+    module, source = module_of(flat_linear)
+    square = relax.Var("input_ids", relax.TensorType([4, 4], "int64"))
+    module["main"] = relax.Function(
+        [square, *module["main"].params[1:]], module["main"].body, module["main"].ret_ty
+    )
+    with pytest.raises(UnsupportedModelError) as error:
+        canonicalise(module, source.arrays, inputs=("input_ids",))
+    assert str(error.value) == (
+        "the inputs have shapes [(4, 4)]\n  where: canonicalisation\n"
+        "  why: every input is [batch, seq_len] of one probe shape, both above 1 and unequal, so "
+        "that the two axes can be told apart\n"
+        "  what to do: import the model with such example inputs, for example 2 x 13"
+    )

@@ -1,0 +1,58 @@
+"""Activation functions are recognised by their values, in whatever way they are spelled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ibert_tvm.frontend.canonicalise.functions import GRID, UNARY, name_function, slope
+
+F32 = np.float32
+ERF = UNARY["relax.erf"]
+SQRT_HALF = float(F32(0.7071067811865476))
+TANH_SCALE = float(F32(0.7978845608028654))
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        (0.5 * GRID * (1 + ERF(GRID / 1.4142135381698608)), ("gelu", "erf")),
+        (GRID * (ERF(GRID * SQRT_HALF) + 1) * 0.5, ("gelu", "erf")),
+        (GRID * 0.5 + GRID * 0.5 * ERF(SQRT_HALF * GRID), ("gelu", "erf")),
+        (
+            0.5 * GRID * (1 + np.tanh(TANH_SCALE * (GRID + float(F32(0.044715)) * GRID**3))),
+            ("gelu", "tanh"),
+        ),
+        (
+            0.5 * GRID * (1 + np.tanh(GRID * TANH_SCALE * (1 + 0.044715 * GRID * GRID))),
+            ("gelu", "tanh"),
+        ),
+        (np.maximum(GRID, 0), ("relu", "")),
+        ((GRID + np.abs(GRID)) / 2, ("relu", "")),
+        (np.tanh(GRID), ("tanh", "")),
+        (2 / (1 + np.exp(-2 * GRID)) - 1, ("tanh", "")),
+        (GRID / (1 + np.exp(-1.702 * GRID)), None),
+        (GRID / (1 + np.exp(-GRID)), None),
+        (np.where(GRID > 0, GRID, 0.01 * GRID), None),
+        (np.clip(GRID, 0, 6), None),
+        (0.5 * GRID * (1 + ERF(GRID)), None),
+        (1.00001 * np.maximum(GRID, 0), None),
+        (np.full_like(GRID, np.nan), None),
+    ],
+)
+def test_spellings(samples, expected):
+    assert name_function(samples) == expected
+
+
+def test_the_two_gelu_forms_are_told_apart():
+    difference = np.abs(UNARY["relax.nn.gelu"](GRID) - UNARY["relax.nn.gelu_tanh"](GRID)).max()
+    assert difference > 1e-4
+    assert name_function(UNARY["relax.nn.gelu"](GRID)) == ("gelu", "erf")
+    assert name_function(UNARY["relax.nn.gelu_tanh"](GRID)) == ("gelu", "tanh")
+
+
+def test_slope():
+    assert slope(GRID * -0.25) == -0.25
+    assert slope(GRID * 0.0) == 0.0
+    assert slope(GRID + 1e-3) is None
+    assert slope(np.abs(GRID)) is None

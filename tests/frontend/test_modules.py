@@ -1,0 +1,287 @@
+"""Torch modules in memory: transformers models by their class, and modules of any kind."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
+from relay_passes.canonical import canonical_calls
+from tests.frontend.architectures import make
+
+VOCABULARY, WIDTH, HEADS = 37, 24, 3
+
+
+class Block(nn.Module):
+    """Words, positions, one attention of a subclass's making."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Embedding(50, WIDTH)
+        self.register_buffer("ids", torch.arange(50)[None])
+        self.norm = nn.LayerNorm(WIDTH)
+        self.query = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.key = nn.Linear(WIDTH, WIDTH)
+        self.value = nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.5)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids) + self.places(self.ids[:, : ids.shape[1]])
+        return self.dropout(self.norm(x))
+
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+
+    def attend(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        x = self.embed(input_ids)
+        context = self.attend(x, attention_mask).transpose(1, 2).reshape(x.shape)
+        return x + self.dropout(self.out(context))
+
+
+class Fused(Block):
+    """Torch's scaled_dot_product_attention with a boolean mask."""
+
+    def attend(self, x, mask):
+        q, k, v = (self.heads(f(x)) for f in (self.query, self.key, self.value))
+        keep = mask.bool()[:, None, None, :]
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+
+
+class Additive(Block):
+    """The old additive mask, and a division by sqrt(d)."""
+
+    def attend(self, x, mask):
+        q, k, v = (self.heads(f(x)) for f in (self.query, self.key, self.value))
+        term = (1.0 - mask[:, None, None, :].float()) * -10000.0
+        scores = q @ k.transpose(-1, -2) / math.sqrt(WIDTH // HEADS) + term
+        return self.dropout(scores.softmax(-1)) @ v
+
+
+class Einsum(Block):
+    """Contractions by einsum, masked_fill."""
+
+    def attend(self, x, mask):
+        q, k, v = (f(x).view(*x.shape[:2], HEADS, -1) for f in (self.query, self.key, self.value))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * 0.5
+        scores = scores.masked_fill(mask[:, None, None, :] == 0, float("-inf"))
+        return torch.einsum("bhqk,bkhd->bhqd", scores.softmax(-1), v)
+
+
+class Encoder(nn.Module):
+    """Torch's own encoder layer: fused projection, mask with 1 for padding made inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 40, batch_first=True, activation="gelu")
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.words(input_ids), src_key_padding_mask=attention_mask == 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "longest"),
+    [(Fused, 1, 50), (Additive, 1, 50), (Einsum, 1, 50), (Encoder, 2, None)],
+)
+def test_modules_agree_with_torch(kind, layers, longest):
+    torch.manual_seed(0)
+    module = kind()
+    loaded = load(module)  # verifies at two shapes, padded
+    assert module.training
+    assert loaded.verified_error is not None
+    assert loaded.verified_error <= 1e-5
+    info = loaded.info
+    assert (info.architecture, info.head, info.num_layers) == (kind.__name__, "none", layers)
+    assert (info.vocab_size, info.max_sequence_length) == (VOCABULARY, longest)
+    assert info.inputs == ("input_ids", "attention_mask")
+    assert [(o.name, o.kind) for o in info.outputs] == [("output", "hidden_state")]
+    assert len(info.source_sha256) == 64
+
+
+class Words(nn.Module):
+    """No attention, two outputs, an input of another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, WIDTH)
+        self.a = nn.Linear(WIDTH, 7)
+        self.b = nn.Linear(7, 2)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.relu(self.a(self.table(tokens)))
+        return x, self.b(x)[:, 0]
+
+
+def test_several_outputs_and_inputs_by_name():
+    loaded = load(Words(), inputs=("tokens",))
+    assert loaded.info.inputs == ("tokens",)
+    assert [(o.name, o.value, o.kind) for o in loaded.info.outputs] == [
+        ("output0", "a.relu", "hidden_state"),
+        ("output1", "b.token0", "pooled"),
+    ]
+
+
+class Unmasked(Block):
+    def attend(self, x, mask):
+        q, k, v = (self.heads(f(x)) for f in (self.query, self.key, self.value))
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        return x + self.out(self.attend(x, None).transpose(1, 2).reshape(x.shape))
+
+
+def test_a_module_without_mask_gets_one_and_says_so():
+    loaded = load(Unmasked(), inputs=("input_ids",))
+    assert loaded.info.inputs == ("input_ids", "attention_mask")
+    assert loaded.info.notes == (
+        "the source has no attention_mask; the compiled model takes one and ignores padding",
+    )
+
+
+class Gated(Block):
+    def attend(self, x, mask):
+        return self.heads(self.query(x) * torch.sigmoid(self.key(x)))
+
+
+class Branching(Block):
+    def attend(self, x, mask):
+        return self.heads(x) if mask.sum() > 3 else self.heads(self.out(x))
+
+
+class Fourier(Block):
+    def attend(self, x, mask):
+        return self.heads(torch.fft.fft(self.value(x)).real)
+
+
+TODO = (
+    "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
+    "change this part of it; `ibert inspect` shows what was matched"
+)
+
+
+def test_an_operator_without_integer_form_names_its_layer():
+    with pytest.raises(UnsupportedModelError) as error:
+        load(Gated())
+    assert str(error.value) == (
+        "relax.multiply has no integer form here\n"
+        "  where: operator relax.multiply, layer query (needed by output0)\n"
+        "  why: two different hidden tensors are combined, and only sums have a form\n"
+        f"  what to do: {TODO}"
+    )
+
+
+def test_an_operator_that_tvm_does_not_import_is_named():
+    with pytest.raises(UnsupportedModelError) as error:
+        load(Fourier())
+    assert error.value.what == "TVM's importer does not know an operator of the model"
+    assert "_fft_r2c.default" in error.value.why
+
+
+def test_a_branch_on_data_cannot_be_traced():
+    with pytest.raises(UnsupportedModelError) as error:
+        load(Branching())
+    assert error.value.what == "torch.export cannot trace the model"
+    assert error.value.where == "Branching"
+    assert error.value.why.startswith("GuardOnDataDependentSymNode: ")
+
+
+def test_half_precision_is_refused():
+    with pytest.raises(UnsupportedModelError) as error:
+        load(Additive().half())
+    assert str(error.value) == (
+        "the model's parameters are float16\n  where: parameter words.weight\n"
+        "  why: calibration measures ranges in float32\n"
+        "  what to do: convert it first: model.float()"
+    )
+
+
+def test_something_else_is_refused():
+    with pytest.raises(ModelSourceError) as error:
+        load(42)  # type: ignore[arg-type]
+    assert str(error.value) == (
+        "a int is not a model\n  where: load\n"
+        "  why: a model is a folder (str or Path) or a torch.nn.Module\n"
+        "  what to do: pass one of these"
+    )
+
+
+def test_a_plain_module_has_no_heads():
+    with pytest.raises(ModelSourceError) as error:
+        load(Additive(), head="pooled")
+    assert str(error.value) == (
+        "the head pooled cannot be chosen for Additive\n  where: head\n"
+        "  why: a plain module returns what it returns\n"
+        "  what to do: leave head out; add the head to the module itself"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make_model", "head", "message"),
+    [
+        (
+            lambda: make("distilbert"),
+            "pooled",
+            "DistilBertModel has no pooler\n  where: head\n"
+            "  why: distilbert models, or this one, are built without it\n"
+            "  what to do: choose head='none' or head='sentence_embedding'",
+        ),
+        (
+            lambda: make("bert"),
+            "question_answering",
+            "BertModel has no head question_answering\n  where: head\n"
+            "  why: its class computes none\n"
+            "  what to do: load it as AutoModelForQuestionAnswering, or choose head='none'",
+        ),
+        (
+            lambda: make("bert"),
+            "regression",
+            "there is no head 'regression'\n  where: head\n"
+            "  why: known heads: none, pooled, sentence_embedding, sequence_classification, "
+            "token_classification, question_answering\n"
+            "  what to do: use one of them, or leave it out to follow the model's configuration",
+        ),
+    ],
+)
+def test_heads_that_a_model_does_not_have(make_model, head, message):
+    with pytest.raises(ModelSourceError) as error:
+        load(make_model(), head=head)
+    assert str(error.value) == message
+
+
+def test_the_class_decides_the_head():
+    loaded = load(make("bert", "token_classification", num_hidden_layers=1), verify=False)
+    assert loaded.info.head == "token_classification"
+    assert loaded.info.outputs[0].kind == "token_logits"
+
+
+def test_the_encoder_of_a_classifier_can_be_taken():
+    model = make("bert", "sequence_classification", num_hidden_layers=1)
+    loaded = load(model, head="none", verify=False)
+    names = [str(call.attrs["name"]) for _, call in canonical_calls(loaded.module)]
+    assert names[-1] == "encoder.layer.0.output.LayerNorm"
+
+
+def test_loading_leaves_the_model_as_it_was():
+    model = make("bert", num_hidden_layers=1)
+    model.train()
+    model.embeddings.eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    attention = model.config._attn_implementation
+    load(model, verify=False)
+    assert model.training
+    assert not model.embeddings.training
+    assert model.config._attn_implementation == attention != "eager"
+    for name, tensor in model.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), before[name].numpy())
