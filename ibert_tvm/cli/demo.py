@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ibert_tvm.demo import DemoResult
+
+_logger = logging.getLogger(__name__)
 
 
 def command(
@@ -45,10 +48,7 @@ def command(
 
         find_model()
 
-        def step(text: str) -> None:
-            print(f"... {text}", file=sys.stderr, flush=True)
-
-        result = run_demo(folder, step)
+        result = run_demo(folder, _step)
     document = result.to_json()
     document["kept"] = None if output is None else str(output)
 
@@ -56,6 +56,14 @@ def command(
         _render(console, result, document)
 
     return CommandResult(document, render)
+
+
+def _step(text: str) -> None:
+    """Show what is being done, on a terminal; elsewhere with -v only."""
+    if sys.stderr.isatty():
+        print(f"... {text}", file=sys.stderr, flush=True)
+    else:
+        _logger.info("%s", text)
 
 
 def _render(console: Console, result: DemoResult, document: dict[str, Any]) -> None:

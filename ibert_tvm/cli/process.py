@@ -14,18 +14,56 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, ClassVar
 
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.errors import ErrorReport, ExitCode, describe
 
 __all__ = ["run"]
 
-_TERMINATED = 128 + signal.SIGTERM
+
+class _Stopped(BaseException):
+    """SIGINT or SIGTERM, as an exception, so that temporary files are removed on the way out."""
 
 
-class _Terminated(BaseException):
-    """SIGTERM, as an exception: temporary files are removed on the way out, as for Ctrl-C."""
+class _Signals:
+    """Turns the first SIGINT or SIGTERM into `_Stopped`, and remembers it.
+
+    TVM replaces an exception that passes through one of its callbacks by one of its own, so what
+    is caught in the end does not tell whether there was a signal.
+    """
+
+    _WORDS: ClassVar[dict[int, str]] = {
+        int(signal.SIGINT): "interrupted",
+        int(signal.SIGTERM): "terminated",
+    }
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Handle the signals in the block; does nothing outside of the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous = {number: signal.signal(number, self._stop) for number in self._WORDS}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: object) -> None:
+        self.received = number
+        raise _Stopped
+
+    def report(self, as_json: bool) -> int:
+        """Print that the command was stopped; return the exit code, 128 + signal."""
+        number = self.received or int(signal.SIGINT)
+        what = self._WORDS[number]
+        _print_error(ErrorReport("Stopped", 128 + number, what, what), as_json)
+        return 128 + number
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -34,12 +72,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     as_json = "--json" in words
     verbose = bool({"-v", "--verbose"} & set(words))
     _configure_logging(verbose)
+    signals = _Signals()
     try:
-        with _termination_as_exception():
+        with signals.caught():
             result = _invoke(words)
-            if not isinstance(result, CommandResult):  # an exit code, from --help or Ctrl-C
+            if not isinstance(result, CommandResult):  # an exit code, from --help or an interrupt
                 if result == ExitCode.INTERRUPTED:
-                    raise KeyboardInterrupt
+                    return signals.report(as_json)
                 return int(result or 0)
             _show(result, as_json)
             return int(result.exit_code)
@@ -47,13 +86,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # The reader of stdout left (`ibert ... | head`); there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
-    except KeyboardInterrupt:
-        return _interrupted(as_json, "interrupted", ExitCode.INTERRUPTED)
-    except _Terminated:
-        return _interrupted(as_json, "terminated", _TERMINATED)
+    except (KeyboardInterrupt, _Stopped):
+        return signals.report(as_json)
     except Exception as error:
-        if type(error).__name__ == "Abort":  # what older versions of typer make of Ctrl-C
-            return _interrupted(as_json, "interrupted", ExitCode.INTERRUPTED)
+        # Older versions of typer turn an interrupt into Abort.
+        if signals.received is not None or type(error).__name__ == "Abort":
+            return signals.report(as_json)
         return _fail(error, as_json, verbose)
 
 
@@ -106,22 +144,6 @@ def _stdout_to_stderr() -> Iterator[None]:
             os.close(saved)
 
 
-@contextmanager
-def _termination_as_exception() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(_number: int, _frame: object) -> None:
-        raise _Terminated
-
-    previous = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
 def _configure_logging(verbose: bool) -> None:
     """Warnings of this project go to stderr; with -v its information too."""
     logger = logging.getLogger("ibert_tvm")
@@ -132,11 +154,6 @@ def _configure_logging(verbose: bool) -> None:
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
-
-
-def _interrupted(as_json: bool, what: str, code: int) -> int:
-    _print_error(ErrorReport("Interrupted", int(code), what, what), as_json)
-    return int(code)
 
 
 def _fail(error: Exception, as_json: bool, verbose: bool) -> int:

@@ -147,6 +147,23 @@ def test_ctrl_c_ends_with_130(
     assert (outcome.code, outcome.stdout, outcome.stderr) == (130, "", "error: interrupted\n")
 
 
+def test_an_interrupt_that_arrives_as_another_exception_is_one(
+    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a signal arrives while TVM runs a Python callback."""
+
+    def interrupt() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        except BaseException:
+            raise RuntimeError("") from None
+
+    _replace_targets(monkeypatch, interrupt)
+    outcome = ibert("targets")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (130, "", "error: interrupted\n")
+
+
 def test_defects_are_reported_as_such(
     ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
