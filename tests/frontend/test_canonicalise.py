@@ -166,6 +166,42 @@ def test_a_residual_of_an_activation_is_a_sum():
     check(body, [("embedding", "words"), *expected])
 
 
+def test_a_sum_of_a_tensor_and_its_activation_may_be_flattened_and_read_twice():
+    def body(s: Source) -> tuple[relax.Expr, ...]:
+        x = s.linear(s.words(), "up", 20)
+        y = s.emit(op.add(x, s.emit(op.nn.relu(x))))
+        flat = s.emit(op.reshape(y, [BATCH * LENGTH, 20]))
+        weight = s.emit(op.permute_dims(s.weight("a.weight", 5, 20)))
+        product = s.emit(op.add(s.emit(op.matmul(flat, weight)), s.weight("a.bias", 5)))
+        return s.emit(op.reshape(product, [BATCH, LENGTH, 5])), s.linear(y, "b", 3)
+
+    check(
+        body,
+        [
+            ("embedding", "words"),
+            ("linear", "up"),
+            ("relu", "up.relu"),
+            ("add", "up.relu.add"),
+            ("linear", "a"),
+            ("linear", "b"),
+        ],
+    )
+
+
+def test_the_tanh_form_may_be_reshaped_half_way():
+    def body(s: Source) -> relax.Expr:
+        x = s.linear(s.words(), "up", 20)
+        flat = s.emit(op.reshape(x, [BATCH * LENGTH, 20]))
+        cube = s.emit(op.multiply(s.emit(op.power(x, f32(3.0))), f32(0.044715)))
+        inner = s.emit(op.reshape(s.emit(op.add(x, cube)), [BATCH * LENGTH, 20]))
+        inner = s.emit(op.multiply(inner, f32(0.7978845608028654)))
+        curve = s.emit(op.add(s.emit(op.tanh(inner)), f32(1.0)))
+        y = s.emit(op.multiply(s.emit(op.multiply(f32(0.5), flat)), curve))
+        return s.emit(op.reshape(y, [BATCH, LENGTH, 20]))
+
+    check(body, [("embedding", "words"), ("linear", "up"), ("gelu", "up.gelu")])
+
+
 def test_layer_norm_without_weights_gets_ones_and_zeros():
     def body(s: Source) -> relax.Expr:
         ones = relax.const(np.ones(CHANNELS, np.float32))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.frontend.canonicalise.engine import Canonical, Canonicaliser
+from ibert_tvm.frontend.canonicalise.rules_attention import ATTENTION_RULES
 from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
 from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
 
@@ -56,7 +57,5 @@ def canonicalise(
         If an output depends on something that has no canonical form.
     """
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    walk = Canonicaliser(
-        module["main"], inputs, parameters, names or {}, {**LAYOUT_RULES, **MATH_RULES}
-    )
-    return walk.run(outputs)
+    rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES}
+    return Canonicaliser(module["main"], inputs, parameters, names or {}, rules).run(outputs)

@@ -10,7 +10,8 @@ import numpy as np
 from tvm import relax
 
 from ibert_tvm.frontend.canonicalise import views
-from ibert_tvm.frontend.canonicalise.engine import Canonicaliser, Rule, layer_of
+from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
+from ibert_tvm.frontend.canonicalise.engine import Rule
 from ibert_tvm.frontend.canonicalise.inputs import Ids, as_ids, constant_array
 from ibert_tvm.frontend.canonicalise.operands import (
     integer,
@@ -40,13 +41,18 @@ from relay_passes.canonical import build
 __all__ = ["LAYOUT_RULES"]
 
 
-def _move(value: Any, op: str, change: Any) -> Any:
+def _move(c: Emitter, value: Any, op: str, change: Any) -> Any:
     """Apply `change(view, missing)` to the layout of `value`."""
+    if isinstance(value, Pointwise) and value.parts:
+        # Its terms have the layout before the movement, so a sum is decided now; what is no sum
+        # of known functions may still become one by the operators that follow.
+        try:
+            value = c.hidden(value)
+        except Mismatch:
+            value = replace(value, parts=())
     if isinstance(value, Pointwise):
-        base = value.base
-        moved = replace(base, view=change(base.view, base.missing))
-        # An addition can no longer be split: its terms keep the old layout.
-        return replace(value, base=moved, parts=(), ops=(*value.ops, op))
+        base = replace(value.base, view=change(value.base.view, value.base.missing))
+        return replace(value, base=base, ops=(*value.ops, op))
     if isinstance(value, Hidden):
         view = change(value.view, value.missing)
         held = set(views.flatten(view))
@@ -57,36 +63,37 @@ def _move(value: Any, op: str, change: Any) -> Any:
     raise Mismatch("only hidden tensors and attention scores are followed through it")
 
 
-def _reshape(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _reshape(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     shape = static_shape(call)
-    return _move(operands[0], str(call.op.name), lambda view, _m: views.reshape(view, shape))
+    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.reshape(view, shape))
 
 
-def _permute(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _permute(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes = optional_axes(call.attrs.axes)
-    return _move(operands[0], str(call.op.name), lambda view, _m: views.permute(view, axes))
+    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.permute(view, axes))
 
 
-def _expand_dims(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes = integers(call.attrs.axis)
-    return _move(operands[0], str(call.op.name), lambda view, _m: views.expand_dims(view, axes))
+    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.expand_dims(view, axes))
 
 
-def _squeeze(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _squeeze(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes = optional_axes(call.attrs.axis)
-    return _move(operands[0], str(call.op.name), lambda view, _m: views.squeeze(view, axes))
+    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.squeeze(view, axes))
 
 
-def _broadcast(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _broadcast(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     shape = static_shape(call)
     return _move(
+        c,
         operands[0],
         str(call.op.name),
         lambda view, missing: views.broadcast(view, shape, missing),
     )
 
 
-def _same(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _same(_c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     """Operators that change nothing here: dropout at inference, casts to the same type."""
     value = operands[0]
     if str(call.op.name) == "relax.nn.dropout":
@@ -98,7 +105,7 @@ def _same(_c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
     return value.after(str(call.op.name))
 
 
-def _ids_view(ids: Ids, shape: tuple[int, ...], c: Canonicaliser) -> tuple[View, Axis]:
+def _ids_view(ids: Ids, shape: tuple[int, ...], c: Emitter) -> tuple[View, Axis]:
     """Layout of a tensor of indices, and the atoms that it does not have."""
     atoms: Axis = (c.batch, c.seq_len) if ids.has_batch else (c.seq_len,)
     missing: Axis = () if ids.has_batch else (c.batch,)
@@ -106,7 +113,7 @@ def _ids_view(ids: Ids, shape: tuple[int, ...], c: Canonicaliser) -> tuple[View,
     return views.reshape(flat, shape), missing
 
 
-def _look_up(c: Canonicaliser, call: relax.Call, table: Weight, ids: FromInputs) -> Any:
+def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> Any:
     op = str(call.op.name)
     axis = optional_axes(call.attrs.axis)
     fixed = constant_array(ids)
@@ -140,7 +147,7 @@ def _look_up(c: Canonicaliser, call: relax.Call, table: Weight, ids: FromInputs)
     return Hidden(source, (*view, views.channel_axis(channels)), missing=missing, layer=name)
 
 
-def _select(c: Canonicaliser, value: Any, axis: int, index: int, op: str) -> Hidden:
+def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
     """Token `index` of a hidden tensor; the axis stays with extent 1."""
     hidden = c.hidden(value)
     if hidden.view[axis] != (c.seq_len,):
@@ -161,7 +168,7 @@ def _select(c: Canonicaliser, value: Any, axis: int, index: int, op: str) -> Hid
     return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
 
-def _take(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     value, index = operands[0], operands[1]
     op = str(call.op.name)
     if isinstance(value, Weight) and isinstance(index, FromInputs):
@@ -218,7 +225,7 @@ def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -
     return Hidden(cut, view, hidden.factor, hidden.missing, layer=hidden.layer)
 
 
-def _cut(c: Canonicaliser, value: Any, axis: int, first: int, last: int, op: str) -> Hidden:
+def _cut(c: Emitter, value: Any, axis: int, first: int, last: int, op: str) -> Hidden:
     hidden = c.hidden(value)
     extent = views.shape_of(hidden.view)[axis]
     first, last = (min(max(i + extent if i < 0 else i, 0), extent) for i in (first, last))
@@ -231,7 +238,7 @@ def _cut(c: Canonicaliser, value: Any, axis: int, first: int, last: int, op: str
     return _slice_channels(hidden, axis, first, last, op)
 
 
-def _strided_slice(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _strided_slice(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes, begin, end = (integers(argument) for argument in call.args[1:4])
     strides = integers(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
     if any(step != 1 for step in strides):
@@ -243,7 +250,7 @@ def _strided_slice(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> A
     return value
 
 
-def _split(c: Canonicaliser, call: relax.Call, operands: list[Any]) -> Any:
+def _split(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     shape = static_shape(call.args[0])
     axis = integer(call.attrs.axis) % len(shape)
     places = call.attrs.indices_or_sections

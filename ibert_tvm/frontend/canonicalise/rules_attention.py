@@ -1,0 +1,325 @@
+"""Rules of matrix products and of what happens to attention scores: linear layers, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ibert_tvm.frontend.canonicalise import views
+from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
+from ibert_tvm.frontend.canonicalise.engine import Rule
+from ibert_tvm.frontend.canonicalise.inputs import as_key_mask, scalar
+from ibert_tvm.frontend.canonicalise.operands import optional_axes, static_shape
+from ibert_tvm.frontend.canonicalise.values import (
+    KEPT_ROWS,
+    FromInputs,
+    Hidden,
+    KeptTest,
+    Linear,
+    Mismatch,
+    Probabilities,
+    Scores,
+    Value,
+    Weight,
+)
+from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View
+from relay_passes.canonical import build
+
+__all__ = ["ATTENTION_RULES", "scores_binary"]
+
+
+# -- matrix products ------------------------------------------------------------------------
+
+
+def _matmul(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    left, right = operands
+    op = str(call.op.name)
+    if isinstance(left, Probabilities):
+        return _context(c, left, c.hidden(right), op)
+    if isinstance(right, Weight):
+        return _linear(c, c.hidden(left), right, op)
+    if isinstance(left, Weight):
+        raise Mismatch("a weight multiplies a hidden tensor from the left")
+    return _scores(c, c.hidden(left), c.hidden(right), op)
+
+
+def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
+    # Importers broadcast a matrix over the batch; such axes have stride 0.
+    while weight.array.ndim > 2 and weight.array.strides[0] == 0:
+        weight = replace(weight, array=weight.array[0])
+    if weight.array.ndim != 2:
+        raise Mismatch(f"the weight {weight.name} has {weight.array.ndim} dimensions, not 2")
+    c.require_all_channels(x)
+    operand = c.emit(x)
+    if operand.channels != weight.array.shape[0]:
+        raise Mismatch(
+            f"the weight {weight.name} has {weight.array.shape[0]} rows for "
+            f"{operand.channels} channels"
+        )
+    outputs = weight.array.shape[1]
+    name = layer_of(weight.name)
+    transposed = Weight(weight.name, weight.array.T, layer=weight.layer)
+    source = Linear(name, outputs, (*x.ops, op), operand, transposed, None)
+    return Hidden(
+        source, (*x.view[:-1], views.channel_axis(outputs)), missing=x.missing, layer=name
+    )
+
+
+def _heads(hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str) -> int:
+    """Return the number of heads if `batch` and `channels` enumerate batch, head, channel."""
+    outer = views.flatten(batch)
+    if not outer or outer[0].kind != "batch" or any(a.kind != "channel" for a in outer[1:]):
+        raise Mismatch(
+            f"{what} are laid out as {views.describe(hidden.view)}, not batch, heads, "
+            "sequence and channels of one head"
+        )
+    if views.merged((*outer[1:], *channels)) != views.channel_axis(hidden.source.channels):
+        raise Mismatch(f"the heads of {what} are not contiguous channels of {hidden.source.name}")
+    return int(np.prod([atom.extent for atom in outer[1:]], dtype=np.int64))
+
+
+def _attention_axes(batch: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Rename channel atoms to heads, now that their stride no longer matters."""
+    return tuple(
+        tuple(Atom("head", a.extent) if a.kind == "channel" else a for a in axis) for axis in batch
+    )
+
+
+def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
+    if len(q.view) != len(k.view) or len(q.view) < 3:
+        raise Mismatch("two hidden tensors are multiplied, and not as batches of matrices")
+    if q.view[-2] != (c.seq_len,) or k.view[-1] != (c.seq_len,):
+        raise Mismatch(
+            f"two hidden tensors are multiplied as {views.describe(q.view)} and "
+            f"{views.describe(k.view)}, which is not queries by keys of one sequence"
+        )
+    heads = _heads(q, q.view[:-2], q.view[-1], "queries")
+    if _heads(k, k.view[:-2], k.view[-2], "keys") != heads:
+        raise Mismatch("queries and keys have different numbers of heads")
+    outer = _attention_axes(q.view[:-2])
+    if outer != _attention_axes(k.view[:-2]):
+        raise Mismatch("batch and heads of queries and keys are in different axes")
+    view: View = (*outer, (Atom("query", c.seq_len.extent),), (Atom("key", c.seq_len.extent),))
+    # The factors belong to the scale, and the sources are the unscaled values.
+    return Scores(
+        replace(q, factor=1.0),
+        replace(k, factor=1.0),
+        heads,
+        q.factor * k.factor,
+        None,
+        view,
+        ops=(*q.ops, *k.ops, op),
+        layer=q.layer,
+    )
+
+
+def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
+    scores = weights.scores
+    if len(weights.view) != len(v.view) or v.view[-2] != (c.seq_len,):
+        raise Mismatch(f"probabilities multiply {views.describe(v.view)}, which is not the values")
+    if _heads(v, v.view[:-2], v.view[-1], "values") != scores.heads:
+        raise Mismatch("values and scores have different numbers of heads")
+    outer = _attention_axes(v.view[:-2])
+    expected = (*outer, (Atom("query", c.seq_len.extent),), (Atom("key", c.seq_len.extent),))
+    if weights.view != expected:
+        raise Mismatch(
+            f"probabilities are laid out as {views.describe(weights.view)}, not as "
+            f"{views.describe(expected)}"
+        )
+    q, k, values = c.emit(scores.q), c.emit(scores.k), c.emit(v)
+    if q.channels != values.channels or q.var.ty.ndim != 3:
+        raise Mismatch(
+            f"{q.name} has {q.channels} channels and {values.name} {values.channels}; "
+            "queries, keys and values of one width are supported"
+        )
+    mask = c.attention_mask(scores.mask)
+    name = c.unique(_common_layer(q.name, k.name, values.name))
+    call = build.attention(
+        q.var, k.var, values.var, mask, name=name, num_heads=scores.heads, scale=scores.scale
+    )
+    emitted = c.record(call, name, values.channels, (*weights.ops, *v.ops, op))
+    c.num_layers += 1
+    # The queries take the place that the keys' sequence had.
+    return Hidden(emitted, v.view, layer=name)
+
+
+def _common_layer(*names: str) -> str:
+    """Longest common module path of several names."""
+    parts = [name.partition("[")[0].split(".") for name in names]
+    common = []
+    for items in zip(*parts, strict=False):
+        if len(set(items)) > 1:
+            break
+        common.append(items[0])
+    if len(common) == min(map(len, parts)):
+        common.append("attention")  # all three come from one layer
+    return ".".join(common) or "attention"
+
+
+# -- scores ---------------------------------------------------------------------------------
+
+
+def _mask_scores(c: Emitter, scores: Scores, mask: FromInputs, *, boolean: bool, op: str) -> Scores:
+    atoms = views.flatten(scores.view)
+    kinds = [atom.kind for atom in atoms]
+    name = as_key_mask(
+        mask,
+        c.probes,
+        shape=views.shape_of(scores.view),
+        atoms=tuple(atom.extent for atom in atoms),
+        axes=(kinds.index("batch"), kinds.index("key")),
+        boolean=boolean,
+    )
+    if name is not None and scores.mask not in (None, name):
+        raise Mismatch(f"two inputs mask the keys: {scores.mask} and {name}")
+    return replace(scores, mask=name or scores.mask, ops=(*scores.ops, op))
+
+
+def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    condition, yes, no = operands
+    op = str(call.op.name)
+    if isinstance(condition, KeptTest):
+        return _empty_rows(condition, yes, no, op)
+    if not isinstance(condition, FromInputs):
+        raise Mismatch("its condition depends on hidden tensors")
+    if isinstance(yes, Scores) and isinstance(no, FromInputs):
+        kept, other = yes, no
+        mask = condition
+    elif isinstance(no, Scores) and isinstance(yes, FromInputs):
+        kept, other = no, yes
+        mask = replace(condition, samples=lambda: [~(a != 0) for a in condition.samples()])
+    else:
+        raise Mismatch("only attention scores are selected by a condition")
+    low = scalar(other)
+    if low is None or low > -1e3:
+        raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
+    return _mask_scores(c, kept, replace(mask, constant=None), boolean=True, op=op)
+
+
+def _empty_rows(condition: KeptTest, yes: Any, no: Any, op: str) -> Value:
+    """Torch's attention gives 0 to rows without keys, which is the canonical meaning anyway."""
+    empty = ~KEPT_ROWS.any(axis=1)
+    if isinstance(no, Probabilities) and isinstance(yes, FromInputs):
+        kept, other, chosen = no, yes, condition.samples != 0
+    elif isinstance(yes, Probabilities) and isinstance(no, FromInputs):
+        kept, other, chosen = yes, no, condition.samples == 0
+    else:
+        raise Mismatch("a condition on masked scores selects something other than probabilities")
+    if (
+        kept.scores is not condition.scores
+        or scalar(other) != 0.0
+        or not np.array_equal(np.broadcast_to(chosen, KEPT_ROWS.shape)[:, 0], empty)
+    ):
+        raise Mismatch(
+            "probabilities are replaced elsewhere than in rows without keys, or not by 0"
+        )
+    return replace(kept, ops=(*kept.ops, *condition.ops, op))
+
+
+def _equal(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    for one, other in (operands, operands[::-1]):
+        if isinstance(one, Scores) and isinstance(other, FromInputs):
+            if scalar(other) != -np.inf:
+                break
+            return KeptTest(one, ~KEPT_ROWS, ops=(str(call.op.name),), layer=one.layer)
+    raise Mismatch("hidden tensors are compared, and only scores with minus infinity may be")
+
+
+def _kept_step(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    """Steps from "is this score masked?" to "has this row any key?"."""
+    value = operands[0]
+    op = str(call.op.name)
+    if not isinstance(value, KeptTest):
+        raise Mismatch("it is applied to something other than a test of masked scores")
+    samples = value.samples
+    if op == "relax.logical_not":
+        samples = ~(samples != 0)
+    else:
+        if optional_axes(call.attrs.axis) not in ([-1], [len(value.scores.view) - 1]):
+            raise Mismatch("a test of masked scores is reduced over something other than the keys")
+        reduce = np.max if op == "relax.max" else np.min
+        samples = reduce(samples, axis=-1, keepdims=True)
+    return replace(value, samples=samples, ops=(*value.ops, op))
+
+
+def _full_like(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    number = scalar(operands[1]) if isinstance(operands[1], FromInputs) else None
+    if number is None:
+        raise Mismatch("a tensor is filled with something other than a number")
+    array = np.broadcast_to(np.float32(number), static_shape(call))
+    return FromInputs(lambda: [array], tuple(array.shape), array)
+
+
+def _softmax(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    scores = operands[0]
+    if not isinstance(scores, Scores):
+        raise Mismatch("a softmax is taken of something other than attention scores")
+    axis = int(call.attrs.axis)
+    if [atom.kind for atom in scores.view[axis]] != ["key"]:
+        raise Mismatch(
+            f"the softmax is over axis {axis} of {views.describe(scores.view)}, not over the keys"
+        )
+    return Probabilities(
+        scores, scores.view, ops=(*scores.ops, str(call.op.name)), layer=scores.layer
+    )
+
+
+def scores_binary(
+    c: Emitter, op: str, scores: Scores, other: FromInputs, *, swapped: bool
+) -> Scores:
+    """Interpret an elementwise operator on scores and a tensor made from inputs or constants.
+
+    Parameters
+    ----------
+    c : Emitter
+        The function under construction.
+    op : str
+        The operator.
+    scores : Scores
+        One operand.
+    other : FromInputs
+        The other one.
+    swapped : bool
+        Whether the scores are the right operand.
+
+    Returns
+    -------
+    Scores
+        The scores, scaled or masked.
+
+    Raises
+    ------
+    Mismatch
+        If it is neither a scale nor a padding mask.
+    """
+    number = scalar(other)
+    if op in ("relax.multiply", "relax.divide") and number is not None and not swapped:
+        if scores.mask is not None:
+            raise Mismatch("the scores are scaled after they were masked")
+        scale = scores.scale * number if op == "relax.multiply" else scores.scale / number
+        return replace(scores, scale=scale, ops=(*scores.ops, op))
+    if op == "relax.multiply" and number is not None:
+        return scores_binary(c, op, scores, other, swapped=False)
+    if op == "relax.subtract" and not swapped:
+        term = other.samples
+        other = replace(other, samples=lambda: [-array for array in term()], constant=None)
+    if op in ("relax.add", "relax.subtract"):
+        return _mask_scores(c, scores, other, boolean=False, op=op)
+    raise Mismatch("attention scores are only scaled by a number, masked, and normalised")
+
+
+ATTENTION_RULES: dict[str, Rule] = {
+    "relax.equal": _equal,
+    "relax.full_like": _full_like,
+    "relax.logical_not": _kept_step,
+    "relax.matmul": _matmul,
+    "relax.max": _kept_step,
+    "relax.min": _kept_step,
+    "relax.nn.softmax": _softmax,
+    "relax.where": _where,
+}
+"""Rules by operator."""
