@@ -273,7 +273,9 @@ def _shift_amount(value: Value) -> Ranged:
             why=f"its interval is [{n.low}, {n.high}]",
             todo="clamp it",
         )
-    return n
+    # A variable, because the prover in TVM's simplifier believes anything of a shift by a
+    # difference, and then drops clamps: it takes x >> (n - 1) <= 3 for true.
+    return ranged(bind(n))
 
 
 def _apply(
@@ -424,8 +426,9 @@ def shift_right_round(value: Value, n: Value) -> Value:
     if isinstance(n, (int, np.integer)):
         return value if n == 0 else (value + (1 << (int(n) - 1))) >> int(n)
     n = bind(n)
-    half = (power_of_two(n)) >> 1
-    return (value + half) >> n
+    # The same floor as of value + 2^(n-1), but narrower, and without a constant shifted left by a
+    # vector: where there is no AVX2, LLVM does that in floating point.
+    return (((value << 1) >> n) + 1) >> 1
 
 
 def power_of_two(n: Value) -> Value:

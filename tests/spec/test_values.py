@@ -170,6 +170,15 @@ def test_division_and_shifts_of_negative_numbers_floor(both_domains) -> None:
     both_domains(values.shift_right_round, (x, -300, 300), (amounts, 0, 39))
 
 
+def test_no_clamp_is_lost_behind_a_shift_by_a_difference(both_domains) -> None:
+    # TVM's simplifier takes `x >> (n - 1) <= 3` for true, whatever x and n.
+    def function(v, n):
+        return values.minimum(v >> (n - 1), 100)
+
+    x = np.arange(0, 2**16, 100)
+    both_domains(function, (x, 0, 2**16), (np.resize(np.arange(1, 12), x.size), 1, 30))
+
+
 def test_selections_agree_in_both_domains(both_domains) -> None:
     x = np.arange(-128, 128)
 
