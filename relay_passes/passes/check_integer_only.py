@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,11 @@ from tvm import relax, tirx
 from ..errors import IntegerOnlyError
 from .program import IntegerProgram, bindings
 
-_FLOAT_TYPE = re.compile(r"^(bfloat|float|fp)\d+(_e\dm\d\w*)?(x\d+)?$")
+_FLOAT_TYPE = re.compile(r"^(bfloat|float|fp)\d+(_e\dm\d\w*)?(x\d+|xvscalex\d+)?$")
+# Array data is serialised in DLPack's terms: after two words and the device come the number of
+# dimensions, the code of the type (signed, unsigned and bool hold integers) and its bits.
+_TENSOR_HEADER = struct.Struct("<24xiBB")
+_INTEGER_CODES = (0, 1, 6)
 
 
 def is_integer_dtype(dtype: str) -> bool:
@@ -58,8 +64,12 @@ def float_nodes(node: Any) -> Iterator[str]:
                 yield f"{kind} of type {dtype}"
         elif kind == "float":
             yield f"the number {data}"
-        elif kind == "ffi.String" and not is_integer_dtype(str(data)):
+        elif kind in ("ffi.String", "DataType") and not is_integer_dtype(str(data)):
             yield f"an attribute that names the type {data}"
+        elif kind == "ffi.Tensor":
+            _, code, bits = _TENSOR_HEADER.unpack_from(base64.b64decode(data))
+            if code not in _INTEGER_CODES:
+                yield f"an array of {bits}-bit floats"
 
 
 def _refers(value: Any, indices: set[int]) -> bool:
@@ -94,7 +104,9 @@ class CheckIntegerOnly:
         return program
 
     def check_module(self, module: tvm.IRModule) -> None:
-        """Check every function of a module."""
+        """Check the attributes and every function of a module."""
+        if module.attrs is not None:
+            self._check(module.attrs, "attributes of the module")
         for var, function in module.functions_items():
             layer = var.name_hint
             if function.attrs is not None:
@@ -120,6 +132,7 @@ class CheckIntegerOnly:
             self._check(value, where)
             self._check(binding.var.ty, where)
             self.summary["operations"] += 1
+        self._check(function.body.body, f"{layer}, result")
 
     def _check(self, node: Any, layer: str) -> None:
         self.summary["nodes"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import tvm
@@ -26,7 +27,7 @@ class OffsetActivations:
     value that only linear layers read is therefore stored as ``value + 128`` in uint8 (or a uint8
     one as ``value - 128`` in int8), and each reading layer's bias takes ``-128 * sum_k weight[n,
     k]`` (or plus): exact, and free at run time. A value with other readers keeps its form and gets
-    an offset copy.
+    an offset copy; a bias with other readers stays, and each layer gets a bias of its own.
 
     Expects ``main`` over ``integer.*`` operators. Afterwards the first operand of every
     ``integer.linear`` has the layout's ``lhs_dtype``, unless that is int16 (then nothing is
@@ -66,7 +67,7 @@ class _Offsetter:
         self.builder = relax.BlockBuilder()
         self.new: dict[relax.Var, relax.Expr] = {}
         self.copies: dict[relax.Var, relax.Var] = {}
-        self.one = relax.Var(_ONE, relax.TensorType([1], "int32"))
+        self.added: list[relax.Var] = []
         self.readers: dict[relax.Var, list[relax.Call]] = defaultdict(list)
         self.escaping = set(variables(self.main.body.body))
         for binding in bindings(self.main):
@@ -90,6 +91,9 @@ class _Offsetter:
             with builder.dataflow():
                 for binding in bindings(self.main):
                     call = binding.value
+                    if isinstance(call, relax.Var):  # an alias
+                        self.new[binding.var] = self.new[call]
+                        continue
                     if binding.var in shifted:
                         value = self._shifted(call)
                     elif operator_name(call) == "integer.linear":
@@ -102,9 +106,7 @@ class _Offsetter:
             many = isinstance(self.main.body.body, relax.Tuple)
             builder.emit_func_output(results if many else results[0])
         function = builder.get()["main"]
-        if self.copies:
-            function = _with_parameter(function, self.one)
-            self.parameters[_ONE] = np.ones(1, np.int32)
+        function = _with_parameters(function, self.added)
         module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
         return IntegerProgram(module, self.parameters)
 
@@ -133,19 +135,38 @@ class _Offsetter:
         if str(x.ty.dtype) == self.wanted:
             return substitute(call, self.new)
         sums = self.parameters[weight.name].astype(np.int64).sum(axis=1)
-        compensated = self.parameters[bias.name].astype(np.int64) - self.delta * sums
-        self.parameters[bias.name] = _narrow(compensated, str(call.attrs["name"]))
-        operand = self.new[x] if shifted else self._copy(x)
-        return relax.Call(call.op, [operand, weight, bias], call.attrs)
+        layer = str(call.attrs["name"])
+        compensated = self.program.parameters[bias.name].astype(np.int64) - self.delta * sums
+        operand = self.new[x] if shifted else self._copy(x, layer)
+        offset_bias = self._replace(bias, _narrow(compensated, layer), layer)
+        return relax.Call(call.op, [operand, weight, offset_bias], call.attrs)
 
-    def _copy(self, x: relax.Var) -> relax.Var:
+    def _replace(self, bias: relax.Var, array: np.ndarray, layer: str) -> relax.Var:
+        """Give `bias` another value, or the layer one of its own if others read `bias` too."""
+        if len(self.readers[bias]) == 1:
+            self.parameters[bias.name] = array
+            return bias
+        return self._add(f"{layer}.offset_bias", array)
+
+    def _add(self, name: str, array: np.ndarray) -> relax.Var:
+        self.parameters[name] = array
+        self.added.append(relax.Var(name, relax.TensorType(array.shape, str(array.dtype))))
+        return self.added[-1]
+
+    def _one(self) -> relax.Var:
+        """Return the multiplier of a copy that changes only the offset."""
+        known = (*self.main.params, *self.added)
+        one = next((var for var in known if var.name == _ONE), None)
+        return self._add(_ONE, np.ones(1, np.int32)) if one is None else one
+
+    def _copy(self, x: relax.Var, layer: str) -> relax.Var:
         if x not in self.copies:
             low, high = (0, 255) if self.wanted == "uint8" else (-128, 127)
             self.copies[x] = self.builder.emit(
                 build.requantise(
                     self.new[x],
-                    self.one,
-                    name=f"{self.readers[x][0].attrs['name']}.operand",
+                    self._one(),
+                    name=f"{layer}.operand",
                     shift=0,
                     zero_point=self.delta,
                     low=low,
@@ -167,9 +188,9 @@ def _narrow(bias: np.ndarray, layer: str) -> np.ndarray:
     return bias.astype(np.int32)
 
 
-def _with_parameter(function: relax.Function, var: relax.Var) -> relax.Function:
+def _with_parameters(function: relax.Function, added: Sequence[relax.Var]) -> relax.Function:
     return relax.Function(
-        [*function.params, var],
+        [*function.params, *added],
         function.body,
         function.ret_ty,
         function.is_pure,

@@ -19,8 +19,9 @@ class SpecialiseShapes:
     """Replace ``main`` by one function per (batch, sequence length).
 
     Expects ``main`` with the symbolic dimensions ``batch`` and ``seq_len``. Afterwards every shape
-    in the module is static, and nothing that no output needs is left; all functions take the same
-    parameters, so that one copy of the weights serves all.
+    in the module is static, no variable is another name of a value, and nothing that no output
+    needs is left; all functions take the same parameters, so that one copy of the weights serves
+    all.
 
     Parameters
     ----------
@@ -46,6 +47,7 @@ class SpecialiseShapes:
         tidy = tvm.transform.Sequential(
             [
                 relax.transform.Normalize(),
+                relax.transform.CanonicalizeBindings(),
                 relax.transform.DeadCodeElimination([name.name_hint for name in functions]),
             ]
         )
