@@ -46,13 +46,13 @@ class LayerFidelity:
         Its canonical name.
     cosine : float
         Between the float and the dequantised integer values.
-    relative_error : float
-        Norm of their difference over the norm of the float values.
+    relative_error : float or None
+        Norm of their difference over the norm of the float values; None if these are all 0.
     """
 
     name: str
     cosine: float
-    relative_error: float
+    relative_error: float | None
 
 
 @dataclass(frozen=True)

@@ -189,8 +189,8 @@ class RunningSimilarity:
         return float(self.reference_square == self.candidate_square)
 
     @property
-    def relative_error(self) -> float:
-        """Norm of the difference over the norm of the reference."""
+    def relative_error(self) -> float | None:
+        """Norm of the difference over that of the reference; None if the reference alone is 0."""
         if self.reference_square > 0:
             return float(np.sqrt(self.error_square / self.reference_square))
-        return 0.0 if self.error_square == 0 else float("inf")
+        return 0.0 if self.error_square == 0 else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-__all__ = ["configure_threads", "default_threads"]
+__all__ = ["configure_threads", "container_processors", "default_threads"]
 
 
 def _environment_threads() -> int | None:
@@ -20,14 +21,42 @@ _WISHED_THREADS = _environment_threads()
 
 
 def default_threads() -> int:
-    """Threads per call where nobody asks for a number: environment, or physical processors."""
+    """Threads per call where nobody asks for a number.
+
+    Returns
+    -------
+    int
+        What the environment variable TVM_NUM_THREADS or OMP_NUM_THREADS says, or else the
+        physical processors that this process may use.
+    """
     if _WISHED_THREADS is not None:
         return _WISHED_THREADS
     import psutil
 
     usable = len(os.sched_getaffinity(0))
     # Two hardware threads of one core share its multipliers: more than one of them gains nothing.
-    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+    physical = psutil.cpu_count(logical=False) or usable
+    return max(1, min(usable, physical, container_processors() or usable))
+
+
+def container_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
+    """Processors that a container's quota amounts to.
+
+    Parameters
+    ----------
+    quota : pathlib.Path
+        The file of the control group, version 2; another one serves tests.
+
+    Returns
+    -------
+    int or None
+        At least 1; None without a quota.
+    """
+    try:
+        limit, period = quota.read_text(encoding="ascii").split()[:2]
+        return None if limit == "max" else max(1, int(limit) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
 
 
 _configured_threads: int | None = None

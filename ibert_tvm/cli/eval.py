@@ -98,7 +98,11 @@ def show_fidelity(console: Console, result: Fidelity) -> None:
     console.print(table((), rows))
     if result.layers:
         cells = [
-            (layer.name, f"{layer.cosine:.5f}", f"{layer.relative_error:.4f}")
+            (
+                layer.name,
+                f"{layer.cosine:.5f}",
+                "-" if layer.relative_error is None else f"{layer.relative_error:.4f}",
+            )
             for layer in result.layers
         ]
         console.print()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import ibert_tvm
 from ibert_tvm.errors import InputError, UsageError
 from ibert_tvm.runtime import IntegerOutput, Library, load_library
+from ibert_tvm.threads import container_processors
 
 from .conftest import CHANNELS, VOCABULARY, TinyModel
 
@@ -197,11 +198,28 @@ def test_number_of_threads(library_path: Path) -> None:
         env={key: value for key, value in os.environ.items() if not key.endswith("NUM_THREADS")},
     )
     two = str(min(2, os.cpu_count() or 1))
-    default = str(psutil.cpu_count(logical=False) or os.cpu_count())
+    default = str(
+        min(
+            len(os.sched_getaffinity(0)),
+            psutil.cpu_count(logical=False) or 1,
+            container_processors() or 1 << 20,
+        )
+    )
     assert done.stdout.split() == [two, "1", two, default]
     with pytest.raises(UsageError) as caught:
         load_library(library_path, num_threads=0)
     assert str(caught.value) == "num_threads is 0\n  what to do: give a number of at least 1"
+
+
+@pytest.mark.parametrize(
+    ("content", "processors"),
+    [("max 100000\n", None), ("250000 100000\n", 2), ("50000 100000\n", 1), ("?", None)],
+)
+def test_quota_of_a_container(tmp_path: Path, content: str, processors: int | None) -> None:
+    quota = tmp_path / "cpu.max"
+    quota.write_text(content)
+    assert container_processors(quota) == processors
+    assert container_processors(tmp_path / "missing") is None
 
 
 _BAD_INPUTS = {
