@@ -72,5 +72,8 @@ def configure_threads(count: int) -> None:
     # TVM caps the pool at this variable, or else at half the processors, so that
     # config_threadpool alone cannot use them all. It is read at every configuration.
     os.environ["TVM_NUM_THREADS"] = str(count)
+    # Unless told not to, TVM pins the calling thread to a processor: everything else that the
+    # process does in it, and every thread and process that it starts, would share that one.
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
     tvm.get_global_func("runtime.config_threadpool")(1, count)
     _configured_threads = count

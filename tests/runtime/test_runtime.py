@@ -184,11 +184,13 @@ def test_module_run_names_the_inputs_it_knows() -> None:
 
 def test_number_of_threads(library_path: Path) -> None:
     script = (
-        "import sys, tvm, ibert_tvm\n"
+        "import os, sys, tvm, ibert_tvm\n"
+        "usable = os.sched_getaffinity(0)\n"
         "for count in (2, 1, 2, None):\n"
         "    lib = ibert_tvm.load_library(sys.argv[1], num_threads=count)\n"
         "    lib.run([[1]])\n"
         "    print(tvm.runtime.num_threads())\n"
+        "    assert os.sched_getaffinity(0) == usable, 'the process was pinned'\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(library_path)],
