@@ -143,29 +143,7 @@ def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
         q.low + offset,
         q.high + offset,
     )
-    lanes, step = layout.lanes, layout.depth
-
-    def key(batch: Any, head: Any, blocks: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
-        token, column = blocks * lanes + lane, chunk * step + inner
-        inside = tirx.all(token < seq_len, column < head_dim)
-        at = tirx.min(token, seq_len - 1), tirx.min(column, head_dim - 1)
-        value = k.tensor(batch * seq_len + at[0], head * head_dim + at[1])
-        return tirx.if_then_else(inside, value, tirx.const(0, "int8"))
-
-    k_packed = Stage(
-        te.compute(
-            (shape.batch, shape.heads, *layout.packed_shape(shape.keys, shape.depth)),
-            key,
-            name="k_packed",
-        ),
-        min(k.low, 0),
-        max(k.high, 0),
-    )
-
-    def packed(batch: Any, head: Any, token: Any, column: Any) -> tirx.Expr:
-        return _int32(
-            k_packed, batch, head, token // lanes, column // step, token % lanes, column % step
-        )
+    k_packed, packed = _pack("k_packed", shape, k, tokens_are_columns=True)
 
     corners = [
         a * b for a in (q_operand.low, q_operand.high) for b in (k_packed.low, k_packed.high)
@@ -196,6 +174,54 @@ def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
         return softmax.masked_score(exact, _keep(valid, batch, token))
 
     return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
+
+
+def _pack(
+    name: str, shape: _Shape, x: Stage, tokens_are_columns: bool
+) -> tuple[Stage, Callable[..., tirx.Expr]]:
+    """Lay K or V out for the instruction, zero where tiles reach beyond the true sizes.
+
+    Parameters
+    ----------
+    name
+        Block name.
+    shape
+        Sizes.
+    x
+        [tokens, heads * head_dim] int8.
+    tokens_are_columns
+        Whether the product's columns are tokens and its depth the head's channels (K), or the
+        other way round (V).
+
+    Returns
+    -------
+    Stage, callable
+        The packed operand, and ``entry(batch, head, column, depth)`` that reads it as int32.
+    """
+    layout = shape.layout
+    lanes, step = layout.lanes, layout.depth
+    seq_len, head_dim = shape.seq_len, shape.head_dim
+    sizes = (shape.keys, shape.depth) if tokens_are_columns else (shape.columns, shape.keys)
+
+    def entry(batch: Any, head: Any, block: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
+        column, depth = block * lanes + lane, chunk * step + inner
+        token, channel = (column, depth) if tokens_are_columns else (depth, column)
+        inside = tirx.all(token < seq_len, channel < head_dim)
+        value = x.tensor(
+            batch * seq_len + tirx.min(token, seq_len - 1),
+            head * head_dim + tirx.min(channel, head_dim - 1),
+        )
+        return tirx.if_then_else(inside, value, tirx.const(0, "int8"))
+
+    packed = te.compute((shape.batch, shape.heads, *layout.packed_shape(*sizes)), entry, name=name)
+    stage = Stage(packed, min(x.low, 0), max(x.high, 0))
+
+    def read(batch: Any, head: Any, column: Any, depth: Any) -> tirx.Expr:
+        return _int32(
+            stage, batch, head, column // lanes, depth // step, column % lanes, depth % step
+        )
+
+    return stage, read
 
 
 def _keep(valid: Stage, batch: Any, token: Any) -> Condition:
@@ -305,32 +331,7 @@ def _weigh(
     callable
         ``context(batch, head, row, column)``.
     """
-    layout = shape.layout
-    lanes, step = layout.lanes, layout.depth
-    seq_len, head_dim = shape.seq_len, shape.head_dim
-
-    def value(batch: Any, head: Any, blocks: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
-        column, token = blocks * lanes + lane, chunk * step + inner
-        inside = tirx.all(token < seq_len, column < head_dim)
-        at = tirx.min(token, seq_len - 1), tirx.min(column, head_dim - 1)
-        entry = v.tensor(batch * seq_len + at[0], head * head_dim + at[1])
-        return tirx.if_then_else(inside, entry, tirx.const(0, "int8"))
-
-    v_packed = Stage(
-        te.compute(
-            (shape.batch, shape.heads, *layout.packed_shape(shape.columns, shape.keys)),
-            value,
-            name="v_packed",
-        ),
-        min(v.low, 0),
-        max(v.high, 0),
-    )
-
-    def packed(batch: Any, head: Any, column: Any, token: Any) -> tirx.Expr:
-        return _int32(
-            v_packed, batch, head, column // lanes, token // step, column % lanes, token % step
-        )
-
+    _, packed = _pack("v_packed", shape, v, tokens_are_columns=False)
     bound = largest * max(abs(v.low), abs(v.high))
     products = _sum(
         "context",
@@ -344,7 +345,7 @@ def _weigh(
     v_sum = _sum(
         "v_sum", (shape.batch, shape.heads, shape.columns), shape.keys, packed, (v.low, v.high)
     )
-    limit = bound * seq_len
+    limit = bound * shape.seq_len
     return lambda b, h, i, d: Ranged(
         -limit, limit, products.tensor(b, h, i, d) - v_sum.tensor(b, h, d) * offset
     )
