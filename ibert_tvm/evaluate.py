@@ -20,6 +20,7 @@ from ibert_tvm.errors import UsageError
 from ibert_tvm.library_file import LibraryMetadata
 from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
 from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
@@ -135,6 +136,7 @@ def fidelity(
 
     from relay_passes.canonical.float_executable import float_executable
 
+    configure_threads(default_threads())
     runner = _runner(candidate, layers)
     executable = float_executable(reference.module, reference.parameters, runner.names)
     kind = info.outputs[0].kind

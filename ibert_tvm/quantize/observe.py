@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ibert_tvm.errors import ModelError
 from ibert_tvm.quantize.batches import Batch
 from ibert_tvm.quantize.observers import Statistics
+from ibert_tvm.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
@@ -91,6 +92,7 @@ def observe(
 
     statistics = {name: Statistics() for name in names}
     with_rows = set(sampled)
+    configure_threads(default_threads())
     executable = float_executable(model.module, model.parameters, list(statistics))
     chosen = sampled_positions(batches, sample_tokens, seed)
     for batch, positions in zip(batches, chosen, strict=True):
