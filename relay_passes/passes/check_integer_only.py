@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..errors import IntegerOnlyError
-from .program import IntegerProgram, bindings
+from .program import IntegerProgram, bindings, variables
 
 _FLOAT_TYPE = re.compile(r"^(bfloat|float|fp)\d+(_e\dm\d\w*)?(x\d+|xvscalex\d+)?$")
 # Array data is serialised in DLPack's terms: after two words and the device come the number of
@@ -120,15 +120,16 @@ class CheckIntegerOnly:
                 self.summary["kernels"] += 1
 
     def _check_relax(self, function: relax.Function, layer: str) -> None:
+        origin = {var: str(var.name) for var in function.params}
         for var in function.params:
             self._check(var.ty, f"{layer}, parameter {var.name!r}")
         for binding in bindings(function):
             value = binding.value
-            where = layer
-            if isinstance(value, relax.Call):
-                attrs = dict(value.attrs.items()) if value.attrs is not None else {}
-                op = getattr(value.op, "name", "")
-                where = str(attrs.get("name", f"{layer}, {op or binding.var.name!r}"))
+            name = _layer_name(value)
+            source = next((origin[var] for var in variables(value) if var in origin), "")
+            # An operator of another dialect has no name: say which layer's result it takes.
+            where = name or f"{layer}, {_operation(value)} of {source!r}"
+            origin[binding.var] = name or source
             self._check(value, where)
             self._check(binding.var.ty, where)
             self.summary["operations"] += 1
@@ -139,6 +140,22 @@ class CheckIntegerOnly:
         found = next(float_nodes(node), None)
         if found is not None:
             raise _error(found, layer)
+
+
+def _layer_name(value: relax.Expr) -> str:
+    """Canonical name that an operator of our dialects carries, or an empty string."""
+    attrs = value.attrs if isinstance(value, relax.Call) else None
+    names = attrs if isinstance(attrs, tvm.ir.DictAttrs) else {}
+    return str(names["name"]) if "name" in names else ""
+
+
+def _operation(value: relax.Expr) -> str:
+    """Name of a called operator or kernel."""
+    if not isinstance(value, relax.Call):
+        return type(value).__name__
+    callees = [value.op, *value.args[:1]]
+    kernel = next((item.name_hint for item in callees if isinstance(item, tvm.ir.GlobalVar)), "")
+    return kernel or str(getattr(value.op, "name", "a call"))
 
 
 def _error(found: str, layer: str) -> IntegerOnlyError:

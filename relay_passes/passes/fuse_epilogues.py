@@ -81,7 +81,10 @@ class _FunctionFuser:
         return len(self.users[var]) == 1 and var not in self.escaping
 
     def _root(self, var: relax.Var) -> int:
-        """Position of the operation that the elementwise chain ending in `var` starts from."""
+        """Position of the operation that the elementwise chain ending in `var` starts from.
+
+        -1 where it starts from inputs of the function: such a chain can run anywhere.
+        """
         index = self.position.get(var, -1)
         while index >= 0 and self.ops[index] in ELEMENTWISE:
             operands = [
@@ -89,9 +92,7 @@ class _FunctionFuser:
                 for operand in variables(self.bindings[index].value)
                 if operand in self.position
             ]
-            if not operands:
-                break
-            index = max(operands)
+            index = max(operands, default=-1)
         return index
 
     def _absorbed(self) -> dict[int, int]:
