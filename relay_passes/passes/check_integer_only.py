@@ -128,7 +128,8 @@ class CheckIntegerOnly:
             name = _layer_name(value)
             source = next((origin[var] for var in variables(value) if var in origin), "")
             # An operator of another dialect has no name: say which layer's result it takes.
-            where = name or f"{layer}, {_operation(value)} of {source!r}"
+            behind = f" of {source!r}" if source else ""
+            where = name or f"{layer}, {_operation(value)}{behind}"
             origin[binding.var] = name or source
             self._check(value, where)
             self._check(binding.var.ty, where)
