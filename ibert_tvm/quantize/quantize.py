@@ -71,8 +71,9 @@ def quantize(
     PresetError
         If the preset is unknown.
     LoweringError, RangeError
-        If the model cannot be lowered; names the layer.
+        If the model cannot be lowered or an integer would not fit; names the layer.
     """
+    from relay_passes.integer.ranges import analyse_ranges
     from relay_passes.lower import lower_to_integer
 
     options = options or CalibrationOptions(seq_len=seq_len, observer=observer)
@@ -80,6 +81,8 @@ def quantize(
         model, calibration, preset, options, tokenizer=tokenizer, progress=progress
     )
     lowered = lower_to_integer(model.module, model.parameters, table)
+    # Compilation proves this again; a model that cannot be compiled is better refused here.
+    analyse_ranges(lowered.module, lowered.parameters)
     return QuantizedModel(
         module=lowered.module,
         parameters=lowered.parameters,

@@ -45,7 +45,8 @@ class LowerEmbedding(LoweringRule):
 
         def rescale(quant: ActivationQuant, result: str) -> Form:
             factors = rows.scale / quant.scale
-            dyadic = context.guard(name, lambda: multipliers(factors, 128))
+            # 8 bits are what the table itself is good for; they keep the product in int32.
+            dyadic = context.guard(name, lambda: multipliers(factors, 128, 8))
             call = integer.embedding(
                 ids,
                 context.parameter(source, rows.values),
