@@ -197,17 +197,23 @@ class _Dump:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise OutputError(
-                    f"cannot write the IR to {self.folder}",
-                    why=error.strerror or str(error),
-                    todo="choose another folder for --dump-ir",
-                ) from error
+                raise self._refused(error) from error
 
     def __call__(self, phase: str, module: tvm.IRModule) -> None:
         if self.folder is not None:
             path = self.folder / f"{self.count:02d}_{phase}.py"
-            path.write_text(module.script(show_meta=False), encoding="utf-8")
+            try:
+                path.write_text(module.script(show_meta=False), encoding="utf-8")
+            except OSError as error:
+                raise self._refused(error) from error
             self.count += 1
+
+    def _refused(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"cannot write the IR to {self.folder}",
+            why=error.strerror or str(error),
+            todo="choose another folder for --dump-ir",
+        )
 
 
 def _count_kernels(module: tvm.IRModule) -> int:

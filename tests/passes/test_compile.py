@@ -1,0 +1,196 @@
+"""`ibert_tvm.compile`: from a quantised model to an executable, its report, its refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from small import small_program
+from tvm import relax
+
+import ibert_tvm
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.errors import OutputError, UsageError
+from ibert_tvm.model_info import ModelInfo, OutputInfo
+from relay_passes.errors import IntegerOnlyError
+from relay_passes.integer import build
+from relay_passes.integer.evaluate import evaluate
+from targets import TargetError, get_target
+
+LAYER = "encoder.layer.0.output.dense"
+
+
+def model(planted: bool = False, longest: int | None = 16) -> QuantizedModel:
+    """Embedding, linear layer, mean; with a float operator between if asked for."""
+
+    def body(p, inputs) -> Sequence[relax.Var]:
+        table = p.integers("word.weight", -127, 127, (50, 8), "int8")
+        factor = p.integers("word.multiplier", 1, 99, (1,), "int32")
+        row = p.emit(
+            build.embedding(inputs["input_ids"], table, factor, name="embeddings.word", shift=3)
+        )
+        hidden = p.linear(LAYER, p.requantise("operand", row, 0.05), 8)
+        if planted:
+            real = p.emit(relax.op.astype(hidden, "float32"))
+            hidden = p.emit(relax.op.astype(real, "int32"))
+        mean = build.mean_pool(hidden, inputs["attention_mask"], name="mean", fraction_bits=4)
+        return [p.emit(mean)]
+
+    program = small_program(body)
+    info = ModelInfo(
+        architecture="bert",
+        head="sentence_embedding",
+        inputs=("input_ids", "attention_mask"),
+        outputs=(OutputInfo("sentence_embedding", "mean", "embedding"),),
+        hidden_size=8,
+        num_layers=0,
+        vocab_size=50,
+        max_sequence_length=longest,
+        source_sha256="ab" * 32,
+    )
+    outputs = [{"name": "sentence_embedding", "scale": 0.25}]
+    return QuantizedModel(
+        program.module, program.parameters, info, {"preset": "accurate", "outputs": outputs}
+    )
+
+
+def test_a_planted_float_fails_the_compilation_with_the_layers_name() -> None:
+    with pytest.raises(IntegerOnlyError) as caught:
+        ibert_tvm.compile(model(planted=True), target="x86-64", shapes=[(1, 4)])
+    assert str(caught.value) == (
+        "a floating-point value is left in the program: relax.TensorType of type float32\n"
+        f"  where: main, relax.astype of '{LAYER}'\n"
+        "  why: compiled programs are integer-only, and this was not lowered to integers\n"
+        "  what to do: report the operation, or quantise the model again without it"
+    )
+
+
+def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: Path) -> None:
+    quantized, phases = model(), []
+    folder = tmp_path / "new" / "ir"
+    compiled = ibert_tvm.compile(
+        quantized,
+        target="host",
+        shapes=[(2, 5), (1, 3), (2, 5)],
+        dump_ir=folder,
+        progress=phases.append,
+    )
+    assert phases == ["lower", "schedule", "build"]
+
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == [
+        "00_integer.py",
+        "01_offset_activations.py",
+        "02_specialise_shapes.py",
+        "03_fuse_epilogues.py",
+        "04_emit_kernels.py",
+        "05_schedule.py",
+    ]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    assert "integer.embedding" in texts[0] and LAYER in texts[0]
+    assert "main_b2_s5" in texts[2] and "seq_len" not in texts[2]
+    assert "T.sblock" in texts[4] and "T.parallel" not in texts[4]
+    assert "T.parallel" in texts[5]
+
+    report = compiled.report
+    assert report["shapes"] == [[1, 3], [2, 5]]
+    assert report["target"] == "host"
+    assert list(report["seconds"]) == phases
+    assert all(seconds >= 0 for seconds in report["seconds"].values())
+    assert report["kernels"] == 6
+    assert report["weight_bytes"] == sum(a.nbytes for a in compiled.parameters.values())
+    assert report["integer_only"]["kernels"] == report["kernels"]
+
+    metadata = compiled.metadata
+    assert metadata["functions"] == [
+        {"name": "main_b1_s3", "batch": 1, "seq_len": 3},
+        {"name": "main_b2_s5", "batch": 2, "seq_len": 5},
+    ]
+    assert metadata["inputs"] == [
+        {"name": "input_ids", "dtype": "int32"},
+        {"name": "attention_mask", "dtype": "int32"},
+    ]
+    assert metadata["outputs"] == [
+        {
+            "name": "sentence_embedding",
+            "kind": "embedding",
+            "dtype": "int32",
+            "scale": 0.25,
+            "shape": ["batch", 8],
+        }
+    ]
+    assert metadata["required_cpu_features"] == list(get_target("host").required_features)
+    assert metadata["source_sha256"] == "ab" * 32
+
+    machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
+    parameters = [tvm.runtime.tensor(array) for array in compiled.parameters.values()]
+    random = np.random.default_rng(0)
+    for batch, seq_len in report["shapes"]:
+        ids = random.integers(0, 50, (batch, seq_len)).astype("int32")
+        mask = (np.arange(seq_len) < seq_len - 1).astype("int32") * np.ones((batch, 1), "int32")
+        arrays = {"input_ids": ids, "attention_mask": mask}
+        (expected,) = evaluate(quantized.module, arrays, quantized.parameters)
+        inputs = [tvm.runtime.tensor(array) for array in arrays.values()]
+        got = machine[f"main_b{batch}_s{seq_len}"](*inputs, *parameters)
+        np.testing.assert_array_equal(got.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (
+            [],
+            "no shape to compile for\n"
+            "  why: every compiled function has one static batch size and sequence length\n"
+            "  what to do: give at least one, for example --batch 1 --seq-len 128",
+        ),
+        (
+            [(1, 4), (0, 4)],
+            "cannot compile for batch 0, sequence length 4\n"
+            "  why: both must be at least 1\n"
+            "  what to do: give positive numbers",
+        ),
+        (
+            [(1, 17)],
+            "cannot compile for sequence length 17\n"
+            "  why: the model has positions for 16 tokens\n"
+            "  what to do: choose a sequence length of 16 or less",
+        ),
+    ],
+)
+def test_shapes_that_cannot_be_served_are_refused(shapes: list, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ibert_tvm.compile(model(), target="x86-64", shapes=shapes)
+    assert str(caught.value) == message
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(TargetError, match="unknown target 'x86-65'"):
+        ibert_tvm.compile(model(), target="x86-65", shapes=[(1, 4)])
+
+
+def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("not a folder", encoding="utf-8")
+    with pytest.raises(OutputError) as caught:
+        ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=taken)
+    assert str(caught.value) == (
+        f"cannot write the IR to {taken}\n"
+        "  why: File exists\n"
+        "  what to do: choose another folder for --dump-ir"
+    )
+
+
+def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "01_offset_activations.py").mkdir()
+    with pytest.raises(OutputError) as caught:
+        ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=tmp_path)
+    assert str(caught.value) == (
+        f"cannot write the IR to {tmp_path}\n"
+        "  why: Is a directory\n"
+        "  what to do: choose another folder for --dump-ir"
+    )
+    assert (tmp_path / "00_integer.py").is_file()

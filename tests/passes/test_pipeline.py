@@ -1,0 +1,84 @@
+"""The pipeline: its phases in order, each on the module that the one before left."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from models import encoder_program
+from small import calls, small_program
+from tvm import relax, tirx
+
+from relay_passes.emit import KernelLayout
+from relay_passes.errors import CompilerError, IntegerOnlyError, RangeError
+from relay_passes.integer import build
+from relay_passes.passes import lower_to_kernels
+from relay_passes.passes.program import num_inputs
+
+LAYOUT = KernelLayout("uint8", 16, 4, 8)
+PHASES = ["integer", "offset_activations", "specialise_shapes", "fuse_epilogues", "emit_kernels"]
+
+
+def test_phases_are_observed_in_order_with_their_modules() -> None:
+    program = encoder_program()
+    seen: list[tuple[str, tvm.IRModule]] = []
+    lowered = lower_to_kernels(
+        program, LAYOUT, [(1, 4), (2, 4)], lambda phase, module: seen.append((phase, module))
+    )
+    assert [phase for phase, _ in seen] == PHASES
+    modules = dict(seen)
+    assert modules["integer"].same_as(program.module)
+    assert calls(modules["offset_activations"]["main"]) == calls(program.module["main"])
+    names = sorted(var.name_hint for var in modules["specialise_shapes"].get_global_vars())
+    assert names == ["main_b1_s4", "main_b2_s4"]
+    assert any("Primitive" in f.attrs for f in modules["fuse_epilogues"].functions.values())
+    assert modules["emit_kernels"].same_as(lowered.program.module)
+    kinds = {type(function) for function in modules["emit_kernels"].functions.values()}
+    assert kinds == {relax.Function, tirx.PrimFunc}
+
+
+def test_what_comes_out_was_checked() -> None:
+    lowered = lower_to_kernels(encoder_program(), LAYOUT, [(1, 4)])
+    assert lowered.checked["parameters"] == len(lowered.program.parameters)
+    assert lowered.checked["kernels"] == 16
+    assert lowered.checked["nodes"] > lowered.checked["operations"] > 16
+
+
+def test_a_float_stops_it_before_any_phase() -> None:
+    def body(p, inputs):
+        real = p.emit(relax.op.astype(p.linear("head.dense", inputs["x"], 8), "float32"))
+        return [p.emit(relax.op.astype(real, "int32"))]
+
+    seen: list[str] = []
+    with pytest.raises(IntegerOnlyError, match=r"of 'head\.dense'"):
+        lower_to_kernels(
+            small_program(body, x="int8"), LAYOUT, [(1, 4)], lambda phase, _: seen.append(phase)
+        )
+    assert seen == []
+
+
+def test_a_value_that_does_not_fit_stops_it_before_emission() -> None:
+    def body(p, inputs):
+        x = inputs["x"]
+        for step in range(3):
+            x = p.emit(build.add(x, x, name=f"encoder.sum_{step}"))
+        return [x]
+
+    seen: list[str] = []
+    with pytest.raises(RangeError) as caught:
+        lower_to_kernels(
+            small_program(body, x="int32"), LAYOUT, [(1, 4)], lambda phase, _: seen.append(phase)
+        )
+    assert "encoder.sum_0" in str(caught.value)
+    assert seen == PHASES[:2]
+
+
+def test_a_function_without_num_input_is_refused() -> None:
+    function = encoder_program().module["main"].without_attr("num_input")
+    with pytest.raises(CompilerError) as caught:
+        num_inputs(function)
+    assert str(caught.value) == (
+        "cannot tell inputs from weights\n"
+        "  where: function attributes\n"
+        "  why: the attribute num_input is missing\n"
+        "  what to do: quantise the model again"
+    )
