@@ -1,0 +1,49 @@
+"""What this processor can run, and how to run kernels on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+from relay_passes.emit import KernelLayout
+from targets import TargetDescription, cpu_features, get_target, missing_features
+
+TARGETS = ("x86-avx512-vnni", "x86-64-v3", "x86-64")
+
+
+def layout_of(target: TargetDescription) -> KernelLayout:
+    """Operand layout that emission gets for a target."""
+    dot = target.dot
+    return KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+
+
+def runnable(name: str) -> TargetDescription:
+    """The target, or a skip with the features that this processor lacks."""
+    target = get_target(name)
+    missing = missing_features(target, cpu_features())
+    if missing:
+        pytest.skip(f"this processor lacks {', '.join(missing)}, needed by {name}")
+    return target
+
+
+class Kernels:
+    """Kernels compiled for a target, by name."""
+
+    def __init__(self, functions: dict[str, tirx.PrimFunc], target: TargetDescription) -> None:
+        named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+        self.library = tvm.compile(
+            tvm.IRModule(named), target=tvm.target.Target(dict(target.tvm_target))
+        )
+
+    def __call__(self, name: str, *arrays: np.ndarray) -> np.ndarray:
+        """Run a kernel whose last argument is its result; return that."""
+        tensors = [tvm.runtime.tensor(array) for array in arrays]
+        self.library[name](*tensors)
+        return tensors[-1].numpy()
+
+    @property
+    def assembly(self) -> str:
+        """Assembly text of all kernels."""
+        return str(self.library.mod.inspect_source("asm"))

@@ -1,0 +1,215 @@
+"""Which rule takes which kernel, why the others do not, and what the schedules look like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from machine import TARGETS, layout_of
+from models import encoder_program
+from tvm import relax, s_tir, te, tirx
+
+from relay_passes.passes import lower_to_kernels
+from schedules import ScheduleError, schedule_kernel, schedule_module
+from schedules.apply import CPU_RULES
+from schedules.rule import Rejection, kernel_name, largest_divisor, vectorise_innermost
+from targets import TargetDescription, get_target
+
+RULES = {rule.name: rule for rule in CPU_RULES}
+# Kind of kernel → rule that takes it.
+EXPECTED = {
+    "linear": "linear",
+    "attention": "attention",
+    "layer_norm": "layer_norm",
+    "mean_pool": "mean_pool",
+    "position_ids": "serial",
+    "add": "elementwise",
+    "select_token": "elementwise",
+    "requantise": "elementwise",
+}
+
+
+def module_for(target: TargetDescription) -> tvm.IRModule:
+    program = encoder_program(hidden=32, heads=2, feed_forward=48)
+    return lower_to_kernels(program, layout_of(target), [(2, 9)]).program.module
+
+
+def kernels_of(module: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    """One kernel of every kind."""
+    return {
+        kernel_name(func): func
+        for _, func in sorted(module.functions_items(), key=lambda item: item[0].name_hint)
+        if isinstance(func, tirx.PrimFunc)
+    }
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def target(request: pytest.FixtureRequest) -> TargetDescription:
+    return get_target(request.param)
+
+
+@pytest.fixture(scope="module")
+def kernels(target: TargetDescription) -> dict[str, tirx.PrimFunc]:
+    return kernels_of(module_for(target))
+
+
+def test_every_kind_of_kernel_is_covered(kernels) -> None:
+    assert set(kernels) == set(EXPECTED)
+    assert [rule.name for rule in CPU_RULES] == [
+        "linear",
+        "attention",
+        "layer_norm",
+        "mean_pool",
+        "serial",
+        "elementwise",
+    ]
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_kernel_is_taken_by_its_rule_and_refused_by_the_others(kernels, target, kind) -> None:
+    func = kernels[kind]
+    takers = []
+    for rule in CPU_RULES:
+        result = rule.apply(func, target)
+        if not isinstance(result, Rejection):
+            assert isinstance(result, s_tir.Schedule)
+            takers.append(rule.name)
+            continue
+        if rule.name == "elementwise":
+            assert result.reason.endswith("is a reduction")
+        else:
+            own = "position_ids" if rule.name == "serial" else rule.name
+            assert result == Rejection(rule.name, f"the kernel is {kind!r}, not {own!r}")
+    assert takers[0] == EXPECTED[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "block"),
+    [
+        ("linear", "accumulator"),
+        ("layer_norm", "sum"),
+        ("mean_pool", "token_sum"),
+        ("attention", "score_products"),
+    ],
+)
+def test_the_elementwise_rule_names_the_reduction(kernels, target, kind, block) -> None:
+    rejection = RULES["elementwise"].apply(kernels[kind], target)
+    assert rejection == Rejection("elementwise", f"block {block!r} is a reduction")
+
+
+def made_up_kernel() -> tirx.PrimFunc:
+    x = te.placeholder((4, 8), "int32", name="x")
+    k = te.reduce_axis((0, 8), name="k")
+    total = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="grand_total")
+    return te.create_prim_func([x, total]).with_attr("ibert.kernel", "checksum")
+
+
+def test_a_kernel_without_a_rule_is_an_error_with_every_reason() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        schedule_kernel("main_b1_s4_check", made_up_kernel(), get_target("x86-64"))
+    error = caught.value
+    assert str(error) == (
+        "no schedule for a kernel of kind 'checksum'\n"
+        "  where: kernel main_b1_s4_check, target x86-64\n"
+        "  why: linear: the kernel is 'checksum', not 'linear'; "
+        "attention: the kernel is 'checksum', not 'attention'; "
+        "layer_norm: the kernel is 'checksum', not 'layer_norm'; "
+        "mean_pool: the kernel is 'checksum', not 'mean_pool'; "
+        "serial: the kernel is 'checksum', not 'position_ids'; "
+        "elementwise: block 'grand_total' is a reduction\n"
+        "  what to do: report this model: a rule is missing"
+    )
+    assert (error.what, error.todo) == (
+        "no schedule for a kernel of kind 'checksum'",
+        "report this model: a rule is missing",
+    )
+
+
+def test_the_first_rule_that_applies_is_used() -> None:
+    class Never:
+        name = "never"
+
+        def apply(self, func, target):
+            return Rejection(self.name, "never")
+
+    func, target = kernels_of(module_for(get_target("x86-64")))["add"], get_target("x86-64")
+    scheduled = schedule_kernel("k", func, target, (Never(), RULES["elementwise"]))
+    tvm.ir.assert_structural_equal(scheduled, schedule_kernel("k", func, target))
+    with pytest.raises(ScheduleError, match="why: never: never"):
+        schedule_kernel("k", func, target, (Never(),))
+
+
+def test_a_module_keeps_its_other_functions_and_its_kernels_interfaces(target) -> None:
+    module = module_for(target)
+    plain = made_up_kernel().without_attr("ibert.kernel")
+    module["plain"] = plain
+    result = schedule_module(module, target)
+    assert len(result.functions) == len(module.functions)
+    tvm.ir.assert_structural_equal(result["plain"], plain)
+    for var, func in module.functions_items():
+        after = result[var.name_hint]
+        if isinstance(func, relax.Function):
+            assert after.same_as(func)
+        elif kernel_name(func):
+            assert after.attrs["tirx.is_scheduled"]
+            for name in ("ibert.kernel", "ibert.layer"):
+                assert after.attrs[name] == func.attrs[name]
+            for old, new in zip(func.params, after.params, strict=True):
+                tvm.ir.assert_structural_equal(old.ty, new.ty)
+
+
+def test_schedules_use_the_instruction_threads_and_vectors(kernels, target) -> None:
+    texts = {
+        kind: schedule_kernel(kind, func, target).script(show_meta=False)
+        for kind, func in kernels.items()
+    }
+    instruction = {"vpdpbusd_512": "vpdpbusd", "vpmaddwd_256": "pmadd.wd"}.get(target.dot.name)
+    for kind, text in texts.items():
+        matrix = kind in ("linear", "attention")
+        assert ("T.parallel(" in text) == (kind not in ("mean_pool", "position_ids")), kind
+        vectorised = "T.vectorized(" in text or "T.ramp(" in text
+        assert vectorised == (kind != "position_ids"), kind
+        if instruction is None:
+            assert "call_llvm_pure_intrin" not in text
+        else:
+            assert (instruction in text) == matrix, kind
+    # Nothing of size sequence x sequence: scores live for one block of rows.
+    assert "T.unroll(" in texts["linear"] and "T.unroll(" in texts["attention"]
+
+
+@given(st.integers(1, 5000), st.integers(1, 64))
+def test_largest_divisor(number: int, limit: int) -> None:
+    divisor = largest_divisor(number, limit)
+    assert number % divisor == 0 and divisor <= limit
+    assert not any(number % other == 0 for other in range(divisor + 1, min(limit, number) + 1))
+
+
+@pytest.mark.parametrize(
+    ("length", "lanes", "width"),
+    [
+        (64, 16, 16),
+        (24, 16, 12),
+        (8, 16, 8),
+        (5, 16, 5),
+        (3, 16, None),
+        (7, 4, None),
+        (34, 16, None),
+    ],
+)
+def test_loops_that_no_vector_divides_stay_scalar(length: int, lanes: int, width) -> None:
+    x = te.placeholder((2, length), "int32", name="x")
+    y = te.compute((2, length), lambda i, j: x[i, j] + 1, name="y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    vectorise_innermost(sch, sch.get_sblock("y"), lanes)
+    text = sch.mod["main"].script(show_meta=False)
+    if width is None:
+        assert "T.vectorized" not in text
+    else:
+        assert f"T.vectorized({width})" in text
+    library = tvm.compile(sch.mod, target="llvm")
+    data = np.arange(2 * length, dtype="int32").reshape(2, length)
+    result = tvm.runtime.tensor(np.zeros_like(data))
+    library(tvm.runtime.tensor(data), result)
+    np.testing.assert_array_equal(result.numpy(), data + 1)
