@@ -42,7 +42,7 @@ _ASSEMBLY = """\
     .globl ibert_weights
     .type ibert_weights, @object
 ibert_weights:
-    .incbin "{weights}"
+    .incbin "weights.bin"
     .size ibert_weights, . - ibert_weights
     .globl ibert_weights_size
     .type ibert_weights_size, @object
@@ -54,7 +54,7 @@ ibert_weights_size:
     .globl ibert_metadata
     .type ibert_metadata, @object
 ibert_metadata:
-    .incbin "{metadata}"
+    .incbin "metadata.json"
     .size ibert_metadata, . - ibert_metadata
     .section .note.GNU-stack,"",@progbits
 """
@@ -97,8 +97,21 @@ def _write_weights(path: Path, parameters: Mapping[str, np.ndarray], size: int) 
         stream.write(b"\0" * (size - stream.tell()))
 
 
-def _run(command: Sequence[str], what: str, description: TargetDescription) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _write_sources(
+    folder: Path, parameters: Mapping[str, np.ndarray], size: int, metadata: str
+) -> None:
+    """Write what is assembled and linked besides TVM's object files."""
+    (folder / "metadata.json").write_text(metadata, encoding="utf-8")
+    _write_weights(folder / "weights.bin", parameters, size)
+    assembly = _ASSEMBLY.format(
+        weights_section=WEIGHTS_SECTION, metadata_section=METADATA_SECTION, weights_size=size
+    )
+    (folder / "weights.s").write_text(assembly, encoding="utf-8")
+    (folder / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
+
+
+def _run(command: Sequence[str], folder: Path, what: str, description: TargetDescription) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise TargetError(
             what=what,
@@ -106,6 +119,15 @@ def _run(command: Sequence[str], what: str, description: TargetDescription) -> N
             why=(done.stderr or done.stdout).strip()[-2000:] or f"exit status {done.returncode}",
             todo="check that the C toolchain works for this target; see `ibert doctor`",
         )
+
+
+def _unwritable(path: Path, error: OSError) -> TargetError:
+    return TargetError(
+        what=f"cannot write {path}",
+        where=f"directory {path.parent}",
+        why=error.strerror or str(error),
+        todo="choose an output path in a directory that exists, is writable and has space",
+    )
 
 
 def _check_machine(path: Path, description: TargetDescription) -> None:
@@ -156,48 +178,42 @@ def export_library(
     try:
         scratch = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise TargetError(
-            what=f"cannot write {path}",
-            where=f"directory {path.parent}",
-            why=error.strerror or str(error),
-            todo="choose an output path in a directory that exists and is writable",
-        ) from error
+        raise _unwritable(path, error) from error
     with scratch as folder:
-        work = Path(folder)
-        (work / "metadata.json").write_text(text, encoding="utf-8")
-        _write_weights(work / "weights.bin", parameters, size)
-        assembly = _ASSEMBLY.format(
-            weights_section=WEIGHTS_SECTION,
-            metadata_section=METADATA_SECTION,
-            weights=work / "weights.bin",
-            metadata=work / "metadata.json",
-            weights_size=size,
-        )
-        (work / "weights.s").write_text(assembly, encoding="utf-8")
-        blob = str(work / "weights.o")
+        # The tools run inside the folder and get names without a directory: an assembler, and the
+        # commas of -Wl, would trip over what a user's path may contain.
+        work = Path(folder).resolve()
+        linked = work / "model.so"
+        try:
+            _write_sources(work, parameters, size, text)
+        except OSError as error:
+            raise _unwritable(path, error) from error
         _run(
-            [linker, "-c", str(work / "weights.s"), "-o", blob],
+            [*linker, "-c", "weights.s", "-o", "weights.o"],
+            work,
             "cannot assemble the weights",
             description,
         )
-        linked = work / "model.so"
-
-        (work / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
 
         def link(output: str, objects: list[str], **_: Any) -> None:
             # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
             # calls them, and no floating-point instruction shall be left in the library.
             flags = [
-                f"--version-script={work / 'exports.map'}",
+                "--version-script=exports.map",
                 "--gc-sections",
                 "--undefined=ibert_weights",
                 "--undefined=ibert_metadata",
             ]
-            command = [linker, "-shared", "-fPIC", "-o", output, *objects]
-            _run([*command, *(f"-Wl,{flag}" for flag in flags)], "cannot link", description)
+            command = [*linker, "-shared", "-fPIC", "-o", output, *objects]
+            _run(
+                [*command, *(f"-Wl,{flag}" for flag in flags)],
+                work,
+                "cannot link the library",
+                description,
+            )
 
         executable.export_library(
-            str(linked), fcompile=link, addons=[blob], workspace_dir=str(work)
+            str(linked), fcompile=link, addons=[str(work / "weights.o")], workspace_dir=str(work)
         )
         _check_machine(linked, description)
         try:

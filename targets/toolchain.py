@@ -9,10 +9,16 @@ from .description import TargetDescription
 from .errors import TargetError
 
 
-def find_linker(description: TargetDescription) -> str:
-    """Path of the compiler driver that links for `description`.
+def find_linker(description: TargetDescription) -> tuple[str, ...]:
+    """Command of the compiler driver that links for `description`.
 
-    The environment variable ``CC`` is honoured first, as make and every build tool do.
+    The environment variable ``CC`` is honoured first, as make and every build tool do; it may hold
+    arguments or a wrapper (``ccache gcc``).
+
+    Returns
+    -------
+    tuple of str
+        Path of the program, and arguments that every call of it starts with.
 
     Raises
     ------
@@ -21,9 +27,10 @@ def find_linker(description: TargetDescription) -> str:
     """
     candidates = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "cc", "clang"]
     for candidate in candidates:
-        path = shutil.which(candidate)
+        program, *arguments = candidate.split() or [""]
+        path = shutil.which(program)
         if path is not None:
-            return path
+            return (path, *arguments)
     raise TargetError(
         what=f"no C compiler to link for target {description.name!r}",
         where=f"PATH (looked for {', '.join(candidates)})",

@@ -113,7 +113,7 @@ def _linker() -> Check:
     from targets.toolchain import find_linker
 
     try:
-        return Check("C compiler", "ok", find_linker(get_target("x86-64")))
+        return Check("C compiler", "ok", " ".join(find_linker(get_target("x86-64"))))
     except TargetError as error:
         return Check("C compiler", "failed", error.why, error.todo)
 
