@@ -63,17 +63,30 @@ _configured_threads: int | None = None
 
 
 def configure_threads(count: int) -> None:
-    """Set the size of TVM's thread pool, which the process has one of."""
+    """Set the size of TVM's thread pool, which the process has one of.
+
+    The pool's threads are made once, at the first configuration: as many as a later one may ask
+    for, so that a process can go from one thread to several.
+
+    Parameters
+    ----------
+    count : int
+        Threads that kernels use from now on, the calling one included.
+    """
     global _configured_threads
     if _configured_threads == count:
         return
     import tvm
 
-    # TVM caps the pool at this variable, or else at half the processors, so that
-    # config_threadpool alone cannot use them all. It is read at every configuration.
-    os.environ["TVM_NUM_THREADS"] = str(count)
-    # Unless told not to, TVM pins the calling thread to a processor: everything else that the
-    # process does in it, and every thread and process that it starts, would share that one.
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
-    tvm.get_global_func("runtime.config_threadpool")(1, count)
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    if _configured_threads is None:
+        most = max(count, os.cpu_count() or 1)
+        # TVM caps the pool at this variable, or else at half the processors, so that
+        # config_threadpool alone cannot use them all.
+        os.environ["TVM_NUM_THREADS"] = str(most)
+        # Unless told not to, TVM pins the calling thread to a processor: everything else that the
+        # process does in it, and every thread and process that it starts, would share that one.
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        configure(1, most)
+    configure(1, count)
     _configured_threads = count
