@@ -55,11 +55,14 @@ def list_targets() -> list[TargetStatus]:
     """Every target with what is missing on this machine to compile for it."""
     rows = []
     for name in target_names():
+        text = ""
         try:
             description = get_target(name)
+            text = description.description
             find_linker(description)
         except TargetError as error:
-            rows.append(TargetStatus(name, error.where, False, f"{error.why}; {error.todo}"))
+            missing = f"{error.why}; {error.todo}"
+            rows.append(TargetStatus(name, text or error.where, False, missing))
         else:
-            rows.append(TargetStatus(name, description.description, True, ""))
+            rows.append(TargetStatus(name, text, True, ""))
     return rows

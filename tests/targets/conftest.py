@@ -1,0 +1,29 @@
+"""The encoder that the tests of this folder export; their helper modules importable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE.parent / "passes")]
+
+if TYPE_CHECKING:
+    from encoder_library import Build
+
+
+@pytest.fixture(scope="session")
+def build() -> Build:
+    """An encoder layer for plain x86-64."""
+    from encoder_library import build_encoder
+
+    return build_encoder("x86-64", hidden=30, heads=3, feed_forward=50)
+
+
+@pytest.fixture(scope="session")
+def library(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It, exported."""
+    return build.export(tmp_path_factory.mktemp("library") / "model.so")

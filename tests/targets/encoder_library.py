@@ -1,0 +1,51 @@
+"""A small encoder compiled for a target, to be exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from models import encoder_program
+from tvm import relax
+
+from relay_passes.emit import KernelLayout
+from relay_passes.passes import lower_to_kernels
+from schedules import schedule_module
+from targets import TargetDescription, get_target
+from targets.build import build_executable
+from targets.export import export_library
+
+METADATA = {"format": 1, "note": "größer als ASCII", "functions": [{"name": "main_b1_s5"}]}
+
+
+@dataclass(frozen=True)
+class Build:
+    """What `export_library` takes, besides the path."""
+
+    executable: relax.VMExecutable
+    parameters: Mapping[str, np.ndarray]
+    target: TargetDescription
+
+    def export(self, path: Path, **changes: Any) -> Path:
+        """Export it, with some arguments changed."""
+        arguments = {
+            "parameters": self.parameters,
+            "metadata": METADATA,
+            "description": self.target,
+            **changes,
+        }
+        export_library(self.executable, path=path, **arguments)
+        return path
+
+
+def build_encoder(target_name: str, **settings: Any) -> Build:
+    """Compile an encoder layer for a target; nothing is run, so any target will do."""
+    target = get_target(target_name)
+    dot = target.dot
+    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    program = lower_to_kernels(encoder_program(**settings), layout, [(1, 5)]).program
+    executable = build_executable(schedule_module(program.module, target), target)
+    return Build(executable, program.parameters, target)

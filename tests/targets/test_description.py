@@ -1,0 +1,60 @@
+"""Target descriptions are data, and wrong data is refused."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
+
+import pytest
+
+from targets import DotInstruction
+from targets.x86 import HOSTS, VNNI_512
+
+
+@pytest.mark.parametrize("label", ["lanes", "depth", "tile_rows", "tile_vectors"])
+@pytest.mark.parametrize("value", [0, -4])
+def test_sizes_of_an_instruction_are_at_least_1(label: str, value: int) -> None:
+    with pytest.raises(ValueError) as caught:
+        replace(VNNI_512, **{label: value})
+    assert str(caught.value) == f"dot instruction vpdpbusd_512: {label} must be at least 1"
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [("lhs_dtype", "float32"), ("lhs_dtype", "int32"), ("rhs_dtype", "int16"), ("rhs_dtype", "")],
+)
+def test_operands_of_an_instruction_are_bytes_or_widened_bytes(label: str, value: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        replace(VNNI_512, **{label: value})
+    assert str(caught.value) == f"dot instruction vpdpbusd_512: {label} {value!r}"
+
+
+def test_descriptions_are_immutable() -> None:
+    with pytest.raises(FrozenInstanceError):
+        VNNI_512.lanes = 8  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        HOSTS[0].name = "other"  # type: ignore[misc]
+
+
+def test_equal_instructions_are_one_key() -> None:
+    assert replace(VNNI_512) == VNNI_512
+    assert hash(replace(VNNI_512)) == hash(VNNI_512)
+    assert DotInstruction("a", "int8", "int8", 4, 4, 1, 1) != VNNI_512
+
+
+@pytest.mark.parametrize("target", HOSTS, ids=lambda target: target.name)
+def test_x86_descriptions_are_consistent(target) -> None:
+    assert target.elf_machine == "EM_X86_64"
+    assert target.tvm_target["kind"] == "llvm"
+    registers = 32 if "avx512f" in target.required_features else 16
+    # The tile's accumulators, one vector of weights per column of it, and one broadcast operand.
+    tile = target.dot.tile_rows * target.dot.tile_vectors
+    assert tile + target.dot.tile_vectors + 1 <= registers
+    assert target.dot.lanes == target.vector_lanes
+    assert len(set(target.required_features)) == len(target.required_features)
+
+
+def test_detection_tries_the_most_demanding_description_first() -> None:
+    sets = [frozenset(target.required_features) for target in HOSTS]
+    assert all(later < earlier for earlier, later in pairwise(sets))
+    assert sets[-1] == frozenset()

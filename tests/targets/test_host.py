@@ -1,0 +1,99 @@
+"""Host detection from the text of /proc/cpuinfo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from targets import TargetError, cpu_features, get_target, host_target, missing_features
+from targets.x86 import X86_64_V3, X86_AVX512_VNNI
+
+CPUINFO = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+model name\t: Some Processor
+{line}
+vmx flags\t: vnmi preemption_timer avx512_vnni
+bugs\t\t: spectre_v1
+
+processor\t: 1
+flags\t\t: another processor's
+"""
+V2 = "fpu sse sse2 ht cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3"
+V3 = f"{V2} abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+VNNI = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni"
+ARM = "Features\t: fp asimd evtstrm crc32 atomics asimddp"
+
+
+def cpuinfo(folder: Path, line: str) -> Path:
+    path = folder / "cpuinfo"
+    path.write_text(CPUINFO.format(line=line), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "detected"),
+    [
+        (VNNI, "x86-avx512-vnni"),
+        (VNNI.replace(" avx512_vnni", ""), "x86-64-v3"),
+        (VNNI.replace(" avx512vl", ""), "x86-64-v3"),
+        (V3, "x86-64-v3"),
+        (V3.replace(" fma", ""), "x86-64"),
+        (V2, "x86-64"),
+        ("", "x86-64"),
+    ],
+    ids=["vnni", "avx512", "vnni without vl", "avx2", "avx2 without fma", "sse4", "none"],
+)
+def test_the_best_description_that_fits_is_taken(tmp_path: Path, flags: str, detected: str) -> None:
+    features = cpu_features(cpuinfo(tmp_path, f"flags\t\t: {flags}"))
+    assert features == frozenset(flags.split())
+    target = host_target(features, "x86_64")
+    named = get_target(detected)
+    assert target.name == "host"
+    assert target.description == f"this machine, detected: {detected}"
+    assert (target.dot, target.tvm_target) == (named.dot, named.tvm_target)
+    assert missing_features(target, features) == ()
+
+
+def test_features_are_those_of_the_first_processor_in_either_spelling(tmp_path: Path) -> None:
+    assert cpu_features(cpuinfo(tmp_path, "flags\t\t: fpu avx2")) == {"fpu", "avx2"}
+    assert "asimddp" in cpu_features(cpuinfo(tmp_path, ARM))
+
+
+def test_without_a_list_of_features_only_plain_code_is_safe(tmp_path: Path) -> None:
+    assert cpu_features(tmp_path / "missing") == frozenset()
+    other = tmp_path / "cpuinfo"
+    other.write_bytes(b"processor : 0\nmodel name : \xff\xfe\n")
+    assert cpu_features(other) == frozenset()
+    assert host_target(frozenset(), "x86_64").description.endswith("x86-64")
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "riscv64"])
+def test_another_machine_is_refused(machine: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        host_target(frozenset({"asimd"}), machine)
+    assert str(caught.value) == (
+        "cannot compile for 'host'\n"
+        f"  where: this machine ({machine})\n"
+        "  why: host detection knows x86-64 only\n"
+        "  what to do: name a target explicitly; `ibert targets` lists them"
+    )
+
+
+def test_windows_spelling_of_the_machine_is_known() -> None:
+    assert host_target(frozenset(V3.split()), "AMD64").dot == X86_64_V3.dot
+
+
+def test_missing_features_come_in_the_descriptions_order() -> None:
+    features = frozenset(VNNI.split()) - {"avx512_vnni", "avx2", "cx16"}
+    assert missing_features(X86_AVX512_VNNI, features) == ("cx16", "avx2", "avx512_vnni")
+    assert missing_features(X86_AVX512_VNNI, frozenset()) == X86_AVX512_VNNI.required_features
+
+
+def test_this_machine_is_detected_by_default() -> None:
+    import platform
+
+    if platform.machine() != "x86_64":
+        pytest.skip(f"host detection knows x86-64 only, this is {platform.machine()}")
+    assert host_target() == host_target(cpu_features(), "x86_64") == get_target("host")
