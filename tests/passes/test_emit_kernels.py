@@ -10,7 +10,7 @@ from small import small_program
 from tvm import relax, tirx
 
 from relay_passes.emit import KernelLayout
-from relay_passes.errors import LoweringError
+from relay_passes.errors import LoweringError, RangeError
 from relay_passes.integer.ranges import analyse_ranges
 from relay_passes.passes import IntegerProgram, lower_to_kernels
 from relay_passes.passes.emit_kernels import EmitKernels
@@ -215,6 +215,17 @@ def test_an_operand_of_the_wrong_signedness_names_the_layer() -> None:
         "  why: the pass offset_activations did not run before emission\n"
         "  what to do: use relay_passes.passes.pipeline, which orders the passes"
     )
+
+
+def test_a_range_that_no_integer_holds_names_the_layer() -> None:
+    def body(p, inputs):
+        return [p.requantise("encoder.layer.2.narrow", inputs["x"], 0.5)]
+
+    program = SpecialiseShapes([SHAPE])(small_program(body, x="int64"))
+    with pytest.raises(RangeError) as caught:
+        EmitKernels(LAYOUT, {"x": (-(2**62), 2**62)})(FuseEpilogues()(program))
+    assert caught.value.where == "encoder.layer.2.narrow"
+    assert caught.value.what == "product of 92 bits does not fit 64"
 
 
 def test_equal_kernels_of_several_shapes_are_emitted_once() -> None:

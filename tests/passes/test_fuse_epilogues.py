@@ -169,6 +169,20 @@ def test_an_operator_does_not_join_a_kernel_that_runs_before_its_other_operand()
     }
 
 
+def test_an_operator_whose_operands_are_ready_after_both_kernels_is_a_kernel_of_its_own() -> None:
+    def body(p, inputs):
+        early = p.linear("early", inputs["x"], 8)
+        late = p.layer_norm("late", inputs["h"])
+        active = p.emit(build.relu(early, name="relu"))  # joins `early`, which runs before `late`
+        return [p.emit(build.add(active, late, name="sum"))]
+
+    assert fused_kernels(body, x="int8", h="int32") == {
+        "early": [("linear", "early"), ("relu", "relu")],
+        "late": [("layer_norm", "late")],
+        "sum": [("add", "sum")],
+    }
+
+
 def test_all_embeddings_join_their_sum() -> None:
     def body(p, inputs):
         total = None
