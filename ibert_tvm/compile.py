@@ -120,6 +120,7 @@ def compile(
     """
     from relay_passes.emit import KernelLayout
     from relay_passes.passes import IntegerProgram, lower_to_kernels
+    from relay_passes.passes.check_integer_only import CheckIntegerOnly
     from schedules import schedule_module
     from targets import get_target
     from targets.build import build_executable
@@ -145,6 +146,7 @@ def compile(
     with phase("schedule"):
         module = schedule_module(lowered.program.module, description)
         dump("schedule", module)
+        CheckIntegerOnly().check_module(module)  # what is built is what was checked
     with phase("build"):
         executable = build_executable(module, description)
     parameters = dict(lowered.program.parameters)

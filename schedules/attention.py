@@ -27,7 +27,7 @@ from .rule import (
 from .tensorised import tile_matrix_product
 
 # Blocks of emission's attention kernel, in program order; a mode has some of them.
-PER_HEAD = ("valid", "q_operand", "k_packed", "k_sum", "v_packed", "v_sum")
+PER_HEAD = ("ones", "valid", "q_operand", "k_packed", "k_sum", "v_packed", "v_sum")
 PER_ROWS = (
     "score_products",
     "scores",
@@ -41,7 +41,7 @@ PER_ROWS = (
 )
 ROWS = "attended_rows"
 ELEMENTWISE = ("valid", "q_operand", "scores", "exponential", "probability", ROWS)
-PRODUCTS = ("score_products", "context")
+PRODUCTS = ("k_sum", "score_products", "context")
 
 
 class AttentionRule:
@@ -76,6 +76,9 @@ class AttentionRule:
         for name in ELEMENTWISE:
             if name in present:
                 vectorise_innermost(sch, sch.get_sblock(name), target.vector_lanes)
+        # Along a key's channels the copy into packed form moves whole groups of `depth` bytes.
+        vectorise_innermost(sch, sch.get_sblock("k_packed"), target.dot.depth)
         for name in PRODUCTS:
-            tile_matrix_product(sch, sch.get_sblock(name), target.dot)
+            if name in present:
+                tile_matrix_product(sch, sch.get_sblock(name), target.dot)
         return sch

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from .description import TargetDescription
+from .stack_buffers import cpu_pipeline
 
 
 def build_executable(module: tvm.IRModule, description: TargetDescription) -> relax.VMExecutable:
@@ -41,4 +42,9 @@ def build_executable(module: tvm.IRModule, description: TargetDescription) -> re
     ]
     target = tvm.target.Target(dict(description.tvm_target))
     with target:
-        return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
+        return relax.build(
+            module,
+            target,
+            relax_pipeline=tvm.transform.Sequential(passes),
+            tir_pipeline=cpu_pipeline(),
+        )

@@ -158,18 +158,20 @@ def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
     # |q k| summed over the head: what the scores can be, whatever offset the operands carry.
     limit = max(abs(q.low), abs(q.high)) * max(abs(k.low), abs(k.high)) * head_dim
     if offset:
+        # The sum of a key's channels as the product with a row of ones: the instruction does it.
+        ones = te.compute((1, shape.depth), lambda *_: tirx.const(1, layout.lhs_dtype), name="ones")
         k_sum = _sum(
             "k_sum",
-            (shape.batch, shape.heads, shape.keys),
+            (shape.batch, shape.heads, 1, shape.keys),
             shape.depth,
-            packed,
+            lambda b, h, i, j, d: ones(i, d).astype("int32") * packed(b, h, j, d),
             (k_packed.low, k_packed.high),
         )
 
     def score(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
         value = products.tensor(batch, head, row, token)
         if offset:
-            value = value - k_sum.tensor(batch, head, token) * offset
+            value = value - k_sum.tensor(batch, head, 0, token) * offset
         exact = Ranged(-limit, limit, value)
         return softmax.masked_score(exact, _keep(valid, batch, token))
 
