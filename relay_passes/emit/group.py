@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -30,22 +29,6 @@ from .row_norm import emit_layer_norm
 from .stage import Stage
 
 Bounds = Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class EmittedKernel:
-    """A kernel with the way its weights are stored.
-
-    Attributes
-    ----------
-    func
-        Unscheduled PrimFunc; its buffers are the function's arguments in order, then its results.
-    packed
-        Names of the weight parameters that it reads packed.
-    """
-
-    func: tirx.PrimFunc
-    packed: frozenset[str]
 
 
 def storage_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -92,8 +75,14 @@ class GroupEmitter:
         self.batch = batch
         self.seq_len = seq_len
 
-    def emit(self, function: relax.Function) -> EmittedKernel:
-        """Emit one fused function."""
+    def emit(self, function: relax.Function) -> tirx.PrimFunc:
+        """Emit one fused function.
+
+        Returns
+        -------
+        tvm.tirx.PrimFunc
+            Unscheduled; its buffers are the function's arguments in order, then its results.
+        """
         context = KernelContext(self.layout, self.batch, self.seq_len, self.parameters)
         stages: dict[relax.Var, Stage] = {}
         weights = packed_operands(function)
@@ -120,7 +109,7 @@ class GroupEmitter:
             func = func.with_attr(key, function.attrs[key])
         for key, value in context.attributes.items():
             func = func.with_attr(key, value)
-        return EmittedKernel(func, frozenset(context.packed))
+        return func
 
     def _argument(self, var: relax.Var) -> Stage:
         shape = static_shape(var.ty)

@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import relax
 
-from ..emit.group import GroupEmitter, static_shape, storage_shape
+from ..emit.group import GroupEmitter, packed_operands, static_shape, storage_shape
 from ..emit.layout import KernelLayout
-from ..errors import CompilerError
-from .program import IntegerProgram, num_inputs, relax_functions
+from ..errors import CompilerError, LoweringError
+from .program import IntegerProgram, is_primitive, num_inputs, relax_functions
 
 
 class EmitKernels:
@@ -123,7 +123,7 @@ class _Emission:
         results = [
             relax.TensorType(storage_shape(static_shape(kind)), str(kind.dtype)) for kind in kinds
         ]
-        func = self.builder.add_func(emitted.func, value.op.name_hint)
+        func = self.builder.add_func(emitted, value.op.name_hint)
         call = relax.call_tir(
             func,
             [new[arg] for arg in value.args],
@@ -133,12 +133,25 @@ class _Emission:
 
 
 def _packed_names(program: IntegerProgram) -> set[str]:
-    """Parameters that some linear layer reads as its weight."""
-    from ..emit.group import packed_operands
+    """Parameters that linear layers read as their weights, and nothing else reads.
 
-    return {
-        var.name
-        for function in program.module.functions.values()
-        if isinstance(function, relax.Function)
-        for var in packed_operands(function)
-    }
+    Raises
+    ------
+    LoweringError
+        If something else reads one too: it would find it packed.
+    """
+    packed: set[str] = set()
+    plain: set[str] = set()
+    for function in program.module.functions.values():
+        if isinstance(function, relax.Function) and is_primitive(function):
+            weights = packed_operands(function)
+            packed |= {var.name for var in weights}
+            plain |= {var.name for var in function.params if var not in weights}
+    if shared := sorted(packed & plain):
+        raise LoweringError(
+            what="a weight is read by a linear layer and by another operator",
+            where=shared[0],
+            why="linear layers read their weights in packed form, and there is one copy",
+            todo="give the linear layer a copy of the weight under a name of its own",
+        )
+    return packed

@@ -14,10 +14,6 @@ from .program import IntegerProgram, bindings, relax_functions, substitute, vari
 ELEMENTWISE = frozenset(
     f"integer.{name}" for name in ("requantise", "gelu", "relu", "tanh", "add", "embedding")
 )
-ANCHORS = frozenset(
-    f"integer.{name}"
-    for name in ("linear", "attention", "layer_norm", "mean_pool", "select_token", "position_ids")
-)
 # Kernels whose result has another iteration space than what would follow it.
 _CLOSED = frozenset({"integer.select_token", "integer.attention"})
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import encoder_program
-from small import small_program
+from models import ProgramBuilder, encoder_program
+from small import CHANNELS, Inputs, small_program
 from tvm import relax, tirx
 
 from relay_passes.emit import KernelLayout
 from relay_passes.errors import LoweringError, RangeError
+from relay_passes.integer import build
 from relay_passes.integer.ranges import analyse_ranges
 from relay_passes.passes import IntegerProgram, lower_to_kernels
 from relay_passes.passes.emit_kernels import EmitKernels
@@ -242,3 +243,23 @@ def test_equal_kernels_of_several_shapes_are_emitted_once() -> None:
         "attention": 2,
         "mean": 2,
     }
+
+
+def test_a_weight_that_an_embedding_reads_too_is_refused() -> None:
+    def body(p: ProgramBuilder, inputs: Inputs) -> list[relax.Var]:
+        table = p.integers("tied", -127, 127, (16, CHANNELS), "int8")
+        factor = p.integers("factor", 1, 9, (1,), "int32")
+        ids = inputs["input_ids"]
+        embedded = p.emit(build.embedding(ids, table, factor, name="embedded", shift=4))
+        operand = p.requantise("operand", embedded, 0.5)
+        bias = p.integers("bias", -9, 9, (16,), "int32")
+        return [p.emit(build.linear(operand, table, bias, name="logits"))]
+
+    with pytest.raises(LoweringError) as caught:
+        emitted(small_program(body))
+    assert str(caught.value) == (
+        "a weight is read by a linear layer and by another operator\n"
+        "  where: tied\n"
+        "  why: linear layers read their weights in packed form, and there is one copy\n"
+        "  what to do: give the linear layer a copy of the weight under a name of its own"
+    )
