@@ -13,7 +13,7 @@ PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
 MAY_IMPORT = {
     "relay_passes": {"relay_passes", "tvm", "numpy"},
     "schedules": {"schedules", "targets", "tvm", "numpy"},
-    "targets": {"targets", "tvm", "numpy", "elftools"},
+    "targets": {"targets", "tvm", "tvm_ffi", "numpy", "elftools"},
 }
 
 
