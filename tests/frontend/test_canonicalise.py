@@ -23,7 +23,7 @@ from tests.frontend.relax_models import (
     run_source,
 )
 
-TODO = (
+ADVICE = (
     "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
     "change this part of it; `ibert inspect` shows what was matched"
 )
@@ -486,7 +486,7 @@ def test_what_has_no_integer_form_is_refused_by_name(case):
         f"{operator} has no integer form here\n"
         f"  where: operator {operator}, layer {layer} (needed by output0)\n"
         f"  why: {why}\n"
-        f"  what to do: {TODO}"
+        f"  what to do: {ADVICE}"
     )
 
 

@@ -165,7 +165,7 @@ class Fourier(Block):
         return self.heads(torch.fft.fft(self.value(x)).real)
 
 
-TODO = (
+ADVICE = (
     "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
     "change this part of it; `ibert inspect` shows what was matched"
 )
@@ -178,7 +178,7 @@ def test_an_operator_without_integer_form_names_its_layer():
         "relax.multiply has no integer form here\n"
         "  where: operator relax.multiply, layer query (needed by output0)\n"
         "  why: two different hidden tensors are combined, and only sums have a form\n"
-        f"  what to do: {TODO}"
+        f"  what to do: {ADVICE}"
     )
 
 
