@@ -65,8 +65,9 @@ _configured_threads: int | None = None
 def configure_threads(count: int) -> None:
     """Set the size of TVM's thread pool, which the process has one of.
 
-    The pool's threads are made once, at the first configuration: as many as a later one may ask
-    for, so that a process can go from one thread to several.
+    The pool's threads are made once, at the first configuration or when TVM first runs something:
+    one per processor, or `count` if that is more, so that a process can go from one thread to
+    several. A later call for more than were made gets those there are.
 
     Parameters
     ----------

@@ -18,6 +18,7 @@ from ibert_tvm.frontend.canonicalise.engine import Canonical, Canonicaliser
 from ibert_tvm.frontend.canonicalise.rules_attention import ATTENTION_RULES
 from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
 from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
+from ibert_tvm.threads import configure_threads, default_threads
 
 __all__ = ["Canonical", "canonicalise"]
 
@@ -56,6 +57,8 @@ def canonicalise(
     UnsupportedModelError
         If an output depends on something that has no canonical form.
     """
+    # Before TVM runs anything: probing starts its thread pool, which cannot grow afterwards.
+    configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
     rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES}
     return Canonicaliser(module["main"], inputs, parameters, names or {}, rules).run(outputs)
