@@ -86,7 +86,7 @@ class ElementwiseRule:
         """See the module's strategy."""
         sch = s_tir.Schedule(func)
         for name in block_names(sch):
-            if sch.get_sblock(name) is None or _is_reduction(sch, name):
+            if _is_reduction(sch, name):
                 return Rejection(self.name, f"block {name!r} is a reduction")
         inline_elementwise(sch, keep=set())
         for output in output_blocks(sch):
