@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.errors import OutputError, UsageError
+from ibert_tvm.kernel_table import kernel_table
 from ibert_tvm.library_file import FORMAT
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def compile(
         "shapes": [list(shape) for shape in shapes],
         "target": description.name,
     }
-    metadata = _metadata(quantized, description, shapes)
+    metadata = _metadata(quantized, description, shapes, kernel_table(module))
     return CompiledModel(executable, parameters, metadata, description, report)
 
 
@@ -228,6 +229,7 @@ def _metadata(
     quantized: QuantizedModel,
     description: TargetDescription,
     shapes: Sequence[tuple[int, int]],
+    kernels: Mapping[str, Any],
 ) -> dict[str, Any]:
     import tvm
 
@@ -244,7 +246,12 @@ def _metadata(
         "target": {"name": description.name, **description.tvm_target},
         "required_cpu_features": list(description.required_features),
         "functions": [
-            {"name": function_name(batch, seq_len), "batch": batch, "seq_len": seq_len}
+            {
+                "name": function_name(batch, seq_len),
+                "batch": batch,
+                "seq_len": seq_len,
+                "kernels": kernels.get(function_name(batch, seq_len), []),
+            }
             for batch, seq_len in shapes
         ],
         "inputs": inputs,

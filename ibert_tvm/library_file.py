@@ -26,6 +26,7 @@ __all__ = [
     "WEIGHTS_SECTION",
     "FunctionRecord",
     "InputRecord",
+    "KernelRecord",
     "LibraryMetadata",
     "OutputRecord",
     "ParameterRecord",
@@ -45,12 +46,43 @@ _REMAKE = "make it again with `ibert compile NAME.ibert -o model.so`"
 
 
 @dataclass(frozen=True)
+class KernelRecord:
+    """One kernel call of a function.
+
+    Attributes
+    ----------
+    name : str
+        The kernel's name in the library.
+    kind : str
+        What it is built around: `linear`, `attention`, `layer_norm` ...
+    layer : str
+        Canonical name of the layer.
+    macs : int
+        Multiply-accumulates of its matrix products; 0 for a row operation.
+    """
+
+    name: str
+    kind: str
+    layer: str
+    macs: int
+
+
+@dataclass(frozen=True)
 class FunctionRecord:
-    """One compiled shape: its function in the library, rows and tokens per row."""
+    """One compiled shape: its function in the library, rows and tokens per row, its kernels.
+
+    The kernels are in order of execution; libraries of earlier versions list none.
+    """
 
     name: str
     batch: int
     seq_len: int
+    kernels: tuple[KernelRecord, ...] = ()
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all matrix products; 0 where no kernels are listed."""
+        return sum(kernel.macs for kernel in self.kernels)
 
 
 @dataclass(frozen=True)
@@ -264,7 +296,15 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
 
 def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
     functions = tuple(
-        FunctionRecord(str(f["name"]), int(f["batch"]), int(f["seq_len"]))
+        FunctionRecord(
+            str(f["name"]),
+            int(f["batch"]),
+            int(f["seq_len"]),
+            tuple(
+                KernelRecord(str(k["name"]), str(k["kind"]), str(k["layer"]), int(k["macs"]))
+                for k in f.get("kernels", ())
+            ),
+        )
         for f in document["functions"]
     )
     if not functions:

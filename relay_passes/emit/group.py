@@ -10,6 +10,7 @@ from tvm import relax, s_tir, te, tirx
 from ..errors import LoweringError
 from ..integer import attrs as integer_attrs
 from ..integer.ops import attributes, operator_name
+from ..integer.work import multiply_accumulates
 from .attention import emit_attention
 from .context import KernelContext
 from .elementwise import (
@@ -107,6 +108,7 @@ class GroupEmitter:
             func = _merge_axes(func)
         for key in ("ibert.kernel", "ibert.layer"):
             func = func.with_attr(key, function.attrs[key])
+        func = func.with_attr("ibert.macs", multiply_accumulates(function))
         for key, value in context.attributes.items():
             func = func.with_attr(key, value)
         return func

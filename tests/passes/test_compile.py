@@ -105,10 +105,18 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
     assert report["integer_only"]["kernels"] == report["kernels"]
 
     metadata = compiled.metadata
-    assert metadata["functions"] == [
-        {"name": "main_b1_s3", "batch": 1, "seq_len": 3},
-        {"name": "main_b2_s5", "batch": 2, "seq_len": 5},
+    functions = metadata["functions"]
+    assert [(f["name"], f["batch"], f["seq_len"]) for f in functions] == [
+        ("main_b1_s3", 1, 3),
+        ("main_b2_s5", 2, 5),
     ]
+    # Kernels in order of execution; a linear layer of 8 to 8 channels over 2 x 5 tokens.
+    assert [(k["kind"], k["layer"], k["macs"]) for k in functions[1]["kernels"]] == [
+        ("embedding", "embeddings.word", 0),
+        ("linear", LAYER, 2 * 5 * 8 * 8),
+        ("mean_pool", "mean", 0),
+    ]
+    assert all(k["name"] in texts[5] for f in functions for k in f["kernels"])
     assert metadata["inputs"] == [
         {"name": "input_ids", "dtype": "int32"},
         {"name": "attention_mask", "dtype": "int32"},

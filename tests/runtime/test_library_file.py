@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.errors import LibraryError, TargetError
-from ibert_tvm.library_file import FunctionRecord, read_metadata
+from ibert_tvm.library_file import FunctionRecord, KernelRecord, read_metadata
 from ibert_tvm.runtime import load_library
 
 from .conftest import TinyModel
@@ -49,6 +49,17 @@ def test_metadata_content(library_path: Path, tiny: TinyModel) -> None:
     ]
     assert metadata.weight_bytes >= sum(p.num_bytes for p in metadata.parameters)
     assert metadata.file_bytes == library_path.stat().st_size
+
+
+def test_kernels_of_a_function(variant: Callable[..., Path]) -> None:
+    kernels = [
+        {"name": "main_b1_s8_fc", "kind": "linear", "layer": "encoder.0.fc", "macs": 64},
+        {"name": "main_b1_s8_ln", "kind": "layer_norm", "layer": "encoder.0.ln", "macs": 0},
+    ]
+    function = {"name": "main_b1_s8", "batch": 1, "seq_len": 8, "kernels": kernels}
+    (record,) = read_metadata(variant(metadata_changes={"functions": [function]})).functions
+    assert record.kernels == tuple(KernelRecord(**kernel) for kernel in kernels)
+    assert record.macs == 64
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""Counting multiply-accumulates of an integer function."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from relay_passes.integer import build
+from relay_passes.integer.work import multiply_accumulates
+from relay_passes.spec.exponential import BinaryExponential
+
+BATCH, SEQ, CHANNELS, HEADS = 3, 5, 16, 4
+
+
+def var(name: str, shape: tuple[int, ...], dtype: str) -> relax.Var:
+    return relax.Var(name, relax.TensorType(shape, dtype))
+
+
+def test_linear_layers_and_both_products_of_attention_are_counted_and_nothing_else() -> None:
+    x = var("x", (BATCH, SEQ, CHANNELS), "int8")
+    weight = var("weight", (24, CHANNELS), "int8")
+    bias = var("bias", (24,), "int32")
+    mask = var("mask", (BATCH, SEQ), "int32")
+    one = var("one", (1,), "int32")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, weight, bias, mask, one]):
+        with builder.dataflow():
+            linear = builder.emit(build.linear(x, weight, bias, name="fc"))
+            attended = builder.emit(
+                build.attention(
+                    x,
+                    x,
+                    x,
+                    mask,
+                    one,
+                    name="attention",
+                    num_heads=HEADS,
+                    softmax="deferred",
+                    exponential=BinaryExponential.from_scale(1e-3),
+                    shift=20,
+                    low=-127,
+                    high=127,
+                )
+            )
+            rectified = builder.emit(build.relu(attended, name="relu"))
+            output = builder.emit_output(relax.Tuple([linear, rectified]))
+        builder.emit_func_output(output)
+    expected = BATCH * SEQ * CHANNELS * 24 + 2 * BATCH * SEQ * SEQ * CHANNELS
+    assert multiply_accumulates(builder.get()["main"]) == expected
