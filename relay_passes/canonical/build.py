@@ -62,6 +62,33 @@ def position_ids(
     )
 
 
+def patches(
+    pixel_values: relax.Expr, *, name: str, patch_height: int, patch_width: int
+) -> relax.Call:
+    """Cut images [B, channels, H, W] into patches: [B, patches, channels * height * width].
+
+    Patches come row by row; within one, channels are outermost and columns innermost, which is the
+    order of a convolution's weights. Rows and columns that fill no whole patch are left out.
+    """
+    return _call(
+        "canonical.patches",
+        [pixel_values],
+        name=name,
+        patch_height=int(patch_height),
+        patch_width=int(patch_width),
+    )
+
+
+def prepend_tokens(x: relax.Expr, tokens: relax.Expr, *, name: str) -> relax.Call:
+    """Put the rows `tokens` [N, C] before every sequence of x [B, S, C]: [B, N + S, C]."""
+    return _call("canonical.prepend_tokens", [x, tokens], name=name)
+
+
+def add_positions(x: relax.Expr, table: relax.Expr, *, name: str) -> relax.Call:
+    """Add row s of `table` [S, C] to token s of x [B, S, C], whose length is static."""
+    return _call("canonical.add_positions", [x, table], name=name)
+
+
 def linear(x: relax.Expr, weight: relax.Expr, bias: relax.Expr, *, name: str) -> relax.Call:
     """``x W^T + b`` for x [..., K], `weight` [N, K], `bias` [N]: [..., N]."""
     return _call("canonical.linear", [x, weight, bias], name=name)
@@ -71,7 +98,7 @@ def attention(
     q: relax.Expr,
     k: relax.Expr,
     v: relax.Expr,
-    attention_mask: relax.Expr,
+    attention_mask: relax.Expr | None = None,
     *,
     name: str,
     num_heads: int,
@@ -79,11 +106,12 @@ def attention(
 ) -> relax.Call:
     """Multi-head attention of q, k, v [B, S, H*D] under a padding mask [B, S] int64: [B, S, H*D].
 
-    Keys whose mask is 0 weigh exactly 0; a row without any key gives 0.
+    Keys whose mask is 0 weigh exactly 0; a row without any key gives 0. Without a mask every token
+    is a key of its sequence.
     """
     return _call(
         "canonical.attention",
-        [q, k, v, attention_mask],
+        [q, k, v, *([] if attention_mask is None else [attention_mask])],
         name=name,
         num_heads=int(num_heads),
         scale=float(scale),
@@ -117,9 +145,13 @@ def add(a: relax.Expr, b: relax.Expr, *, name: str) -> relax.Call:
     return _call("canonical.add", [a, b], name=name)
 
 
-def mean_pool(x: relax.Expr, attention_mask: relax.Expr, *, name: str) -> relax.Call:
-    """Mean of x [B, S, C] over the tokens whose mask is not 0: [B, C]; 0 for an empty row."""
-    return _call("canonical.mean_pool", [x, attention_mask], name=name)
+def mean_pool(x: relax.Expr, attention_mask: relax.Expr | None = None, *, name: str) -> relax.Call:
+    """Mean of x [B, S, C] over the tokens whose mask is not 0: [B, C]; 0 for an empty row.
+
+    Without a mask it is the mean over all tokens.
+    """
+    mask = [] if attention_mask is None else [attention_mask]
+    return _call("canonical.mean_pool", [x, *mask], name=name)
 
 
 def select_token(x: relax.Expr, *, name: str, index: int = 0) -> relax.Call:

@@ -166,11 +166,12 @@ def _check_parameters(function: relax.Function, inputs: int) -> None:
             )
         shape = list(kind.shape.values)
         if index < inputs:
-            if str(kind.dtype) != INDEX or len(shape) != 2:
+            if (str(kind.dtype), len(shape)) not in ((INDEX, 2), (FLOAT, 4)):
                 raise CanonicalError(
                     f"input {name} is {kind.dtype} with {len(shape)} dimensions",
                     where=where,
-                    why=f"inputs are {INDEX} [batch, seq_len]",
+                    why=f"inputs are {INDEX} [batch, seq_len] or {FLOAT} [batch, channels, "
+                    "height, width]",
                     todo="cast or reshape in the frontend",
                 )
         elif str(kind.dtype) != FLOAT or not all(isinstance(d, tirx.IntImm) for d in shape):
@@ -215,7 +216,9 @@ def _check_binding(
             todo="give every value its own name",
         )
     seen.add(name)
-    for label, argument in zip(spec.arguments, value.args, strict=True):
+    if len(value.args) not in range(len(spec.arguments) - spec.optional, len(spec.arguments) + 1):
+        spec.infer(value)  # refuses with the count
+    for label, argument in zip(spec.arguments, value.args, strict=False):
         if not isinstance(argument, relax.Var) or argument not in defined:
             raise CanonicalError(
                 f"operand {label} is a {type(argument).__name__}, not a defined variable",
@@ -228,6 +231,13 @@ def _check_binding(
                 f"the mask {argument.name} is not an input of the model",
                 where=where,
                 why="the padding mask is the plain [batch, seq_len] input: 0 is padding",
+                todo="pass the input itself",
+            )
+        if label == "pixel_values" and argument not in inputs:
+            raise CanonicalError(
+                f"patches are cut out of {argument.name}, which is not an input of the model",
+                where=where,
+                why="pixels become integers before the compiled program sees them",
                 todo="pass the input itself",
             )
     spec.infer(value)

@@ -17,7 +17,7 @@ from tvm import relax
 from . import float_kernels as kernels
 from .check import canonical_calls, main_function, num_inputs
 from .errors import CanonicalError
-from .legalize import mean_pool_te, select_token_te
+from .legalize import mean_pool_te, patches_te, prepend_tokens_te, select_token_te
 from .ops import value_name
 
 _PACKED = "#packed"
@@ -149,7 +149,7 @@ class FloatExecutable:
         Parameters
         ----------
         batch, seq_len : int
-            The shape.
+            The shape; a model of images has one length of its own, and any `seq_len` serves.
 
         Returns
         -------
@@ -175,7 +175,8 @@ class FloatExecutable:
         Parameters
         ----------
         inputs : mapping of str to numpy.ndarray
-            Every input of the module by name, [batch, seq_len], any integer type.
+            Every input of the module by name: [batch, seq_len] of any integer type, or images
+            [batch, channels, height, width] of any float type.
 
         Returns
         -------
@@ -188,7 +189,7 @@ class FloatExecutable:
             If an input is missing, unknown, or of another shape than the first one.
         """
         arrays = self._check_inputs(inputs)
-        batch, seq_len = arrays[0].shape
+        batch, seq_len = arrays[0].shape[:2]
         machine = self.machine(batch, seq_len)
         result = machine["main"](*(tvm.runtime.tensor(array) for array in arrays), *self.weights)
         fields: list[NDArray[Any]] = [np.from_dlpack(item) for item in result]
@@ -197,7 +198,7 @@ class FloatExecutable:
             tuple(fields[:count]), dict(zip(self.capture_names, fields[count:], strict=True))
         )
 
-    def _check_inputs(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[np.int64]]:
+    def _check_inputs(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         if set(inputs) != set(self.input_names):
             raise CanonicalError(
                 f"got inputs {', '.join(sorted(inputs)) or 'none'}",
@@ -205,9 +206,14 @@ class FloatExecutable:
                 why=f"the model takes {', '.join(self.input_names)}",
                 todo="pass exactly these",
             )
-        arrays = [np.ascontiguousarray(inputs[name], dtype=np.int64) for name in self.input_names]
-        for name, array in zip(self.input_names, arrays, strict=True):
-            if array.ndim != 2 or array.shape != arrays[0].shape or 0 in array.shape:
+        params = self._function.params
+        arrays: list[NDArray[Any]] = []
+        for name, variable in zip(self.input_names, params, strict=False):
+            array = np.ascontiguousarray(inputs[name], dtype=str(variable.ty.dtype))
+            arrays.append(array)
+            if array.dtype == np.float32:
+                _check_images(name, array, variable)
+            elif array.ndim != 2 or array.shape != arrays[0].shape or 0 in array.shape:
                 raise CanonicalError(
                     f"input {name} has shape {array.shape}",
                     where="run",
@@ -215,6 +221,17 @@ class FloatExecutable:
                     todo="pad the batch to one length",
                 )
         return arrays
+
+
+def _check_images(name: str, array: NDArray[Any], variable: relax.Var) -> None:
+    size = [int(extent) for extent in variable.ty.shape.values[1:]]
+    if list(array.shape[1:]) != size or array.shape[0] == 0:
+        raise CanonicalError(
+            f"input {name} has shape {array.shape}",
+            where="run",
+            why=f"the model takes images of {' x '.join(map(str, size))} (channels, height, width)",
+            todo="resize the images as the model's image processor does",
+        )
 
 
 def float_executable(
@@ -253,7 +270,10 @@ class _Lowering:
         params = []
         weights: dict[str, relax.Var] = {}
         for variable in source.params[: len(self.owner.input_names)]:
-            param = relax.Var(variable.name, relax.TensorType([self.batch, self.seq_len], "int64"))
+            dims = list(variable.ty.shape.values)
+            # Images have a static size of their own; tokens are as many as the batch has.
+            shape = [self.batch, *(dims[1:] if len(dims) == 4 else [self.seq_len])]
+            param = relax.Var(variable.name, relax.TensorType(shape, str(variable.ty.dtype)))
             params.append(param)
             values[variable] = param
         for name, tensor in self.owner._weights.items():
@@ -365,7 +385,7 @@ def _linear(low: _Lowering, _call: relax.Call, args: list[relax.Expr]) -> relax.
 
 
 def _attention(low: _Lowering, call: relax.Call, args: list[relax.Expr]) -> relax.Expr:
-    q, k, v, mask = args
+    q, k, v, *mask = args
     batch, length, channels = _shape(q)
     heads, scale = int(call.attrs["num_heads"]), float(call.attrs["scale"])
     width = channels // heads
@@ -378,9 +398,9 @@ def _attention(low: _Lowering, call: relax.Call, args: list[relax.Expr]) -> rela
         square,
     )
     probabilities = low.kernel(
-        ("softmax", heads),
-        lambda: kernels.attention_softmax(batch, length, heads, padded, low.tile),
-        [scores, mask],
+        ("softmax", heads, bool(mask)),
+        lambda: kernels.attention_softmax(batch, length, heads, padded, low.tile, bool(mask)),
+        [scores, *mask],
         square,
     )
     context = low.kernel(
@@ -424,6 +444,19 @@ def _elementwise(low: _Lowering, call: relax.Call, args: list[relax.Expr]) -> re
     return low.reshape(flat, shape)
 
 
+def _patches(low: _Lowering, call: relax.Call, args: list[relax.Expr]) -> relax.Expr:
+    size = (int(call.attrs["patch_height"]), int(call.attrs["patch_width"]))
+    return low.builder.emit(low.builder.call_te(patches_te, args[0], *size))
+
+
+def _prepend_tokens(low: _Lowering, _call: relax.Call, args: list[relax.Expr]) -> relax.Expr:
+    return low.builder.emit(low.builder.call_te(prepend_tokens_te, *args))
+
+
+def _add_positions(low: _Lowering, _call: relax.Call, args: list[relax.Expr]) -> relax.Expr:
+    return low.builder.emit(relax.op.add(*args))
+
+
 def _mean_pool(low: _Lowering, _call: relax.Call, args: list[relax.Expr]) -> relax.Expr:
     return low.builder.emit(low.builder.call_te(mean_pool_te, *args))
 
@@ -435,6 +468,9 @@ def _select_token(low: _Lowering, call: relax.Call, args: list[relax.Expr]) -> r
 _EMITTERS = {
     "canonical.embedding": _embedding,
     "canonical.position_ids": _position_ids,
+    "canonical.patches": _patches,
+    "canonical.prepend_tokens": _prepend_tokens,
+    "canonical.add_positions": _add_positions,
     "canonical.linear": _linear,
     "canonical.attention": _attention,
     "canonical.layer_norm": _layer_norm,

@@ -213,21 +213,28 @@ def attention_scores(
 
 
 def attention_softmax(
-    batch: int, length: int, heads: int, padded: int, tile: Tile
+    batch: int, length: int, heads: int, padded: int, tile: Tile, masked: bool = True
 ) -> tirx.PrimFunc:
     """Masked softmax over the keys.
 
-    Operands: scores [batch, heads, length, padded], mask [batch, length] int64; result like scores.
+    Operands: scores [batch, heads, length, padded], mask [batch, length] int64 if `masked`; result
+    like scores.
 
     Masked and padded keys get exactly 0, and a row without keys is all 0.
     """
     lanes = tile.lanes
     scores = te.placeholder((batch, heads, length, padded), FLOAT, "scores")
     mask = te.placeholder((batch, length), "int64", "mask")
+
+    def is_key(b: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
+        if not masked:
+            return j < length
+        return tirx.all(j < length, mask[b, tirx.min(j, length - 1)] != 0)
+
     keep = te.compute(
         (batch, padded),
         lambda b, j: tirx.Select(
-            tirx.all(j < length, mask[b, tirx.min(j, length - 1)] != 0),
+            is_key(b, j),
             tirx.const(1.0, FLOAT),
             tirx.const(0.0, FLOAT),
         ),
@@ -278,7 +285,7 @@ def attention_softmax(
         ),
         name="softmax",
     )
-    schedule = _function([scores, mask, result])
+    schedule = _function([scores, *([mask] if masked else []), result])
     schedule.compute_inline(schedule.get_sblock("difference"))
     schedule.compute_inline(schedule.get_sblock(raised.op.name))
     _schedule_rows(schedule, "softmax", 3, lanes)

@@ -50,10 +50,12 @@ def position_ids_te(
 
 
 def attention_te(
-    q: te.Tensor, k: te.Tensor, v: te.Tensor, mask: te.Tensor, num_heads: int, scale: float
+    q: te.Tensor, k: te.Tensor, v: te.Tensor, mask: te.Tensor | None, num_heads: int, scale: float
 ) -> te.Tensor:
     """Masked multi-head attention of q, k, v [B, S, H*D] as a TE tensor [B, S, H*D]."""
     batch, length, channels = q.shape
+    if mask is None:
+        mask = ones_te(batch, length)
     width = int(channels) // num_heads
     square = (batch, num_heads, length, length)
     inner = te.reduce_axis((0, width), name="d")
@@ -111,9 +113,45 @@ def attention_te(
     )
 
 
-def mean_pool_te(x: te.Tensor, mask: te.Tensor) -> te.Tensor:
+def ones_te(batch: object, length: object) -> te.Tensor:
+    """Mask [batch, length] that keeps every token."""
+    return te.compute((batch, length), lambda *_: tirx.const(1, "int64"), name="ones")
+
+
+def patches_te(pixels: te.Tensor, patch_height: int, patch_width: int) -> te.Tensor:
+    """Patches of images [B, channels, H, W] as a TE tensor; see `build.patches`."""
+    batch, channels, height, width = pixels.shape
+    across = int(width) // patch_width
+    area = patch_height * patch_width
+    return te.compute(
+        (batch, int(height) // patch_height * across, int(channels) * area),
+        lambda b, p, c: pixels[
+            b,
+            c // area,
+            p // across * patch_height + c % area // patch_width,
+            p % across * patch_width + c % patch_width,
+        ],
+        name="patches",
+    )
+
+
+def prepend_tokens_te(x: te.Tensor, tokens: te.Tensor) -> te.Tensor:
+    """Rows of `tokens` [N, C] before the tokens of x [B, S, C], as a TE tensor."""
+    count = int(tokens.shape[0])
+    return te.compute(
+        (x.shape[0], x.shape[1] + count, x.shape[2]),
+        lambda b, s, c: tirx.if_then_else(
+            s < count, tokens[tirx.min(s, count - 1), c], x[b, tirx.max(s - count, 0), c]
+        ),
+        name="prepend_tokens",
+    )
+
+
+def mean_pool_te(x: te.Tensor, mask: te.Tensor | None = None) -> te.Tensor:
     """Masked mean over tokens of x [B, S, C] as a TE tensor [B, C]; 0 for a row without tokens."""
     batch, length, channels = x.shape
+    if mask is None:
+        mask = ones_te(batch, length)
     token = te.reduce_axis((0, length), name="s")
     total = te.compute(
         (batch, channels),
@@ -175,10 +213,28 @@ def _linear(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return relax.op.add(builder.emit(relax.op.matmul(x, transposed)), bias)
 
 
+def _patches(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(
+        patches_te,
+        call.args[0],
+        int(call.attrs["patch_height"]),
+        int(call.attrs["patch_width"]),
+        primfunc_name_hint="canonical_patches",
+    )
+
+
+def _prepend_tokens(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(
+        prepend_tokens_te, *call.args, primfunc_name_hint="canonical_prepend_tokens"
+    )
+
+
 def _attention(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    masked = len(call.args) > 3
     return builder.call_te(
         attention_te,
         *call.args,
+        *(() if masked else (None,)),
         int(call.attrs["num_heads"]),
         float(call.attrs["scale"]),
         primfunc_name_hint="canonical_attention",
@@ -211,6 +267,9 @@ def _select_token(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 _LEGALIZE: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "canonical.embedding": _embedding,
     "canonical.position_ids": _position_ids,
+    "canonical.patches": _patches,
+    "canonical.prepend_tokens": _prepend_tokens,
+    "canonical.add_positions": lambda _builder, call: relax.op.add(*call.args),
     "canonical.linear": _linear,
     "canonical.attention": _attention,
     "canonical.layer_norm": _layer_norm,

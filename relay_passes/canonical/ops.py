@@ -38,12 +38,15 @@ class OpSpec:
         Attributes that every call carries, ``name`` first.
     infer : callable
         ``infer(call) -> relax.TensorType``.
+    optional : int
+        Trailing operands that a call may leave out.
     """
 
     name: str
     arguments: tuple[str, ...]
     attributes: tuple[str, ...]
     infer: Callable[[relax.Call], relax.TensorType]
+    optional: int = 0
 
 
 def value_name(call: relax.Call) -> str:
@@ -87,11 +90,15 @@ def _tensor(call: relax.Call, index: int, ndim: int | None, dtype: str) -> list[
     """Return the dimensions of operand `index` after checking its rank and type."""
     spec = SPECS[call.op.name]
     label = spec.arguments[index]
-    if len(call.args) != len(spec.arguments):
+    fewest = len(spec.arguments) - spec.optional
+    if not fewest <= len(call.args) <= len(spec.arguments):
+        takes = f"{len(spec.arguments)}: {', '.join(spec.arguments)}"
+        if spec.optional:
+            takes += f" (the last {spec.optional} may be left out)"
         raise _refuse(
             call,
             f"{call.op.name} got {len(call.args)} operands",
-            f"it takes {len(spec.arguments)}: {', '.join(spec.arguments)}",
+            f"it takes {takes}",
             "build the call with relay_passes.canonical.build",
         )
     kind = call.args[index].ty
@@ -157,6 +164,39 @@ def _infer_position_ids(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(ids, INDEX)
 
 
+def _infer_patches(call: relax.Call) -> relax.TensorType:
+    batch, channels, *image = _tensor(call, 0, 4, FLOAT)
+    patch = [int(call.attrs[f"patch_{side}"]) for side in ("height", "width")]
+    counts = [
+        int(extent) // size if size > 0 else 0  # type: ignore[call-overload]
+        for extent, size in zip(image, patch, strict=True)
+    ]
+    if min(counts) < 1:
+        raise _refuse(
+            call,
+            f"patches of {patch[0]} x {patch[1]} of an image of {_show(image)}",
+            "an image holds at least one whole patch",
+            "check the patch size and the image size",
+        )
+    width = int(channels) * patch[0] * patch[1]  # type: ignore[call-overload]
+    return relax.TensorType([batch, counts[0] * counts[1], width], FLOAT)
+
+
+def _infer_prepend_tokens(call: relax.Call) -> relax.TensorType:
+    x = _tensor(call, 0, 3, FLOAT)
+    tokens = _tensor(call, 1, 2, FLOAT)
+    _match(call, tokens[1], x[2], "the channels of tokens and value")
+    return relax.TensorType([x[0], x[1] + tokens[0], x[2]], FLOAT)  # type: ignore[operator]
+
+
+def _infer_add_positions(call: relax.Call) -> relax.TensorType:
+    x = _tensor(call, 0, 3, FLOAT)
+    table = _tensor(call, 1, 2, FLOAT)
+    _match(call, table[0], x[1], "the rows of the table and the tokens")
+    _match(call, table[1], x[2], "the channels of table and value")
+    return relax.TensorType(x, FLOAT)
+
+
 def _infer_linear(call: relax.Call) -> relax.TensorType:
     x = _tensor(call, 0, None, FLOAT)
     weight = _tensor(call, 1, 2, FLOAT)
@@ -168,12 +208,13 @@ def _infer_linear(call: relax.Call) -> relax.TensorType:
 
 def _infer_attention(call: relax.Call) -> relax.TensorType:
     q, k, v = (_tensor(call, index, 3, FLOAT) for index in range(3))
-    mask = _tensor(call, 3, 2, INDEX)
     for label, other in (("keys", k), ("values", v)):
         for axis, what in enumerate(("batch", "sequence length", "channels")):
             _match(call, q[axis], other[axis], f"the {what} of queries and {label}")
-    for axis, what in enumerate(("batch", "sequence length")):
-        _match(call, q[axis], mask[axis], f"the {what} of queries and mask")
+    if len(call.args) > 3:
+        mask = _tensor(call, 3, 2, INDEX)
+        for axis, what in enumerate(("batch", "sequence length")):
+            _match(call, q[axis], mask[axis], f"the {what} of queries and mask")
     heads = int(call.attrs["num_heads"])
     if heads < 1 or int(q[2]) % heads:  # type: ignore[call-overload]
         raise _refuse(
@@ -217,9 +258,10 @@ def _infer_add(call: relax.Call) -> relax.TensorType:
 
 def _infer_mean_pool(call: relax.Call) -> relax.TensorType:
     x = _tensor(call, 0, 3, FLOAT)
-    mask = _tensor(call, 1, 2, INDEX)
-    _match(call, x[0], mask[0], "the batch of value and mask")
-    _match(call, x[1], mask[1], "the sequence length of value and mask")
+    if len(call.args) > 1:
+        mask = _tensor(call, 1, 2, INDEX)
+        _match(call, x[0], mask[0], "the batch of value and mask")
+        _match(call, x[1], mask[1], "the sequence length of value and mask")
     return relax.TensorType([x[0], x[2]], FLOAT)
 
 
@@ -241,12 +283,21 @@ SPECS: dict[str, OpSpec] = {
             ("name", "kind", "offset", "padding_index"),
             _infer_position_ids,
         ),
+        OpSpec(
+            "canonical.patches",
+            ("pixel_values",),
+            ("name", "patch_height", "patch_width"),
+            _infer_patches,
+        ),
+        OpSpec("canonical.prepend_tokens", ("x", "tokens"), ("name",), _infer_prepend_tokens),
+        OpSpec("canonical.add_positions", ("x", "table"), ("name",), _infer_add_positions),
         OpSpec("canonical.linear", ("x", "weight", "bias"), ("name",), _infer_linear),
         OpSpec(
             "canonical.attention",
             ("q", "k", "v", "attention_mask"),
             ("name", "num_heads", "scale"),
             _infer_attention,
+            optional=1,
         ),
         OpSpec(
             "canonical.layer_norm", ("x", "gamma", "beta"), ("name", "epsilon"), _infer_layer_norm
@@ -255,7 +306,13 @@ SPECS: dict[str, OpSpec] = {
         OpSpec("canonical.relu", ("x",), ("name",), _infer_elementwise),
         OpSpec("canonical.tanh", ("x",), ("name",), _infer_elementwise),
         OpSpec("canonical.add", ("a", "b"), ("name",), _infer_add),
-        OpSpec("canonical.mean_pool", ("x", "attention_mask"), ("name",), _infer_mean_pool),
+        OpSpec(
+            "canonical.mean_pool",
+            ("x", "attention_mask"),
+            ("name",),
+            _infer_mean_pool,
+            optional=1,
+        ),
         OpSpec("canonical.select_token", ("x",), ("name", "index"), _infer_select_token),
     )
 }

@@ -16,11 +16,11 @@ Array = NDArray[Any]
 _ERF = np.vectorize(erf, otypes=[np.float64])
 
 
-def attention(q: Array, k: Array, v: Array, mask: Array, heads: int, scale: float) -> Array:
+def attention(q: Array, k: Array, v: Array, *mask: Array, heads: int, scale: float) -> Array:
     batch, length, channels = q.shape
+    keep = mask[0][:, None, None, :] != 0 if mask else np.ones((batch, 1, 1, length), bool)
     q, k, v = (x.reshape(batch, length, heads, -1).transpose(0, 2, 1, 3) for x in (q, k, v))
     scores = scale * q @ k.transpose(0, 1, 3, 2)
-    keep = mask[:, None, None, :] != 0
     power = np.where(keep, np.exp(scores - scores.max(-1, keepdims=True)), 0.0)
     total = power.sum(-1, keepdims=True)
     weights = np.divide(power, total, out=np.zeros_like(power), where=total > 0)
@@ -39,6 +39,15 @@ def evaluate(call: relax.Call, x: list[Array]) -> Array:
         pad = int(attrs["padding_index"])
         token = x[0] != pad
         return np.cumsum(token, axis=1) * token + pad
+    if kind == "patches":
+        sizes = int(attrs["patch_height"]), int(attrs["patch_width"])
+        rows, columns = (n // size for n, size in zip(x[0].shape[2:], sizes, strict=True))
+        cut = x[0][:, :, : rows * sizes[0], : columns * sizes[1]]
+        cut = cut.reshape(*cut.shape[:2], rows, sizes[0], columns, sizes[1])
+        return cut.transpose(0, 2, 4, 1, 3, 5).reshape(cut.shape[0], rows * columns, -1)
+    if kind == "prepend_tokens":
+        tokens = np.broadcast_to(x[1], (x[0].shape[0], *x[1].shape))
+        return np.concatenate([tokens, x[0]], axis=1)
     if kind == "linear":
         return x[0] @ x[1].T + x[2]
     if kind == "attention":
@@ -55,10 +64,10 @@ def evaluate(call: relax.Call, x: list[Array]) -> Array:
         return np.maximum(x[0], 0)
     if kind == "tanh":
         return np.tanh(x[0])
-    if kind == "add":
+    if kind in ("add", "add_positions"):
         return x[0] + x[1]
     if kind == "mean_pool":
-        keep = (x[1] != 0)[:, :, None]
+        keep = (x[1] != 0)[:, :, None] if len(x) > 1 else np.ones((*x[0].shape[:2], 1), bool)
         return (x[0] * keep).sum(1) / np.maximum(keep.sum(1), 1)
     assert kind == "select_token"
     return x[0][:, int(attrs["index"])]
@@ -69,7 +78,8 @@ def run(module: tvm.IRModule, arrays: dict[str, Array]) -> dict[str, Array]:
     function = main_function(module)
     values: dict[relax.Var, Array] = {}
     for index, variable in enumerate(function.params):
-        kind = np.int64 if index < num_inputs(function) else np.float64
+        is_tokens = index < num_inputs(function) and variable.ty.ndim == 2
+        kind = np.int64 if is_tokens else np.float64
         values[variable] = np.asarray(arrays[variable.name], kind)
     named = {}
     for variable, call in canonical_calls(module):

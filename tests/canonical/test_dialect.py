@@ -177,7 +177,7 @@ def test_every_operator_has_a_float_meaning():
         (
             lambda: module_of(lambda b, i, m, t: embed(b, i, t), inputs=3),
             "input table is float32 with 2 dimensions\n  where: parameter 'table'\n"
-            "  why: inputs are int64 [batch, seq_len]\n"
+            "  why: inputs are int64 [batch, seq_len] or float32 [batch, channels, height, width]\n"
             "  what to do: cast or reshape in the frontend",
         ),
         (
