@@ -18,6 +18,7 @@ from ibert_tvm.frontend.canonicalise.engine import Canonical, Canonicaliser
 from ibert_tvm.frontend.canonicalise.rules_attention import ATTENTION_RULES
 from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
 from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
+from ibert_tvm.frontend.report import Origin, RefusedOp
 from ibert_tvm.threads import configure_threads, default_threads
 
 __all__ = ["Canonical", "canonicalise"]
@@ -30,6 +31,8 @@ def canonicalise(
     inputs: Sequence[str],
     outputs: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
+    origins: Mapping[str, Origin] | None = None,
+    refused: Mapping[str, RefusedOp] | None = None,
 ) -> Canonical:
     """Rewrite an imported Relax module to canonical form.
 
@@ -46,6 +49,10 @@ def canonicalise(
         Names of the outputs in order, for messages; empty to number them.
     names : mapping of str to str, optional
         Source names of parameters by variable name; the variable names themselves if absent.
+    origins : mapping of str to Origin, optional
+        Nodes and tensors of the source by variable name, for the report.
+    refused : mapping of str to RefusedOp, optional
+        Parameters that stand for what the importer could not translate, and why, by variable name.
 
     Returns
     -------
@@ -55,10 +62,14 @@ def canonicalise(
     Raises
     ------
     UnsupportedModelError
-        If an output depends on something that has no canonical form.
+        If an output depends on something that has no canonical form; its `report` holds what
+        was matched up to there.
     """
     # Before TVM runs anything: probing starts its thread pool, which cannot grow afterwards.
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
     rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES}
-    return Canonicaliser(module["main"], inputs, parameters, names or {}, rules).run(outputs)
+    walk = Canonicaliser(
+        module["main"], inputs, parameters, names or {}, rules, origins or {}, refused or {}
+    )
+    return walk.run(outputs)

@@ -30,7 +30,14 @@ from ibert_tvm.frontend.canonicalise.views import (
     merged,
     shape_of,
 )
-from ibert_tvm.frontend.report import Folding, ImportReport, MatchedOp
+from ibert_tvm.frontend.report import (
+    Folding,
+    ImportReport,
+    MatchedOp,
+    SourceOp,
+    source_kinds,
+    source_nodes,
+)
 from relay_passes.canonical import build
 
 __all__ = ["Emitter", "layer_of"]
@@ -63,6 +70,8 @@ class Emitter:
         The canonical function's inputs, which may be one more.
     num_layers : int
         Attention operators so far.
+    current : tuple of str
+        Node of the source that is being interpreted, and its operator; empty if unknown.
     report : ImportReport
         What was done.
     """
@@ -76,6 +85,7 @@ class Emitter:
         self._token_type = relax.TensorType(symbols, "int64")
         self.input_vars = {name: relax.Var(name, self._token_type) for name in self.input_names}
         self.num_layers = 0
+        self.current: tuple[str, str] = ("", "")
         self._builder = relax.BlockBuilder()
         self._weights: dict[str, tuple[relax.Var, NDArray[np.float32]]] = {}
         self._taken: set[str] = set()
@@ -86,6 +96,10 @@ class Emitter:
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
+
+    def op(self, call: relax.Call) -> SourceOp:
+        """Return the name of the operator of `call`, which is being interpreted, with its node."""
+        return SourceOp(str(call.op.name), *self.current)
 
     # -- emission ---------------------------------------------------------------------------
 
@@ -119,7 +133,8 @@ class Emitter:
 
     def record(self, call: relax.Call, name: str, channels: int, ops: Sequence[str]) -> Emitted:
         """Emit a canonical call and note what it replaces."""
-        self.report.matched.append(MatchedOp(str(call.op.name), name, tuple(ops)))
+        matched = MatchedOp(str(call.op.name), name, source_kinds(ops), source_nodes(ops))
+        self.report.matched.append(matched)
         return Emitted(name, channels, tuple(ops), self._builder.emit(call))
 
     def emit(self, hidden: Hidden) -> Emitted:
@@ -239,7 +254,7 @@ class Emitter:
         known = functions.name_function(value.samples)
         if known is None and value.parts:
             left, right = value.parts
-            return self.add(left, right, ("relax.add",))
+            return self.add(left, right, value.ops[-1:])
         if known is None:
             raise Mismatch(
                 f"the function {value.text} is none of gelu (erf or tanh form), relu, tanh",
@@ -281,6 +296,19 @@ class Emitter:
         held = set(flatten(view_a))
         missing = tuple(atom for atom in a.missing if atom in b.missing and atom not in held)
         return Hidden(emitted, view_a, missing=missing, layer=layer_of(newest.name))
+
+    def shown(self, value: Any) -> tuple[str, float] | None:
+        """Return the canonical value that a source tensor shows, and the factor; None if none."""
+        if isinstance(value, Pointwise) and id(value) in self._resolved:
+            value = self._resolved[id(value)][1]
+        if not isinstance(value, Hidden):
+            return None
+        source = value.source
+        if not isinstance(source, Emitted):
+            if id(source) not in self._emitted:
+                return None
+            source = self._emitted[id(source)][1]
+        return source.name, value.factor
 
     def _age(self, value: Emitted) -> int:
         names = [item.name for item in self.report.matched]

@@ -36,7 +36,14 @@ from ibert_tvm.frontend.canonicalise.views import (
     merged,
 )
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.frontend.report import Folding, ImportReport, RefusedOp
+from ibert_tvm.frontend.report import (
+    Folding,
+    ImportReport,
+    Origin,
+    RefusedOp,
+    ShownTensor,
+    SourceOp,
+)
 from relay_passes.canonical import check_canonical
 
 __all__ = ["Canonical", "Canonicaliser", "Rule", "layer_of"]
@@ -94,6 +101,10 @@ class Canonicaliser(Emitter):
         Source names of parameters by variable name.
     rules : mapping of str to Rule
         Rules by operator.
+    origins : mapping of str to Origin
+        Nodes and tensors of the source by variable name.
+    refused : mapping of str to RefusedOp
+        Parameters that stand for what the importer could not translate.
     """
 
     def __init__(
@@ -103,6 +114,8 @@ class Canonicaliser(Emitter):
         parameters: Mapping[str, NDArray[Any]],
         names: Mapping[str, str],
         rules: Mapping[str, Rule],
+        origins: Mapping[str, Origin],
+        refused: Mapping[str, RefusedOp],
     ) -> None:
         batch, seq_len = _probe_shape(function.params[: len(inputs)])
         super().__init__(inputs, batch, seq_len)
@@ -110,6 +123,8 @@ class Canonicaliser(Emitter):
         self.rules = rules
         self._parameters = parameters
         self._names = names
+        self._origins = origins
+        self._refused_parameters = refused
 
     def run(self, output_names: Sequence[str]) -> Canonical:
         """Canonicalise the function.
@@ -135,10 +150,7 @@ class Canonicaliser(Emitter):
         for variable in self.function.params[: len(self.input_names)]:
             environment[variable] = self._from_inputs(variable, graph)
         for variable in self.function.params[len(self.input_names) :]:
-            name = self._names.get(variable.name, variable.name)
-            environment[variable] = Weight(
-                name, self._parameters[variable.name], layer=layer_of(name)
-            )
+            environment[variable] = self._parameter(variable)
         with self._builder.function("main"):
             with self._builder.dataflow():
                 for binding in bindings:
@@ -150,6 +162,7 @@ class Canonicaliser(Emitter):
                 except UnsupportedModelError as error:
                     failure, outputs = error, []
                 variables = [self._builder.emit_output(item.var) for item in outputs]
+                self._note_tensors(environment)
             self._builder.emit_func_output(
                 variables[0] if len(variables) == 1 else relax.Tuple(variables),
                 [*self.input_vars.values(), *(var for var, _ in self._weights.values())],
@@ -169,6 +182,22 @@ class Canonicaliser(Emitter):
             next(iter(self._masks), None),
             tuple(name for name in self.input_vars if name not in self.input_names),
         )
+
+    def _parameter(self, variable: relax.Var) -> Weight | Refusal:
+        refused = self._refused_parameters.get(variable.name)
+        if refused is not None:
+            self.report.refusals.append(refused)
+            return Refusal(SourceOp(refused.op, refused.node), refused.why, layer=refused.layer)
+        name = self._names.get(variable.name, variable.name)
+        return Weight(name, self._parameters[variable.name], layer=layer_of(name))
+
+    def _note_tensors(self, environment: Mapping[relax.Var, Any]) -> None:
+        """Note which tensors of the source show canonical values."""
+        for variable, value in environment.items():
+            origin = self._origins.get(variable.name)
+            shown = self.shown(value) if origin is not None else None
+            if origin is not None and shown is not None:
+                self.report.tensors += [ShownTensor(name, *shown) for name in origin.tensors]
 
     def _input_graph(self, bindings: Sequence[relax.Binding]) -> InputGraph:
         """Find the bindings that depend on inputs and constants only, and who else reads them."""
@@ -194,6 +223,8 @@ class Canonicaliser(Emitter):
         self, binding: relax.Binding, environment: Mapping[relax.Var, Any], graph: InputGraph
     ) -> Any:
         value = binding.value
+        origin = self._origins.get(binding.var.name, Origin())
+        self.current = (origin.node, origin.kind)
         if isinstance(value, relax.Call):
             operands = [self._operand(argument, environment) for argument in value.args]
             refused = next((item for item in _leaves(operands) if isinstance(item, Refusal)), None)
@@ -203,10 +234,9 @@ class Canonicaliser(Emitter):
                 return self._call(binding.var, value, operands, graph)
             except (Mismatch, ViewError) as error:
                 near = next((v.layer for v in _leaves(operands) if v.layer), "")
-                op = getattr(error, "op", "") or str(value.op.name)
+                op = getattr(error, "op", "") or self.op(value)
                 layer = getattr(error, "layer", "") or near
-                self.report.refusals.append(RefusedOp(op, layer, str(error)))
-                return Refusal(op, str(error), layer=layer)
+                return self._refusal(op, layer, str(error))
         if isinstance(value, relax.TupleGetItem):
             parts = self._operand(value.tuple_value, environment)
             return parts if isinstance(parts, Refusal) else parts[value.index]
@@ -256,7 +286,9 @@ class Canonicaliser(Emitter):
             arrays.append(array)
         source = next(item for item in tensors if isinstance(item, Weight))
         if name not in _MOVES:
-            self.report.foldings.append(Folding(source.name, f"{name} computed at import"))
+            node = (self.current[0],) if self.current[0] else ()
+            what = f"{self.op(call).kind} computed at import"
+            self.report.foldings.append(Folding(source.name, what, node))
         return Weight(source.name, fold(call, arrays), layer=source.layer)
 
     def _outputs(
@@ -283,14 +315,20 @@ class Canonicaliser(Emitter):
             except (Mismatch, ViewError) as error:
                 op = getattr(error, "op", "") or "output"
                 layer = getattr(error, "layer", "") or getattr(value, "layer", "")
-                self.report.refusals.append(RefusedOp(op, layer, str(error)))
-                raise self._refused(Refusal(op, str(error), layer=layer), name) from error
+                raise self._refused(self._refusal(op, layer, str(error)), name) from error
         return result
 
+    def _refusal(self, op: str, layer: str, why: str) -> Refusal:
+        kind, node = getattr(op, "kind", op), getattr(op, "node", "")
+        self.report.refusals.append(RefusedOp(kind, layer, why, node))
+        return Refusal(SourceOp(kind, node), why, layer=layer)
+
     def _refused(self, refusal: Refusal, output: str) -> UnsupportedModelError:
+        node = getattr(refusal.op, "node", "")
+        place = f"operator {refusal.op}" + (f", node {node}" if node else "")
         error = UnsupportedModelError(
             f"{refusal.op} has no integer form here",
-            where=f"operator {refusal.op}, layer {refusal.layer or 'unknown'} (needed by {output})",
+            where=f"{place}, layer {refusal.layer or 'unknown'} (needed by {output})",
             why=refusal.why,
             todo="use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
             "embedding and add, or change this part of it; `ibert inspect` shows what was matched",

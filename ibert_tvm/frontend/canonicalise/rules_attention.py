@@ -37,7 +37,7 @@ __all__ = ["ATTENTION_RULES", "scores_binary"]
 
 def _matmul(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     left, right = operands
-    op = str(call.op.name)
+    op = c.op(call)
     if isinstance(left, Probabilities):
         return _context(c, left, c.hidden(right), op)
     if isinstance(right, Weight):
@@ -181,7 +181,7 @@ def _mask_scores(c: Emitter, scores: Scores, mask: FromInputs, *, boolean: bool,
 
 def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     condition, yes, no = operands
-    op = str(call.op.name)
+    op = c.op(call)
     if isinstance(condition, KeptTest):
         return _empty_rows(condition, yes, no, op)
     if not isinstance(condition, FromInputs):
@@ -220,19 +220,19 @@ def _empty_rows(condition: KeptTest, yes: Any, no: Any, op: str) -> Value:
     return replace(kept, ops=(*kept.ops, *condition.ops, op))
 
 
-def _equal(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+def _equal(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     for one, other in (operands, operands[::-1]):
         if isinstance(one, Scores) and isinstance(other, FromInputs):
             if scalar(other) != -np.inf:
                 break
-            return KeptTest(one, ~KEPT_ROWS, ops=(str(call.op.name),), layer=one.layer)
+            return KeptTest(one, ~KEPT_ROWS, ops=(c.op(call),), layer=one.layer)
     raise Mismatch("hidden tensors are compared, and only scores with minus infinity may be")
 
 
-def _kept_step(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+def _kept_step(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     """Steps from "is this score masked?" to "has this row any key?"."""
     value = operands[0]
-    op = str(call.op.name)
+    op = c.op(call)
     if not isinstance(value, KeptTest):
         raise Mismatch("it is applied to something other than a test of masked scores")
     samples = value.samples
@@ -254,7 +254,7 @@ def _full_like(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     return FromInputs(lambda: [array], tuple(array.shape), array)
 
 
-def _softmax(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+def _softmax(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     scores = operands[0]
     if not isinstance(scores, Scores):
         raise Mismatch("a softmax is taken of something other than attention scores")
@@ -263,9 +263,7 @@ def _softmax(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         raise Mismatch(
             f"the softmax is over axis {axis} of {views.describe(scores.view)}, not over the keys"
         )
-    return Probabilities(
-        scores, scores.view, ops=(*scores.ops, str(call.op.name)), layer=scores.layer
-    )
+    return Probabilities(scores, scores.view, ops=(*scores.ops, c.op(call)), layer=scores.layer)
 
 
 def scores_binary(

@@ -65,22 +65,22 @@ def _move(c: Emitter, value: Any, op: str, change: Any) -> Any:
 
 def _reshape(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     shape = static_shape(call)
-    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.reshape(view, shape))
+    return _move(c, operands[0], c.op(call), lambda view, _m: views.reshape(view, shape))
 
 
 def _permute(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes = optional_axes(call.attrs.axes)
-    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.permute(view, axes))
+    return _move(c, operands[0], c.op(call), lambda view, _m: views.permute(view, axes))
 
 
 def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes = integers(call.attrs.axis)
-    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.expand_dims(view, axes))
+    return _move(c, operands[0], c.op(call), lambda view, _m: views.expand_dims(view, axes))
 
 
 def _squeeze(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes = optional_axes(call.attrs.axis)
-    return _move(c, operands[0], str(call.op.name), lambda view, _m: views.squeeze(view, axes))
+    return _move(c, operands[0], c.op(call), lambda view, _m: views.squeeze(view, axes))
 
 
 def _broadcast(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
@@ -88,21 +88,21 @@ def _broadcast(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     return _move(
         c,
         operands[0],
-        str(call.op.name),
+        c.op(call),
         lambda view, missing: views.broadcast(view, shape, missing),
     )
 
 
-def _same(_c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
+def _same(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     """Operators that change nothing here: dropout at inference, casts to the same type."""
     value = operands[0]
-    if str(call.op.name) == "relax.nn.dropout":
+    if call.op.name == "relax.nn.dropout":
         return [value, value]
     if isinstance(value, KeptTest):
-        return value.after(str(call.op.name))
+        return value.after(c.op(call))
     if str(call.attrs.dtype) != "float32":
         raise Mismatch(f"a hidden tensor is cast to {call.attrs.dtype}; everything is float32 here")
-    return value.after(str(call.op.name))
+    return value.after(c.op(call))
 
 
 def _ids_view(ids: Ids, shape: tuple[int, ...], c: Emitter) -> tuple[View, Axis]:
@@ -114,7 +114,7 @@ def _ids_view(ids: Ids, shape: tuple[int, ...], c: Emitter) -> tuple[View, Axis]
 
 
 def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> Any:
-    op = str(call.op.name)
+    op = c.op(call)
     axis = optional_axes(call.attrs.axis)
     fixed = constant_array(ids)
     if fixed is not None and fixed.ndim == 0:
@@ -170,7 +170,7 @@ def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
 
 def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     value, index = operands[0], operands[1]
-    op = str(call.op.name)
+    op = c.op(call)
     if isinstance(value, Weight) and isinstance(index, FromInputs):
         return _look_up(c, call, value, index)
     fixed = constant_array(index) if isinstance(index, FromInputs) else None
@@ -246,7 +246,7 @@ def _strided_slice(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     rank = len(static_shape(call.args[0]))
     value = operands[0]
     for axis, first, last in zip(axes, begin, end, strict=True):
-        value = _cut(c, value, axis % rank, first, last, str(call.op.name))
+        value = _cut(c, value, axis % rank, first, last, c.op(call))
     return value
 
 
@@ -261,7 +261,7 @@ def _split(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     except Mismatch:
         bounds = [0, *integers(places), shape[axis]]
     return [
-        _cut(c, operands[0], axis, first, last, str(call.op.name))
+        _cut(c, operands[0], axis, first, last, c.op(call))
         for first, last in itertools.pairwise(bounds)
     ]
 

@@ -71,7 +71,7 @@ def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         name=name,
         epsilon=float(call.attrs.epsilon),
     )
-    ops = (*x.ops, str(call.op.name))
+    ops = (*x.ops, c.op(call))
     return c.show(c.record(call_out, name, operand.channels, ops), x)
 
 
@@ -88,11 +88,11 @@ def _lift(value: Hidden | Pointwise) -> Pointwise:
     )
 
 
-def _unary(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if not isinstance(operands[0], (Hidden, Pointwise)):
         raise Mismatch("it is applied to something other than a hidden tensor")
     x = _lift(operands[0])
-    op = str(call.op.name)
+    op = c.op(call)
     with np.errstate(all="ignore"):
         samples = functions.UNARY[op](x.samples)
     return replace(x, samples=samples, text=f"{op[6:]}({x.text})", parts=(), ops=(*x.ops, op))
@@ -103,7 +103,7 @@ def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
 
 
 def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    op = str(call.op.name)
+    op = c.op(call)
     left, right = operands[0], operands[1]
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Scores) and isinstance(other, FromInputs):
@@ -222,7 +222,7 @@ def _sum(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         for i, item in enumerate(value.view)
         if i != axis or bool(call.attrs.keepdims)
     )
-    return replace(value, summed=True, view=view, ops=(*value.ops, str(call.op.name)))
+    return replace(value, summed=True, view=view, ops=(*value.ops, c.op(call)))
 
 
 def _mean(_c: Emitter, _call: relax.Call, _operands: list[Any]) -> Value:
