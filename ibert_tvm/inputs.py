@@ -87,7 +87,7 @@ def check_inputs(
             )
         _check_range(name, array, limit, meaning)
         arrays[name] = array
-    return {name: array.astype(np.int32) for name, array in arrays.items()}
+    return {name: array.astype(np.int32, copy=False) for name, array in arrays.items()}
 
 
 def _shape(array: NDArray[Any]) -> str:
@@ -113,8 +113,8 @@ def _integers(name: str, value: ArrayLike | None) -> NDArray[Any]:
 
 
 def _check_range(name: str, array: NDArray[Any], limit: int, meaning: str) -> None:
-    bad = np.argwhere((array < 0) | (array >= limit))
-    if bad.size:
+    if array.min() < 0 or array.max() >= limit:
+        bad = np.argwhere((array < 0) | (array >= limit))
         row, column = (int(i) for i in bad[0])
         raise InputError(
             f"{name} holds a value that is out of range",

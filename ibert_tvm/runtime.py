@@ -11,13 +11,14 @@ parameters are views of the mapped pages and exist in memory once.
 from __future__ import annotations
 
 import base64
-import ctypes
 import functools
 import logging
 import os
 import threading
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from ibert_tvm.batching import Call, plan_calls
 from ibert_tvm.errors import InputError, LibraryError, TargetError, UsageError
 from ibert_tvm.inputs import check_inputs
-from ibert_tvm.library_file import LibraryMetadata, OutputRecord, ParameterRecord, read_metadata
+from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, OutputRecord, read_metadata
 from ibert_tvm.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
@@ -70,31 +71,29 @@ class Library:
         What the library says about itself.
     num_threads : int
         Threads that a call uses.
+    engine : Engine
+        The loaded code.
     """
 
     def __init__(self, metadata: LibraryMetadata, num_threads: int) -> None:
-        import tvm
-        from tvm import relax
+        from ibert_tvm.engine import Engine
 
         self.metadata = metadata
         self.num_threads = num_threads
         self._lock = threading.Lock()
-        path = str(metadata.path.resolve())
         try:
-            module = tvm.runtime.load_module(path)
-            self._machine = relax.VirtualMachine(module, tvm.cpu())
-            # The same mapping that TVM has: the dynamic linker opens a file once.
-            self._shared_object = ctypes.CDLL(path)
-            self._functions = {f.name: self._machine[f.name] for f in metadata.functions}
-        except Exception as error:  # tvm.error types share no base class below Exception
+            names = [function.name for function in metadata.functions]
+            self.engine = Engine(metadata.path.resolve(), names)
+        except Exception as error:  # TVM's errors share no base class below Exception
             text = str(error).strip()
             raise LibraryError(
                 f"cannot load the library {metadata.path}",
                 why=text.splitlines()[-1] if text else type(error).__name__,
                 todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
-                f"{tvm.__version__}; compile it again with `ibert compile`",
+                f"{_tvm_version()}; compile it again with `ibert compile`",
             ) from error
-        self._parameters = [self._view(record) for record in metadata.parameters]
+        self._parameters = [self.engine.parameter(record) for record in metadata.parameters]
+        self._stages: dict[str, _Stage] = {}
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{f.batch}x{f.seq_len}" for f in self.metadata.functions)
@@ -105,7 +104,7 @@ class Library:
         """Read-only views of the integer parameters in the mapped file, by name."""
         views = {}
         for record in self.metadata.parameters:
-            array = self._array(record)
+            array = self.engine.array(record)
             array.flags.writeable = False
             views[record.name] = array
         return views
@@ -168,7 +167,9 @@ class Library:
         ]
         outputs: dict[str, Any] = {}
         for index, record in enumerate(self.metadata.outputs):
-            joined = np.concatenate([part[index] for part in parts])
+            joined = parts[0][index]
+            if len(parts) > 1:
+                joined = np.concatenate([part[index] for part in parts])
             integer = IntegerOutput(joined, record.scale)
             outputs[record.name] = integer.dequantize() if dequantize else integer
         return outputs
@@ -264,42 +265,22 @@ class Library:
             outputs[record.name] = integer.dequantize() if dequantize else integer
         return outputs
 
-    def _array(self, record: ParameterRecord) -> NDArray[Any]:
-        """NumPy view of one parameter where the dynamic linker mapped it."""
-        base = ctypes.addressof(ctypes.c_char.in_dll(self._shared_object, "ibert_weights"))
-        count = int(np.prod(record.shape, dtype=np.int64))
-        memory = (ctypes.c_char * record.num_bytes).from_address(base + record.offset)
-        return np.frombuffer(memoryview(memory), record.dtype, count).reshape(record.shape)
-
-    def _view(self, record: ParameterRecord) -> Any:
-        """TVM tensor on the same memory: the pages are mapped, shared and never copied."""
-        import tvm
-
-        if record.num_bytes == 0:
-            return tvm.runtime.tensor(np.zeros(record.shape, dtype=record.dtype))
-        return tvm.runtime.from_dlpack(self._array(record))
-
     def _call(self, call: Call, inputs: Mapping[str, NDArray[np.int32]]) -> list[NDArray[Any]]:
         """Run one compiled function on some rows; return the outputs with the padding cut off."""
-        import tvm
-
-        shape = (call.function.batch, call.function.seq_len)
         length = inputs["input_ids"].shape[1]
-        arguments = []
-        for record in self.metadata.inputs:
-            # Padding ids must be the model's own: RoBERTa counts positions by them.
-            fill = self.metadata.info.pad_token_id if record.name == "input_ids" else 0
-            padded = np.full(shape, fill, dtype=record.dtype)
-            padded[: call.rows, :length] = inputs[record.name][call.start : call.start + call.rows]
-            arguments.append(tvm.runtime.tensor(padded))
+        name = call.function.name
         with self._lock:
+            if name not in self._stages:
+                self._stages[name] = _Stage(self, call.function)
+            stage = self._stages[name]
+            stage.fill(inputs, call.start, call.rows)
             configure_threads(self.num_threads)
-            result = self._functions[call.function.name](*arguments, *self._parameters)
-        results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
-        return [
-            self._cut(record, tensor.numpy(), call, length)
-            for record, tensor in zip(self.metadata.outputs, results, strict=True)
-        ]
+            results = self.engine.call(name, [*stage.tensors, *self._parameters])
+            # Copies: the memory belongs to the next call.
+            return [
+                np.array(self._cut(record, array, call, length))
+                for record, array in zip(self.metadata.outputs, results, strict=True)
+            ]
 
     @staticmethod
     def _cut(record: OutputRecord, array: NDArray[Any], call: Call, length: int) -> NDArray[Any]:
@@ -308,6 +289,31 @@ class Library:
             slice(extents[axis]) if axis in extents else slice(None) for axis in record.shape
         )
         return array[index]
+
+
+class _Stage:
+    """Buffers that hold the padded inputs of one compiled function.
+
+    They are filled anew by every call, under the library's lock, and never allocated again.
+    """
+
+    def __init__(self, library: Library, function: FunctionRecord) -> None:
+        from ibert_tvm.engine import aligned_zeros
+
+        shape = (function.batch, function.seq_len)
+        info, records = library.metadata.info, library.metadata.inputs
+        self.arrays = {r.name: aligned_zeros(shape, r.dtype) for r in records}
+        self.tensors = [library.engine.tensor(array) for array in self.arrays.values()]
+        # Padding ids must be the model's own: RoBERTa counts positions by them.
+        self.padding = {name: info.pad_token_id * (name == "input_ids") for name in self.arrays}
+
+    def fill(self, inputs: Mapping[str, NDArray[np.int32]], start: int, rows: int) -> None:
+        """Copy rows of the inputs to the front; what is left is padding."""
+        for name, array in self.arrays.items():
+            given = inputs[name][start : start + rows]
+            if given.shape != array.shape:
+                array.fill(self.padding[name])
+            array[: given.shape[0], : given.shape[1]] = given
 
 
 def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -> Library:
@@ -389,6 +395,15 @@ def _identity(path: str | os.PathLike[str]) -> tuple[str, int, int, int]:
 @functools.lru_cache(maxsize=4)
 def _cached_library(identity: tuple[str, int, int, int]) -> Library:
     return load_library(identity[0])
+
+
+def _tvm_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("apache-tvm")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _check_machine(metadata: LibraryMetadata) -> None:

@@ -77,9 +77,9 @@ def configure_threads(count: int) -> None:
     global _configured_threads
     if _configured_threads == count:
         return
-    import tvm
+    from ibert_tvm.engine import load_runtime
 
-    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure = load_runtime().get_global_func("runtime.config_threadpool")
     if _configured_threads is None:
         most = max(count, os.cpu_count() or 1)
         # TVM caps the pool at this variable, or else at half the processors, so that

@@ -91,19 +91,19 @@ def test_padding_ids_are_those_of_the_model(tmp_path: Path) -> None:
     model = TinyModel(shapes=((1, 8),), pad_token_id=5)
     library = load_library(model.build(tmp_path / "padded.so"), num_threads=1)
     seen: list[NDArray[Any]] = []
-    function = library._functions["main_b1_s8"]
+    function = library.engine.functions["main_b1_s8"]
 
     def spy(ids: Any, *rest: Any) -> Any:
-        seen.append(ids.numpy())
+        seen.append(np.from_dlpack(ids).copy())
         return function(ids, *rest)
 
-    library._functions["main_b1_s8"] = spy
+    library.engine.functions["main_b1_s8"] = spy
     library.run([[4, 4]])
     np.testing.assert_array_equal(seen[0], [[4, 4, 5, 5, 5, 5, 5, 5]])
 
 
 def test_parameters_are_views_of_the_mapped_file(library: Library, tiny: TinyModel) -> None:
-    base = ctypes.addressof(ctypes.c_char.in_dll(library._shared_object, "ibert_weights"))
+    base = ctypes.addressof(ctypes.c_char.in_dll(library.engine._shared_object, "ibert_weights"))
     records = library.metadata.parameters
     assert [record.name for record in records] == ["table", "bias"]
     for record, tensor in zip(records, library._parameters, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,13 @@ class Build:
         return path
 
 
-def build_encoder(target_name: str, **settings: Any) -> Build:
+def build_encoder(
+    target_name: str, shapes: Sequence[tuple[int, int]] = ((1, 5),), **settings: Any
+) -> Build:
     """Compile an encoder layer for a target; nothing is run, so any target will do."""
     target = get_target(target_name)
     dot = target.dot
     layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
-    program = lower_to_kernels(encoder_program(**settings), layout, [(1, 5)]).program
+    program = lower_to_kernels(encoder_program(**settings), layout, shapes).program
     executable = build_executable(schedule_module(program.module, target), target)
     return Build(executable, program.parameters, target)

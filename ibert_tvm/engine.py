@@ -1,0 +1,178 @@
+"""Loading a library and calling its functions with TVM's runtime, and nothing else of TVM.
+
+`import tvm` brings the compiler with it: LLVM with all its backends, 150 MiB of memory and half a
+second. A library needs a few hundred kilobytes of that, the virtual machine of
+``libtvm_runtime.so``, which this module loads by itself; where TVM is imported too, before or
+afterwards, both use the same runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.library_file import ParameterRecord
+
+__all__ = ["ALIGNMENT", "Engine", "aligned_zeros", "load_runtime"]
+
+ALIGNMENT = 64
+"""Bytes on which compiled code expects every buffer to start."""
+
+_CPU = 1  # kDLCPU
+# A run takes its buffers from the pool of this machine and gives them back: memory is allocated
+# by the first runs of a shape, and by none after them.
+_POOLED_ALLOCATOR = 2
+
+
+class _NoTorch:
+    """Finder that hides torch from imports of one thread."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Refuse torch to that thread; leave everything else to the other finders."""
+        if name == "torch" and threading.get_ident() == self.thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Keep an import of this thread from importing torch, if nothing has imported it yet.
+
+    TVM's FFI imports torch wherever it is installed, to convert its tensors: 190 MiB and more than
+    a second, for something that running a library does not use.
+    """
+    finder = _NoTorch()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+@functools.cache
+def load_runtime() -> Any:
+    """Load TVM's runtime library, without its compiler.
+
+    Returns
+    -------
+    module
+        ``tvm_ffi``, TVM's foreign function interface.
+
+    Raises
+    ------
+    ImportError
+        If TVM is not installed.
+    OSError
+        If its runtime library cannot be loaded.
+    """
+    with _without_torch():
+        import tvm_ffi
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
+    folders = [Path(folder) / "lib" for folder in spec.submodule_search_locations]
+    tvm_ffi.libinfo.load_lib_ctypes(
+        "apache-tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=folders
+    )
+    return tvm_ffi
+
+
+def aligned_zeros(shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    """Array of zeros that compiled code may be given.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape.
+    dtype : str
+        NumPy type.
+
+    Returns
+    -------
+    numpy.ndarray
+        Contiguous, starting at a multiple of `ALIGNMENT`.
+    """
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(tuple(shape))
+
+
+class Engine:
+    """A loaded library: its functions, and its parameters where the file is mapped.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The library.
+    names : sequence of str
+        Functions that it shall have.
+
+    Attributes
+    ----------
+    machine : tvm_ffi.Module
+        The virtual machine; for example ``machine["set_instrument"]`` takes a function that is
+        called round every kernel.
+    functions : dict
+        Compiled functions by name; each takes tensors, the inputs and then all parameters.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self._ffi = load_runtime()
+        module = self._ffi.load_module(str(path))
+        self.machine = module["vm_load_executable"]()
+        self.machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+        self.functions = {name: self.machine[name] for name in names}
+        # The same mapping that TVM has: the dynamic linker opens a file once.
+        self._shared_object = ctypes.CDLL(str(path))
+
+    def array(self, record: ParameterRecord) -> NDArray[Any]:
+        """NumPy view of one parameter where the dynamic linker mapped it."""
+        base = ctypes.addressof(ctypes.c_char.in_dll(self._shared_object, "ibert_weights"))
+        count = int(np.prod(record.shape, dtype=np.int64))
+        memory = (ctypes.c_char * record.num_bytes).from_address(base + record.offset)
+        return np.frombuffer(memoryview(memory), record.dtype, count).reshape(record.shape)
+
+    def parameter(self, record: ParameterRecord) -> Any:
+        """TVM tensor on the mapped parameter: its pages are shared and never copied."""
+        empty = record.num_bytes == 0
+        return self.tensor(
+            aligned_zeros(record.shape, record.dtype) if empty else self.array(record)
+        )
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        """TVM tensor on the memory of an array, which must be aligned and contiguous."""
+        return self._ffi.from_dlpack(array)
+
+    def call(self, name: str, arguments: Sequence[Any]) -> list[NDArray[Any]]:
+        """Call a function.
+
+        Parameters
+        ----------
+        name : str
+            One of `functions`.
+        arguments : sequence of tensor
+            What it takes.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Views of its outputs. Their memory is used again by a later call once they are gone.
+        """
+        result = self.functions[name](*arguments)
+        results = [result] if isinstance(result, self._ffi.Tensor) else result
+        return [np.from_dlpack(tensor) for tensor in results]

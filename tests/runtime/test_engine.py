@@ -1,0 +1,35 @@
+"""Running a library takes little of TVM with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def _python(code: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_loading_and_running_needs_neither_the_compiler_nor_torch(library_path: Path) -> None:
+    script = (
+        "import sys, ibert_tvm\n"
+        "library = ibert_tvm.load_library(sys.argv[1], num_threads=1)\n"
+        "before = library.run([[4, 5, 6]], dequantize=False)['hidden'].values\n"
+        "print([name for name in ('tvm', 'torch', 'transformers') if name in sys.modules])\n"
+        "with open('/proc/self/maps') as maps:\n"
+        "    print('libtvm_compiler' in maps.read())\n"
+        "import torch, tvm\n"  # as a process that compiles and runs does
+        "assert (library.run([[4, 5, 6]], dequantize=False)['hidden'].values == before).all()\n"
+        "again = ibert_tvm.load_library(sys.argv[1], num_threads=1)\n"
+        "assert (again.run([[4, 5, 6]], dequantize=False)['hidden'].values == before).all()\n"
+        "print(tvm.runtime.tensor(torch.ones(2, dtype=torch.int32).numpy()).numpy().sum())\n"
+    )
+    assert _python(script, library_path).split("\n") == ["[]", "False", "2", ""]
