@@ -198,6 +198,10 @@ class QuantizationTable:
         layers share a matrix but not its input, smoothing gives each its own integers.
     embeddings : mapping of str to WeightQuant
         By the canonical name of the embedding op.
+    grids : mapping of str to ActivationQuant
+        By canonical name, where a model that came quantised rounds a value before anything reads
+        it: every form of the value is made from these integers. No zero point and no channel
+        divisor: the integers of an asymmetric grid are counted from its zero point.
 
     Raises
     ------
@@ -210,6 +214,7 @@ class QuantizationTable:
     stream: Mapping[str, ActivationQuant] = field(default_factory=dict)
     weights: Mapping[str, WeightQuant] = field(default_factory=dict)
     embeddings: Mapping[str, WeightQuant] = field(default_factory=dict)
+    grids: Mapping[str, ActivationQuant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -227,18 +232,20 @@ class QuantizationTable:
                     why="a matrix operand has 8 bits",
                     todo="stay within -128..127 or 0..255",
                 )
-        for name, quant in self.stream.items():
+        plain = [("stream", *entry) for entry in self.stream.items()]
+        plain += [("grids", *entry) for entry in self.grids.items()]
+        for section, name, quant in plain:
             if quant.zero_point != 0 or quant.channel_divisor is not None:
                 raise QuantizationTableError(
                     "it has a zero point or a channel divisor",
-                    where=f"stream entry {name!r}",
+                    where=f"{section} entry {name!r}",
                     why="values that are added are symmetric and share one scale",
                     todo="give it a plain scale",
                 )
             if max(-quant.low, quant.high) > STREAM_LIMIT:
                 raise QuantizationTableError(
                     f"it uses integers {quant.low}..{quant.high}",
-                    where=f"stream entry {name!r}",
+                    where=f"{section} entry {name!r}",
                     why="LayerNorm takes 21 bits",
                     todo=f"stay within -{STREAM_LIMIT}..{STREAM_LIMIT}",
                 )
@@ -255,7 +262,7 @@ class QuantizationTable:
         """
         arrays: dict[str, NDArray[Any]] = {}
         document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "preset": self.preset}
-        for section in ("matmul", "stream"):
+        for section in ("matmul", "stream", "grids"):
             document[section] = {}
             for name, quant in getattr(self, section).items():
                 entry: dict[str, Any] = {
@@ -308,7 +315,7 @@ class QuantizationTable:
                     )
                     for name, entry in document[section].items()
                 }
-                for section in ("matmul", "stream")
+                for section in ("matmul", "stream", "grids")
             }
             weights = {
                 section: {
@@ -323,6 +330,7 @@ class QuantizationTable:
                 activations["stream"],
                 weights["weights"],
                 weights["embeddings"],
+                activations["grids"],
             )
         except KeyError as missing:
             raise QuantizationTableError(

@@ -21,6 +21,9 @@ from .stage import Stage, define
 
 _UNSIGNED_OFFSET = 128
 
+Keep = Callable[[Any, Any], Condition]
+"""``keep(batch, token)``: whether a key takes part."""
+
 
 def _sum(
     name: str,
@@ -45,8 +48,7 @@ def emit_attention(
     q: Stage,
     k: Stage,
     v: Stage,
-    mask: Stage,
-    multiplier: Stage,
+    *last: Stage,
 ) -> Stage:
     """Emit the kernel; see the module's text.
 
@@ -58,9 +60,8 @@ def emit_attention(
         Attributes of the operator.
     q, k, v
         [tokens, heads * head_dim] int8.
-    mask
-        [batch, seq_len]; 0 marks padding.
-    multiplier
+    last
+        The mask [batch, seq_len], where 0 marks padding, unless there is none; the multiplier,
         [1] or [heads * head_dim] int32.
 
     Returns
@@ -71,10 +72,11 @@ def emit_attention(
     """
     shape = _Shape(context, attrs.num_heads, q.shape[1])
     context.attributes["ibert.row_tile"] = shape.tile
-    valid = _valid(shape, mask)
-    scores = _scores(shape, q, k, valid)
+    *mask, multiplier = last
+    keep = _kept(shape, mask[0]) if mask else _inside(shape)
+    scores = _scores(shape, q, k, keep)
     context_of = (_deferred if attrs.softmax == "deferred" else _normalised)(
-        shape, attrs, scores, valid, v
+        shape, attrs, scores, keep, v
     )
 
     head_dim, seq_len = shape.head_dim, shape.seq_len
@@ -115,8 +117,8 @@ class _Shape:
         self.columns = self.layout.padded_columns(self.head_dim)
 
 
-def _valid(shape: _Shape, mask: Stage) -> Stage:
-    """1 where a key is a real token, 0 for padding, of the caller's or of the tile's."""
+def _kept(shape: _Shape, mask: Stage) -> Keep:
+    """Whether a key is a real token, no padding of the caller's or of the tile's."""
 
     def entry(batch: tirx.Var, key: tirx.Var) -> Ranged:
         inside = tirx.all(key < shape.seq_len)
@@ -124,10 +126,18 @@ def _valid(shape: _Shape, mask: Stage) -> Stage:
         flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
         return Ranged(0, 1, flag)
 
-    return define("valid", (shape.batch, shape.keys), entry, "int32")
+    valid = define("valid", (shape.batch, shape.keys), entry, "int32")
+    return lambda batch, token: not_equal(valid[batch, token], 0)
 
 
-def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
+def _inside(shape: _Shape) -> Keep:
+    """Whether a key is inside of the sequence: all that is asked where nothing is masked."""
+    if shape.keys == shape.seq_len:
+        return lambda batch, token: Condition(tirx.const(1, "bool"))
+    return lambda batch, token: Condition(tirx.all(token < shape.seq_len))
+
+
+def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
     """Masked accumulators of QK^T, [batch, heads, rows, keys] int32."""
     layout = shape.layout
     offset = _UNSIGNED_OFFSET if layout.lhs_dtype == "uint8" else 0
@@ -173,7 +183,7 @@ def _scores(shape: _Shape, q: Stage, k: Stage, valid: Stage) -> Stage:
         if offset:
             value = value - k_sum.tensor(batch, head, 0, token) * offset
         exact = Ranged(-limit, limit, value)
-        return softmax.masked_score(exact, _keep(valid, batch, token))
+        return softmax.masked_score(exact, keep(batch, token))
 
     return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
 
@@ -226,10 +236,6 @@ def _pack(
     return stage, read
 
 
-def _keep(valid: Stage, batch: Any, token: Any) -> Condition:
-    return not_equal(valid[batch, token], 0)
-
-
 def _row_max(shape: _Shape, scores: Stage) -> Stage:
     j = te.reduce_axis((0, shape.keys), name="j")
     tensor = te.compute(
@@ -241,7 +247,7 @@ def _row_max(shape: _Shape, scores: Stage) -> Stage:
 
 
 def _exponentials(
-    shape: _Shape, attrs: AttentionAttrs, scores: Stage, valid: Stage, dtype: str, offset: int
+    shape: _Shape, attrs: AttentionAttrs, scores: Stage, keep: Keep, dtype: str, offset: int
 ) -> tuple[Stage, Stage]:
     """Exponentials of the scores, stored as `dtype` with an offset added, and each row's sum."""
     row_max = _row_max(shape, scores)
@@ -250,7 +256,7 @@ def _exponentials(
         return offset + softmax.exp_of(
             scores[batch, head, row, token],
             row_max[batch, head, row],
-            _keep(valid, batch, token),
+            keep(batch, token),
             attrs.exponential,
         )
 
@@ -267,11 +273,11 @@ def _exponentials(
 
 
 def _deferred(
-    shape: _Shape, attrs: AttentionAttrs, scores: Stage, valid: Stage, v: Stage
+    shape: _Shape, attrs: AttentionAttrs, scores: Stage, keep: Keep, v: Stage
 ) -> Callable[..., Ranged]:
     """u8 exponentials times V, divided by the row's sum once per entry of the context."""
     dtype, offset = _byte_operand(shape)
-    weights, row_sum = _exponentials(shape, attrs, scores, valid, dtype, offset)
+    weights, row_sum = _exponentials(shape, attrs, scores, keep, dtype, offset)
     reciprocal = define(
         "row_reciprocal",
         row_sum.shape,
@@ -283,10 +289,10 @@ def _deferred(
 
 
 def _normalised(
-    shape: _Shape, attrs: AttentionAttrs, scores: Stage, valid: Stage, v: Stage
+    shape: _Shape, attrs: AttentionAttrs, scores: Stage, keep: Keep, v: Stage
 ) -> Callable[..., Ranged]:
     """Probabilities of 8 bits, as published, times V."""
-    exponential, row_sum = _exponentials(shape, attrs, scores, valid, "int32", 0)
+    exponential, row_sum = _exponentials(shape, attrs, scores, keep, "int32", 0)
     factor = define(
         "row_factor",
         row_sum.shape,

@@ -8,9 +8,12 @@ from tvm import te, tirx
 
 from ..integer.attrs import (
     AddAttrs,
+    AddPositionsAttrs,
     EmbeddingAttrs,
     GeluAttrs,
+    PatchesAttrs,
     PositionIdsAttrs,
+    PrependTokensAttrs,
     ReluAttrs,
     RequantiseAttrs,
     SelectTokenAttrs,
@@ -81,6 +84,55 @@ def emit_tanh(context: KernelContext, attrs: TanhAttrs, x: Stage) -> Stage:
 def emit_add(context: KernelContext, attrs: AddAttrs, a: Stage, b: Stage) -> Stage:
     """`integer.add`."""
     return define("sum", a.shape, lambda *index: a[index] + b[index], "int32")
+
+
+def emit_add_positions(
+    context: KernelContext, attrs: AddPositionsAttrs, x: Stage, table: Stage
+) -> Stage:
+    """`integer.add_positions`: row s of a table to token s of every sequence."""
+    length = table.shape[0]
+    return define(
+        "sum", x.shape, lambda row, channel: x[row, channel] + table[row % length, channel], "int32"
+    )
+
+
+def emit_prepend_tokens(
+    context: KernelContext, attrs: PrependTokensAttrs, x: Stage, tokens: Stage
+) -> Stage:
+    """`integer.prepend_tokens`: the same rows before every sequence."""
+    count, channels = tokens.shape
+    old = x.shape[0] // context.batch
+    new = old + count
+
+    def entry(row: tirx.Var, channel: tirx.Var) -> Ranged:
+        batch, token = row // new, row % new
+        value = tirx.if_then_else(
+            token < count,
+            tokens.tensor(tirx.min(token, count - 1), channel),
+            x.tensor(batch * old + tirx.max(token - count, 0), channel),
+        )
+        return Ranged(min(x.low, tokens.low), max(x.high, tokens.high), value)
+
+    return define("tokens", (context.batch * new, channels), entry, "int32")
+
+
+def emit_patches(context: KernelContext, attrs: PatchesAttrs, pixels: Stage) -> Stage:
+    """`integer.patches`: pixels gathered patch by patch, in the order of convolution weights."""
+    batch, channels, height, width = pixels.shape
+    tall, wide = attrs.patch_height, attrs.patch_width
+    across, area = width // wide, tall * wide
+    count = height // tall * across
+
+    def entry(row: tirx.Var, column: tirx.Var) -> Ranged:
+        patch, inside = row % count, column % area
+        return pixels[
+            row // count,
+            column // area,
+            patch // across * tall + inside // wide,
+            patch % across * wide + inside % wide,
+        ]
+
+    return define("patches", (batch * count, channels * area), entry, str(pixels.tensor.dtype))
 
 
 def emit_embedding(

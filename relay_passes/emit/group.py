@@ -15,9 +15,12 @@ from .attention import emit_attention
 from .context import KernelContext
 from .elementwise import (
     emit_add,
+    emit_add_positions,
     emit_embedding,
     emit_gelu,
+    emit_patches,
     emit_position_ids,
+    emit_prepend_tokens,
     emit_relu,
     emit_requantise,
     emit_select_token,
@@ -175,6 +178,9 @@ _EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.relu": emit_relu,
     "integer.tanh": emit_tanh,
     "integer.add": emit_add,
+    "integer.add_positions": emit_add_positions,
+    "integer.patches": emit_patches,
+    "integer.prepend_tokens": emit_prepend_tokens,
     "integer.embedding": emit_embedding,
     "integer.position_ids": emit_position_ids,
     "integer.select_token": emit_select_token,

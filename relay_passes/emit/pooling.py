@@ -13,7 +13,7 @@ from .context import KernelContext
 from .stage import Stage, define
 
 
-def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, mask: Stage) -> Stage:
+def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, *mask: Stage) -> Stage:
     """Emit the mean: sum of unmasked tokens, count, one division per sequence.
 
     Parameters
@@ -25,7 +25,7 @@ def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, mask:
     x
         [tokens, C].
     mask
-        [batch, seq_len]; 0 marks padding.
+        [batch, seq_len]; 0 marks padding. Without one all tokens count.
 
     Returns
     -------
@@ -37,16 +37,23 @@ def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, mask:
     t = te.reduce_axis((0, seq_len), name="t")
 
     def is_token(row: Any, token: Any) -> tirx.Expr:
-        return (mask.tensor(row, token) != 0).astype("int32")
+        return (mask[0].tensor(row, token) != 0).astype("int32")
+
+    def weighed(row: Any, token: Any, channel: Any) -> tirx.Expr:
+        value = x.tensor(row * seq_len + token, channel).astype("int32")
+        return value * is_token(row, token) if mask else value
 
     total = te.compute(
         (batch, channels),
-        lambda b, c: te.sum(x.tensor(b * seq_len + s, c).astype("int32") * is_token(b, s), axis=s),
+        lambda b, c: te.sum(weighed(b, s, c), axis=s),
         name="token_sum",
     )
     sums = Stage(total, min(x.low, 0) * seq_len, max(x.high, 0) * seq_len)
-    counted = te.compute((batch,), lambda b: te.sum(is_token(b, t), axis=t), name="count")
-    count = Stage(counted, 0, seq_len)
+    if mask:
+        counted = te.compute((batch,), lambda b: te.sum(is_token(b, t), axis=t), name="count")
+        count = Stage(counted, 0, seq_len)
+    else:
+        count = define("count", (batch,), lambda b: Ranged(seq_len, seq_len), "int32")
     reciprocal = define(
         "reciprocal", (batch,), lambda b: pooling.reciprocal_of_count(count[b]), "int32"
     )

@@ -6,6 +6,7 @@ and types, `attrs` the attributes, `evaluate` runs a module with NumPy and `rang
 
 from .build import (
     add,
+    add_positions,
     attention,
     embedding,
     gelu,
@@ -13,7 +14,9 @@ from .build import (
     layer_norm,
     linear,
     mean_pool,
+    patches,
     position_ids,
+    prepend_tokens,
     relu,
     requantise,
     select_token,
@@ -24,6 +27,7 @@ from .ops import SPECS, attributes, is_integer_op, operator_name
 __all__ = [
     "SPECS",
     "add",
+    "add_positions",
     "attention",
     "attributes",
     "embedding",
@@ -34,7 +38,9 @@ __all__ = [
     "linear",
     "mean_pool",
     "operator_name",
+    "patches",
     "position_ids",
+    "prepend_tokens",
     "relu",
     "requantise",
     "select_token",

@@ -171,6 +171,36 @@ class ReluAttrs(OpAttrs):
 
 
 @dataclass(frozen=True)
+class PatchesAttrs(OpAttrs):
+    """Attributes of `integer.patches`.
+
+    Parameters
+    ----------
+    patch_height, patch_width : int
+        Size of a patch in pixels.
+    """
+
+    patch_height: int
+    patch_width: int
+
+    OP: ClassVar[str] = "integer.patches"
+
+
+@dataclass(frozen=True)
+class PrependTokensAttrs(OpAttrs):
+    """Attributes of `integer.prepend_tokens`: only the name."""
+
+    OP: ClassVar[str] = "integer.prepend_tokens"
+
+
+@dataclass(frozen=True)
+class AddPositionsAttrs(OpAttrs):
+    """Attributes of `integer.add_positions`: only the name."""
+
+    OP: ClassVar[str] = "integer.add_positions"
+
+
+@dataclass(frozen=True)
 class RequantiseAttrs(OpAttrs):
     """Attributes of `integer.requantise`.
 

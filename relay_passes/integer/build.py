@@ -121,7 +121,7 @@ def attention(
     q: relax.Expr,
     k: relax.Expr,
     v: relax.Expr,
-    mask: relax.Expr,
+    mask: relax.Expr | None,
     multiplier: relax.Expr,
     *,
     name: str,
@@ -134,16 +134,35 @@ def attention(
     dtype: str = "int8",
     zero_point: int = 0,
 ) -> relax.Call:
-    """Masked integer attention of all heads, requantised; see `AttentionAttrs`."""
+    """Integer attention of all heads, masked or not, requantised; see `AttentionAttrs`."""
     attrs = _attrs.AttentionAttrs(
         name, num_heads, softmax, exponential, shift, low, high, dtype, zero_point
     )
-    return _call(attrs, q, k, v, mask, multiplier)
+    return _call(attrs, q, k, v, *([] if mask is None else [mask]), multiplier)
 
 
-def mean_pool(x: relax.Expr, mask: relax.Expr, *, name: str, fraction_bits: int = 0) -> relax.Call:
+def mean_pool(
+    x: relax.Expr, mask: relax.Expr | None = None, *, name: str, fraction_bits: int = 0
+) -> relax.Call:
     """Mean over the unmasked positions, int32 [batch, C] with extra fraction bits."""
-    return _call(_attrs.MeanPoolAttrs(name, fraction_bits), x, mask)
+    return _call(_attrs.MeanPoolAttrs(name, fraction_bits), x, *([] if mask is None else [mask]))
+
+
+def patches(
+    pixel_values: relax.Expr, *, name: str, patch_height: int, patch_width: int
+) -> relax.Call:
+    """Cut 8-bit images [batch, channels, H, W] into patches [batch, patches, channels * h * w]."""
+    return _call(_attrs.PatchesAttrs(name, patch_height, patch_width), pixel_values)
+
+
+def prepend_tokens(x: relax.Expr, tokens: relax.Expr, *, name: str) -> relax.Call:
+    """Put the rows `tokens` before every sequence; both at one scale, int32."""
+    return _call(_attrs.PrependTokensAttrs(name), x, tokens)
+
+
+def add_positions(x: relax.Expr, table: relax.Expr, *, name: str) -> relax.Call:
+    """Add row s of `table` to token s of every sequence; both at one scale, int32."""
+    return _call(_attrs.AddPositionsAttrs(name), x, table)
 
 
 def select_token(x: relax.Expr, *, name: str, index: int = 0) -> relax.Call:

@@ -95,6 +95,18 @@ def _linear(_attrs: Any, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) ->
     return (rows + _wide(bias)).reshape(*x.shape[:-1], weight.shape[0])
 
 
+def _patches(attrs: Any, pixels: np.ndarray) -> np.ndarray:
+    batch, channels, height, width = pixels.shape
+    down, across = height // attrs.patch_height, width // attrs.patch_width
+    whole = pixels[:, :, : down * attrs.patch_height, : across * attrs.patch_width]
+    cut = whole.reshape(batch, channels, down, attrs.patch_height, across, attrs.patch_width)
+    return cut.transpose(0, 2, 4, 1, 3, 5).reshape(batch, down * across, -1)
+
+
+def _prepend_tokens(_attrs: Any, x: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.broadcast_to(tokens, (x.shape[0], *tokens.shape)), x], axis=1)
+
+
 def _requantise(attrs: Any, x: np.ndarray, multiplier: np.ndarray) -> Any:
     return requantise_clamped(
         _wide(x), _wide(multiplier), attrs.shift, attrs.zero_point, attrs.low, attrs.high
@@ -136,10 +148,11 @@ def _attention(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    mask: np.ndarray,
-    multiplier: np.ndarray,
+    *last: np.ndarray,
 ) -> np.ndarray:
     batch, length, channels = q.shape
+    multiplier = last[-1]
+    keep = not_equal(last[0], 0) if len(last) > 1 else np.ones((batch, length), np.bool_)
     heads = attrs.num_heads
     context = np.empty((batch, length, channels), np.int64)
 
@@ -148,7 +161,7 @@ def _attention(
 
     for item in range(batch):  # one sequence at a time bounds the memory of the scores
         scores = exact_matmul(split(q[item]), split(k[item]).transpose(0, 2, 1))
-        rows = _context(attrs, scores, split(v[item]), not_equal(mask[item], 0))
+        rows = _context(attrs, scores, split(v[item]), keep[item])
         context[item] = rows.transpose(1, 0, 2).reshape(length, channels)
     return softmax.output_of(
         context, _wide(multiplier), attrs.shift, attrs.zero_point, attrs.low, attrs.high
@@ -168,8 +181,8 @@ def _context(attrs: Any, scores: np.ndarray, v: np.ndarray, keep: np.ndarray) ->
     return softmax.context_of_probabilities(exact_matmul(p, v))
 
 
-def _mean_pool(attrs: Any, x: np.ndarray, mask: np.ndarray) -> Any:
-    keep = not_equal(mask, 0)
+def _mean_pool(attrs: Any, x: np.ndarray, *mask: np.ndarray) -> Any:
+    keep = not_equal(mask[0], 0) if mask else np.ones(x.shape[:2], np.bool_)
     total = np.where(keep[..., None], _wide(x), 0).sum(axis=1)
     count = keep.sum(axis=1, keepdims=True, dtype=np.int64)
     return pooling.mean_of_tokens(total, pooling.reciprocal_of_count(count), attrs.fraction_bits)
@@ -188,6 +201,9 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.relu": _relu,
     "integer.tanh": _tanh,
     "integer.add": _add,
+    "integer.add_positions": _add,
+    "integer.patches": _patches,
+    "integer.prepend_tokens": _prepend_tokens,
     "integer.layer_norm": _layer_norm,
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,

@@ -21,10 +21,15 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
 | add | a, b s8/s16/s32, same shape | | i32: ``a + b``, both at the result's scale |
 | layer_norm | x s8/s16/s32 [...,C], gain[C] s32, offset[C] s32 | shift, low, high, dtype, norm_* of
   `LayerNormConstants` | dtype, same shape |
-| attention | q, k, v s8 [b,s,H*D], mask[b,s] i8/i32/i64 (0 = padding), multiplier[1 or H*D] s32 |
+| patches | pixel_values[b,c,H,W] s8/u8 | patch_height, patch_width | same type, [b,p,c*h*w] |
+| prepend_tokens | x s32 [b,s,C], tokens[n,C] s32 | | i32 [b,n+s,C] |
+| add_positions | x s32 [b,s,C], table[s,C] s32 | | i32 [b,s,C]: ``x + table``, s static |
+| attention | q, k, v s8 [b,s,H*D], mask[b,s] i8/i32/i64 (0 = padding; may be left out: no token is
+  padding), multiplier[1 or H*D] s32 |
   num_heads, softmax, exponential, exp_* of it, shift, zero_point, low, high, dtype |
   dtype [b,s,H*D] |
-| mean_pool | x s8/s16/s32 [b,s,C], mask[b,s] | fraction_bits | i32 [b,C], scale / 2^fraction_bits |
+| mean_pool | x s8/s16/s32 [b,s,C], mask[b,s] (may be left out) | fraction_bits |
+  i32 [b,C], scale / 2^fraction_bits |
 | select_token | x[b,s,C] | index | same dtype, [b,C] |
 
 The meaning of each operator is a function of `relay_passes.spec`, used by NumPy evaluation
@@ -64,11 +69,14 @@ class OpSpec:
         Names of the operands, in order (for a form with more operands see `infer`).
     infer : callable
         ``infer(call) -> relax.TensorType``.
+    optional : str
+        An operand that a call may leave out; "" for none.
     """
 
     attrs: type[_attrs.OpAttrs]
     arguments: tuple[str, ...]
     infer: Callable[[relax.Call], relax.TensorType]
+    optional: str = ""
 
 
 def operator_name(expr: Any) -> str:
@@ -177,6 +185,38 @@ def _infer_linear(call: relax.Call) -> relax.TensorType:
     return relax.TensorType([*x[:-1], weight[0]], "int32")
 
 
+def _infer_patches(call: relax.Call) -> relax.TensorType:
+    (batch, channels, *image), dtype = _operand(call, 0, "pixel_values", ("int8", "uint8"), 4)
+    patch = [int(call.attrs[f"patch_{side}"]) for side in ("height", "width")]
+    counts = [
+        int(extent) // size if size > 0 else 0 for extent, size in zip(image, patch, strict=True)
+    ]
+    if min(counts) < 1:
+        raise _refuse(
+            call,
+            f"patches of {patch[0]} x {patch[1]} of images of {_dim(image[0])} x {_dim(image[1])}",
+            "an image holds at least one whole patch",
+            "set the patch size as the source model does",
+        )
+    width = int(channels) * patch[0] * patch[1]
+    return relax.TensorType([batch, counts[0] * counts[1], width], dtype)
+
+
+def _infer_prepend_tokens(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", ("int32",), 3)
+    tokens, _ = _operand(call, 1, "tokens", ("int32",), 2)
+    _same(call, x[-1], tokens[1], "channels of x and tokens")
+    return relax.TensorType([x[0], x[1] + tokens[0], x[2]], "int32")
+
+
+def _infer_add_positions(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", ("int32",), 3)
+    table, _ = _operand(call, 1, "table", ("int32",), 2)
+    for left, right in zip(x[1:], table, strict=True):
+        _same(call, left, right, "tokens and channels of x and table")
+    return relax.TensorType(x, "int32")
+
+
 def _infer_requantise(call: relax.Call) -> relax.TensorType:
     x, _ = _operand(call, 0, "x", ("uint8", *NARROW, "int64"))
     _channelwise(call, 1, "multiplier", "int32", x[-1])
@@ -229,10 +269,11 @@ def _infer_attention(call: relax.Call) -> relax.TensorType:
         other, _ = _operand(call, index, label, ("int8",), 3)
         for left, right in zip(q, other, strict=True):
             _same(call, left, right, f"shapes of q and {label}")
-    mask, _ = _operand(call, 3, "mask", MASK, 2)
-    for left, right in zip(q, mask, strict=False):
-        _same(call, left, right, "batch and sequence of q and mask")
-    _channelwise(call, 4, "multiplier", "int32", q[-1])
+    if len(call.args) > 4:
+        mask, _ = _operand(call, 3, "mask", MASK, 2)
+        for left, right in zip(q, mask, strict=False):
+            _same(call, left, right, "batch and sequence of q and mask")
+    _channelwise(call, len(call.args) - 1, "multiplier", "int32", q[-1])
     heads = int(call.attrs["num_heads"])
     if heads < 1 or int(q[-1]) % heads:
         raise _refuse(
@@ -246,9 +287,10 @@ def _infer_attention(call: relax.Call) -> relax.TensorType:
 
 def _infer_mean_pool(call: relax.Call) -> relax.TensorType:
     x, _ = _operand(call, 0, "x", NARROW, 3)
-    mask, _ = _operand(call, 1, "mask", MASK, 2)
-    for left, right in zip(x, mask, strict=False):
-        _same(call, left, right, "batch and sequence of x and mask")
+    if len(call.args) > 1:
+        mask, _ = _operand(call, 1, "mask", MASK, 2)
+        for left, right in zip(x, mask, strict=False):
+            _same(call, left, right, "batch and sequence of x and mask")
     return relax.TensorType([x[0], x[2]], "int32")
 
 
@@ -269,8 +311,13 @@ SPECS: dict[str, OpSpec] = {
         OpSpec(_attrs.TanhAttrs, ("x",), _infer_tanh),
         OpSpec(_attrs.AddAttrs, ("a", "b"), _infer_add),
         OpSpec(_attrs.LayerNormAttrs, ("x", "gain", "offset"), _infer_layer_norm),
-        OpSpec(_attrs.AttentionAttrs, ("q", "k", "v", "mask", "multiplier"), _infer_attention),
-        OpSpec(_attrs.MeanPoolAttrs, ("x", "mask"), _infer_mean_pool),
+        OpSpec(
+            _attrs.AttentionAttrs, ("q", "k", "v", "mask", "multiplier"), _infer_attention, "mask"
+        ),
+        OpSpec(_attrs.MeanPoolAttrs, ("x", "mask"), _infer_mean_pool, "mask"),
+        OpSpec(_attrs.PatchesAttrs, ("pixel_values",), _infer_patches),
+        OpSpec(_attrs.PrependTokensAttrs, ("x", "tokens"), _infer_prepend_tokens),
+        OpSpec(_attrs.AddPositionsAttrs, ("x", "table"), _infer_add_positions),
         OpSpec(_attrs.SelectTokenAttrs, ("x",), _infer_select_token),
     )
 }
@@ -294,7 +341,9 @@ def infer_type(call: relax.Call) -> relax.TensorType:
         If an operand's shape or dtype is not what the operator takes.
     """
     spec = SPECS[call.op.name]
-    if spec.attrs is not _attrs.GeluAttrs:  # the operands of that one depend on its form
+    left_out = bool(spec.optional) and len(call.args) == len(spec.arguments) - 1
+    # The operands of a GELU depend on its form.
+    if spec.attrs is not _attrs.GeluAttrs and not left_out:
         _count(call, spec.arguments)
     return spec.infer(call)
 

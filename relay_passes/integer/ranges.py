@@ -292,9 +292,9 @@ def _layer_norm(run: _Analysis, step: Step, x: Ranged, gain: Ranged, offset: Ran
 
 
 def _attention(
-    run: _Analysis, step: Step, q: Ranged, k: Ranged, v: Ranged, mask: Ranged, multiplier: Ranged
+    run: _Analysis, step: Step, q: Ranged, k: Ranged, v: Ranged, *last: Ranged
 ) -> Ranged:
-    a = step.attrs
+    a, multiplier = step.attrs, last[-1]  # before it a mask, perhaps
     head_dim = int(step.operands[0].ty.shape.values[-1]) // a.num_heads
     length = run.seq_len(step.operands[0])
     score = run.total("score", q * k, head_dim, "int32")
@@ -320,11 +320,19 @@ def _attention(
     return softmax.output_of(context, multiplier, a.shift, a.zero_point, a.low, a.high)
 
 
-def _mean_pool(run: _Analysis, step: Step, x: Ranged, _mask: Ranged) -> Ranged:
+def _mean_pool(run: _Analysis, step: Step, x: Ranged, *_mask: Ranged) -> Ranged:
     length = run.seq_len(step.operands[0])
     total = run.total("sum", x, length, "int32")
     reciprocal = run.stage("reciprocal", pooling.reciprocal_of_count(Ranged(0, length)))
     return pooling.mean_of_tokens(total, reciprocal, step.attrs.fraction_bits, x)
+
+
+def _patches(_run: _Analysis, _step: Step, pixels: Ranged) -> Ranged:
+    return pixels
+
+
+def _prepend_tokens(_run: _Analysis, _step: Step, x: Ranged, tokens: Ranged) -> Ranged:
+    return Ranged(min(x.low, tokens.low), max(x.high, tokens.high))
 
 
 def _select_token(_run: _Analysis, _step: Step, x: Ranged) -> Ranged:
@@ -340,6 +348,9 @@ _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.relu": _relu,
     "integer.tanh": _tanh,
     "integer.add": _add,
+    "integer.add_positions": _add,
+    "integer.patches": _patches,
+    "integer.prepend_tokens": _prepend_tokens,
     "integer.layer_norm": _layer_norm,
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,

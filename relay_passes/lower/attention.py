@@ -55,7 +55,7 @@ class LowerAttention(LoweringRule):
                 q.var,
                 k.var,
                 v.var,
-                operands[3],
+                operands[3] if len(operands) > 3 else None,
                 context.parameter(f"{name}.multiplier", dyadic.multipliers),
                 name=name,
                 num_heads=int(call.attrs["num_heads"]),

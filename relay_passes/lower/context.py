@@ -174,9 +174,26 @@ class LoweringContext:
         )
 
 
-def symbolic_inputs(function: relax.Function, count: int) -> list[relax.Var]:
-    """Fresh input variables with the names, shapes and types of the canonical ones."""
-    return [
-        relax.Var(p.name, relax.TensorType(list(p.ty.shape.values), str(p.ty.dtype)))
-        for p in function.params[:count]
-    ]
+def symbolic_inputs(
+    function: relax.Function, count: int, images: Mapping[str, ActivationQuant]
+) -> list[relax.Var]:
+    """Fresh input variables with the names, shapes and types of the canonical ones.
+
+    Parameters
+    ----------
+    function : relax.Function
+        ``main`` of a canonical module.
+    count : int
+        Number of its inputs.
+    images : mapping of str to ActivationQuant
+        The 8-bit form of each input that holds pixels; those are integers from here on.
+
+    Returns
+    -------
+    list of relax.Var
+    """
+    result = []
+    for p in function.params[:count]:
+        dtype = storage(images[p.name]) if p.name in images else str(p.ty.dtype)
+        result.append(relax.Var(p.name, relax.TensorType(list(p.ty.shape.values), dtype)))
+    return result

@@ -12,9 +12,9 @@ from tvm import relax
 
 from ..canonical import check_canonical, main_function, num_inputs, value_name
 from ..errors import LoweringError
-from ..quantization_table import QuantizationTable
+from ..quantization_table import ActivationQuant, QuantizationTable
 from .context import LoweringContext, symbolic_inputs
-from .forms import Form, IntegerValue
+from .forms import Form, IntegerValue, storage
 from .requirements import Requirement, live_calls, output_fields, output_names, requirements
 from .rule import activation
 from .rules import RULES
@@ -33,7 +33,9 @@ class LoweredModel(NamedTuple):
         JSON-able. ``values``: per canonical name a list of its forms, each with ``value`` (name
         of the integer operator that holds it), ``form``, ``scale`` (number, or one per channel)
         and ``zero_point``. ``outputs``: in order, each with ``name`` (canonical), ``value``,
-        ``scale`` (number), ``zero_point`` and ``dtype``.
+        ``scale`` (number), ``zero_point`` and ``dtype``. ``inputs``: those that the caller
+        quantises, each with ``name``, ``scale``, ``zero_point``, ``low``, ``high`` and ``dtype``;
+        absent where there are none.
     """
 
     module: tvm.IRModule
@@ -81,7 +83,8 @@ def lower_to_integer(
     function = main_function(module)
     count = num_inputs(function)
     context = LoweringContext(table, parameters)
-    inputs = symbolic_inputs(function, count)
+    images = _images(module, table)
+    inputs = symbolic_inputs(function, count, images)
     values: dict[relax.Var, IntegerValue | relax.Var] = dict(
         zip(function.params[:count], inputs, strict=True)
     )
@@ -99,12 +102,34 @@ def lower_to_integer(
             result = emitted[0] if len(emitted) == 1 else relax.Tuple(emitted)
         builder.emit_func_output(result, [*inputs, *context.variables])
     outputs = [_describe(name, form) for name, form in zip(names, forms, strict=True)]
-    scales = {"values": context.values, "outputs": outputs}
+    scales: dict[str, Any] = {"values": context.values, "outputs": outputs}
+    if images:
+        scales["inputs"] = [_describe_input(name, quant) for name, quant in images.items()]
     return LoweredModel(builder.get(), context.parameters, scales)
 
 
 def _output(value: IntegerValue | relax.Var) -> Form:
     return activation(value).scalar()
+
+
+def _images(module: tvm.IRModule, table: QuantizationTable) -> dict[str, ActivationQuant]:
+    """The 8-bit form of every input that holds pixels: that of the patches cut out of it."""
+    return {
+        str(call.args[0].name): table.matmul[value_name(call)]
+        for _, call in live_calls(module)
+        if call.op.name == "canonical.patches"
+    }
+
+
+def _describe_input(name: str, quant: ActivationQuant) -> dict[str, Any]:
+    return {
+        "name": name,
+        "scale": quant.scale,
+        "zero_point": quant.zero_point,
+        "low": quant.low,
+        "high": quant.high,
+        "dtype": storage(quant),
+    }
 
 
 def _describe(name: str, form: Form) -> dict[str, Any]:

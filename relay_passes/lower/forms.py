@@ -139,14 +139,18 @@ class IntegerValue:
         self._rescale = rescale
         # Entries of the table compare by identity.
         self._forms: dict[tuple[str, ActivationQuant], Form] = {}
+        self._grid = context.table.grids.get(name)
         if isinstance(native, Form):
             context.record(name, "native", native)
 
     def native(self) -> Form:
-        """Return the native form."""
+        """Return the native form: of the operator, rounded where the table has a grid for it."""
         if not isinstance(self._native, Form):
             self._native = self._native()
             self.context.record(self.name, "native", self._native)
+        if self._grid is not None:
+            grid, self._grid = self._grid, None
+            self._native = self._as(grid, "grid")
         return self._native
 
     def matmul(self) -> Form:

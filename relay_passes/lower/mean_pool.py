@@ -43,7 +43,7 @@ class LowerMeanPool(LoweringRule):
         source = activation(operands[0]).scalar()
         bits = min(_FRACTION_BITS, _INT32_BITS - 1 - source.magnitude.bit_length())
         out = context.emit(
-            integer.mean_pool(source.var, operands[1], name=name, fraction_bits=bits)
+            integer.mean_pool(source.var, *operands[1:], name=name, fraction_bits=bits)
         )
         form = Form(out, name, source.scale / 2.0**bits, 0, source.magnitude << bits)
         return IntegerValue(context, name, form)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from .add import LowerAdd
+from .add_positions import LowerAddPositions
 from .attention import LowerAttention
 from .embedding import LowerEmbedding
 from .gelu import LowerGelu
 from .layer_norm import LowerLayerNorm
 from .linear import LowerLinear
 from .mean_pool import LowerMeanPool
+from .patches import LowerPatches
 from .position_ids import LowerPositionIds
+from .prepend_tokens import LowerPrependTokens
 from .relu import LowerRelu
 from .rule import LoweringRule
 from .select_token import LowerSelectToken
@@ -19,13 +22,16 @@ RULES: dict[str, LoweringRule] = {
     rule.op: rule
     for rule in (
         LowerAdd(),
+        LowerAddPositions(),
         LowerAttention(),
         LowerEmbedding(),
         LowerGelu(),
         LowerLayerNorm(),
         LowerLinear(),
         LowerMeanPool(),
+        LowerPatches(),
         LowerPositionIds(),
+        LowerPrependTokens(),
         LowerRelu(),
         LowerSelectToken(),
         LowerTanh(),

@@ -12,7 +12,8 @@ from ..integer.ops import operator_name
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
 
 ELEMENTWISE = frozenset(
-    f"integer.{name}" for name in ("requantise", "gelu", "relu", "tanh", "add", "embedding")
+    f"integer.{name}"
+    for name in ("requantise", "gelu", "relu", "tanh", "add", "add_positions", "embedding")
 )
 # Kernels whose result has another iteration space than what would follow it.
 _CLOSED = frozenset({"integer.select_token", "integer.attention"})

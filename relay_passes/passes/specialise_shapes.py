@@ -39,7 +39,12 @@ class SpecialiseShapes:
         main = program.module["main"]
         functions = {}
         for batch, seq_len in self.shapes:
-            bound = main.bind_symbolic_vars({"batch": batch, "seq_len": seq_len})
+            # A model of images has one sequence length, which is static already.
+            extents = {"batch": batch, "seq_len": seq_len}
+            symbolic = {var.name for var in relax.analysis.defined_symbolic_vars(main)}
+            bound = main.bind_symbolic_vars(
+                {name: extent for name, extent in extents.items() if name in symbolic}
+            )
             name = function_name(batch, seq_len)
             functions[tvm.ir.GlobalVar(name)] = bound.with_attr("global_symbol", name).with_attr(
                 "ibert.shape", [batch, seq_len]
