@@ -48,6 +48,7 @@ def table() -> QuantizationTable:
         {"a": ActivationQuant(1e-5, -32767, 32767)},
         {"layer": matrix},
         {"words": matrix},
+        {"a": ActivationQuant(0.1, -118, 137)},
     )
 
 
@@ -56,7 +57,7 @@ def test_json_round_trip_is_exact():
     document, arrays = before.to_json()
     after = QuantizationTable.from_json(json.loads(json.dumps(document)), arrays)
     assert after.preset == "paper"
-    for section in ("matmul", "stream"):
+    for section in ("matmul", "stream", "grids"):
         assert list(getattr(after, section)) == list(getattr(before, section))
         for name, quant in getattr(before, section).items():
             other = getattr(after, section)[name]
@@ -149,6 +150,13 @@ BAD = {
         "  where: stream entry 'a'\n"
         "  why: LayerNorm takes 21 bits\n"
         "  what to do: stay within -1048575..1048575",
+    ),
+    "grid": (
+        lambda: QuantizationTable("paper", grids={"a": ActivationQuant(1.0, 0, 255, 1)}),
+        "it has a zero point or a channel divisor\n"
+        "  where: grids entry 'a'\n"
+        "  why: values that are added are symmetric and share one scale\n"
+        "  what to do: give it a plain scale",
     ),
     "schema": (
         lambda: QuantizationTable.from_json({"schema_version": 9}, {}),

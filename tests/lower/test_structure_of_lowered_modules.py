@@ -61,7 +61,9 @@ class Expected:
         return emit(integer.embedding(self.ids, words, m, name="x", shift=shift))
 
 
-def lower(body, weights=None, preset="accurate", matmul=None, stream=None, matrices=None):
+def lower(
+    body, weights=None, preset="accurate", matmul=None, stream=None, matrices=None, grids=None
+):
     """Lower a module whose value ``x`` is an embedding; returns what `lower_to_integer` does."""
     ids, mask = token_inputs()
     arrays = {"words.weight": np.zeros((3, 2), np.float32), **(weights or {})}
@@ -73,7 +75,12 @@ def lower(body, weights=None, preset="accurate", matmul=None, stream=None, matri
 
     module = function([ids, mask], list(variables.values()), whole)
     table = QuantizationTable(
-        preset, matmul or {}, {"x": SUM, **(stream or {})}, matrices or {}, {"x": WORDS}
+        preset,
+        matmul or {},
+        {"x": SUM, **(stream or {})},
+        matrices or {},
+        {"x": WORDS},
+        grids or {},
     )
     return lower_to_integer(module, arrays, table)
 
@@ -228,6 +235,63 @@ def test_accurate_gelu_works_on_the_16_bit_stream():
         return emit(integer.gelu(stream, AccurateGelu.from_scale(2.0**-12), name="y"))
 
     check(lowered, expected, body)
+
+
+def test_a_grid_rounds_a_value_before_anything_reads_it():
+    lowered = lower(
+        lambda emit, x, mask, w: emit(build.gelu(linear(emit, x, w), name="y", form="tanh")),
+        LINEAR,
+        **LINEAR_TABLE,
+        stream={"up": STREAM, "y": STREAM},
+        grids={"up": ActivationQuant(2.0**-5, -118, 137)},
+    )
+    expected = Expected()
+
+    def body(emit):
+        factors, shift = multiplier([1.0, 0.5, 0.25], 31)
+        grid = emit(
+            integer.requantise(
+                expected_linear(expected, emit),
+                expected.constant("up.grid.multiplier", factors),
+                name="up.grid",
+                shift=shift,
+                low=-118,
+                high=137,
+                dtype="int16",
+            )
+        )
+        factor, shift = multiplier([2.0**7], 22)
+        stream = emit(
+            integer.requantise(
+                grid,
+                expected.constant("up.stream.multiplier", factor),
+                name="up.stream",
+                shift=shift,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+        return emit(integer.gelu(stream, AccurateGelu.from_scale(2.0**-12), name="y"))
+
+    check(lowered, expected, body)
+    assert [form["form"] for form in lowered.scales["values"]["up"]] == ["native", "grid", "stream"]
+
+
+def test_a_grid_that_the_value_is_on_already_costs_nothing():
+    same = ActivationQuant(2.0**-12, -32767, 32767)
+    plain, gridded = (
+        lower(
+            lambda emit, x, mask, w: emit(
+                build.layer_norm(x, w["norm.weight"], w["norm.bias"], name="n", epsilon=1e-5)
+            ),
+            {"norm.weight": np.ones(2, np.float32), "norm.bias": np.zeros(2, np.float32)},
+            stream={"n": STREAM},
+            grids=grids,
+        )
+        for grids in ({}, {"n": same})
+    )
+    tvm.ir.assert_structural_equal(plain.module, gridded.module)
 
 
 def test_paper_gelu_works_on_the_accumulator():
