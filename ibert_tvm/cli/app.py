@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ibert_tvm.cli.bench import command as bench_command
 from ibert_tvm.cli.compile import command as compile_command
 from ibert_tvm.cli.demo import command as demo_command
 from ibert_tvm.cli.doctor import command as doctor_command
@@ -31,6 +32,7 @@ app.command("quantize")(quantize_command)
 app.command("compile")(compile_command)
 app.command("run")(run_command)
 app.command("eval")(eval_command)
+app.command("bench")(bench_command)
 app.command("inspect")(inspect_command)
 app.command("targets")(targets_command)
 app.command("doctor")(doctor_command)

@@ -1,0 +1,1 @@
+"""Measuring a compiled library: latency, throughput, and where the time goes."""

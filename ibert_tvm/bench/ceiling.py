@@ -1,0 +1,92 @@
+"""The most 8-bit multiply-accumulates per second that this machine can do.
+
+The kernel that measures it is compiled by TVM in memory, so it needs no C compiler, and runs in
+the thread pool that models run in.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Ceiling", "measure_ceiling"]
+
+_STEPS = 1 << 16
+_BURSTS = 8
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The measured limit.
+
+    Attributes
+    ----------
+    instruction : str
+        Which dot product was measured: the best one that this project has for the processor.
+    gmacs : float or None
+        10^9 multiply-accumulates per second, all threads together; None if it was not measured.
+    missing : str
+        Why it was not measured.
+    """
+
+    instruction: str = ""
+    gmacs: float | None = None
+    missing: str = ""
+
+
+def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
+    """Measure the dot-product instruction of this machine with operands in registers.
+
+    Parameters
+    ----------
+    threads : int
+        Threads that compute at the same time.
+    seconds : float
+        How long to measure; the best burst of a few milliseconds counts.
+
+    Returns
+    -------
+    Ceiling
+    """
+    import tvm
+
+    from ibert_tvm.threads import configure_threads
+    from schedules.peak import peak_kernel, peak_shapes
+    from targets import TargetError, get_target
+    from targets.stack_buffers import cpu_pipeline
+
+    try:
+        description = get_target("host")
+    except TargetError as error:
+        return Ceiling(missing=error.why)
+    dot = description.dot
+    kernel = peak_kernel(dot, threads, _STEPS)
+    if kernel is None:
+        return Ceiling(missing="this processor has no dot-product instruction that is used here")
+    executable = tvm.compile(
+        tvm.IRModule({"main": kernel}),
+        target=tvm.target.Target(dict(description.tvm_target)),
+        tir_pipeline=cpu_pipeline(),
+    )
+    run = executable.jit()["main"]
+    shapes = peak_shapes(dot, threads)
+    accumulators = np.arange(math.prod(shapes.accumulators), dtype=np.int32)
+    operands = [
+        np.full(shapes.lhs, 3, dot.lhs_dtype),
+        np.full(shapes.rhs, 5, dot.rhs_dtype),
+        accumulators.reshape(shapes.accumulators),
+    ]
+    arguments = [tvm.runtime.tensor(operand) for operand in operands]
+    configure_threads(threads)
+    best = float("inf")
+    end = time.perf_counter() + seconds
+    bursts = 0
+    while bursts < _BURSTS or time.perf_counter() < end:
+        start = time.perf_counter()
+        run(*arguments)
+        best = min(best, time.perf_counter() - start)
+        bursts += 1
+    return Ceiling(dot.name, shapes.products * _STEPS / best * 1e-9)

@@ -1,0 +1,93 @@
+"""What a library is measured on: full rows of random tokens, or real texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ibert_tvm.library_file import LibraryMetadata
+    from ibert_tvm.tokenization import TokenizedBatch
+
+__all__ = ["Batch", "full_batch", "text_batches"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one call.
+
+    Attributes
+    ----------
+    inputs : mapping of str to numpy.ndarray
+        ``input_ids`` and ``attention_mask``, int32 [batch, seq_len].
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are not padding."""
+        return int(self.inputs["attention_mask"].sum())
+
+    @property
+    def places(self) -> int:
+        """Tokens including padding."""
+        return int(self.inputs["attention_mask"].size)
+
+
+def full_batch(metadata: LibraryMetadata, batch: int, seq_len: int, seed: int = 0) -> Batch:
+    """Rows of random ids without padding.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        Of the library; its vocabulary bounds the ids, and its padding id is left out.
+    batch, seq_len : int
+        Rows, and tokens per row.
+    seed : int
+        Of the ids.
+
+    Returns
+    -------
+    Batch
+    """
+    info = metadata.info
+    ids = np.random.default_rng(seed).integers(0, info.vocab_size, (batch, seq_len))
+    ids = np.where(ids == info.pad_token_id, (ids + 1) % info.vocab_size, ids).astype(np.int32)
+    return Batch({"input_ids": ids, "attention_mask": np.ones_like(ids)})
+
+
+def text_batches(
+    metadata: LibraryMetadata, encoded: TokenizedBatch, batch: int, seq_len: int
+) -> list[Batch]:
+    """Texts in batches, in their order, padded to `seq_len`; the last ones that fill none are left.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        Of the library; gives the padding id.
+    encoded : TokenizedBatch
+        The texts, none longer than `seq_len`.
+    batch, seq_len : int
+        Rows of each batch, and its padded length.
+
+    Returns
+    -------
+    list of Batch
+        At least one: where there are fewer texts than rows, they are repeated.
+    """
+    ids, mask = encoded.input_ids, encoded.attention_mask
+    count = max(len(ids) // batch * batch, batch)
+    rows = np.resize(np.arange(len(ids)), count)
+    shape = (count, seq_len)
+    padded: NDArray[np.int32] = np.full(shape, metadata.info.pad_token_id, dtype=np.int32)
+    real: NDArray[np.int32] = np.zeros(shape, dtype=np.int32)
+    length = min(seq_len, ids.shape[1])
+    padded[:, :length] = ids[rows, :length]
+    real[:, :length] = mask[rows, :length]
+    parts: Sequence[slice] = [slice(start, start + batch) for start in range(0, count, batch)]
+    return [Batch({"input_ids": padded[p], "attention_mask": real[p]}) for p in parts]

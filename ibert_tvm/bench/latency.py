@@ -1,0 +1,111 @@
+"""Latency and throughput of a loaded library."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ibert_tvm.bench.inputs import Batch
+    from ibert_tvm.runtime import Library
+
+__all__ = ["Latency", "measure_latency"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Times of calls, in milliseconds, by batch.
+
+    Attributes
+    ----------
+    times_ms : tuple of tuple of float
+        All calls on each batch.
+    tokens : tuple of int
+        Real tokens of each batch.
+    rows : int
+        Sequences per batch.
+    """
+
+    times_ms: tuple[tuple[float, ...], ...]
+    tokens: tuple[int, ...]
+    rows: int
+
+    @property
+    def all_ms(self) -> list[float]:
+        """Times of all calls, sorted."""
+        return sorted(value for times in self.times_ms for value in times)
+
+    @property
+    def median_ms(self) -> float:
+        """Median of all calls."""
+        return statistics.median(self.all_ms)
+
+    @property
+    def min_ms(self) -> float:
+        """The fastest call."""
+        return self.all_ms[0]
+
+    @property
+    def p90_ms(self) -> float:
+        """The time that nine calls of ten do not exceed."""
+        times = self.all_ms
+        return times[max(0, -(-9 * len(times) // 10) - 1)]
+
+    @property
+    def _seconds_per_pass(self) -> float:
+        """Time of one call on every batch: the median of each, so that no outlier counts."""
+        return sum(statistics.median(times) for times in self.times_ms) * 1e-3
+
+    @property
+    def sequences_per_second(self) -> float:
+        """Rows per second."""
+        return self.rows * len(self.times_ms) / self._seconds_per_pass
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Real tokens per second; padding does not count."""
+        return sum(self.tokens) / self._seconds_per_pass
+
+
+def measure_latency(
+    library: Library, batches: Sequence[Batch], seconds: float, least: int = 10
+) -> Latency:
+    """Time the public call, input checks included, on each batch in turn.
+
+    Parameters
+    ----------
+    library : Library
+        The library.
+    batches : sequence of Batch
+        All of the same number of rows.
+    seconds : float
+        How long to measure; a tenth of it, and one pass at least, is spent on warming up before.
+    least : int
+        Least number of calls altogether, and one on each batch, however long they take.
+
+    Returns
+    -------
+    Latency
+    """
+    warm_until = time.perf_counter() + seconds / 10
+    while True:
+        for batch in batches:
+            library.run(**batch.inputs, dequantize=False)
+        if time.perf_counter() >= warm_until:
+            break
+    times: list[list[float]] = [[] for _ in batches]
+    calls = 0
+    end = time.perf_counter() + seconds
+    while calls < max(least, len(batches)) or time.perf_counter() < end:
+        index = calls % len(batches)
+        start = time.perf_counter_ns()
+        library.run(**batches[index].inputs, dequantize=False)
+        times[index].append((time.perf_counter_ns() - start) * 1e-6)
+        calls += 1
+    rows = len(batches[0].inputs["input_ids"])
+    return Latency(
+        tuple(tuple(part) for part in times), tuple(batch.tokens for batch in batches), rows
+    )

@@ -1,0 +1,205 @@
+"""Where the time of a call goes: by kernel, by kind, by role, by layer."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ibert_tvm.bench.inputs import Batch
+    from ibert_tvm.library_file import KernelRecord
+    from ibert_tvm.runtime import Library
+
+__all__ = ["OUTSIDE", "Part", "Profile", "measure_layers"]
+
+OUTSIDE = "outside of kernels"
+"""Name of what is no kernel: input checks, copies, the virtual machine."""
+
+_RUNTIME = "vm."
+_LEAST_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some kernel calls of one run, together.
+
+    Attributes
+    ----------
+    name : str
+        The kernel's, or that of what they have in common.
+    kind, layer : str
+        Of a single kernel; empty for several of different ones.
+    calls : int
+        Kernel calls per run.
+    milliseconds : float
+        Time per run.
+    share : float
+        Of the whole run, 0 to 1.
+    macs : int
+        Multiply-accumulates per run.
+    """
+
+    name: str
+    kind: str
+    layer: str
+    calls: int
+    milliseconds: float
+    share: float
+    macs: int
+
+    @property
+    def gmacs(self) -> float | None:
+        """10^9 multiply-accumulates per second; None for parts without matrix products."""
+        return self.macs / self.milliseconds * 1e-6 if self.macs and self.milliseconds else None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Every kernel call of a run in order, then what is left.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        One per call; the last is `OUTSIDE`. Their shares sum to 1.
+    """
+
+    parts: tuple[Part, ...]
+
+    def by(self, key: Callable[[Part], str]) -> list[Part]:
+        """Sum the parts of equal key, in order of first appearance."""
+        groups: dict[str, list[Part]] = {}
+        for part in self.parts:
+            groups.setdefault(key(part), []).append(part)
+        return [_sum(name, parts) for name, parts in groups.items()]
+
+    def by_kind(self) -> list[Part]:
+        """By kind of kernel, the longest first."""
+        return sorted(self.by(lambda part: part.kind or OUTSIDE), key=lambda part: -part.share)
+
+    def by_role(self) -> list[Part]:
+        """By place, repeated layers together (``encoder.layer.*.output.dense``)."""
+        return self.by(lambda part: _role(part.layer) or part.name)
+
+    def by_block(self) -> list[Part]:
+        """By repeated layer (``encoder.layer.3``); else by first word (``embeddings``)."""
+        return self.by(lambda part: _block(part.layer) or part.name)
+
+
+def _words(layer: str) -> tuple[list[str], int | None]:
+    """The words of a canonical name, and the position of the first number."""
+    words = layer.split(".") if layer else []
+    return words, next((i for i, word in enumerate(words) if word.isdigit()), None)
+
+
+def _role(layer: str) -> str:
+    words, number = _words(layer)
+    return ".".join("*" if index == number else word for index, word in enumerate(words))
+
+
+def _block(layer: str) -> str:
+    words, number = _words(layer)
+    return ".".join(words[: 1 if number is None else number + 1])
+
+
+def _sum(name: str, parts: Sequence[Part]) -> Part:
+    def common(values: set[str]) -> str:
+        return values.pop() if len(values) == 1 else ""
+
+    return Part(
+        name,
+        common({part.kind for part in parts}),
+        common({part.layer for part in parts}),
+        sum(part.calls for part in parts),
+        sum(part.milliseconds for part in parts),
+        sum(part.share for part in parts),
+        sum(part.macs for part in parts),
+    )
+
+
+@contextmanager
+def _observed(library: Library, observe: Callable[[str, int], None]) -> Iterator[None]:
+    """Call ``observe(name, nanoseconds)`` after every function that compiled code calls.
+
+    The virtual machine calls kernels, and functions of its own (``vm.builtin.*``), from the
+    thread that runs the library, one after the other. Observing costs about a microsecond each.
+    """
+    started = 0
+
+    def instrument(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
+        nonlocal started
+        if before:
+            started = time.perf_counter_ns()
+        else:
+            observe(name, time.perf_counter_ns() - started)
+        return 0  # go on with the call
+
+    set_instrument = library.engine.machine["set_instrument"]
+    set_instrument(instrument)
+    try:
+        yield
+    finally:
+        set_instrument(None)
+
+
+def measure_layers(
+    library: Library, batch: Batch, records: Sequence[KernelRecord], seconds: float
+) -> Profile:
+    """Time every kernel call of runs on one batch.
+
+    Observed and unobserved runs take turns, and of both the faster half counts, so that what else
+    the machine does spoils neither. What an unobserved run exceeds the kernels by is `OUTSIDE`:
+    observing lengthens the time between kernels, not the kernels.
+
+    Parameters
+    ----------
+    library : Library
+        The library, warmed up.
+    batch : Batch
+        Inputs of one call.
+    records : sequence of KernelRecord
+        What the metadata says about the kernels; a kernel that is not listed keeps its name.
+    seconds : float
+        How long to measure.
+
+    Returns
+    -------
+    Profile
+    """
+    known = {record.name: record for record in records}
+    observed: list[list[tuple[str, int]]] = []
+    plain: list[int] = []
+    end = time.perf_counter() + seconds
+    while len(observed) < _LEAST_RUNS or time.perf_counter() < end:
+        calls: list[tuple[str, int]] = []
+
+        def observe(name: str, nanoseconds: int, calls: list[Any] = calls) -> None:
+            if not name.startswith(_RUNTIME):
+                calls.append((name, nanoseconds))
+
+        with _observed(library, observe):
+            library.run(**batch.inputs, dequantize=False)
+        observed.append(calls)
+        start = time.perf_counter_ns()
+        library.run(**batch.inputs, dequantize=False)
+        plain.append(time.perf_counter_ns() - start)
+    observed.sort(key=lambda calls: sum(taken for _, taken in calls))
+    runs = observed[: (len(observed) + 1) // 2]
+    # Runs of one batch make the same calls, so that they can be averaged call by call.
+    names = [name for name, _ in runs[0]]
+    means = [statistics.fmean(run[i][1] for run in runs) * 1e-6 for i in range(len(names))]
+    kernels = sum(means)
+    fast: list[int] = sorted(plain)[: (len(plain) + 1) // 2]
+    whole = max(statistics.fmean(fast) * 1e-6, kernels)
+    parts = []
+    for name, milliseconds in zip(names, means, strict=True):
+        record = known.get(name)
+        kind, layer, macs = (
+            (record.kind, record.layer, record.macs) if record else ("unlisted", "", 0)
+        )
+        parts.append(Part(name, kind, layer, 1, milliseconds, milliseconds / whole, macs))
+    parts.append(Part(OUTSIDE, "", "", 0, whole - kernels, 1 - kernels / whole, 0))
+    return Profile(tuple(parts))

@@ -1,0 +1,315 @@
+"""`ibert bench`: how fast a compiled library is on this machine, and where the time goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import table
+from ibert_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ibert_tvm.bench.ceiling import Ceiling
+    from ibert_tvm.bench.inputs import Batch
+    from ibert_tvm.bench.layers import Part, Profile
+    from ibert_tvm.library_file import FunctionRecord, LibraryMetadata
+    from ibert_tvm.runtime import Library
+
+_logger = logging.getLogger(__name__)
+
+_SCHEMA = 1
+
+
+def command(
+    library: Annotated[Path, typer.Argument(help="A library that `ibert compile` wrote.")],
+    threads: Annotated[
+        str | None,
+        typer.Option("--threads", help="Threads, with commas; by default all processors."),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option("--batch", help="Only these compiled batch sizes, with commas."),
+    ] = None,
+    seq_len: Annotated[
+        str | None,
+        typer.Option("--seq-len", help="Only these compiled sequence lengths, with commas."),
+    ] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            "--texts", help="Measure on these texts, one per line; by default all rows are full."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.0, help="How long to measure each shape.")
+    ] = 2.0,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="Show the share of every layer and kind of kernel.")
+    ] = False,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Measure a compiled library: latency, throughput, and where the time goes."""
+    from ibert_tvm.library_file import read_metadata
+
+    metadata = read_metadata(library)  # a wrong path is reported before anything is loaded
+    counts = None if threads is None else parse_sizes("--threads", threads)
+    functions = _chosen(metadata, batch, seq_len)
+    lines = None if texts is None else read_texts("--texts", texts)
+
+    from ibert_tvm.bench.ceiling import measure_ceiling
+    from ibert_tvm.cli.progress import status
+    from ibert_tvm.runtime import load_library
+    from ibert_tvm.threads import configure_threads, default_threads
+
+    counts = counts or [default_threads()]
+    _warn_of_too_many(counts)
+    configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
+    ceilings: dict[int, Ceiling] = {}
+    rows: list[dict[str, Any]] = []
+    with status("loading") as show:
+        for count in counts:
+            loaded = load_library(library, num_threads=count)
+            show(f"the limit of the machine, {_threads(count)}")
+            ceilings[count] = measure_ceiling(count)
+            for function in functions:
+                show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
+                batches = _batches(loaded, function, lines)
+                row = _measure(loaded, function, batches, seconds, per_layer)
+                rows.append({**row, **_efficiency(row, ceilings[count])})
+    document = {
+        "schema_version": _SCHEMA,
+        "library": str(library),
+        "model": metadata.info.to_json().get("source", ""),
+        "target": metadata.target.get("name", ""),
+        "versions": dict(metadata.versions),
+        "machine": _machine(),
+        "inputs": "full rows" if texts is None else str(texts),
+        "seconds": seconds,
+        "ceilings": {
+            str(count): {
+                "instruction": ceiling.instruction,
+                "gmacs": ceiling.gmacs,
+                "missing": ceiling.missing,
+            }
+            for count, ceiling in ceilings.items()
+        },
+        "results": rows,
+    }
+
+    def render(console: Console) -> None:
+        console.print(_summary(document), markup=False)
+        console.print(table(_HEADER, [_cells(row) for row in rows]))
+        for count, ceiling in ceilings.items():
+            console.print(_ceiling_line(count, ceiling), markup=False)
+        for row in rows:
+            if per_layer:
+                _render_layers(console, row)
+
+    return CommandResult(document, render)
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count != 1)}"
+
+
+def _warn_of_too_many(counts: list[int]) -> None:
+    usable = len(os.sched_getaffinity(0))
+    if max(counts) > usable:
+        _logger.warning(
+            "%d threads share %d processors, all that this process may use: expect to lose time",
+            max(counts),
+            usable,
+        )
+
+
+def _chosen(
+    metadata: LibraryMetadata, batch: str | None, seq_len: str | None
+) -> list[FunctionRecord]:
+    """The compiled shapes that the options leave."""
+    batches = None if batch is None else parse_sizes("--batch", batch)
+    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
+    chosen = [
+        function
+        for function in metadata.functions
+        if (batches is None or function.batch in batches)
+        and (lengths is None or function.seq_len in lengths)
+    ]
+    if not chosen:
+        there = ", ".join(f"{f.batch}x{f.seq_len}" for f in metadata.functions)
+        raise UsageError(
+            "no compiled shape is left to measure",
+            where=str(metadata.path),
+            why=f"the library has the shapes {there} (batch x tokens)",
+            todo="give a --batch and a --seq-len of these, or neither to measure all of them",
+        )
+    return chosen
+
+
+def _batches(library: Library, function: FunctionRecord, lines: list[str] | None) -> list[Batch]:
+    from ibert_tvm.bench.inputs import full_batch, text_batches
+
+    if lines is None:
+        return [full_batch(library.metadata, function.batch, function.seq_len)]
+    encoded = library.encode(lines, max_length=function.seq_len)
+    return text_batches(library.metadata, encoded, function.batch, function.seq_len)
+
+
+def _measure(
+    library: Library,
+    function: FunctionRecord,
+    batches: list[Batch],
+    seconds: float,
+    per_layer: bool,
+) -> dict[str, Any]:
+    from ibert_tvm.bench.latency import measure_latency
+    from ibert_tvm.bench.layers import measure_layers
+
+    latency = measure_latency(library, batches, seconds)
+    tokens, places = sum(b.tokens for b in batches), sum(b.places for b in batches)
+    row: dict[str, Any] = {
+        "function": function.name,
+        "batch": function.batch,
+        "seq_len": function.seq_len,
+        "threads": library.num_threads,
+        "runs": len(latency.all_ms),
+        "real_tokens": tokens / places,
+        "median_ms": latency.median_ms,
+        "min_ms": latency.min_ms,
+        "p90_ms": latency.p90_ms,
+        "sequences_per_second": latency.sequences_per_second,
+        "tokens_per_second": latency.tokens_per_second,
+        "macs": function.macs or None,
+    }
+    if per_layer:
+        row["layers"] = _profile(measure_layers(library, batches[0], function.kernels, seconds))
+    return row
+
+
+def _efficiency(row: dict[str, Any], ceiling: Ceiling) -> dict[str, Any]:
+    """GMAC/s and fraction of the ceiling; None where padding makes the work uncertain."""
+    full = row["macs"] is not None and row["real_tokens"] == 1
+    gmacs = row["macs"] / row["median_ms"] * 1e-6 if full else None
+    fraction = gmacs / ceiling.gmacs if gmacs is not None and ceiling.gmacs else None
+    return {"gmacs": gmacs, "of_ceiling": fraction}
+
+
+def _profile(profile: Profile) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "kernels": [_part(part) for part in profile.parts],
+        "by_kind": [_part(part) for part in profile.by_kind()],
+        "by_role": [_part(part) for part in profile.by_role()],
+        "by_layer": [_part(part) for part in profile.by_block()],
+    }
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "kind": part.kind,
+        "layer": part.layer,
+        "calls": part.calls,
+        "ms": part.milliseconds,
+        "share": part.share,
+        "macs": part.macs,
+        "gmacs": part.gmacs,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    import platform
+
+    from targets import TargetError, get_target
+
+    try:
+        processor = get_target("host").description
+    except TargetError as error:
+        processor = error.why
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor,
+        "processors": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+# -- for people ----------------------------------------------------------------------------------
+
+_HEADER = (
+    "shape",
+    "real tokens",
+    "threads",
+    "median ms",
+    "min ms",
+    "p90 ms",
+    "sequences/s",
+    "tokens/s",
+    "GMAC/s",
+    "of ceiling",
+    "runs",
+)
+
+
+def _summary(document: dict[str, Any]) -> str:
+    machine = document["machine"]
+    return (
+        f"{document['library']} for {document['target']}, on {machine['processor']}, "
+        f"{machine['processors']} processors; {document['inputs']}"
+    )
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        f"{row['batch']}x{row['seq_len']}",
+        f"{row['real_tokens']:.0%}",
+        str(row["threads"]),
+        f"{row['median_ms']:.3f}",
+        f"{row['min_ms']:.3f}",
+        f"{row['p90_ms']:.3f}",
+        f"{row['sequences_per_second']:.1f}",
+        f"{row['tokens_per_second']:.0f}",
+        _number(row["gmacs"], ".1f"),
+        _number(row["of_ceiling"], ".1%"),
+        str(row["runs"]),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _ceiling_line(count: int, ceiling: Ceiling) -> str:
+    if ceiling.gmacs is None:
+        return f"ceiling of {_threads(count)}: not measured, {ceiling.missing}"
+    return f"ceiling of {_threads(count)}: {ceiling.gmacs:.1f} GMAC/s ({ceiling.instruction})"
+
+
+def _render_layers(console: Console, row: dict[str, Any]) -> None:
+    title = f"{row['batch']}x{row['seq_len']}, {_threads(row['threads'])}"
+    for name, parts in (
+        ("by kind of kernel", row["layers"]["by_kind"]),
+        ("by place, repeated layers together", row["layers"]["by_role"]),
+        ("by layer", row["layers"]["by_layer"]),
+    ):
+        console.print(f"\n{title}, {name}", markup=False)
+        header = ("", "kind", "calls", "ms", "share", "GMAC/s")
+        lines = [
+            (
+                part["name"],
+                part["kind"],
+                str(part["calls"]),
+                f"{part['ms']:.3f}",
+                f"{part['share']:.1%}",
+                _number(part["gmacs"], ".1f"),
+            )
+            for part in parts
+        ]
+        console.print(table(header, lines))

@@ -1,0 +1,226 @@
+"""`ibert bench` on a real library: the document, the table, the errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import TinyModel
+
+from .conftest import Outcome
+
+_QUICK = ("--seconds", "0.02", "--threads", "1")
+_RESULT = {
+    "function": str,
+    "batch": int,
+    "seq_len": int,
+    "threads": int,
+    "runs": int,
+    "real_tokens": float,
+    "median_ms": float,
+    "min_ms": float,
+    "p90_ms": float,
+    "sequences_per_second": float,
+    "tokens_per_second": float,
+}
+
+
+def test_document(ibert: Callable[..., Outcome], library: Path) -> None:
+    outcome = ibert("bench", library, *_QUICK, "--json")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    document = outcome.document
+    assert list(document) == [
+        "schema_version",
+        "library",
+        "model",
+        "target",
+        "versions",
+        "machine",
+        "inputs",
+        "seconds",
+        "ceilings",
+        "results",
+    ]
+    assert (document["schema_version"], document["library"]) == (1, str(library))
+    assert (document["target"], document["inputs"]) == ("host", "full rows")
+    assert list(document["ceilings"]) == ["1"]
+    assert set(document["ceilings"]["1"]) == {"instruction", "gmacs", "missing"}
+    assert [(r["batch"], r["seq_len"]) for r in document["results"]] == [(1, 8), (1, 16), (4, 8)]
+    for result in document["results"]:
+        assert {key: type(result[key]) for key in _RESULT} == _RESULT
+        assert 0 < result["min_ms"] <= result["median_ms"] <= result["p90_ms"]
+        assert result["runs"] >= 10
+        rows, tokens = result["batch"], result["batch"] * result["seq_len"]
+        assert math.isclose(result["sequences_per_second"], rows / result["median_ms"] * 1e3)
+        assert math.isclose(result["tokens_per_second"], tokens / result["median_ms"] * 1e3)
+        # This library says nothing about its kernels, so nothing about its work is known.
+        assert (result["macs"], result["gmacs"], result["of_ceiling"]) == (None, None, None)
+        assert "layers" not in result
+
+
+def test_work_gives_throughput_and_the_fraction_of_the_ceiling(
+    ibert: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    kernel = {"name": "fused", "kind": "linear", "layer": "encoder.layer.0.fc", "macs": 10**6}
+    functions = [
+        {"name": "main_b1_s8", "batch": 1, "seq_len": 8, "kernels": [kernel]},
+    ]
+    changes = {"functions": functions}
+    path = TinyModel(shapes=((1, 8),), metadata_changes=changes).build(tmp_path / "m.so")
+    document = ibert("bench", path, *_QUICK, "--json").document
+    (result,) = document["results"]
+    assert result["macs"] == 10**6
+    assert math.isclose(result["gmacs"], 1 / result["median_ms"])
+    ceiling = document["ceilings"]["1"]["gmacs"]
+    if ceiling is None:
+        assert result["of_ceiling"] is None
+    else:
+        assert math.isclose(result["of_ceiling"], result["gmacs"] / ceiling)
+
+
+def test_layers_make_up_the_whole(ibert: Callable[..., Outcome], library: Path) -> None:
+    arguments = ("--batch", "4", "--per-layer", "--json")
+    (result,) = ibert("bench", library, *_QUICK, *arguments).document["results"]
+    layers = result["layers"]
+    assert list(layers) == ["kernels", "by_kind", "by_role", "by_layer"]
+    for parts in layers.values():
+        assert math.isclose(sum(part["share"] for part in parts), 1, abs_tol=1e-9)
+        assert {tuple(part) for part in parts} == {
+            ("name", "kind", "layer", "calls", "ms", "share", "macs", "gmacs")
+        }
+    assert layers["kernels"][-1]["name"] == "outside of kernels"
+    assert {part["kind"] for part in layers["kernels"][:-1]} == {"unlisted"}
+
+
+def test_tables_for_people(ibert: Callable[..., Outcome], library: Path) -> None:
+    outcome = ibert("bench", library, *_QUICK, "--batch", "1", "--seq-len", "8", "--per-layer")
+    assert outcome.code == 0
+    lines = outcome.stdout.split("\n")
+    assert lines[0].startswith(f"{library} for host, on ")
+    assert " ".join(lines[1].split()) == (
+        "shape real tokens threads median ms min ms p90 ms sequences/s tokens/s "
+        "GMAC/s of ceiling runs"
+    )
+    assert lines[2].split()[:3] == ["1x8", "100%", "1"]
+    assert lines[3].startswith("ceiling of 1 thread: ")
+    assert "1x8, 1 thread, by kind of kernel" in lines
+    assert "1x8, 1 thread, by place, repeated layers together" in lines
+    assert "1x8, 1 thread, by layer" in lines
+
+
+def test_texts_count_real_tokens(
+    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("hello\nhello small\n", encoding="utf-8")
+    arguments = ("--texts", file, "--batch", "1", "--seq-len", "8", "--json")
+    document = ibert("bench", library, *_QUICK, *arguments).document
+    (result,) = document["results"]
+    assert document["inputs"] == str(file)
+    assert result["real_tokens"] == (3 + 4) / 16  # with [CLS] and [SEP]
+    assert result["gmacs"] is None  # padding makes the work uncertain
+
+
+def test_a_shape_that_was_not_compiled(ibert: Callable[..., Outcome], library: Path) -> None:
+    outcome = ibert("bench", library, "--batch", "4", "--seq-len", "16")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        2,
+        "",
+        "error: no compiled shape is left to measure\n"
+        f"  where: {library}\n"
+        "  why: the library has the shapes 1x8, 1x16, 4x8 (batch x tokens)\n"
+        "  what to do: give a --batch and a --seq-len of these, or neither to measure all of "
+        "them\n",
+    )
+
+
+def test_no_library(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = ibert("bench", tmp_path / "no.so")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        3,
+        "",
+        f"error: there is no library at {tmp_path / 'no.so'}\n"
+        "  why: the path does not exist\n"
+        "  what to do: check the path; `ibert compile NAME.ibert -o model.so` makes one\n",
+    )
+
+
+def test_truncated_library(ibert: Callable[..., Outcome], library: Path, tmp_path: Path) -> None:
+    whole = library.read_bytes()
+    path = tmp_path / "half.so"
+    path.write_bytes(whole[: len(whole) // 2])
+    outcome = ibert("bench", path, "--json")
+    assert outcome.code == 3
+    assert outcome.error["message"] == (
+        f"cannot read the library {path}\n"
+        f"  why: it is truncated: {len(whole) // 2} bytes of {len(whole)}\n"
+        "  what to do: copy the file again, or make it again with `ibert compile NAME.ibert "
+        "-o model.so`"
+    )
+
+
+def test_library_for_another_processor(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+    path = TinyModel(shapes=((1, 8),), features=("amx_fp99",)).build(tmp_path / "m.so")
+    outcome = ibert("bench", path)
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        4,
+        "",
+        f"error: the library {path} does not run on this processor\n"
+        "  why: it was compiled for host and needs amx_fp99, which /proc/cpuinfo does not list\n"
+        "  what to do: compile with --target host on this machine; `ibert targets` lists the "
+        "others\n",
+    )
+
+
+@pytest.mark.parametrize("value", ["0", "two", "1,"])
+def test_bad_threads(ibert: Callable[..., Outcome], library: Path, value: str) -> None:
+    outcome = ibert("bench", library, "--threads", value)
+    bad = next(word for word in value.split(",") if not word.isdigit() or word == "0")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        2,
+        "",
+        f"error: bad value for --threads: {value!r}\n"
+        f"  why: {bad!r} is not a whole number from 1 to 65536\n"
+        "  what to do: give one size or several with commas, for example --threads 32,128\n",
+    )
+
+
+def _process(library: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ibert_tvm", "bench", str(library), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_more_threads_than_processors_is_a_warning(library: Path) -> None:
+    usable = len(os.sched_getaffinity(0))
+    arguments = ("--threads", f"{usable + 1}", "--seconds", "0", "--batch", "4", "--json")
+    process = _process(library, *arguments)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert json.loads(stdout)["results"][0]["threads"] == usable + 1
+    assert stderr == (
+        f"WARNING: {usable + 1} threads share {usable} processors, all that this process may use: "
+        "expect to lose time\n"
+    )
+
+
+def test_interrupt_ends_it_cleanly(library: Path) -> None:
+    process = _process(library, "--seconds", "600", "--threads", "1", "-v")
+    assert process.stderr is not None
+    for line in process.stderr:  # -v says what is measured now
+        if "1x8" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr) == (130, "", "error: interrupted\n")
