@@ -64,11 +64,14 @@ class Origin:
         Operator of that node in the source's own terms.
     tensors : tuple of str
         Names of the source's tensors that the variable is.
+    refused : str
+        Why the importer could not translate the node; empty if it could.
     """
 
     node: str = ""
     kind: str = ""
     tensors: tuple[str, ...] = ()
+    refused: str = ""
 
 
 def source_nodes(ops: Iterable[str]) -> tuple[str, ...]:

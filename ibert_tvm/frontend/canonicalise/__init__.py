@@ -18,7 +18,7 @@ from ibert_tvm.frontend.canonicalise.engine import Canonical, Canonicaliser
 from ibert_tvm.frontend.canonicalise.rules_attention import ATTENTION_RULES
 from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
 from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
-from ibert_tvm.frontend.report import Origin, RefusedOp
+from ibert_tvm.frontend.report import Origin
 from ibert_tvm.threads import configure_threads, default_threads
 
 __all__ = ["Canonical", "canonicalise"]
@@ -32,7 +32,6 @@ def canonicalise(
     outputs: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
     origins: Mapping[str, Origin] | None = None,
-    refused: Mapping[str, RefusedOp] | None = None,
 ) -> Canonical:
     """Rewrite an imported Relax module to canonical form.
 
@@ -50,9 +49,8 @@ def canonicalise(
     names : mapping of str to str, optional
         Source names of parameters by variable name; the variable names themselves if absent.
     origins : mapping of str to Origin, optional
-        Nodes and tensors of the source by variable name, for the report.
-    refused : mapping of str to RefusedOp, optional
-        Parameters that stand for what the importer could not translate, and why, by variable name.
+        Nodes and tensors of the source by variable name, for the report, and the variables that
+        stand for what the importer could not translate, with the reason.
 
     Returns
     -------
@@ -69,7 +67,5 @@ def canonicalise(
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
     rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES}
-    walk = Canonicaliser(
-        module["main"], inputs, parameters, names or {}, rules, origins or {}, refused or {}
-    )
+    walk = Canonicaliser(module["main"], inputs, parameters, names or {}, rules, origins or {})
     return walk.run(outputs)

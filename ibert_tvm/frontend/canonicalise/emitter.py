@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ibert_tvm.frontend.canonicalise import functions
+from ibert_tvm.frontend.canonicalise.images import patches_of
 from ibert_tvm.frontend.canonicalise.inputs import Ids, Probes
 from ibert_tvm.frontend.canonicalise.values import (
     Computed,
@@ -18,6 +20,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Hidden,
     Linear,
     Mismatch,
+    Pixels,
     Pointwise,
     Weight,
 )
@@ -56,7 +59,9 @@ class Emitter:
     inputs : sequence of str
         Names of the inputs that the source has.
     batch, seq_len : int
-        The probe shape, in which source tensors are laid out.
+        The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
+    images : mapping of str to tuple of int
+        Those of the inputs that hold images: planes, height, width.
 
     Attributes
     ----------
@@ -76,14 +81,28 @@ class Emitter:
         What was done.
     """
 
-    def __init__(self, inputs: Sequence[str], batch: int, seq_len: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        batch: int,
+        seq_len: int,
+        images: Mapping[str, tuple[int, int, int]] | None = None,
+    ) -> None:
         self.report = ImportReport()
         self.input_names = tuple(inputs)
+        self.images = dict(images or {})
         self.batch, self.seq_len = Atom("batch", batch), Atom("sequence", seq_len)
-        self.probes = Probes(self.input_names, batch, seq_len)
+        tokens = [name for name in self.input_names if name not in self.images]
+        self.probes = Probes(tokens, batch, seq_len)
         symbols = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
         self._token_type = relax.TensorType(symbols, "int64")
-        self.input_vars = {name: relax.Var(name, self._token_type) for name in self.input_names}
+        types = {
+            name: relax.TensorType([symbols[0], *size], "float32")
+            for name, size in self.images.items()
+        }
+        self.input_vars = {
+            name: relax.Var(name, types.get(name, self._token_type)) for name in self.input_names
+        }
         self.num_layers = 0
         self.current: tuple[str, str] = ("", "")
         self._builder = relax.BlockBuilder()
@@ -91,11 +110,12 @@ class Emitter:
         self._taken: set[str] = set()
         # Keyed by id, with the value itself so that the id stays taken.
         self._emitted: dict[int, tuple[Computed, Emitted]] = {}
-        self._scaled_linears: dict[tuple[int, float], tuple[Computed, Linear]] = {}
+        self._scaled_sources: dict[tuple[int, float], tuple[Computed, Computed]] = {}
         self._resolved: dict[int, tuple[Pointwise, Hidden]] = {}
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
+        self._patches: dict[tuple[str, int, int], Emitted] = {}
 
     def op(self, call: relax.Call) -> SourceOp:
         """Return the name of the operator of `call`, which is being interpreted, with its node."""
@@ -165,17 +185,22 @@ class Emitter:
             raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
         return self.record(call, name, source.channels, source.ops)
 
-    def _scaled(self, source: Computed, factor: float) -> Linear:
+    def _scaled(self, source: Computed, factor: float) -> Computed:
         key = (id(source), factor)
-        if key not in self._scaled_linears:
-            self._scaled_linears[key] = (source, self._scale(source, factor))
-        return self._scaled_linears[key][1]
+        if key not in self._scaled_sources:
+            self._scaled_sources[key] = (source, self._scale(source, factor))
+        return self._scaled_sources[key][1]
 
-    def _scale(self, source: Computed, factor: float) -> Linear:
+    def _scale(self, source: Computed, factor: float) -> Computed:
+        if isinstance(source, Embedded):
+            what = f"factor {factor:g} moved to the table"
+            self.report.foldings.append(Folding(source.table.name, what))
+            scaled = Weight(source.table.name, source.table.array * np.float32(factor))
+            return replace(source, table=scaled)
         if not isinstance(source, Linear):
             raise Mismatch(
-                f"{source.name} is multiplied by {factor:g}, which only a linear layer or the "
-                "scale of an attention can absorb"
+                f"{source.name} is multiplied by {factor:g}, which only a linear layer, an "
+                "embedding or the scale of an attention can absorb"
             )
         self.report.foldings.append(Folding(source.name, f"factor {factor:g} moved to the weights"))
         weight = Weight(source.weight.name, source.weight.array * np.float32(factor))
@@ -201,14 +226,30 @@ class Emitter:
             self._positions[key] = self.record(call, name, 0, ()).var
         return self._positions[key]
 
-    def attention_mask(self, name: str | None) -> relax.Var:
+    def patches(self, name: str, height: int, width: int) -> Emitted:
+        """Return the patches of input `name`, emitted once per size."""
+        key = (name, height, width)
+        if key not in self._patches:
+            label = self.unique(f"{name}.patches")
+            call = build.patches(
+                self.input_vars[name], name=label, patch_height=height, patch_width=width
+            )
+            channels = self.images[name][0] * height * width
+            self._patches[key] = self.record(call, label, channels, ())
+        return self._patches[key]
+
+    def attention_mask(self, name: str | None) -> relax.Var | None:
         """Return the input that masks keys; a source without any mask gets ``attention_mask``.
+
+        None for images, where nothing is padding.
 
         Raises
         ------
         Mismatch
             If the model has a padding mask that this attention does not use.
         """
+        if self.images and name is None:
+            return None
         self._masks.add(name)
         if len(self._masks) > 1 or (name is None and "attention_mask" in self.input_names):
             raise Mismatch("this attention ignores the padding mask that the model takes")
@@ -233,6 +274,8 @@ class Emitter:
         """
         if isinstance(value, Hidden):
             return value
+        if isinstance(value, Pixels):
+            return patches_of(self, value)
         if not isinstance(value, Pointwise):
             raise Mismatch(f"a hidden tensor is needed, and this is {_kind(value)}")
         if id(value) not in self._resolved:

@@ -8,6 +8,7 @@ computed, never from its name or from the number of layers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,8 +104,6 @@ class Canonicaliser(Emitter):
         Rules by operator.
     origins : mapping of str to Origin
         Nodes and tensors of the source by variable name.
-    refused : mapping of str to RefusedOp
-        Parameters that stand for what the importer could not translate.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class Canonicaliser(Emitter):
         names: Mapping[str, str],
         rules: Mapping[str, Rule],
         origins: Mapping[str, Origin],
-        refused: Mapping[str, RefusedOp],
     ) -> None:
         batch, seq_len = _probe_shape(function.params[: len(inputs)])
         super().__init__(inputs, batch, seq_len)
@@ -124,7 +122,6 @@ class Canonicaliser(Emitter):
         self._parameters = parameters
         self._names = names
         self._origins = origins
-        self._refused_parameters = refused
 
     def run(self, output_names: Sequence[str]) -> Canonical:
         """Canonicalise the function.
@@ -183,11 +180,7 @@ class Canonicaliser(Emitter):
             tuple(name for name in self.input_vars if name not in self.input_names),
         )
 
-    def _parameter(self, variable: relax.Var) -> Weight | Refusal:
-        refused = self._refused_parameters.get(variable.name)
-        if refused is not None:
-            self.report.refusals.append(refused)
-            return Refusal(SourceOp(refused.op, refused.node), refused.why, layer=refused.layer)
+    def _parameter(self, variable: relax.Var) -> Weight:
         name = self._names.get(variable.name, variable.name)
         return Weight(name, self._parameters[variable.name], layer=layer_of(name))
 
@@ -206,8 +199,11 @@ class Canonicaliser(Emitter):
         wanted: dict[relax.Var, None] = {}
         for binding in bindings:
             reads = list(relax.analysis.free_vars(binding.value))
-            if all(variable in known for variable in reads) and isinstance(
-                binding.var.ty, relax.TensorType
+            translated = not self._origins.get(binding.var.name, Origin()).refused
+            if (
+                translated
+                and all(variable in known for variable in reads)
+                and isinstance(binding.var.ty, relax.TensorType)
             ):
                 known.add(binding.var)
                 own.append(binding)
@@ -231,8 +227,11 @@ class Canonicaliser(Emitter):
             if refused is not None:
                 return refused
             try:
+                if origin.refused:
+                    raise Mismatch(origin.refused)
                 return self._call(binding.var, value, operands, graph)
             except (Mismatch, ViewError) as error:
+                self._flush(operands)
                 near = next((v.layer for v in _leaves(operands) if v.layer), "")
                 op = getattr(error, "op", "") or self.op(value)
                 layer = getattr(error, "layer", "") or near
@@ -241,6 +240,12 @@ class Canonicaliser(Emitter):
             parts = self._operand(value.tuple_value, environment)
             return parts if isinstance(parts, Refusal) else parts[value.index]
         return self._operand(value, environment)
+
+    def _flush(self, operands: Sequence[Any]) -> None:
+        """Emit what a refused operator would have read, so that the report shows it as matched."""
+        for value in _leaves(operands):
+            with contextlib.suppress(Mismatch, ViewError):
+                self.emit(self.hidden(value))
 
     def _operand(self, argument: Any, environment: Mapping[relax.Var, Any]) -> Any:
         """Interpretation of an argument; None for shapes and scalars that rules read directly."""

@@ -28,6 +28,7 @@ __all__ = [
     "Linear",
     "MaskedHidden",
     "Mismatch",
+    "Pixels",
     "Pointwise",
     "Probabilities",
     "Refusal",
@@ -122,10 +123,45 @@ class Weight(Value):
         Source name of the parameter it comes from.
     array : numpy.ndarray
         Its elements; a view of the parameter where possible.
+    table : Table or None
+        The table that it was cut out of, for as many tokens as the probe shape has.
     """
 
     name: str
     array: NDArray[Any]
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where a weight with one row per token of the probe shape was cut out: a table of positions.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The whole table [positions, channels].
+    offset : int
+        Row of the first token.
+    """
+
+    array: NDArray[Any]
+    offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels(Value):
+    """The images, moved but not computed with.
+
+    Parameters
+    ----------
+    name : str
+        Name of the input.
+    view : View
+        How the tensor lays them out: atoms batch, plane, row, column.
+    """
+
+    name: str
+    view: View
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ __all__ = [
     "describe",
     "expand_dims",
     "flatten",
+    "is_tokens",
     "merged",
     "permute",
     "reshape",
@@ -44,10 +45,12 @@ class Atom:
     ----------
     kind : str
         ``batch``, ``sequence``, ``channel``, and in attention scores ``head``, ``query``, ``key``.
+        Of images: ``plane`` (colour), ``row``, ``column``, and ``patch``, which is a sequence of
+        static length.
     extent : int
         Number of indices, in the probe shape for batch and sequence.
     stride : int
-        Distance in the canonical channel index; 1 for other kinds.
+        Distance in the index of the whole run (channels, patches, rows of pixels); 1 for others.
     """
 
     kind: str
@@ -59,6 +62,16 @@ Axis = tuple[Atom, ...]
 """Atoms of one axis, slowest first; empty for an axis of extent 1."""
 View = tuple[Axis, ...]
 """All axes of a tensor."""
+
+
+# Kinds whose extent is no probe shape, so that a reshape may divide and join them.
+_RUNS = ("channel", "patch", "plane", "row", "column")
+
+
+def is_tokens(axis: Axis) -> bool:
+    """Tell whether an axis enumerates the tokens of a sequence, in order."""
+    atoms = merged(axis)
+    return len(atoms) == 1 and atoms[0].kind in ("sequence", "patch") and atoms[0].stride == 1
 
 
 def channel_axis(channels: int) -> Axis:
@@ -77,16 +90,17 @@ def flatten(view: Sequence[Axis]) -> Axis:
 
 
 def merged(axis: Axis) -> Axis:
-    """Join neighbouring channel atoms that together enumerate a contiguous run."""
+    """Join neighbouring atoms of one kind that together enumerate a contiguous run."""
     result: list[Atom] = []
     for atom in axis:
         last = result[-1] if result else None
         if (
             last is not None
-            and last.kind == atom.kind == "channel"
+            and last.kind == atom.kind
+            and atom.kind in _RUNS
             and last.stride == atom.stride * atom.extent
         ):
-            result[-1] = Atom("channel", last.extent * atom.extent, atom.stride)
+            result[-1] = Atom(atom.kind, last.extent * atom.extent, atom.stride)
         else:
             result.append(atom)
     return tuple(result)
@@ -134,14 +148,14 @@ def reshape(view: View, shape: Sequence[int]) -> View:
             atom = pending.pop()
             if have * atom.extent > extent or extent % (have * atom.extent):
                 need = extent // have
-                if extent % have or atom.extent % need or atom.kind != "channel":
+                if extent % have or atom.extent % need or atom.kind not in _RUNS:
                     raise ViewError(
                         f"{describe(view)} cannot become {tuple(shape)}: an axis would be cut "
                         f"inside {atom.kind}"
                     )
                 inner = atom.extent // need
-                pending.append(Atom("channel", inner, atom.stride))
-                atom = Atom("channel", need, atom.stride * inner)
+                pending.append(Atom(atom.kind, inner, atom.stride))
+                atom = Atom(atom.kind, need, atom.stride * inner)
             axis.append(atom)
             have *= atom.extent
         result.append(tuple(axis))
