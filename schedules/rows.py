@@ -33,7 +33,7 @@ class LayerNormRule:
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
-        if kernel_name(func) != "layer_norm":
+        if kernel_name(func) not in ("layer_norm", "released_layer_norm"):
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'layer_norm'")
         sch = s_tir.Schedule(func)
         inline_elementwise(sch, keep={*ROW_STATISTICS, "normalised"})

@@ -16,11 +16,13 @@ from ..integer.attrs import (
     PrependTokensAttrs,
     ReluAttrs,
     RequantiseAttrs,
+    RequantiseEvenAttrs,
     SelectTokenAttrs,
     TanhAttrs,
 )
 from ..spec.fixed_point import requantise, requantise_clamped
 from ..spec.gelu import gelu_accurate, gelu_paper
+from ..spec.released import requantise_even
 from ..spec.tanh import i_tanh
 from ..spec.values import Ranged, maximum
 from .context import KernelContext
@@ -43,6 +45,26 @@ def emit_requantise(
             x[index],
             per_channel(multiplier, index[-1]),
             attrs.shift,
+            attrs.zero_point,
+            attrs.low,
+            attrs.high,
+        ),
+        attrs.dtype,
+    )
+
+
+def emit_requantise_even(
+    context: KernelContext, attrs: RequantiseEvenAttrs, x: Stage, multiplier: Stage, shift: Stage
+) -> Stage:
+    """`integer.requantise_even`: multiply in parts, shift per channel, offset, clamp."""
+    return define(
+        "requantised",
+        x.shape,
+        lambda *index: requantise_even(
+            x[index],
+            per_channel(multiplier, index[-1]),
+            per_channel(shift, index[-1]),
+            attrs.split,
             attrs.zero_point,
             attrs.low,
             attrs.high,

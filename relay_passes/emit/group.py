@@ -23,12 +23,14 @@ from .elementwise import (
     emit_prepend_tokens,
     emit_relu,
     emit_requantise,
+    emit_requantise_even,
     emit_select_token,
     emit_tanh,
 )
 from .layout import KernelLayout
 from .linear import emit_linear
 from .pooling import emit_mean_pool
+from .released_norm import emit_released_layer_norm
 from .row_norm import emit_layer_norm
 from .stage import Stage
 
@@ -174,6 +176,7 @@ def packed_operands(function: relax.Function) -> set[relax.Var]:
 
 _EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.requantise": emit_requantise,
+    "integer.requantise_even": emit_requantise_even,
     "integer.gelu": emit_gelu,
     "integer.relu": emit_relu,
     "integer.tanh": emit_tanh,
@@ -185,6 +188,7 @@ _EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.position_ids": emit_position_ids,
     "integer.select_token": emit_select_token,
     "integer.layer_norm": emit_layer_norm,
+    "integer.released_layer_norm": emit_released_layer_norm,
     "integer.attention": emit_attention,
     "integer.mean_pool": emit_mean_pool,
 }

@@ -14,8 +14,30 @@ from .context import KernelContext
 from .stage import Stage, define, expression
 
 
-def _row_sum(name: str, rows: int, channels: int, entry: Any, layer: str) -> Stage:
-    """Sum over the channels of a row of a value of the specification."""
+def row_sum(name: str, rows: int, channels: int, entry: Any, layer: str) -> Stage:
+    """Sum over the channels of a row of a value of the specification.
+
+    Parameters
+    ----------
+    name
+        Block name.
+    rows, channels
+        Extents.
+    entry
+        ``entry(row, channel)``, a value of the specification.
+    layer
+        Name for messages.
+
+    Returns
+    -------
+    Stage
+        [rows].
+
+    Raises
+    ------
+    RangeError
+        If the sum might leave 64 bits.
+    """
     bounds: list[Ranged] = []
     k = te.reduce_axis((0, channels), name="k")
 
@@ -63,13 +85,13 @@ def emit_layer_norm(
     def bounded(row: Any, channel: Any) -> Ranged:
         return layer_norm.bounded(x[row, channel], constants)
 
-    total = _row_sum("sum", rows, channels, bounded, attrs.name)
+    total = row_sum("sum", rows, channels, bounded, attrs.name)
     mean = define("mean", (rows,), lambda row: layer_norm.mean_of(total[row], channels), "int32")
 
     def deviation(row: Any, channel: Any) -> Ranged:
         return layer_norm.deviation(bounded(row, channel), mean[row])
 
-    squares = _row_sum(
+    squares = row_sum(
         "square_sum",
         rows,
         channels,

@@ -17,8 +17,10 @@ from .build import (
     patches,
     position_ids,
     prepend_tokens,
+    released_layer_norm,
     relu,
     requantise,
+    requantise_even,
     select_token,
     tanh,
 )
@@ -41,8 +43,10 @@ __all__ = [
     "patches",
     "position_ids",
     "prepend_tokens",
+    "released_layer_norm",
     "relu",
     "requantise",
+    "requantise_even",
     "select_token",
     "tanh",
 ]

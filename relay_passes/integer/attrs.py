@@ -14,9 +14,10 @@ from typing import Any, ClassVar, TypeVar
 from tvm import ir, relax
 
 from ..errors import LoweringError
-from ..spec.exponential import BinaryExponential, PolynomialExponential
+from ..spec.exponential import BinaryExponential, Exponential, PolynomialExponential
 from ..spec.gelu import AccurateGelu
 from ..spec.layer_norm import LayerNormConstants
+from ..spec.released import ReleasedExponential, ReleasedLayerNorm
 
 _Self = TypeVar("_Self", bound="OpAttrs")
 
@@ -58,7 +59,12 @@ def _choose(what: str, value: str, allowed: Any, where: str) -> None:
         )
 
 
-def _check_output(attrs: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None:
+def _check_output(attrs: Any) -> None:
+    _check_bounds(attrs)
+    _check_shift(attrs)
+
+
+def _check_bounds(attrs: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None:
     _choose("dtype", attrs.dtype, allowed, attrs.name)
     low, high = dtype_bounds(attrs.dtype)
     if not low <= attrs.low <= attrs.high <= high:
@@ -68,6 +74,9 @@ def _check_output(attrs: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None
             f"{attrs.dtype} holds [{low}, {high}], and low must not exceed high",
             "choose a wider dtype or tighter bounds",
         )
+
+
+def _check_shift(attrs: Any) -> None:
     if not 0 <= attrs.shift <= 62:
         raise LoweringError(
             f"shift {attrs.shift} is outside [0, 62]",
@@ -229,6 +238,35 @@ class RequantiseAttrs(OpAttrs):
 
 
 @dataclass(frozen=True)
+class RequantiseEvenAttrs(OpAttrs):
+    """Attributes of `integer.requantise_even`.
+
+    Parameters
+    ----------
+    split : int
+        Bits by which the value is split before the multiplication; see
+        `relay_passes.spec.released.wide_product`.
+    zero_point : int
+        Added after the shift.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8, int16 or int32.
+    """
+
+    split: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP: ClassVar[str] = "integer.requantise_even"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self)
+
+
+@dataclass(frozen=True)
 class GeluAttrs(OpAttrs):
     """Attributes of `integer.gelu`.
 
@@ -338,6 +376,30 @@ class LayerNormAttrs(OpAttrs):
 
 
 @dataclass(frozen=True)
+class ReleasedLayerNormAttrs(OpAttrs):
+    """Attributes of `integer.released_layer_norm`.
+
+    Parameters
+    ----------
+    constants : ReleasedLayerNorm
+        Prefixed by ``norm_`` in the DictAttrs.
+    """
+
+    constants: ReleasedLayerNorm
+
+    OP: ClassVar[str] = "integer.released_layer_norm"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary of ints and strings."""
+        return {"name": self.name, **_flatten("norm", self.constants)}
+
+    @classmethod
+    def from_attrs(cls, attrs: Any) -> ReleasedLayerNormAttrs:
+        """Read the attributes of a call."""
+        return cls(attrs["name"], _unflatten("norm", ReleasedLayerNorm, attrs))
+
+
+@dataclass(frozen=True)
 class AttentionAttrs(OpAttrs):
     """Attributes of `integer.attention`.
 
@@ -348,9 +410,9 @@ class AttentionAttrs(OpAttrs):
     softmax : str
         "deferred": u8 exponentials times V, divided once per row by their sum. "normalised":
         u8 probabilities of scale 1/256 times V, as published.
-    exponential : BinaryExponential or PolynomialExponential
-        In the DictAttrs: ``exponential="binary"`` or ``"polynomial"``, constants prefixed by
-        ``exp_``. "deferred" needs a maximum of 255 at most, "normalised" of 65535.
+    exponential : BinaryExponential, PolynomialExponential or ReleasedExponential
+        In the DictAttrs: ``exponential="binary"``, ``"polynomial"`` or ``"released"``, constants
+        prefixed by ``exp_``. "deferred" needs a maximum of 255 at most, "normalised" of 65535.
     shift, zero_point, low, high, dtype
         Requantisation of the context: its values come with 8 fraction bits in V's scale, so a
         multiplier stands for ``S_v / 256 / S_out * 2^shift`` and has 15 bits at most.
@@ -359,7 +421,7 @@ class AttentionAttrs(OpAttrs):
 
     num_heads: int
     softmax: str
-    exponential: BinaryExponential | PolynomialExponential
+    exponential: Exponential
     shift: int
     low: int
     high: int
@@ -370,6 +432,7 @@ class AttentionAttrs(OpAttrs):
     EXPONENTIALS: ClassVar[dict[str, type]] = {
         "binary": BinaryExponential,
         "polynomial": PolynomialExponential,
+        "released": ReleasedExponential,
     }
 
     def __post_init__(self) -> None:
@@ -386,7 +449,9 @@ class AttentionAttrs(OpAttrs):
 
     def to_dict(self) -> dict[str, Any]:
         """Flat dictionary of ints and strings."""
-        kind = "binary" if isinstance(self.exponential, BinaryExponential) else "polynomial"
+        kind = next(
+            key for key, form in self.EXPONENTIALS.items() if isinstance(self.exponential, form)
+        )
         plain = {
             field.name: getattr(self, field.name)
             for field in fields(self)

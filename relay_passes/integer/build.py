@@ -11,9 +11,10 @@ from __future__ import annotations
 from tvm import relax
 from tvm.ir import Op
 
-from ..spec.exponential import BinaryExponential, PolynomialExponential
+from ..spec.exponential import BinaryExponential, Exponential
 from ..spec.gelu import AccurateGelu
 from ..spec.layer_norm import LayerNormConstants
+from ..spec.released import ReleasedLayerNorm
 from . import attrs as _attrs
 from . import ops as _ops
 
@@ -63,6 +64,23 @@ def requantise(
 ) -> relax.Call:
     """``clamp(round_half_up(x m / 2^shift) + zero_point, low, high)`` as `dtype`."""
     return _call(_attrs.RequantiseAttrs(name, shift, low, high, dtype, zero_point), x, multiplier)
+
+
+def requantise_even(
+    x: relax.Expr,
+    multiplier: relax.Expr,
+    shift: relax.Expr,
+    *,
+    name: str,
+    split: int,
+    low: int,
+    high: int,
+    dtype: str,
+    zero_point: int = 0,
+) -> relax.Call:
+    """``clamp(round_half_even(x m / 2^e) + zero_point, low, high)`` as `dtype`, e per channel."""
+    attrs = _attrs.RequantiseEvenAttrs(name, split, low, high, dtype, zero_point)
+    return _call(attrs, x, multiplier, shift)
 
 
 def gelu(x: relax.Expr, constants: AccurateGelu, *, name: str) -> relax.Call:
@@ -117,6 +135,13 @@ def layer_norm(
     return _call(attrs, x, gain, offset)
 
 
+def released_layer_norm(
+    x: relax.Expr, offset: relax.Expr, constants: ReleasedLayerNorm, *, name: str
+) -> relax.Call:
+    """Released i-layer-norm over the last axis, int64, at a scale per channel."""
+    return _call(_attrs.ReleasedLayerNormAttrs(name, constants), x, offset)
+
+
 def attention(
     q: relax.Expr,
     k: relax.Expr,
@@ -127,7 +152,7 @@ def attention(
     name: str,
     num_heads: int,
     softmax: str,
-    exponential: BinaryExponential | PolynomialExponential,
+    exponential: Exponential,
     shift: int,
     low: int,
     high: int,

@@ -18,6 +18,8 @@ from tvm import IRModule, relax
 from ..errors import LoweringError, RangeError
 from ..spec import gelu, layer_norm, pooling, softmax
 from ..spec.fixed_point import requantise, requantise_clamped
+from ..spec.released import layer_norm as released_norm
+from ..spec.released import requantise_even
 from ..spec.tanh import i_tanh
 from ..spec.values import not_equal
 from .attrs import dtype_bounds
@@ -113,6 +115,12 @@ def _requantise(attrs: Any, x: np.ndarray, multiplier: np.ndarray) -> Any:
     )
 
 
+def _requantise_even(attrs: Any, x: np.ndarray, multiplier: np.ndarray, shift: np.ndarray) -> Any:
+    a = attrs
+    factors = _wide(multiplier), _wide(shift)
+    return requantise_even(_wide(x), *factors, a.split, a.zero_point, a.low, a.high)
+
+
 def _gelu(attrs: Any, x: np.ndarray, *constants: np.ndarray) -> Any:
     if attrs.constants is not None:
         return gelu.gelu_accurate(_wide(x), attrs.constants)
@@ -141,6 +149,15 @@ def _layer_norm(attrs: Any, x: np.ndarray, gain: np.ndarray, offset: np.ndarray)
     return layer_norm.normalise(
         d, reciprocal, _wide(gain), _wide(offset), k, attrs.shift, attrs.low, attrs.high
     )
+
+
+def _released_layer_norm(attrs: Any, x: np.ndarray, offset: np.ndarray) -> Any:
+    k = attrs.constants
+    total = _wide(x).sum(axis=-1, keepdims=True)
+    d = _wide(x) - released_norm.mean_of(total, x.shape[-1])
+    squares = released_norm.square(d, k).sum(axis=-1, keepdims=True)
+    factor = released_norm.factor(squares, released_norm.root_half_bits(squares), k)
+    return released_norm.normalise(d, factor, offset)
 
 
 def _attention(
@@ -197,6 +214,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.embedding": _embedding,
     "integer.linear": _linear,
     "integer.requantise": _requantise,
+    "integer.requantise_even": _requantise_even,
     "integer.gelu": _gelu,
     "integer.relu": _relu,
     "integer.tanh": _tanh,
@@ -205,6 +223,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.patches": _patches,
     "integer.prepend_tokens": _prepend_tokens,
     "integer.layer_norm": _layer_norm,
+    "integer.released_layer_norm": _released_layer_norm,
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,
     "integer.select_token": _select_token,

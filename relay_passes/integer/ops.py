@@ -13,6 +13,8 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
   x has value semantics (no hidden offset; its zero point is folded in the bias) |
 | requantise | x s8/u8/s16/s32/s64, multiplier[1 or C] s32 | shift, zero_point, low, high, dtype |
   dtype, same shape: ``clamp(((x m + half) >> shift) + zero_point, low, high)`` |
+| requantise_even | x s8/u8/s16/s32/s64, multiplier[1 or C] s32, shift[1 or C] s32 | split,
+  zero_point, low, high, dtype | dtype, same shape: ``clamp(round_even(x m / 2^e) + zero_point)`` |
 | gelu | x s8/s16/s32 | form="accurate", gelu_* of `AccurateGelu` | i32, same shape and scale |
 | gelu | x s8/s16/s32, q_b[1 or C] s32, q_c[1 or C] s64, q_1[1 or C] s32, erf_shift[1 or C] s32
   (the arrays of `PaperGelu`) | form="paper" | i64, same shape, at the scales of `PaperGelu` |
@@ -24,6 +26,8 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
 | patches | pixel_values[b,c,H,W] s8/u8 | patch_height, patch_width | same type, [b,p,c*h*w] |
 | prepend_tokens | x s32 [b,s,C], tokens[n,C] s32 | | i32 [b,n+s,C] |
 | add_positions | x s32 [b,s,C], table[s,C] s32 | | i32 [b,s,C]: ``x + table``, s static |
+| released_layer_norm | x s8/s16/s32 [...,C], offset[C] s64 | norm_* of `ReleasedLayerNorm` | i64,
+  same shape, at the scale gamma sqrt(C) / 2^30 per channel |
 | attention | q, k, v s8 [b,s,H*D], mask[b,s] i8/i32/i64 (0 = padding; may be left out: no token is
   padding), multiplier[1 or H*D] s32 |
   num_heads, softmax, exponential, exp_* of it, shift, zero_point, low, high, dtype |
@@ -223,6 +227,13 @@ def _infer_requantise(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(x, str(call.attrs["dtype"]))
 
 
+def _infer_requantise_even(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", ("uint8", *NARROW, "int64"))
+    for index, label in ((1, "multiplier"), (2, "shift")):
+        _channelwise(call, index, label, "int32", x[-1])
+    return relax.TensorType(x, str(call.attrs["dtype"]))
+
+
 def _infer_gelu(call: relax.Call) -> relax.TensorType:
     if str(call.attrs["form"]) == "accurate":
         _count(call, ("x",))
@@ -261,6 +272,13 @@ def _infer_layer_norm(call: relax.Call) -> relax.TensorType:
         shape, _ = _operand(call, index, label, ("int32",), 1)
         _same(call, shape[0], x[-1], f"entries of {label} and channels")
     return relax.TensorType(x, str(call.attrs["dtype"]))
+
+
+def _infer_released_layer_norm(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", NARROW)
+    offset, _ = _operand(call, 1, "offset", ("int64",), 1)
+    _same(call, offset[0], x[-1], "entries of offset and channels")
+    return relax.TensorType(x, "int64")
 
 
 def _infer_attention(call: relax.Call) -> relax.TensorType:
@@ -306,11 +324,13 @@ SPECS: dict[str, OpSpec] = {
         OpSpec(_attrs.EmbeddingAttrs, ("ids", "table", "multiplier"), _infer_embedding),
         OpSpec(_attrs.LinearAttrs, ("x", "weight", "bias"), _infer_linear),
         OpSpec(_attrs.RequantiseAttrs, ("x", "multiplier"), _infer_requantise),
+        OpSpec(_attrs.RequantiseEvenAttrs, ("x", "multiplier", "shift"), _infer_requantise_even),
         OpSpec(_attrs.GeluAttrs, ("x",), _infer_gelu),
         OpSpec(_attrs.ReluAttrs, ("x",), _infer_relu),
         OpSpec(_attrs.TanhAttrs, ("x",), _infer_tanh),
         OpSpec(_attrs.AddAttrs, ("a", "b"), _infer_add),
         OpSpec(_attrs.LayerNormAttrs, ("x", "gain", "offset"), _infer_layer_norm),
+        OpSpec(_attrs.ReleasedLayerNormAttrs, ("x", "offset"), _infer_released_layer_norm),
         OpSpec(
             _attrs.AttentionAttrs, ("q", "k", "v", "mask", "multiplier"), _infer_attention, "mask"
         ),

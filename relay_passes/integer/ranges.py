@@ -18,8 +18,10 @@ from tvm import IRModule, relax
 from ..errors import CompilerError, LoweringError, RangeError
 from ..spec import gelu, layer_norm, pooling, softmax
 from ..spec.fixed_point import requantise, requantise_clamped
+from ..spec.released import layer_norm as released_norm
+from ..spec.released import requantise_even
 from ..spec.tanh import i_tanh
-from ..spec.values import INT32, Condition, Ranged, audit, maximum, ranged
+from ..spec.values import INT32, Condition, Ranged, audit, known, maximum, ranged
 from .attrs import dtype_bounds
 from .evaluate import lookup
 from .program import Program, Step, read_program
@@ -260,6 +262,13 @@ def _requantise(_run: _Analysis, step: Step, x: Ranged, multiplier: Ranged) -> R
     return requantise_clamped(x, multiplier, a.shift, a.zero_point, a.low, a.high)
 
 
+def _requantise_even(
+    _run: _Analysis, step: Step, x: Ranged, multiplier: Ranged, shift: Ranged
+) -> Ranged:
+    a = step.attrs
+    return requantise_even(x, multiplier, shift, a.split, a.zero_point, a.low, a.high)
+
+
 def _gelu(_run: _Analysis, step: Step, x: Ranged, *constants: Ranged) -> Ranged:
     if step.attrs.constants is not None:
         return gelu.gelu_accurate(x, step.attrs.constants)
@@ -289,6 +298,19 @@ def _layer_norm(run: _Analysis, step: Step, x: Ranged, gain: Ranged, offset: Ran
     half = run.stage("half_bits", layer_norm.root_half_bits(squares, k))
     inverse = run.stage("inverse", layer_norm.inverse_std(squares, half, k))
     return layer_norm.normalise(d, inverse, gain, offset, k, a.shift, a.low, a.high)
+
+
+def _released_layer_norm(run: _Analysis, step: Step, x: Ranged, offset: Ranged) -> Ranged:
+    k = step.attrs.constants
+    channels = int(step.operands[0].ty.shape.values[-1])
+    total = run.total("sum", x, channels, "int64")
+    mean = run.stage("mean", released_norm.mean_of(total, channels))
+    # A mean lies among the values; that its interval is that of x, the sum's cannot tell.
+    d = run.stage("deviation", x - known(mean, x.low, x.high))
+    squares = run.total("square_sum", released_norm.square(d, k), channels, "int64")
+    half = run.stage("half_bits", released_norm.root_half_bits(squares))
+    factor = run.stage("factor", released_norm.factor(squares, half, k))
+    return released_norm.normalise(d, factor, offset)
 
 
 def _attention(
@@ -344,6 +366,7 @@ _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.embedding": _embedding,
     "integer.linear": _linear,
     "integer.requantise": _requantise,
+    "integer.requantise_even": _requantise_even,
     "integer.gelu": _gelu,
     "integer.relu": _relu,
     "integer.tanh": _tanh,
@@ -352,6 +375,7 @@ _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.patches": _patches,
     "integer.prepend_tokens": _prepend_tokens,
     "integer.layer_norm": _layer_norm,
+    "integer.released_layer_norm": _released_layer_norm,
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,
     "integer.select_token": _select_token,

@@ -13,7 +13,16 @@ from .program import IntegerProgram, bindings, relax_functions, substitute, vari
 
 ELEMENTWISE = frozenset(
     f"integer.{name}"
-    for name in ("requantise", "gelu", "relu", "tanh", "add", "add_positions", "embedding")
+    for name in (
+        "requantise",
+        "requantise_even",
+        "gelu",
+        "relu",
+        "tanh",
+        "add",
+        "add_positions",
+        "embedding",
+    )
 )
 # Kernels whose result has another iteration space than what would follow it.
 _CLOSED = frozenset({"integer.select_token", "integer.attention"})
@@ -115,6 +124,7 @@ class _FunctionFuser:
                     and self.ops[at]
                     in (
                         "integer.requantise",
+                        "integer.requantise_even",
                         "integer.embedding",
                     )
                 ):

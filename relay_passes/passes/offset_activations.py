@@ -17,7 +17,7 @@ from .program import IntegerProgram, bindings, substitute, variables
 
 OFFSET = 128
 _ONE = "ibert.one"
-_PRODUCERS = frozenset({"integer.requantise", "integer.attention"})
+_PRODUCERS = frozenset({"integer.requantise", "integer.requantise_even", "integer.attention"})
 
 
 class OffsetActivations:

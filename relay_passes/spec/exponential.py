@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from ..errors import RangeError
 from .fixed_point import MAX_SHIFT, Dyadic, requantise
 from .polynomial import check_scale
+from .reciprocal import exact_reciprocal
+from .released.exponential import ReleasedExponential
 from .values import Value, bind, clamp, minimum, shift_right_round
 
 LOG2_E = math.log2(math.e)
@@ -294,34 +296,6 @@ class PolynomialExponential:
         )
 
 
-def exact_reciprocal(divisor: int, largest: int) -> tuple[int, int]:
-    """Find m and s with ``(d * m) >> s == d // divisor`` for every d in [0, largest].
-
-    Parameters
-    ----------
-    divisor : int
-        At least 1.
-    largest : int
-        At most 2^31.
-
-    Returns
-    -------
-    multiplier, shift : int
-        The smallest shift that is exact; their product with `largest` fits 62 bits.
-    """
-    for shift in range(62):
-        multiplier = -(-(1 << shift) // divisor)
-        excess = multiplier * divisor - (1 << shift)
-        # Exact as long as the excess cannot carry a quotient's fraction (d mod divisor) over 1.
-        if excess * largest < 1 << shift:
-            return multiplier, shift
-    raise RangeError(  # not reachable for largest <= 2^31; kept so that a misuse is no silence
-        f"no reciprocal of {divisor} is exact up to {largest}",
-        why="it would need more than 62 bits",
-        todo="reduce the range of the dividend",
-    )
-
-
 def polynomial_exponential(d: Value, constants: PolynomialExponential) -> Value:
     """``exp(-S d)`` as published: split by ln 2, second-degree polynomial, shift.
 
@@ -346,7 +320,7 @@ def polynomial_exponential(d: Value, constants: PolynomialExponential) -> Value:
     return clamp(shift_right_round(mantissa, z + k.shift), 0, k.maximum)
 
 
-Exponential = BinaryExponential | PolynomialExponential
+Exponential = BinaryExponential | PolynomialExponential | ReleasedExponential
 
 
 def exponential(d: Value, constants: Exponential) -> Value:
@@ -356,7 +330,7 @@ def exponential(d: Value, constants: Exponential) -> Value:
     ----------
     d : Value
         Distance from the maximum of the row; negative ones count as 0.
-    constants : BinaryExponential or PolynomialExponential
+    constants : BinaryExponential, PolynomialExponential or ReleasedExponential
         The form and its constants.
 
     Returns
@@ -366,4 +340,6 @@ def exponential(d: Value, constants: Exponential) -> Value:
     """
     if isinstance(constants, BinaryExponential):
         return binary_exponential(d, constants)
-    return polynomial_exponential(d, constants)
+    if isinstance(constants, PolynomialExponential):
+        return polynomial_exponential(d, constants)
+    return constants.evaluate(d)
