@@ -18,6 +18,7 @@ HEADS = (
     "sequence_classification",
     "token_classification",
     "question_answering",
+    "image_classification",
 )
 """What a model computes on top of its encoder."""
 
@@ -68,7 +69,8 @@ class ModelInfo:
     head : str
         One of `HEADS`.
     inputs : tuple of str
-        Names of the inputs in order; all are [batch, seq_len] int64.
+        Names of the inputs in order: token tensors [batch, seq_len] int64, or ``pixel_values``
+        [batch, *image_size] float32.
     outputs : tuple of OutputInfo
         The outputs in order.
     hidden_size : int
@@ -80,7 +82,8 @@ class ModelInfo:
     type_vocab_size : int
         Valid token types are 0 .. type_vocab_size - 1; 0 if the model takes none.
     max_sequence_length : int or None
-        Longest sequence that the positions allow; None if the model has no position table.
+        Longest sequence that the positions allow; None if the model has no position table. For a
+        model of images the one length that it has: patches and prepended tokens.
     pad_token_id : int
         Id that fills a padded batch.
     id2label : dict of int to str
@@ -95,6 +98,8 @@ class ModelInfo:
         Names of the tokenizer files in the source folder.
     notes : tuple of str
         What a caller must know, for example that the source normalises its embeddings afterwards.
+    image_size : tuple of int or None
+        Channels, height and width of the images that the model takes; None if it takes tokens.
 
     Raises
     ------
@@ -118,6 +123,7 @@ class ModelInfo:
     description: str = ""
     tokenizer_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    image_size: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -127,6 +133,8 @@ class ModelInfo:
         for name in ("hidden_size", "num_layers", "vocab_size", "type_vocab_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but sizes are not negative")
+        if self.image_size is not None and (len(self.image_size) != 3 or min(self.image_size) < 1):
+            raise ValueError(f"image_size is {self.image_size}: channels, height, width are needed")
 
     def to_json(self) -> dict[str, Any]:
         """Return the information as a JSON-serialisable dictionary."""
@@ -136,6 +144,10 @@ class ModelInfo:
         document["id2label"] = {str(key): label for key, label in self.id2label.items()}
         document["tokenizer_files"] = list(self.tokenizer_files)
         document["notes"] = list(self.notes)
+        if self.image_size is None:
+            del document["image_size"]
+        else:
+            document["image_size"] = list(self.image_size)
         return document
 
     @classmethod
@@ -180,6 +192,8 @@ class ModelInfo:
         for name in ("inputs", "tokenizer_files", "notes"):
             if name in values:
                 values[name] = _strings(name, values[name])
+        if "image_size" in values:
+            values["image_size"] = _integers("image_size", values["image_size"])
         values["outputs"] = tuple(
             OutputInfo(name=item["name"], value=item["value"], kind=item["kind"])
             for item in document["outputs"]
@@ -193,6 +207,12 @@ class ModelInfo:
         if missing:
             raise KeyError(missing[0])
         return cls(**values)
+
+
+def _integers(name: str, values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(item) is int for item in values):
+        raise TypeError(f"{name} must be a list of integers")
+    return tuple(values)
 
 
 def _strings(name: str, values: Any) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class Head(str, Enum):
     sequence_classification = "sequence_classification"
     token_classification = "token_classification"
     question_answering = "question_answering"
+    image_classification = "image_classification"
 
 
 class Observer(str, Enum):

@@ -1,4 +1,4 @@
-"""Calibration data: texts or token arrays become checked batches of few shapes."""
+"""Calibration data: texts, token arrays or images become checked batches of few shapes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,23 @@ class Batch:
     Attributes
     ----------
     inputs : dict of str to numpy.ndarray
-        int64 [batch, seq_len] by input name, ``attention_mask`` among them.
+        int64 [batch, seq_len] by input name, ``attention_mask`` among them; or images, float32
+        [batch, channels, height, width].
+    tokens : int
+        Length of the sequences that images become; 0 for tokens, whose arrays say it.
     """
 
-    inputs: Mapping[str, NDArray[np.int64]]
+    inputs: Mapping[str, NDArray[Any]]
+    tokens: int = 0
 
     @property
     def mask(self) -> NDArray[np.bool_]:
         """Which positions hold a token, [batch, seq_len]."""
-        return self.inputs["attention_mask"] != 0
+        if self.tokens:
+            rows = next(iter(self.inputs.values())).shape[0]
+            return np.ones((rows, self.tokens), np.bool_)
+        kept: NDArray[np.bool_] = self.inputs["attention_mask"] != 0
+        return kept
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -125,13 +133,14 @@ def _rows(tokens: TokenizedBatch, rows: Sequence[int], length: int, names: Seque
 
 
 def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> list[Batch]:
-    """Check batches of token ids.
+    """Check batches of token ids or of images.
 
     Parameters
     ----------
     batches : sequence of mapping
         Integer arrays [batch, seq_len] by input name. ``attention_mask`` may be left out if there
-        is no padding, ``token_type_ids`` if all are 0.
+        is no padding, ``token_type_ids`` if all are 0. For a model of images ``pixel_values``,
+        [batch, channels, height, width] as the model's image processor gives them.
     info : ModelInfo
         Inputs and limits of the model.
 
@@ -150,7 +159,46 @@ def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> 
             why="the list is empty",
             todo="give batches like those of later use; some dozens of sequences serve",
         )
+    if info.image_size is not None:
+        return [
+            batch for index, given in enumerate(batches) for batch in _images(given, index, info)
+        ]
     return [_checked(batch, index, info) for index, batch in enumerate(batches)]
+
+
+def _images(given: Mapping[str, Any], index: int, info: ModelInfo) -> list[Batch]:
+    """Check one array of images, and cut it into batches of few rows."""
+    where = f"calibration batch {index}"
+    (name,) = info.inputs
+    unknown = sorted(set(given) - {name})
+    if unknown or name not in given:
+        raise UsageError(
+            f"unknown input {unknown[0]!r}" if unknown else f"{name} are missing",
+            where=where,
+            why=f"the model takes {name}",
+            todo="give an array by this name",
+        )
+    pixels = np.asarray(given[name])
+    size = tuple(info.image_size or ())
+    if pixels.ndim != 4 or pixels.shape[1:] != size or not pixels.size or pixels.dtype.kind != "f":
+        raise UsageError(
+            f"{name} is {pixels.dtype} of shape {pixels.shape}",
+            where=where,
+            why=f"images are floats [batch, {', '.join(map(str, size))}]",
+            todo="prepare the images with the model's image processor",
+        )
+    if not np.isfinite(pixels).all():
+        raise UsageError(
+            f"{name} holds values that are infinite or not a number",
+            where=where,
+            why="pixels are finite",
+            todo="prepare the images with the model's image processor",
+        )
+    tokens = int(info.max_sequence_length or 0)
+    starts = range(0, pixels.shape[0], _ROWS)
+    return [
+        Batch({name: pixels[start : start + _ROWS].astype(np.float32)}, tokens) for start in starts
+    ]
 
 
 def _checked(batch: Mapping[str, Any], index: int, info: ModelInfo) -> Batch:

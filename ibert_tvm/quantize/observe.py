@@ -100,10 +100,13 @@ def observe(
         values = executable.run(inputs).values
         for name, entry in statistics.items():
             value = values[name]
-            _check_finite(name, value, batch.mask)
+            mask, chosen_here = batch.mask, positions
+            if value.ndim == 3:  # patches before the first token was prepended are fewer
+                mask, chosen_here = (part[:, -value.shape[1] :] for part in (mask, positions))
+            _check_finite(name, value, mask)
             if value.ndim == 3:
-                kept = value[positions] if name in with_rows else value[:0, 0]
-                entry.update(value[batch.mask], kept)
+                kept = value[chosen_here] if name in with_rows else value[:0, 0]
+                entry.update(value[mask], kept)
             else:  # one vector per sequence: few enough to keep all
                 rows = value[batch.lengths > 0]
                 entry.update(rows, rows.copy())

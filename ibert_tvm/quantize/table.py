@@ -146,8 +146,12 @@ class TableBuilder:
         }
 
     def _may_divide(self, name: str) -> bool:
-        """Whether every reader of the 8-bit form can multiply by a divisor again."""
-        return self._attention_positions(name) <= {_VALUES}
+        """Whether the 8-bit form is made by a requantisation, and its readers can multiply again.
+
+        Pixels are quantised by the caller, with one scale.
+        """
+        made_here = self.needed[name].op != "canonical.patches"
+        return made_here and self._attention_positions(name) <= {_VALUES}
 
     def _unsigned(self, name: str) -> bool:
         """Whether the values lie on one side of 0, so that a sign would waste half the range."""
@@ -175,17 +179,19 @@ class TableBuilder:
         for name, value in reversed(list(self.needed.items())):
             if not value.stream:
                 continue
-            if value.op != "canonical.add":
+            if value.op not in _SUMS:
                 largest = max(statistics[name].magnitude * _HEADROOM, _SMALLEST_STREAM)
                 result[name] = ActivationQuant(largest / _STREAM_HIGH, -_STREAM_HIGH, _STREAM_HIGH)
                 continue
             scale = max(statistics[name].magnitude, _SMALLEST_STREAM) / _SUM_STEPS
-            sums = {reader for op, reader, _ in value.readers if op == "canonical.add"}
+            sums = {reader for op, reader, _ in value.readers if op in _SUMS}
             if len(sums) == 1 and len(value.readers) == 1:
                 scale = result[sums.pop()].scale
             result[name] = ActivationQuant(scale, -_SUM_HIGH, _SUM_HIGH)
         return result
 
 
+_SUMS = ("canonical.add", "canonical.add_positions", "canonical.prepend_tokens")
+"""Operators whose terms come at the scale of their result."""
 _VALUES = 2
 """Position of V among the operands of attention."""

@@ -38,7 +38,8 @@ class LowerPatches(LoweringRule):
         context: LoweringContext,
     ) -> IntegerValue:
         """See the class."""
-        name, pixels = str(call.attrs["name"]), operands[0]
+        name = str(call.attrs["name"])
+        pixels: relax.Var = operands[0]
         quant = context.table_entry("matmul", name)
         if quant.channel_divisor is not None:
             raise LoweringError(

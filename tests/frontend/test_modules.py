@@ -249,7 +249,7 @@ def test_a_plain_module_has_no_heads():
             "regression",
             "there is no head 'regression'\n  where: head\n"
             "  why: known heads: none, pooled, sentence_embedding, sequence_classification, "
-            "token_classification, question_answering\n"
+            "token_classification, question_answering, image_classification\n"
             "  what to do: use one of them, or leave it out to follow the model's configuration",
         ),
     ],

@@ -16,6 +16,7 @@ from tvm import relax
 
 from ibert_tvm.frontend.canonicalise.engine import Canonical, Canonicaliser
 from ibert_tvm.frontend.canonicalise.rules_attention import ATTENTION_RULES
+from ibert_tvm.frontend.canonicalise.rules_images import IMAGE_RULES
 from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
 from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
 from ibert_tvm.frontend.report import Origin
@@ -39,7 +40,8 @@ def canonicalise(
     ----------
     module : tvm.IRModule
         A module with one function ``main`` of static shapes; its first parameters are the inputs,
-        each [batch, seq_len] of one probe shape (both above 1, unequal).
+        each [batch, seq_len] of one probe shape (both above 1, unequal), or float32 images
+        [batch, channels, height, width] (batch above 1).
     parameters : mapping of str to numpy.ndarray
         Values of the other parameters by variable name.
     inputs : sequence of str
@@ -66,6 +68,6 @@ def canonicalise(
     # Before TVM runs anything: probing starts its thread pool, which cannot grow afterwards.
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES}
+    rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES, **IMAGE_RULES}
     walk = Canonicaliser(module["main"], inputs, parameters, names or {}, rules, origins or {})
     return walk.run(outputs)

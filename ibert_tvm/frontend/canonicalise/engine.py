@@ -19,21 +19,24 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
+from ibert_tvm.frontend.canonicalise.images import image_view
 from ibert_tvm.frontend.canonicalise.inputs import InputGraph, constant_array
-from ibert_tvm.frontend.canonicalise.operands import fold, static_shape
+from ibert_tvm.frontend.canonicalise.operands import fold, static_shape, table_of
 from ibert_tvm.frontend.canonicalise.values import (
     Emitted,
     FromInputs,
     Mismatch,
+    Pixels,
     Refusal,
+    Table,
     Value,
     Weight,
 )
 from ibert_tvm.frontend.canonicalise.views import (
-    Axis,
     ViewError,
     channel_axis,
     describe,
+    is_tokens,
     merged,
 )
 from ibert_tvm.frontend.errors import UnsupportedModelError
@@ -95,7 +98,7 @@ class Canonicaliser(Emitter):
     function : relax.Function
         The imported function, static shapes; the first parameters are its inputs.
     inputs : sequence of str
-        Canonical names of the inputs, all [batch, seq_len] in the source.
+        Canonical names of the inputs, all [batch, seq_len] in the source, or images.
     parameters : mapping of str to numpy.ndarray
         Values of the other parameters by variable name.
     names : mapping of str to str
@@ -115,8 +118,10 @@ class Canonicaliser(Emitter):
         rules: Mapping[str, Rule],
         origins: Mapping[str, Origin],
     ) -> None:
-        batch, seq_len = _probe_shape(function.params[: len(inputs)])
-        super().__init__(inputs, batch, seq_len)
+        variables = function.params[: len(inputs)]
+        images = _image_sizes(variables, inputs)
+        batch, seq_len = _probe_shape(variables, images)
+        super().__init__(inputs, batch, seq_len, images)
         self.function = function
         self.rules = rules
         self._parameters = parameters
@@ -144,8 +149,11 @@ class Canonicaliser(Emitter):
         bindings = [b for block in self.function.body.blocks for b in block.bindings]
         environment: dict[relax.Var, Any] = {}
         graph = self._input_graph(bindings)
-        for variable in self.function.params[: len(self.input_names)]:
-            environment[variable] = self._from_inputs(variable, graph)
+        for name, variable in zip(self.input_names, self.function.params, strict=False):
+            if name in self.images:
+                environment[variable] = Pixels(name, image_view(self.batch, self.images[name]))
+            else:
+                environment[variable] = self._from_inputs(variable, graph)
         for variable in self.function.params[len(self.input_names) :]:
             environment[variable] = self._parameter(variable)
         with self._builder.function("main"):
@@ -194,7 +202,12 @@ class Canonicaliser(Emitter):
 
     def _input_graph(self, bindings: Sequence[relax.Binding]) -> InputGraph:
         """Find the bindings that depend on inputs and constants only, and who else reads them."""
-        known = set(self.function.params[: len(self.input_names)])
+        inputs = [
+            variable
+            for name, variable in zip(self.input_names, self.function.params, strict=False)
+            if name not in self.images
+        ]
+        known = set(inputs)
         own: list[relax.Binding] = []
         wanted: dict[relax.Var, None] = {}
         for binding in bindings:
@@ -209,8 +222,7 @@ class Canonicaliser(Emitter):
                 own.append(binding)
             else:
                 wanted.update((variable, None) for variable in reads if variable in known)
-        inputs = self.function.params[: len(self.input_names)]
-        return InputGraph(inputs, self.input_names, own, list(wanted), self.probes)
+        return InputGraph(inputs, self.probes.names, own, list(wanted), self.probes)
 
     def _from_inputs(self, variable: relax.Var, graph: InputGraph) -> FromInputs:
         return FromInputs(lambda: graph.samples(variable), static_shape(variable))
@@ -294,7 +306,17 @@ class Canonicaliser(Emitter):
             node = (self.current[0],) if self.current[0] else ()
             what = f"{self.op(call).kind} computed at import"
             self.report.foldings.append(Folding(source.name, what, node))
-        return Weight(source.name, fold(call, arrays), layer=source.layer)
+        result = fold(call, arrays)
+        table = self._table(call, source, result)
+        return Weight(source.name, result, table, layer=source.layer)
+
+    def _table(self, call: relax.Call, source: Weight, result: NDArray[Any]) -> Table | None:
+        """Follow a table of positions from the slice that cuts it to where it is added."""
+        if call.op.name == "relax.strided_slice":
+            return table_of(call, source.array, self.seq_len.extent)
+        if call.op.name in _MOVES and result.shape[-2:] == source.array.shape[-2:]:
+            return source.table
+        return None
 
     def _outputs(
         self, environment: Mapping[relax.Var, Any], output_names: Sequence[str]
@@ -308,10 +330,11 @@ class Canonicaliser(Emitter):
                 raise self._refused(value, name)
             try:
                 hidden = self.hidden(value)
-                tokens: list[Axis] = [(self.batch,), (self.seq_len,)]
                 channels = channel_axis(hidden.source.channels)
-                expected = [*tokens[: len(hidden.view) - 1], channels]
-                if [merged(axis) for axis in hidden.view] != expected or hidden.missing:
+                ends = [merged(axis) for axis in (hidden.view[0], hidden.view[-1])]
+                inner = hidden.view[1:-1]
+                fits = ends == [(self.batch,), channels] and all(map(is_tokens, inner))
+                if not fits or len(inner) > 1 or hidden.missing:
                     raise Mismatch(
                         f"its layout is {describe(hidden.view)}, not [batch, sequence, channels] "
                         "or [batch, channels]"
@@ -353,7 +376,34 @@ _MOVES = {
 }
 
 
-def _probe_shape(inputs: Sequence[relax.Var]) -> tuple[int, int]:
+def _image_sizes(
+    variables: Sequence[relax.Var], names: Sequence[str]
+) -> dict[str, tuple[int, int, int]]:
+    """Planes, height and width of the inputs that hold images."""
+    shapes = {
+        name: static_shape(variable)
+        for name, variable in zip(names, variables, strict=True)
+        if str(variable.ty.dtype) == "float32"
+    }
+    sizes = {}
+    for name, shape in shapes.items():
+        if len(shape) != 4 or shape[0] < 2 or len(variables) != 1:
+            raise UnsupportedModelError(
+                f"the input {name} is float32 of shape {list(shape)}",
+                where="canonicalisation",
+                why="a float input is a batch of images [batch, channels, height, width], batch "
+                "above 1, and the only input",
+                todo="import the part of the model that takes token ids, or images alone",
+            )
+        sizes[name] = (shape[1], shape[2], shape[3])
+    return sizes
+
+
+def _probe_shape(
+    inputs: Sequence[relax.Var], images: Mapping[str, tuple[int, int, int]]
+) -> tuple[int, int]:
+    if images:
+        return static_shape(inputs[0])[0], 0
     shapes = {static_shape(variable) for variable in inputs}
     shape = next(iter(shapes))
     if len(shapes) != 1 or len(shape) != 2 or min(shape) < 2 or shape[0] == shape[1]:

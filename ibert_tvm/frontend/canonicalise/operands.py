@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from ibert_tvm.frontend.canonicalise.values import Mismatch
+from ibert_tvm.frontend.canonicalise.values import Mismatch, Table
 
-__all__ = ["fold", "integer", "integers", "optional_axes", "static_shape"]
+__all__ = ["fold", "integer", "integers", "optional_axes", "static_shape", "table_of"]
 
 
 def integer(value: Any) -> int:
@@ -117,3 +117,34 @@ def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
             f"it computes on weights, and only {', '.join(sorted(_FOLD))} are folded into them"
         )
     return compute(call, *arrays)
+
+
+def table_of(call: relax.Call, array: NDArray[Any], tokens: int) -> Table | None:
+    """Tell whether a slice of a weight takes one row per token of a longer table.
+
+    Parameters
+    ----------
+    call : relax.Call
+        ``relax.strided_slice``.
+    array : numpy.ndarray
+        What is sliced.
+    tokens : int
+        Length of the probe shape.
+
+    Returns
+    -------
+    Table or None
+        The table, if it is one.
+    """
+    axes, begin, end = (integers(argument) for argument in call.args[1:4])
+    cut = [
+        (axis % array.ndim, first, min(last, array.shape[axis]))
+        for axis, first, last in zip(axes, begin, end, strict=True)
+        if (first, min(last, array.shape[axis])) != (0, array.shape[axis])
+    ]
+    if len(cut) != 1 or array.ndim < 2:
+        return None
+    axis, first, last = cut[0]
+    if axis != array.ndim - 2 or last - first != tokens or array.size != np.prod(array.shape[-2:]):
+        return None
+    return Table(array.reshape(array.shape[-2:]), first)

@@ -12,6 +12,7 @@ from tvm import relax
 from ibert_tvm.frontend.canonicalise import views
 from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
 from ibert_tvm.frontend.canonicalise.engine import Rule
+from ibert_tvm.frontend.canonicalise.images import channel_order
 from ibert_tvm.frontend.canonicalise.inputs import as_key_mask, scalar
 from ibert_tvm.frontend.canonicalise.operands import optional_axes, static_shape
 from ibert_tvm.frontend.canonicalise.values import (
@@ -53,7 +54,10 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
         weight = replace(weight, array=weight.array[0])
     if weight.array.ndim != 2:
         raise Mismatch(f"the weight {weight.name} has {weight.array.ndim} dimensions, not 2")
-    c.require_all_channels(x)
+    order = channel_order(x.view[-1], x.source.channels) if x.view else None
+    if order is None:
+        c.require_all_channels(x)
+        raise Mismatch("its operand has no axis")
     operand = c.emit(x)
     if operand.channels != weight.array.shape[0]:
         raise Mismatch(
@@ -62,7 +66,10 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
         )
     outputs = weight.array.shape[1]
     name = layer_of(weight.name)
-    transposed = Weight(weight.name, weight.array.T, layer=weight.layer)
+    matrix = weight.array.T
+    if not np.array_equal(order, np.arange(order.size)):  # pixels of a patch in another order
+        matrix = matrix[:, np.argsort(order)]
+    transposed = Weight(weight.name, matrix, layer=weight.layer)
     source = Linear(name, outputs, (*x.ops, op), operand, transposed, None)
     return Hidden(
         source, (*x.view[:-1], views.channel_axis(outputs)), missing=x.missing, layer=name
@@ -92,7 +99,7 @@ def _attention_axes(batch: Sequence[Axis]) -> tuple[Axis, ...]:
 def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
     if len(q.view) != len(k.view) or len(q.view) < 3:
         raise Mismatch("two hidden tensors are multiplied, and not as batches of matrices")
-    if q.view[-2] != (c.seq_len,) or k.view[-1] != (c.seq_len,):
+    if not views.is_tokens(q.view[-2]) or q.view[-2] != k.view[-1]:
         raise Mismatch(
             f"two hidden tensors are multiplied as {views.describe(q.view)} and "
             f"{views.describe(k.view)}, which is not queries by keys of one sequence"
@@ -103,7 +110,7 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
     outer = _attention_axes(q.view[:-2])
     if outer != _attention_axes(k.view[:-2]):
         raise Mismatch("batch and heads of queries and keys are in different axes")
-    view: View = (*outer, (Atom("query", c.seq_len.extent),), (Atom("key", c.seq_len.extent),))
+    view: View = (*outer, *_square(q.view[-2]))
     # The factors belong to the scale, and the sources are the unscaled values.
     return Scores(
         replace(q, factor=1.0),
@@ -117,14 +124,20 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
     )
 
 
+def _square(tokens: Axis) -> tuple[Axis, Axis]:
+    """Axes of queries and keys of a sequence."""
+    extent = views.merged(tokens)[0].extent
+    return (Atom("query", extent),), (Atom("key", extent),)
+
+
 def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     scores = weights.scores
-    if len(weights.view) != len(v.view) or v.view[-2] != (c.seq_len,):
+    if len(weights.view) != len(v.view) or not views.is_tokens(v.view[-2]):
         raise Mismatch(f"probabilities multiply {views.describe(v.view)}, which is not the values")
     if _heads(v, v.view[:-2], v.view[-1], "values") != scores.heads:
         raise Mismatch("values and scores have different numbers of heads")
     outer = _attention_axes(v.view[:-2])
-    expected = (*outer, (Atom("query", c.seq_len.extent),), (Atom("key", c.seq_len.extent),))
+    expected = (*outer, *_square(v.view[-2]))
     if weights.view != expected:
         raise Mismatch(
             f"probabilities are laid out as {views.describe(weights.view)}, not as "

@@ -29,6 +29,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Linear,
     MaskedHidden,
     Mismatch,
+    Pixels,
     Pointwise,
     Probabilities,
     Scores,
@@ -58,7 +59,7 @@ def _move(c: Emitter, value: Any, op: str, change: Any) -> Any:
         held = set(views.flatten(view))
         missing = tuple(atom for atom in value.missing if atom not in held)
         return replace(value, view=view, missing=missing, ops=(*value.ops, op))
-    if isinstance(value, (Scores, Probabilities, MaskedHidden)):
+    if isinstance(value, (Scores, Probabilities, MaskedHidden, Pixels)):
         return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
     raise Mismatch("only hidden tensors and attention scores are followed through it")
 
@@ -150,11 +151,14 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
 def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
     """Token `index` of a hidden tensor; the axis stays with extent 1."""
     hidden = c.hidden(value)
-    if hidden.view[axis] != (c.seq_len,):
+    if not views.is_tokens(hidden.view[axis]):
         raise Mismatch(
             f"one index is taken of an axis of {views.describe(hidden.view)} that is "
             "not the sequence"
         )
+    tokens = views.merged(hidden.view[axis])[0]
+    if tokens.kind == "patch":
+        index %= tokens.extent
     if index < 0:
         raise Mismatch(
             "a token is taken from the end of the sequence, which moves with the padding"
@@ -231,8 +235,8 @@ def _cut(c: Emitter, value: Any, axis: int, first: int, last: int, op: str) -> H
     first, last = (min(max(i + extent if i < 0 else i, 0), extent) for i in (first, last))
     if (first, last) == (0, extent):
         return hidden
-    if hidden.view[axis] == (c.seq_len,) and last == first + 1:
-        if last == extent:
+    if views.is_tokens(hidden.view[axis]) and last == first + 1:
+        if last == extent and hidden.view[axis] == (c.seq_len,):
             raise Mismatch("the last token is taken, which moves with the padding")
         return _select(c, hidden, axis, first, op)
     return _slice_channels(hidden, axis, first, last, op)

@@ -11,9 +11,11 @@ from tvm import relax
 from ibert_tvm.frontend.canonicalise import functions, views
 from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
 from ibert_tvm.frontend.canonicalise.engine import Rule
+from ibert_tvm.frontend.canonicalise.images import channel_order
 from ibert_tvm.frontend.canonicalise.inputs import as_token_count, as_token_mask, scalar
 from ibert_tvm.frontend.canonicalise.operands import optional_axes
 from ibert_tvm.frontend.canonicalise.rules_attention import scores_binary
+from ibert_tvm.frontend.canonicalise.rules_images import add_table
 from ibert_tvm.frontend.canonicalise.values import (
     ConstantRow,
     Embedded,
@@ -59,10 +61,16 @@ def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     axes = optional_axes(call.attrs.axes) or [-1]
     if [axis % len(x.view) for axis in axes] != [len(x.view) - 1]:
         raise Mismatch(f"it normalises over the axes {axes}, not over the last one")
-    c.require_all_channels(x)
+    order = channel_order(x.view[-1], x.source.channels)
+    if order is None:
+        c.require_all_channels(x)
+        raise Mismatch("its operand has no axis")
     operand = c.emit(x)
     gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.layer_norm.weight")
     beta = _vector(c, operands[2], operand.channels, f"{operand.name}.layer_norm.bias")
+    if not np.array_equal(order, np.arange(order.size)):  # pixels of a patch in another order
+        place = np.argsort(order)
+        gamma, beta = (replace(w, array=w.array[place]) for w in (gamma, beta))
     name = c.unique(layer_of(gamma.name))
     call_out = build.layer_norm(
         operand.var,
@@ -120,7 +128,10 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if number is not None:
         return _with_number(op, _lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):
-        return _bias(c, c.hidden(hidden[0]), other, op)
+        x = c.hidden(hidden[0])
+        return add_table(c, x, other, op) or _bias(c, x, other, op)
+    if op == "relax.multiply" and isinstance(other, Weight):
+        return _channel_scale(c, c.hidden(hidden[0]), other, op)
     if op == "relax.multiply" and isinstance(other, FromInputs):
         x = c.hidden(hidden[0])
         if x.view[:2] != ((c.batch,), (c.seq_len,)) or x.factor != 1.0:
@@ -162,7 +173,7 @@ def _hidden_pair(c: Emitter, op: str, left: Hidden | Pointwise, right: Hidden | 
 
 def _bias(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden:
     """Add one number per channel: a bias, or a constant row of an embedding sum."""
-    c.require_all_channels(x)
+    other = _along_channels(c, x, other)
     source = x.source
     vector = _vector(c, other, source.channels, f"{source.name}.bias")
     ops = (*source.ops, *x.ops, op)
@@ -191,6 +202,37 @@ def _bias(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden:
             "can take a constant per channel"
         )
     return Hidden(new, x.view, missing=x.missing, layer=x.layer)
+
+
+def _along_channels(c: Emitter, x: Hidden, other: Weight | FromInputs) -> Weight | FromInputs:
+    """Return `other` with its channels last, where those of `x` are not: after a convolution."""
+    channels = views.channel_axis(x.source.channels)
+    places = [i for i, axis in enumerate(x.view) if views.merged(axis) == channels]
+    if not channels or not isinstance(other, Weight) or places in ([], [len(x.view) - 1]):
+        c.require_all_channels(x)
+        return other
+    shape = (1,) * (len(x.view) - other.array.ndim) + other.array.shape
+    if shape[places[0]] != other.array.size:
+        raise Mismatch(f"{other.name} of shape {other.array.shape} is not one number per channel")
+    return replace(other, array=other.array.reshape(-1))
+
+
+def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
+    """Multiply each channel by a number of its own, which a linear layer before it takes over."""
+    c.require_all_channels(x)
+    source = x.source
+    vector = _vector(c, other, source.channels, f"{source.name}.scale")
+    if not isinstance(source, Linear):
+        raise Mismatch(
+            f"{source.name} is multiplied by {other.name}, which only a linear layer can absorb"
+        )
+    c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
+    weight = Weight(source.weight.name, source.weight.array * vector.array[:, None])
+    bias = source.bias
+    if bias is not None:
+        bias = Weight(bias.name, bias.array * vector.array)
+    ops = (*source.ops, *x.ops, op)
+    return replace(x, source=replace(source, weight=weight, bias=bias, ops=ops), ops=())
 
 
 # -- pooling --------------------------------------------------------------------------------
@@ -225,7 +267,19 @@ def _sum(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     return replace(value, summed=True, view=view, ops=(*value.ops, c.op(call)))
 
 
-def _mean(_c: Emitter, _call: relax.Call, _operands: list[Any]) -> Value:
+def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    x = c.hidden(operands[0])
+    axes = [axis % len(x.view) for axis in optional_axes(call.attrs.axis) or []]
+    # Images have no padding, so all their tokens may count.
+    if axes == [1] and views.is_tokens(x.view[1]) and c.images:
+        c.require_all_channels(x)
+        operand = c.emit(x)
+        name = c.unique(f"{operand.name}.mean_pool")
+        emitted = c.record(
+            build.mean_pool(operand.var, name=name), name, operand.channels, (*x.ops, c.op(call))
+        )
+        kept = ((), *x.view[2:]) if bool(call.attrs.keepdims) else x.view[2:]
+        return Hidden(emitted, (x.view[0], *kept), layer=x.layer)
     raise Mismatch(
         "a mean over all tokens counts padding too, so the result would change with the length; "
         "use a mean over the tokens that the mask marks"

@@ -1,0 +1,95 @@
+"""How pixels become patches: which layouts of an image are the rows of a patch embedding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.canonicalise.values import Hidden, Mismatch, Pixels
+from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View, describe, merged
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend.canonicalise.emitter import Emitter
+
+__all__ = ["channel_order", "image_view", "patch_axes", "patches_of"]
+
+
+def image_view(batch: Atom, size: tuple[int, int, int]) -> View:
+    """Return the layout [batch, planes, height, width] of the input itself."""
+    kinds = ("plane", "row", "column")
+    runs = (
+        (Atom(kind, extent),) if extent > 1 else ()
+        for kind, extent in zip(kinds, size, strict=True)
+    )
+    return ((batch,), *runs)
+
+
+def patch_axes(rows: int, columns: int) -> tuple[Axis, Axis]:
+    """Return the axes of the patches of an image, `rows` down and `columns` across."""
+    down = (Atom("patch", rows, columns),) if rows > 1 else ()
+    across = (Atom("patch", columns, 1),) if columns > 1 else ()
+    return down, across
+
+
+def patches_of(c: Emitter, pixels: Pixels) -> Hidden:
+    """Read images that were cut into patches by reshapes and transposes as a hidden tensor.
+
+    Parameters
+    ----------
+    c : Emitter
+        The function under construction.
+    pixels : Pixels
+        Images in the layout [batch, patches, pixels of a patch], the last in any order.
+
+    Returns
+    -------
+    Hidden
+        Patches; the channels of a view are in the order of the source.
+
+    Raises
+    ------
+    Mismatch
+        If the layout is another one.
+    """
+    planes, height, width = c.images[pixels.name]
+    inside = merged(pixels.view[-1]) if pixels.view else ()
+    tall = _extent(inside, "row")
+    wide = _extent(inside, "column")
+    rows, columns = height // tall, width // wide
+    outer: Axis = tuple(
+        atom for atom in (Atom("row", rows, tall), Atom("column", columns, wide)) if atom.extent > 1
+    )
+    whole = tall * rows == height and wide * columns == width and _extent(inside, "plane") == planes
+    tokens = tuple(atom for axis in pixels.view[1:-1] for atom in axis)
+    if not whole or not pixels.view or pixels.view[0] != (c.batch,) or tokens != outer:
+        raise Mismatch(
+            f"images are laid out as {describe(pixels.view)}, which is not one patch per token"
+        )
+    strides = {"plane": tall * wide, "row": wide, "column": 1}
+    channels = tuple(
+        Atom("channel", atom.extent, atom.stride * strides[atom.kind]) for atom in inside
+    )
+    down, across = patch_axes(rows, columns)
+    places = {"row": down, "column": across}
+    axes = [tuple(a for atom in axis for a in places[atom.kind]) for axis in pixels.view[1:-1]]
+    source = c.patches(pixels.name, tall, wide)
+    return Hidden(source, ((c.batch,), *axes, channels), ops=pixels.ops, layer=pixels.layer)
+
+
+def _extent(axis: Axis, kind: str) -> int:
+    """Number of neighbouring pixels, planes or rows that an axis holds."""
+    extents = [atom.extent for atom in axis if atom.kind == kind and atom.stride == 1]
+    return extents[0] if extents else 1
+
+
+def channel_order(axis: Axis, channels: int) -> NDArray[np.int64] | None:
+    """Return the channel at every place of an axis, or None if it does not hold each once."""
+    order = np.zeros(1, np.int64)
+    for atom in axis:
+        if atom.kind != "channel":
+            return None
+        steps = np.arange(atom.extent, dtype=np.int64) * atom.stride
+        order = (order[:, None] + steps).reshape(-1)
+    return order if np.array_equal(np.sort(order), np.arange(channels)) else None

@@ -1,0 +1,166 @@
+"""Rules of patch embeddings, prepended tokens and tables of positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ibert_tvm.frontend.canonicalise import views
+from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
+from ibert_tvm.frontend.canonicalise.engine import Rule
+from ibert_tvm.frontend.canonicalise.images import patch_axes
+from ibert_tvm.frontend.canonicalise.inputs import Ids, constant_array
+from ibert_tvm.frontend.canonicalise.operands import integer, integers, static_shape
+from ibert_tvm.frontend.canonicalise.values import (
+    Embedded,
+    FromInputs,
+    Hidden,
+    Linear,
+    Mismatch,
+    Pixels,
+    Value,
+    Weight,
+)
+from ibert_tvm.frontend.canonicalise.views import Atom
+from relay_passes.canonical import build
+
+__all__ = ["IMAGE_RULES", "add_table"]
+
+
+def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    pixels, weight = operands
+    if not isinstance(pixels, Pixels) or not isinstance(weight, Weight):
+        raise Mismatch("a convolution of something other than the images by a weight")
+    channels, planes, tall, wide = weight.array.shape
+    size = c.images[pixels.name]
+    plain = (
+        integers(call.attrs.strides) == [tall, wide]
+        and not any(integers(call.attrs.padding))
+        and integers(call.attrs.dilation) == [1, 1]
+        and integer(call.attrs.groups) == 1
+        and (str(call.attrs.data_layout), str(call.attrs.kernel_layout)) == ("NCHW", "OIHW")
+        and planes == size[0]
+    )
+    if not plain:
+        raise Mismatch(
+            f"a convolution of {tall} x {wide} with strides {integers(call.attrs.strides)}, "
+            f"padding {integers(call.attrs.padding)}, dilation {integers(call.attrs.dilation)} and "
+            f"{integer(call.attrs.groups)} groups; only patches that do not overlap have a form"
+        )
+    if static_shape(call.args[0]) != (c.batch.extent, *size):
+        raise Mismatch("a convolution of images that were moved before")
+    rows, columns = size[1] // tall, size[2] // wide
+    name = layer_of(weight.name)
+    matrix = Weight(weight.name, weight.array.reshape(channels, -1), layer=name)
+    patches = c.patches(pixels.name, tall, wide)
+    source = Linear(name, channels, (*pixels.ops, c.op(call)), patches, matrix, None)
+    axes = patch_axes(rows, columns)
+    return Hidden(source, ((c.batch,), views.channel_axis(channels), *axes), layer=name)
+
+
+def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    *before, last = operands[0]
+    rows = [_rows(c, item) for item in before]
+    if not rows or any(item is None for item in rows):
+        raise Mismatch("hidden tensors are joined, and only learned tokens before a sequence are")
+    hidden = c.hidden(last)
+    axis = integer(call.attrs.axis) % len(hidden.view)
+    c.require_all_channels(hidden)
+    tokens = views.merged(hidden.view[1]) if len(hidden.view) == 3 else ()
+    if axis != 1 or hidden.view[0] != (c.batch,) or not views.is_tokens(tokens):
+        raise Mismatch(
+            f"learned rows are put before axis {axis} of {views.describe(hidden.view)}, and only "
+            "before the tokens of a sequence they have a form"
+        )
+    if tokens[0].kind == "sequence" and not c.images:
+        raise Mismatch(
+            "learned tokens are put before a sequence of any length, whose padding mask does not "
+            "cover them"
+        )
+    prefix = np.concatenate([item.array for item in rows if item is not None])
+    x = c.emit(hidden)
+    first = rows[0]
+    name = c.unique(first.name if first is not None else "tokens")
+    weight = c.weight(name, prefix)
+    emitted = c.record(
+        build.prepend_tokens(x.var, weight, name=name), name, x.channels, (*hidden.ops, c.op(call))
+    )
+    whole = Atom("patch", prefix.shape[0] + tokens[0].extent)
+    return Hidden(emitted, ((c.batch,), (whole,), hidden.view[2]), layer=hidden.layer)
+
+
+def _rows(c: Emitter, value: Any) -> Weight | None:
+    """Return learned rows [N, C] of a tensor [batch, N, C] that is the same in every batch row."""
+    if isinstance(value, FromInputs):
+        array = constant_array(value)
+        value = None if array is None else Weight("tokens", array)
+    if not isinstance(value, Weight) or value.array.ndim != 3:
+        return None
+    array = value.array
+    if not np.array_equal(array, np.broadcast_to(array[:1], array.shape)):
+        return None
+    return Weight(value.name, np.asarray(array[0], np.float32), layer=value.layer)
+
+
+def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden | None:
+    """Add a table of one row per token; None if `other` is not one.
+
+    Parameters
+    ----------
+    c : Emitter
+        The function under construction.
+    x : Hidden
+        The other term.
+    other : Weight or FromInputs
+        Perhaps [tokens, channels], after axes of extent 1.
+    op : str
+        The operator.
+
+    Returns
+    -------
+    Hidden or None
+        The sum.
+
+    Raises
+    ------
+    Mismatch
+        If it is a table for the exported length only.
+    """
+    array = constant_array(other) if isinstance(other, FromInputs) else other.array
+    if array is None or len(x.view) != 3 or not views.is_tokens(x.view[1]):
+        return None
+    tokens = views.merged(x.view[1])[0]
+    if array.size != array.shape[-1] * tokens.extent or array.shape[-2:-1] != (tokens.extent,):
+        return None
+    channels = x.source.channels
+    if array.shape[-1] != channels:
+        return None
+    c.require_all_channels(x)
+    array = np.asarray(array.reshape(tokens.extent, channels), np.float32)
+    name = other.name if isinstance(other, Weight) else f"{x.source.name}.positions"
+    if tokens.kind == "patch":
+        operand = c.emit(x)
+        label = c.unique(name)
+        call = build.add_positions(operand.var, c.weight(name, array), name=label)
+        emitted = c.record(call, label, channels, (*x.ops, op))
+        return Hidden(emitted, x.view, layer=x.layer)
+    table = other.table if isinstance(other, Weight) else None
+    if table is None:
+        raise Mismatch(
+            f"{name} has one row per token of the exported length, and is not cut out of a longer "
+            "table"
+        )
+    rows = Weight(name, table.array, layer=layer_of(name))
+    ids = c.positions(Ids("absolute", value=table.offset, has_batch=False), f"{name}.position_ids")
+    source = Embedded(name, channels, (), rows, ids)
+    view = ((c.seq_len,), views.channel_axis(channels))
+    return c.add(x, Hidden(source, view, missing=(c.batch,), layer=layer_of(name)), (op,))
+
+
+IMAGE_RULES: dict[str, Rule] = {
+    "relax.concat": _concat,
+    "relax.nn.conv2d": _conv2d,
+}
+"""Rules by operator."""
