@@ -27,6 +27,8 @@ SCHEMA_VERSION = 1
 
 # The widest stream value: sums of the residual stream are clamped to 21 bits before LayerNorm.
 STREAM_LIMIT = (1 << 20) - 1
+# The released code has 22 bits there, and the exponentials' range has no other home than a stream.
+RELEASED_STREAM_LIMIT = 1 << 21
 
 
 class QuantizationTableError(CompilerError):
@@ -187,7 +189,8 @@ class QuantizationTable:
     Parameters
     ----------
     preset : str
-        ``"accurate"`` or ``"paper"``: which forms of the non-linear functions lowering emits.
+        ``"accurate"``, ``"paper"`` or ``"released"``: which forms of the non-linear functions
+        lowering emits.
     matmul : mapping of str to ActivationQuant
         By canonical name: the 8-bit form of a value that a matrix product reads.
     stream : mapping of str to ActivationQuant
@@ -202,6 +205,9 @@ class QuantizationTable:
         By canonical name, where a model that came quantised rounds a value before anything reads
         it: every form of the value is made from these integers. No zero point and no channel
         divisor: the integers of an asymmetric grid are counted from its zero point.
+    norm_shifts : mapping of str to int
+        By the canonical name of a layer norm, preset ``released`` only: bits by which deviations
+        are shifted before they are squared. 0 where the name is missing.
 
     Raises
     ------
@@ -215,6 +221,7 @@ class QuantizationTable:
     weights: Mapping[str, WeightQuant] = field(default_factory=dict)
     embeddings: Mapping[str, WeightQuant] = field(default_factory=dict)
     grids: Mapping[str, ActivationQuant] = field(default_factory=dict)
+    norm_shifts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -232,6 +239,7 @@ class QuantizationTable:
                     why="a matrix operand has 8 bits",
                     todo="stay within -128..127 or 0..255",
                 )
+        limit = RELEASED_STREAM_LIMIT if self.preset == "released" else STREAM_LIMIT
         plain = [("stream", *entry) for entry in self.stream.items()]
         plain += [("grids", *entry) for entry in self.grids.items()]
         for section, name, quant in plain:
@@ -242,12 +250,12 @@ class QuantizationTable:
                     why="values that are added are symmetric and share one scale",
                     todo="give it a plain scale",
                 )
-            if max(-quant.low, quant.high) > STREAM_LIMIT:
+            if max(-quant.low, quant.high) > limit:
                 raise QuantizationTableError(
                     f"it uses integers {quant.low}..{quant.high}",
                     where=f"{section} entry {name!r}",
-                    why="LayerNorm takes 21 bits",
-                    todo=f"stay within -{STREAM_LIMIT}..{STREAM_LIMIT}",
+                    why=f"LayerNorm takes {(limit - 1).bit_length() + 1} bits",
+                    todo=f"stay within -{limit}..{limit}",
                 )
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -262,6 +270,7 @@ class QuantizationTable:
         """
         arrays: dict[str, NDArray[Any]] = {}
         document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "preset": self.preset}
+        document["norm_shifts"] = dict(self.norm_shifts)
         for section in ("matmul", "stream", "grids"):
             document[section] = {}
             for name, quant in getattr(self, section).items():
@@ -331,6 +340,7 @@ class QuantizationTable:
                 weights["weights"],
                 weights["embeddings"],
                 activations["grids"],
+                document["norm_shifts"],
             )
         except KeyError as missing:
             raise QuantizationTableError(

@@ -17,7 +17,7 @@ from .context import LoweringContext, symbolic_inputs
 from .forms import Form, IntegerValue, storage
 from .requirements import Requirement, live_calls, output_fields, output_names, requirements
 from .rule import activation
-from .rules import RULES
+from .rules import rules_of
 
 
 class LoweredModel(NamedTuple):
@@ -89,13 +89,14 @@ def lower_to_integer(
         zip(function.params[:count], inputs, strict=True)
     )
     names = output_names(module)
+    rules = rules_of(table.preset)
     builder = context.builder
     with builder.function("main", attrs={"num_input": count}):
         with builder.dataflow():
             for variable, call in live_calls(module):
                 operands = [values.get(argument, argument) for argument in call.args]
                 name = value_name(call)
-                rule = RULES[call.op.name]
+                rule = rules[call.op.name]
                 values[variable] = context.guard(name, partial(rule.lower, call, operands, context))
             forms = [_output(values[item]) for item in output_fields(function)]
             emitted = [builder.emit_output(form.var) for form in forms]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from tvm import relax
 
 from .. import integer
 from ..errors import LoweringError, RangeError
-from ..quantization_table import WeightQuant
+from ..quantization_table import ActivationQuant, WeightQuant
 from ..spec.presets import Preset
 from .context import LoweringContext
 from .forms import Form, IntegerValue
@@ -59,7 +60,7 @@ class LowerLinear(LoweringRule):
             )
         source = x.matmul()
         scale = quant.scale * rows.scale
-        integers = _bias(name, context.weight(call.args[2], name), scale, rows, quant.zero_point)
+        integers = self.bias_integers(name, context.weight(call.args[2], name), quant, rows)
         bound = _bound(rows.values, integers, source.magnitude)
         if bound.max() > _INT32_MAX:
             channel = int(bound.argmax())
@@ -81,7 +82,38 @@ class LowerLinear(LoweringRule):
                 name=name,
             )
         )
-        return IntegerValue(context, name, Form(out, name, scale, 0, int(bound.max())))
+        return self.value(context, name, Form(out, name, scale, 0, int(bound.max())))
+
+    value: ClassVar[type[IntegerValue]] = IntegerValue
+    """What the result is wrapped in: it decides how other forms are made from the accumulator."""
+
+    def bias_integers(
+        self, name: str, bias: NDArray[np.float32], quant: ActivationQuant, rows: WeightQuant
+    ) -> NDArray[np.int64]:
+        """Bias in units of the accumulator, with the input's zero point folded in.
+
+        Parameters
+        ----------
+        name : str
+            The layer.
+        bias : numpy.ndarray
+            Float [N].
+        quant : ActivationQuant
+            The input's 8-bit form.
+        rows : WeightQuant
+            The matrix.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64 [N].
+
+        Raises
+        ------
+        RangeError
+            If an entry is not finite.
+        """
+        return _bias(name, bias, quant.scale * rows.scale, rows, quant.zero_point)
 
 
 def _bias(

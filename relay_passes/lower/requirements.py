@@ -11,7 +11,7 @@ from ..canonical import canonical_calls, main_function, value_name
 from ..errors import LoweringError
 from ..spec.presets import preset as preset_of
 from .rule import MATMUL, NATIVE, SCALAR, STREAM, Need
-from .rules import RULES
+from .rules import rules_of
 
 
 @dataclass
@@ -54,7 +54,7 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
     module : tvm.IRModule
         A canonical module.
     preset : str
-        "accurate" or "paper".
+        "accurate", "paper" or "released".
 
     Returns
     -------
@@ -68,20 +68,20 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
     PresetError
         If the preset is unknown.
     """
-    chosen = preset_of(preset)
+    chosen, rules = preset_of(preset), rules_of(preset)
     needed: dict[str, Requirement] = {}
     rule_needs: dict[str, Need] = {}  # ``plain`` resolved
     names: dict[relax.Var, str] = {}
     for variable, call in live_calls(module):
         name = value_name(call)
-        if call.op.name not in RULES:
+        if call.op.name not in rules:
             raise LoweringError(
                 f"no lowering rule for {call.op.name}",
                 where=name,
-                why=f"there are rules for: {', '.join(sorted(RULES))}",
+                why=f"there are rules for: {', '.join(sorted(rules))}",
                 todo="express the layer with these operators",
             )
-        need = RULES[call.op.name].need(chosen)
+        need = rules[call.op.name].need(chosen)
         if need.plain is None:
             need = replace(need, plain=rule_needs[names[call.args[0]]].plain)
         rule_needs[name] = need

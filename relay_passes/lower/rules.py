@@ -1,4 +1,7 @@
-"""All lowering rules by the operator they lower. A new operator is one more file and one line."""
+"""All lowering rules by the operator they lower. A new operator is one more file and one line.
+
+The preset ``released`` replaces some of them: its arithmetic differs in every requantisation.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from .mean_pool import LowerMeanPool
 from .patches import LowerPatches
 from .position_ids import LowerPositionIds
 from .prepend_tokens import LowerPrependTokens
+from .released import RELEASED_RULES
 from .relu import LowerRelu
 from .rule import LoweringRule
 from .select_token import LowerSelectToken
@@ -37,3 +41,18 @@ RULES: dict[str, LoweringRule] = {
         LowerTanh(),
     )
 }
+
+
+def rules_of(preset: str) -> dict[str, LoweringRule]:
+    """Rules of a preset, by the full name of the canonical operator.
+
+    Parameters
+    ----------
+    preset : str
+        "accurate", "paper" or "released".
+
+    Returns
+    -------
+    dict of str to LoweringRule
+    """
+    return {**RULES, **RELEASED_RULES} if preset == "released" else RULES

@@ -11,7 +11,7 @@ from .exponential import (
     ExponentialCoefficients,
     PolynomialExponential,
 )
-from .gelu import PRINTED_ERF, ErfCoefficients
+from .gelu import PRINTED_ERF, RELEASED_ERF, ErfCoefficients
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Preset:
     Parameters
     ----------
     name : str
-        "paper" or "accurate".
+        "paper", "accurate" or "released".
     gelu : str
         "paper" (i-erf on the accumulator, constants per channel) or "accurate" (int32 polynomial
         on a 16-bit value at one scale).
@@ -67,7 +67,15 @@ class Preset:
         ------
         RangeError
             If the scale cannot be served.
+        PresetError
+            If the exponential has a calibrated result: its constants need that scale as well.
         """
+        if self.exponential == "released":
+            raise PresetError(
+                f"the exponential of the preset {self.name!r} has no constants for a scale alone",
+                why="the scale of its result was calibrated in training",
+                todo="use relay_passes.spec.released.ReleasedExponential.from_scales",
+            )
         deferred = self.softmax == "deferred"
         if self.exponential == "binary":
             return BinaryExponential.from_scale(scale, 8 if deferred else 15)
@@ -96,9 +104,22 @@ PAPER = Preset(
     unsigned_gelu_output=False,
     smoothing=False,
 )
-"""The published formulas and constants: what an I-BERT checkpoint was trained with."""
+"""The published formulas and constants, in widths that hold them."""
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (ACCURATE, PAPER)}
+RELEASED = Preset(
+    name="released",
+    gelu="released",
+    exponential="released",
+    softmax="normalised",
+    reciprocal_bits=31,
+    unsigned_gelu_output=False,
+    smoothing=False,
+    erf_coefficients=RELEASED_ERF,
+)
+"""The arithmetic of the released code to the last bit, for checkpoints that were trained with it:
+every scale comes from the checkpoint, none from calibration."""
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (ACCURATE, PAPER, RELEASED)}
 
 
 def preset(name: str) -> Preset:
@@ -107,7 +128,7 @@ def preset(name: str) -> Preset:
     Parameters
     ----------
     name : str
-        "accurate" or "paper".
+        "accurate", "paper" or "released".
 
     Returns
     -------

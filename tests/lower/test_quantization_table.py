@@ -128,7 +128,7 @@ BAD = {
         lambda: QuantizationTable("best"),
         "unknown preset 'best'\n"
         "  why: a preset chooses the form of every approximation\n"
-        "  what to do: use one of: accurate, paper",
+        "  what to do: use one of: accurate, paper, released",
     ),
     "wide operand": (
         lambda: QuantizationTable("paper", {"a": ActivationQuant(1.0, -127, 128)}),

@@ -6,11 +6,12 @@ import pytest
 
 from relay_passes.errors import PresetError
 from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
-from relay_passes.spec.presets import ACCURATE, PAPER, preset
+from relay_passes.spec.presets import ACCURATE, PAPER, RELEASED, preset
 
 
 def test_presets_are_found_by_name() -> None:
     assert preset("accurate") is ACCURATE and preset("paper") is PAPER
+    assert preset("released") is RELEASED
 
 
 def test_an_unknown_preset_is_refused_with_the_allowed_ones() -> None:
@@ -19,7 +20,7 @@ def test_an_unknown_preset_is_refused_with_the_allowed_ones() -> None:
     assert str(caught.value) == (
         "unknown preset 'fast'\n"
         "  why: a preset chooses the form of every approximation\n"
-        "  what to do: use one of: accurate, paper"
+        "  what to do: use one of: accurate, paper, released"
     )
 
 
@@ -27,3 +28,13 @@ def test_each_preset_derives_the_exponential_of_its_softmax() -> None:
     accurate, paper = ACCURATE.exponential_for(1e-3), PAPER.exponential_for(1e-3)
     assert isinstance(accurate, BinaryExponential) and accurate.maximum == 255
     assert isinstance(paper, PolynomialExponential) and paper.maximum == 32767
+
+
+def test_the_released_exponential_needs_the_scale_of_its_result() -> None:
+    with pytest.raises(PresetError) as caught:
+        RELEASED.exponential_for(1e-3)
+    assert str(caught.value) == (
+        "the exponential of the preset 'released' has no constants for a scale alone\n"
+        "  why: the scale of its result was calibrated in training\n"
+        "  what to do: use relay_passes.spec.released.ReleasedExponential.from_scales"
+    )

@@ -1,0 +1,58 @@
+"""Lowering of `canonical.layer_norm`, preset ``released``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from ... import integer
+from ...spec.presets import Preset
+from ...spec.released import ReleasedLayerNorm, layer_norm
+from ..context import LoweringContext
+from ..forms import Form, IntegerValue
+from ..rule import SCALAR, LoweringRule, Need, activation
+from .value import ReleasedValue
+
+
+class LowerReleasedLayerNorm(LoweringRule):
+    """Layer normalisation with 2^31 / sigma and a bias of beta / gamma.
+
+    Expects x with one scale and no zero point: the clamped sum. Emits
+    ``integer.released_layer_norm``, int64 at the scale ``gamma sqrt(C) / 2^30`` per channel, which
+    the table's grid then brings to 8 bits::
+
+        y = layer_norm(x, gamma, beta)  →  n = integer.released_layer_norm(x_s32, offset_s64)
+                                           y = integer.requantise_even(n, m, e)
+    """
+
+    op = "canonical.layer_norm"
+
+    def need(self, preset: Preset) -> Need:
+        """Reads one scale; readers that take any form need the stream's."""
+        return Need(operands=(SCALAR,), readable=False)
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        source = activation(operands[0]).scalar()
+        gamma, beta = (context.weight(argument, name) for argument in call.args[1:])
+        offset, scale = context.guard(name, lambda: layer_norm.offset_and_scale(gamma, beta))
+        shift = int(context.table.norm_shifts.get(name, 0))
+        constants = context.guard(name, lambda: ReleasedLayerNorm(shift))
+        out = context.emit(
+            integer.released_layer_norm(
+                source.var,
+                context.parameter(f"{name}.offset", offset),
+                constants,
+                name=f"{name}.normalised",
+            )
+        )
+        magnitude = layer_norm.NORMALISED_LIMIT + int(np.abs(offset).max())
+        return ReleasedValue(context, name, Form(out, f"{name}.normalised", scale, 0, magnitude))
