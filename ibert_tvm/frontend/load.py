@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
 from ibert_tvm.frontend.hf_folder import HfFolder, check_head
-from ibert_tvm.model_info import ModelInfo, OutputInfo
 
 if TYPE_CHECKING:
     import torch
@@ -211,58 +209,27 @@ def _build(
 ) -> CanonicalModel:
     import torch
 
-    from ibert_tvm.frontend import verify as check
-    from ibert_tvm.frontend.model import CanonicalModel
-    from ibert_tvm.frontend.sizes import measure
+    from ibert_tvm.frontend.finish import finish
 
-    sizes = measure(canonical.module)
-    if pad_token_id is None:
-        pad_token_id = sizes.padding_index or 0
-    source_inputs = [name for name in canonical.inputs if name not in canonical.added_inputs]
-    error: float | None = None
-    if verify:
+    names = [name for name in canonical.inputs if name not in canonical.added_inputs]
 
-        def run(arrays: Mapping[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32], ...]:
-            result = module(**{name: torch.from_numpy(arrays[name]) for name in source_inputs})
-            many = result if isinstance(result, (tuple, list)) else (result,)
-            return tuple(tensor.detach().numpy() for tensor in many)
+    def run(arrays: Mapping[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32], ...]:
+        result = module(**{name: torch.from_numpy(arrays[name]) for name in names})
+        many = result if isinstance(result, (tuple, list)) else (result,)
+        return tuple(tensor.detach().numpy() for tensor in many)
 
-        # A source that masks nothing agrees only where nothing is padding.
-        mask = None if canonical.added_inputs else canonical.mask
-        shapes = [check.VERIFY_SHAPE]
-        if sizes.max_sequence_length is not None:
-            shapes.append((1, min(sizes.max_sequence_length, check.LONGEST)))
-        error = 0.0
-        for shape in shapes:
-            batch = check.verification_batch(canonical.inputs, sizes, pad_token_id, mask, shape)
-            batch |= {name: np.ones_like(batch[name]) for name in canonical.added_inputs}
-            error = max(error, check.verify(canonical, batch, run))
-    info = ModelInfo(
+    return finish(
+        canonical,
+        run if verify else None,
         architecture=architecture,
         head=head,
-        inputs=canonical.inputs,
-        outputs=tuple(
-            OutputInfo(name=name, value=value, kind=kind)
-            for (name, kind), (value, _) in zip(outputs, canonical.outputs, strict=True)
-        ),
-        hidden_size=sizes.hidden_size,
-        num_layers=canonical.num_layers,
-        vocab_size=sizes.rows.get("input_ids", 0),
-        type_vocab_size=sizes.rows.get("token_type_ids", 0),
-        max_sequence_length=sizes.max_sequence_length,
+        outputs=outputs,
         pad_token_id=pad_token_id,
         id2label=id2label,
-        notes=tuple(
-            f"the source has no {name}; the compiled model takes one and ignores padding"
-            for name in canonical.added_inputs
-        ),
     )
-    return CanonicalModel(canonical.module, canonical.parameters, info, canonical.report, {}, error)
 
 
 def _hash(parameters: Mapping[str, NDArray[np.float32]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(parameters):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(parameters[name]).data)
-    return digest.hexdigest()
+    from ibert_tvm.frontend.finish import parameter_hash
+
+    return parameter_hash(parameters)

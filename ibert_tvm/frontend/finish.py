@@ -1,0 +1,115 @@
+"""The last step of every import: measure the canonical module, verify it, describe the model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend import verify as check
+from ibert_tvm.frontend.canonicalise import Canonical
+from ibert_tvm.frontend.model import CanonicalModel
+from ibert_tvm.frontend.sizes import measure
+from ibert_tvm.model_info import ModelInfo, OutputInfo
+
+__all__ = ["OUTPUTS", "finish", "parameter_hash"]
+
+OUTPUTS = {
+    "none": ("last_hidden_state", "hidden_state"),
+    "pooled": ("pooled", "pooled"),
+    "sentence_embedding": ("sentence_embedding", "embedding"),
+    "sequence_classification": ("logits", "logits"),
+    "token_classification": ("logits", "token_logits"),
+    "question_answering": ("logits", "span_logits"),
+}
+"""Name and kind of the output by head."""
+
+
+def finish(
+    canonical: Canonical,
+    source: check.Source | None,
+    *,
+    architecture: str,
+    head: str,
+    outputs: Sequence[tuple[str, str]],
+    pad_token_id: int | None = None,
+    id2label: Mapping[int, str] | None = None,
+    shape: tuple[int, int] | None = None,
+) -> CanonicalModel:
+    """Turn the result of canonicalisation into a model.
+
+    Parameters
+    ----------
+    canonical : Canonical
+        The canonical module.
+    source : callable or None
+        Runs the source model on arrays by input name, for the comparison; None to leave it out.
+        It gets no inputs that the source does not have.
+    architecture, head : str
+        See `ibert_tvm.model_info.ModelInfo`.
+    outputs : sequence of (str, str)
+        Name and kind of every output.
+    pad_token_id : int, optional
+        Fills padding; by default what positions skip, or 0.
+    id2label : mapping of int to str, optional
+        Names of the classes.
+    shape : tuple of int, optional
+        The only batch and length that the source runs at; by default it runs at any.
+
+    Returns
+    -------
+    CanonicalModel
+        The model, without source and tokenizer.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it differs from its source.
+    """
+    sizes = measure(canonical.module)
+    if pad_token_id is None:
+        pad_token_id = sizes.padding_index or 0
+    error: float | None = None
+    if source is not None:
+        # A source that masks nothing agrees only where nothing is padding.
+        mask = None if canonical.added_inputs else canonical.mask
+        shapes = [shape or check.VERIFY_SHAPE]
+        if shape is None and sizes.max_sequence_length is not None:
+            shapes.append((1, min(sizes.max_sequence_length, check.LONGEST)))
+        error = 0.0
+        for one in shapes:
+            batch = check.verification_batch(canonical.inputs, sizes, pad_token_id, mask, one)
+            batch |= {name: np.ones_like(batch[name]) for name in canonical.added_inputs}
+            error = max(error, check.verify(canonical, batch, source))
+    info = ModelInfo(
+        architecture=architecture,
+        head=head,
+        inputs=canonical.inputs,
+        outputs=tuple(
+            OutputInfo(name=name, value=value, kind=kind)
+            for (name, kind), (value, _) in zip(outputs, canonical.outputs, strict=True)
+        ),
+        hidden_size=sizes.hidden_size,
+        num_layers=canonical.num_layers,
+        vocab_size=sizes.rows.get("input_ids", 0),
+        type_vocab_size=sizes.rows.get("token_type_ids", 0),
+        max_sequence_length=sizes.max_sequence_length,
+        pad_token_id=pad_token_id,
+        id2label=id2label or {},
+        notes=tuple(
+            f"the source has no {name}; the compiled model takes one and ignores padding"
+            for name in canonical.added_inputs
+        ),
+    )
+    return CanonicalModel(canonical.module, canonical.parameters, info, canonical.report, {}, error)
+
+
+def parameter_hash(parameters: Mapping[str, NDArray[np.float32]]) -> str:
+    """Return a hash of parameters by name, for a model in memory."""
+    digest = hashlib.sha256()
+    for name in sorted(parameters):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(parameters[name]).data)
+    return digest.hexdigest()
