@@ -12,6 +12,7 @@ from targets import TargetDescription
 from .attention import AttentionRule
 from .errors import ScheduleError
 from .linear import LinearRule
+from .row_guard import guard_rows
 from .rows import ElementwiseRule, LayerNormRule, PoolingRule, SerialRule
 from .rule import Rejection, Rule, kernel_name
 
@@ -62,7 +63,8 @@ def schedule_kernel(
         result = rule.apply(func, target)
         if not isinstance(result, Rejection):
             log.debug("kernel %s scheduled by rule %s", name, rule.name)
-            return result.mod["main"].with_attr("tirx.is_scheduled", True)
+            scheduled = guard_rows(result.mod["main"], name)
+            return scheduled.with_attr("tirx.is_scheduled", True)
         rejections.append(f"{result.rule}: {result.reason}")
     raise ScheduleError(
         what=f"no schedule for a kernel of kind {kernel_name(func)!r}",

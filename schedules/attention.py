@@ -27,20 +27,29 @@ from .rule import (
 from .tensorised import tile_matrix_product
 
 # Blocks of emission's attention kernel, in program order; a mode has some of them.
-PER_HEAD = ("ones", "valid", "q_operand", "k_packed", "k_sum", "v_packed", "v_sum")
+PER_HEAD = ("ones", "valid", "q_operand", "k_packed", "k_sum", "key_offset", "v_packed", "v_sum")
 PER_ROWS = (
     "score_products",
     "scores",
     "row_max",
     "exponential",
     "row_sum",
-    "row_reciprocal",
+    "row_bits",
     "row_factor",
     "probability",
     "context",
 )
 ROWS = "attended_rows"
-ELEMENTWISE = ("valid", "q_operand", "scores", "exponential", "probability", ROWS)
+ELEMENTWISE = (
+    "valid",
+    "q_operand",
+    "key_offset",
+    "scores",
+    "exponential",
+    "row_bits",
+    "probability",
+    ROWS,
+)
 PRODUCTS = ("k_sum", "score_products", "context")
 
 

@@ -18,6 +18,7 @@ from tvm import s_tir, tirx
 
 from targets import TargetDescription
 
+from .row_guard import mark_row_loop
 from .rule import (
     Rejection,
     extent,
@@ -51,10 +52,12 @@ class LinearRule:
         rows, columns, depth = sch.get_loops(block)
         width = dot.lanes * largest_divisor(extent(sch, columns) // dot.lanes, dot.tile_vectors)
         row_tiles, row = sch.split(rows, [None, tile])
+        tiles = extent(sch, row_tiles)
         column_tiles, column = sch.split(columns, [None, width])
         sch.reorder(column_tiles, row_tiles, row, column, depth)
         parallel = sch.fuse(column_tiles, row_tiles)
         sch.parallel(parallel)
+        mark_row_loop(sch, parallel, tile, tiles)
         for output in output_blocks(sch):
             sch.reverse_compute_at(output, parallel)
             vectorise_innermost(sch, output, dot.lanes)
@@ -62,5 +65,6 @@ class LinearRule:
         if copies_lhs:
             copy = sch.get_sblock(LHS)
             sch.parallel(sch.get_loops(copy)[0])
+            mark_row_loop(sch, sch.get_loops(copy)[0])
             vectorise_innermost(sch, copy, 4 * target.vector_lanes)
         return sch

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 
 from targets import TargetDescription
 
+from .row_guard import mark_row_loop
 from .rule import (
     Rejection,
     block_names,
@@ -23,7 +24,7 @@ from .rule import (
 )
 
 # Per-row scalars of emission's layer_norm kernel, in program order.
-ROW_STATISTICS = ("sum", "mean", "square_sum", "half_bits", "inverse")
+ROW_STATISTICS = ("sum", "mean", "square_sum", "half_bits", "square_root", "root_bits", "inverse")
 
 
 class LayerNormRule:
@@ -33,7 +34,7 @@ class LayerNormRule:
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
-        if kernel_name(func) not in ("layer_norm", "released_layer_norm"):
+        if kernel_name(func) not in ("layer_norm", "layer_norm_short", "released_layer_norm"):
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'layer_norm'")
         sch = s_tir.Schedule(func)
         inline_elementwise(sch, keep={*ROW_STATISTICS, "normalised"})
@@ -42,6 +43,7 @@ class LayerNormRule:
         first = sch.get_sblock("normalised" if "normalised" in block_names(sch) else names[0])
         row = sch.get_loops(first)[0]
         sch.parallel(row)
+        mark_row_loop(sch, row)
         for name, output in zip(names, outputs, strict=True):
             if name != sch.get(first).name_hint:
                 sch.reverse_compute_at(output, row, preserve_unit_loops=True)
@@ -93,8 +95,13 @@ class ElementwiseRule:
             loops = sch.get_loops(output)
             if len(loops) > 1:
                 sch.parallel(loops[0])
+                mark_row_loop(sch, loops[0])
             vectorise_innermost(sch, output, target.vector_lanes)
         return sch
+
+
+# Kernels that go over one number per token, in order.
+SERIAL = ("position_ids", "token_slots", "slot_tokens", "slot_starts")
 
 
 class SerialRule:
@@ -103,9 +110,11 @@ class SerialRule:
     name = "serial"
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
-        """Accept kernels of kind ``position_ids`` only: others deserve a rule of their own."""
-        if kernel_name(func) != "position_ids":
-            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'position_ids'")
+        """Accept kernels in `SERIAL` only: others deserve a rule of their own."""
+        if kernel_name(func) not in SERIAL:
+            return Rejection(
+                self.name, f"the kernel is {kernel_name(func)!r}, not one of {', '.join(SERIAL)}"
+            )
         return s_tir.Schedule(func)
 
 

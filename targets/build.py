@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from .description import TargetDescription
-from .stack_buffers import cpu_pipeline
+from .pipeline import cpu_pipeline
 
 
 def build_executable(module: tvm.IRModule, description: TargetDescription) -> relax.VMExecutable:
@@ -46,5 +46,5 @@ def build_executable(module: tvm.IRModule, description: TargetDescription) -> re
             module,
             target,
             relax_pipeline=tvm.transform.Sequential(passes),
-            tir_pipeline=cpu_pipeline(),
+            tir_pipeline=cpu_pipeline(description),
         )

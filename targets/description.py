@@ -71,6 +71,9 @@ class TargetDescription:
         Value of ``e_machine`` that a linked library must have, as named by the ELF specification.
     required_features
         Processor features, as named in ``/proc/cpuinfo``, without which the code would fault.
+    q15_multiply
+        LLVM intrinsics of the rounding high product of 16-bit integers, by number of lanes. Other
+        numbers of lanes take 32-bit arithmetic.
     """
 
     name: str
@@ -80,3 +83,4 @@ class TargetDescription:
     vector_lanes: int
     elf_machine: str
     required_features: tuple[str, ...] = field(default=())
+    q15_multiply: tuple[tuple[int, str], ...] = field(default=())

@@ -16,7 +16,6 @@ from tvm import tirx
 # Threads have megabytes of stack; the largest kernel, attention over 512 tokens, takes 150 KB.
 LARGEST_STACK_BUFFER = 64 * 1024
 _ON_STACK = "disable_lower_builtin"
-_PIPELINE = "ibert.cpu"
 
 
 def _size(buffer: tirx.Buffer) -> int | None:
@@ -45,14 +44,3 @@ def keep_small_buffers_on_stack(
         for var, function in module.functions_items()
     }
     return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
-
-
-def cpu_pipeline() -> str:
-    """Register TVM's default TIR pipeline with this pass before its last steps; return its name."""
-    lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
-
-    def finalize() -> tvm.transform.Pass:
-        return tvm.transform.Sequential([keep_small_buffers_on_stack, finalize_host()])
-
-    tirx.register_tir_pipeline(_PIPELINE, lambda: (lower, finalize, finalize_device))
-    return _PIPELINE

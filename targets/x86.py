@@ -19,6 +19,9 @@ _V2 = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
 _VNNI = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
 
+_PMULHRSW_256 = ((8, "llvm.x86.ssse3.pmul.hr.sw.128"), (16, "llvm.x86.avx2.pmul.hr.sw"))
+_PMULHRSW_512 = (*_PMULHRSW_256, (32, "llvm.x86.avx512.pmul.hr.sw.512"))
+
 X86_64 = TargetDescription(
     name="x86-64",
     description="any x86-64 processor (SSE2), no dot-product instruction; slow, exact",
@@ -36,6 +39,7 @@ X86_64_V3 = TargetDescription(
     vector_lanes=8,
     elf_machine="EM_X86_64",
     required_features=_V3,
+    q15_multiply=_PMULHRSW_256,
 )
 
 X86_AVX512_VNNI = TargetDescription(
@@ -46,6 +50,7 @@ X86_AVX512_VNNI = TargetDescription(
     vector_lanes=16,
     elf_machine="EM_X86_64",
     required_features=_VNNI,
+    q15_multiply=_PMULHRSW_512,
 )
 
 # Best first: detection takes the first whose features the host has.

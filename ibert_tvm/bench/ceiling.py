@@ -56,7 +56,7 @@ def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     from ibert_tvm.threads import configure_threads
     from schedules.peak import peak_kernel, peak_shapes
     from targets import TargetError, get_target
-    from targets.stack_buffers import cpu_pipeline
+    from targets.pipeline import cpu_pipeline
 
     try:
         description = get_target("host")
@@ -69,7 +69,7 @@ def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     executable = tvm.compile(
         tvm.IRModule({"main": kernel}),
         target=tvm.target.Target(dict(description.tvm_target)),
-        tir_pipeline=cpu_pipeline(),
+        tir_pipeline=cpu_pipeline(description),
     )
     run = executable.jit()["main"]
     shapes = peak_shapes(dot, threads)

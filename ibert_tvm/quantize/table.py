@@ -14,6 +14,7 @@ from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.smoothing import quantize_operand
 from ibert_tvm.quantize.weights import quantize_embedding
 from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
+from relay_passes.spec.gelu import gelu_scale
 from relay_passes.spec.presets import Preset, preset
 
 if TYPE_CHECKING:
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["TableBuilder", "TableReport"]
 
 # Text outside the calibration data may go further than it did. Streams have bits to spare for
-# that: 16-bit ones use two thirds of their range, sums an eighth of 21 bits.
+# that: 16-bit ones use two thirds of their range, 15-bit ones three quarters, wide sums an eighth
+# of 21 bits.
 _HEADROOM = 1.5
+_SHORT_HEADROOM = 1.33
 _STREAM_HIGH = 2**15 - 1
+_SHORT_HIGH = 2**14 - 1
+# A 15-bit sum must leave this many steps to the median channel: some models have a few channels
+# that are hundreds of times larger than the others.
+_CHANNEL_STEPS = 128
 _SUM_STEPS = 2**17
 _SUM_HIGH = 2**19 - 1
 # GELU's polynomial needs steps between 1e-5 and 6e-2 (relay_passes.spec.gelu).
@@ -179,16 +186,31 @@ class TableBuilder:
         for name, value in reversed(list(self.needed.items())):
             if not value.stream:
                 continue
+            readers = {op for op, _, _ in value.readers}
+            if self.preset.gelu == "accurate" and readers == {"canonical.gelu"}:
+                scale = gelu_scale(statistics[name].magnitude * _SHORT_HEADROOM)
+                result[name] = ActivationQuant(scale, -_SHORT_HIGH, _SHORT_HIGH)
+                continue
             if value.op not in _SUMS:
                 largest = max(statistics[name].magnitude * _HEADROOM, _SMALLEST_STREAM)
                 result[name] = ActivationQuant(largest / _STREAM_HIGH, -_STREAM_HIGH, _STREAM_HIGH)
                 continue
-            scale = max(statistics[name].magnitude, _SMALLEST_STREAM) / _SUM_STEPS
             sums = {reader for op, reader, _ in value.readers if op in _SUMS}
-            if len(sums) == 1 and len(value.readers) == 1:
-                scale = result[sums.pop()].scale
-            result[name] = ActivationQuant(scale, -_SUM_HIGH, _SUM_HIGH)
+            if len(sums) == 1 and len(value.readers) == 1 and sums <= result.keys():
+                following = result[sums.pop()]
+                result[name] = ActivationQuant(following.scale, following.low, following.high)
+            else:
+                result[name] = self._sum(statistics[name], value.op == "canonical.add")
         return result
+
+    def _sum(self, statistics: Statistics, may_be_short: bool) -> ActivationQuant:
+        """Quantise a sum: in 15 bits where that serves most channels, otherwise in 20."""
+        short = max(statistics.magnitude * _SHORT_HEADROOM, _SMALLEST_STREAM) / _SHORT_HIGH
+        median = float(np.median(statistics.channel_magnitude))
+        if may_be_short and self.preset.short and median >= _CHANNEL_STEPS * short:
+            return ActivationQuant(short, -_SHORT_HIGH, _SHORT_HIGH)
+        scale = max(statistics.magnitude, _SMALLEST_STREAM) / _SUM_STEPS
+        return ActivationQuant(scale, -_SUM_HIGH, _SUM_HIGH)
 
 
 _SUMS = ("canonical.add", "canonical.add_positions", "canonical.prepend_tokens")

@@ -8,13 +8,15 @@ never stored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
 from ..integer.attrs import AttentionAttrs
-from ..spec import softmax
-from ..spec.values import Condition, Ranged, not_equal
+from ..spec import short_softmax, softmax
+from ..spec.short_requantise import requantise_short
+from ..spec.values import Condition, Ranged, known, not_equal
 from .context import KernelContext
 from .elementwise import per_channel
 from .stage import Stage, define
@@ -62,7 +64,7 @@ def emit_attention(
         [tokens, heads * head_dim] int8.
     last
         The mask [batch, seq_len], where 0 marks padding, unless there is none; the multiplier,
-        [1] or [heads * head_dim] int32.
+        [1] or [heads * head_dim].
 
     Returns
     -------
@@ -74,23 +76,19 @@ def emit_attention(
     context.attributes["ibert.row_tile"] = shape.tile
     *mask, multiplier = last
     keep = _kept(shape, mask[0]) if mask else _inside(shape)
-    scores = _scores(shape, q, k, keep)
-    context_of = (_deferred if attrs.softmax == "deferred" else _normalised)(
-        shape, attrs, scores, keep, v
-    )
+    short = attrs.softmax == "short"
+    context_of = (_short if short else _normalised)(shape, attrs, q, k, v, keep)
 
     head_dim, seq_len = shape.head_dim, shape.seq_len
+    requantised = attrs.shift, attrs.zero_point, attrs.low, attrs.high
 
     def entry(batch: Any, head: Any, row: Any, column: Any) -> Ranged:
         inside = column if shape.columns == head_dim else tirx.min(column, head_dim - 1)
-        return softmax.output_of(
-            context_of(batch, head, row, column),
-            per_channel(multiplier, head * head_dim + inside),
-            attrs.shift,
-            attrs.zero_point,
-            attrs.low,
-            attrs.high,
-        )
+        value = context_of(batch, head, row, column)
+        factor = per_channel(multiplier, head * head_dim + inside)
+        if short:
+            return requantise_short(value, factor, 0, *requantised)
+        return softmax.output_of(value, factor, *requantised)
 
     padded = define(
         "attended_rows", (shape.batch, shape.heads, shape.rows, shape.columns), entry, attrs.dtype
@@ -137,8 +135,27 @@ def _inside(shape: _Shape) -> Keep:
     return lambda batch, token: Condition(tirx.all(token < shape.seq_len))
 
 
-def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
-    """Masked accumulators of QK^T, [batch, heads, rows, keys] int32."""
+@dataclass(frozen=True)
+class _Products:
+    """QK^T of the operands as the instruction takes them.
+
+    Attributes
+    ----------
+    products
+        [batch, heads, rows, keys] int32.
+    compensation
+        ``compensation(batch, head, key)``: what to add for the offset that queries carry; None
+        where they carry none.
+    limit
+        Bound of the absolute score.
+    """
+
+    products: Stage
+    compensation: Callable[..., Ranged] | None
+    limit: int
+
+
+def _products(shape: _Shape, q: Stage, k: Stage) -> _Products:
     layout = shape.layout
     offset = _UNSIGNED_OFFSET if layout.lhs_dtype == "uint8" else 0
     seq_len, head_dim = shape.seq_len, shape.head_dim
@@ -178,14 +195,8 @@ def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
             (k_packed.low, k_packed.high),
         )
 
-    def score(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
-        value = products.tensor(batch, head, row, token)
-        if offset:
-            value = value - k_sum.tensor(batch, head, 0, token) * offset
-        exact = Ranged(-limit, limit, value)
-        return softmax.masked_score(exact, keep(batch, token))
-
-    return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
+    compensation = (lambda b, h, j: k_sum[b, h, 0, j] * -offset) if offset else None
+    return _Products(products, compensation, limit)
 
 
 def _pack(
@@ -236,6 +247,39 @@ def _pack(
     return stage, read
 
 
+def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
+    """Masked accumulators of QK^T, [batch, heads, rows, keys] int32."""
+    product = _products(shape, q, k)
+
+    def score(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
+        value = product.products[batch, head, row, token]
+        if product.compensation is not None:
+            value = value + product.compensation(batch, head, token)
+        exact = known(value, -product.limit, product.limit)
+        return softmax.masked_score(exact, keep(batch, token))
+
+    return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
+
+
+def _short_scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
+    """Scores of the short softmax: one addition per entry compensates and masks."""
+    product = _products(shape, q, k)
+
+    def offset(batch: Any, head: Any, key: Any) -> Ranged:
+        masked = short_softmax.key_offset(keep(batch, key))
+        if product.compensation is None:
+            return masked
+        return masked + product.compensation(batch, head, key)
+
+    offsets = define("key_offset", (shape.batch, shape.heads, shape.keys), offset, "int32")
+
+    def score(batch: Any, head: Any, row: Any, key: Any) -> Ranged:
+        acc = product.products[batch, head, row, key]
+        return short_softmax.score_of(acc, offsets[batch, head, key])
+
+    return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
+
+
 def _row_max(shape: _Shape, scores: Stage) -> Stage:
     j = te.reduce_axis((0, shape.keys), name="j")
     tensor = te.compute(
@@ -246,53 +290,67 @@ def _row_max(shape: _Shape, scores: Stage) -> Stage:
     return Stage(tensor, scores.low, scores.high)
 
 
-def _exponentials(
-    shape: _Shape, attrs: AttentionAttrs, scores: Stage, keep: Keep, dtype: str, offset: int
-) -> tuple[Stage, Stage]:
-    """Exponentials of the scores, stored as `dtype` with an offset added, and each row's sum."""
+def _short(
+    shape: _Shape, attrs: AttentionAttrs, q: Stage, k: Stage, v: Stage, keep: Keep
+) -> Callable[..., Ranged]:
+    """u8 exponentials times V, divided by the row's sum once per entry of the context."""
+    scores = _short_scores(shape, q, k, keep)
+    row_max = _row_max(shape, scores)
+    dtype, offset = _byte_operand(shape)
+    dims = (shape.batch, shape.heads, shape.rows)
+    largest = attrs.exponential.maximum
+
+    def entry(batch: Any, head: Any, row: Any, key: Any) -> Ranged:
+        top = short_softmax.row_floor(row_max[batch, head, row])
+        e = short_softmax.exponential_of(scores[batch, head, row, key], top, attrs.exponential)
+        return e + offset if offset else e
+
+    weights = define("exponential", (*dims, shape.keys), entry, dtype)
+    total = _sum(
+        "row_sum",
+        dims,
+        shape.keys,
+        lambda b, h, i, j: _int32(weights, b, h, i, j) - offset,
+        (0, largest),
+    )
+    bits = define(
+        "row_bits",
+        dims,
+        lambda *index: short_softmax.sum_bits(total[index], largest * shape.seq_len),
+        "int32",
+    )
+    factor = define(
+        "row_factor",
+        dims,
+        lambda *index: short_softmax.reciprocal(total[index], bits[index]),
+        "int32",
+    )
+    context = _weigh(shape, weights, offset, largest, v)
+    return lambda b, h, i, d: short_softmax.context_of(
+        context(b, h, i, d), bits[b, h, i], factor[b, h, i]
+    )
+
+
+def _normalised(
+    shape: _Shape, attrs: AttentionAttrs, q: Stage, k: Stage, v: Stage, keep: Keep
+) -> Callable[..., Ranged]:
+    """Probabilities of 8 bits, as published, times V."""
+    scores = _scores(shape, q, k, keep)
     row_max = _row_max(shape, scores)
 
     def entry(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
-        return offset + softmax.exp_of(
-            scores[batch, head, row, token],
-            row_max[batch, head, row],
-            keep(batch, token),
-            attrs.exponential,
-        )
+        score, top = scores[batch, head, row, token], row_max[batch, head, row]
+        return softmax.exp_of(score, top, keep(batch, token), attrs.exponential)
 
     dims = (shape.batch, shape.heads, shape.rows)
-    exponential = define("exponential", (*dims, shape.keys), entry, dtype)
+    exponential = define("exponential", (*dims, shape.keys), entry, "int32")
     row_sum = _sum(
         "row_sum",
         dims,
         shape.keys,
-        lambda b, h, i, j: _int32(exponential, b, h, i, j) - offset,
+        lambda b, h, i, j: exponential.tensor(b, h, i, j),
         (0, attrs.exponential.maximum),
     )
-    return exponential, row_sum
-
-
-def _deferred(
-    shape: _Shape, attrs: AttentionAttrs, scores: Stage, keep: Keep, v: Stage
-) -> Callable[..., Ranged]:
-    """u8 exponentials times V, divided by the row's sum once per entry of the context."""
-    dtype, offset = _byte_operand(shape)
-    weights, row_sum = _exponentials(shape, attrs, scores, keep, dtype, offset)
-    reciprocal = define(
-        "row_reciprocal",
-        row_sum.shape,
-        lambda b, h, i: softmax.reciprocal_of_sum(row_sum[b, h, i]),
-        "int32",
-    )
-    context = _weigh(shape, weights, offset, attrs.exponential.maximum, v)
-    return lambda b, h, i, d: softmax.context_of(context(b, h, i, d), reciprocal[b, h, i])
-
-
-def _normalised(
-    shape: _Shape, attrs: AttentionAttrs, scores: Stage, keep: Keep, v: Stage
-) -> Callable[..., Ranged]:
-    """Probabilities of 8 bits, as published, times V."""
-    exponential, row_sum = _exponentials(shape, attrs, scores, keep, "int32", 0)
     factor = define(
         "row_factor",
         row_sum.shape,

@@ -9,6 +9,7 @@ from tvm import te, tirx
 from ..integer.attrs import (
     AddAttrs,
     AddPositionsAttrs,
+    AddShortAttrs,
     EmbeddingAttrs,
     GeluAttrs,
     PatchesAttrs,
@@ -17,15 +18,18 @@ from ..integer.attrs import (
     ReluAttrs,
     RequantiseAttrs,
     RequantiseEvenAttrs,
+    RequantiseShortAttrs,
     SelectTokenAttrs,
     TanhAttrs,
 )
 from ..spec.fixed_point import requantise, requantise_clamped
 from ..spec.gelu import gelu_accurate, gelu_paper
 from ..spec.released import requantise_even
+from ..spec.short_requantise import requantise_short, saturating_sum
 from ..spec.tanh import i_tanh
 from ..spec.values import Ranged, maximum
 from .context import KernelContext
+from .packing import row_of_token
 from .stage import Stage, define
 
 
@@ -44,6 +48,26 @@ def emit_requantise(
         lambda *index: requantise_clamped(
             x[index],
             per_channel(multiplier, index[-1]),
+            attrs.shift,
+            attrs.zero_point,
+            attrs.low,
+            attrs.high,
+        ),
+        attrs.dtype,
+    )
+
+
+def emit_requantise_short(
+    context: KernelContext, attrs: RequantiseShortAttrs, x: Stage, multiplier: Stage, shift: Stage
+) -> Stage:
+    """`integer.requantise_short`: shift, saturate, multiply in Q15, offset, clamp."""
+    return define(
+        "requantised",
+        x.shape,
+        lambda *index: requantise_short(
+            x[index],
+            per_channel(multiplier, index[-1]),
+            per_channel(shift, index[-1]),
             attrs.shift,
             attrs.zero_point,
             attrs.low,
@@ -106,6 +130,16 @@ def emit_tanh(context: KernelContext, attrs: TanhAttrs, x: Stage) -> Stage:
 def emit_add(context: KernelContext, attrs: AddAttrs, a: Stage, b: Stage) -> Stage:
     """`integer.add`."""
     return define("sum", a.shape, lambda *index: a[index] + b[index], "int32")
+
+
+def emit_add_short(context: KernelContext, attrs: AddShortAttrs, a: Stage, b: Stage) -> Stage:
+    """`integer.add_short`: the sum, clamped."""
+    return define(
+        "sum",
+        a.shape,
+        lambda *index: saturating_sum(a[index], b[index], attrs.low, attrs.high),
+        attrs.dtype,
+    )
 
 
 def emit_add_positions(
@@ -214,11 +248,13 @@ def emit_position_ids(context: KernelContext, attrs: PositionIdsAttrs, ids: Stag
     )
 
 
-def emit_select_token(context: KernelContext, attrs: SelectTokenAttrs, x: Stage) -> Stage:
-    """`integer.select_token`: one token of every sequence."""
+def emit_select_token(
+    context: KernelContext, attrs: SelectTokenAttrs, x: Stage, *slots: Stage
+) -> Stage:
+    """`integer.select_token`: one token of every sequence; x is packed if there are slots."""
     return define(
         "selected",
         (context.batch, x.shape[1]),
-        lambda row, channel: x[row * context.seq_len + attrs.index, channel],
+        lambda row, channel: x[row_of_token(slots, context.seq_len, row, attrs.index), channel],
         str(x.tensor.dtype),
     )

@@ -16,6 +16,7 @@ from .context import KernelContext
 from .elementwise import (
     emit_add,
     emit_add_positions,
+    emit_add_short,
     emit_embedding,
     emit_gelu,
     emit_patches,
@@ -24,14 +25,25 @@ from .elementwise import (
     emit_relu,
     emit_requantise,
     emit_requantise_even,
+    emit_requantise_short,
     emit_select_token,
     emit_tanh,
 )
 from .layout import KernelLayout
 from .linear import emit_linear
+from .packing import (
+    emit_mask_tokens,
+    emit_pack_tokens,
+    emit_slot_starts,
+    emit_slot_tokens,
+    emit_token_slots,
+    emit_unpack_tokens,
+    row_count_argument,
+)
 from .pooling import emit_mean_pool
 from .released_norm import emit_released_layer_norm
 from .row_norm import emit_layer_norm
+from .short_norm import emit_layer_norm_short
 from .stage import Stage
 
 Bounds = Mapping[str, tuple[int, int]]
@@ -81,15 +93,26 @@ class GroupEmitter:
         self.batch = batch
         self.seq_len = seq_len
 
-    def emit(self, function: relax.Function) -> tirx.PrimFunc:
+    def emit(self, function: relax.Function, counted: bool = False) -> tirx.PrimFunc:
         """Emit one fused function.
+
+        Parameters
+        ----------
+        function
+            Function of one kernel.
+        counted
+            Whether the kernel works on packed tokens and is told how many rows hold one.
 
         Returns
         -------
         tvm.tirx.PrimFunc
-            Unscheduled; its buffers are the function's arguments in order, then its results.
+            Unscheduled; its buffers are the function's arguments in order, if `counted` the result
+            of ``integer.slot_starts``, then its results.
         """
         context = KernelContext(self.layout, self.batch, self.seq_len, self.parameters)
+        serial = self._serial(function)
+        if serial is not None:
+            return self._marked(serial, function, context)
         stages: dict[relax.Var, Stage] = {}
         weights = packed_operands(function)
         for var in function.params:
@@ -108,15 +131,33 @@ class GroupEmitter:
             for var in function.params
         ]
         outputs = [stages[var].tensor for var in results]
+        if counted:
+            context.attributes["ibert.row_count"] = len(arguments)
+            arguments.append(row_count_argument(context))
         func = te.create_prim_func([*arguments, *outputs])
         if context.merged_output:
             func = _merge_axes(func)
+        return self._marked(func, function, context)
+
+    def _marked(
+        self, func: tirx.PrimFunc, function: relax.Function, context: KernelContext
+    ) -> tirx.PrimFunc:
+        """Add the attributes that schedules and reports read."""
         for key in ("ibert.kernel", "ibert.layer"):
             func = func.with_attr(key, function.attrs[key])
         func = func.with_attr("ibert.macs", multiply_accumulates(function))
         for key, value in context.attributes.items():
             func = func.with_attr(key, value)
         return func
+
+    def _serial(self, function: relax.Function) -> tirx.PrimFunc | None:
+        """Kernel of an operator that counts tokens; None for any other."""
+        call = function.body.blocks[0].bindings[0].value
+        emit = _SERIAL.get(operator_name(call))
+        if emit is None:
+            return None
+        dtype = str(call.args[0].ty.dtype)
+        return emit(attributes(call), self.batch, self.seq_len, dtype)
 
     def _argument(self, var: relax.Var) -> Stage:
         shape = static_shape(var.ty)
@@ -176,11 +217,13 @@ def packed_operands(function: relax.Function) -> set[relax.Var]:
 
 _EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.requantise": emit_requantise,
+    "integer.requantise_short": emit_requantise_short,
     "integer.requantise_even": emit_requantise_even,
     "integer.gelu": emit_gelu,
     "integer.relu": emit_relu,
     "integer.tanh": emit_tanh,
     "integer.add": emit_add,
+    "integer.add_short": emit_add_short,
     "integer.add_positions": emit_add_positions,
     "integer.patches": emit_patches,
     "integer.prepend_tokens": emit_prepend_tokens,
@@ -188,7 +231,16 @@ _EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.position_ids": emit_position_ids,
     "integer.select_token": emit_select_token,
     "integer.layer_norm": emit_layer_norm,
+    "integer.layer_norm_short": emit_layer_norm_short,
     "integer.released_layer_norm": emit_released_layer_norm,
     "integer.attention": emit_attention,
     "integer.mean_pool": emit_mean_pool,
+    "integer.mask_tokens": emit_mask_tokens,
+    "integer.pack_tokens": emit_pack_tokens,
+    "integer.unpack_tokens": emit_unpack_tokens,
+}
+_SERIAL: dict[str, Callable[..., tirx.PrimFunc]] = {
+    "integer.token_slots": emit_token_slots,
+    "integer.slot_tokens": emit_slot_tokens,
+    "integer.slot_starts": emit_slot_starts,
 }

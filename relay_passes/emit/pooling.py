@@ -10,10 +10,13 @@ from ..integer.attrs import MeanPoolAttrs
 from ..spec import pooling
 from ..spec.values import Ranged
 from .context import KernelContext
+from .packing import row_of_token
 from .stage import Stage, define
 
 
-def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, *mask: Stage) -> Stage:
+def emit_mean_pool(
+    context: KernelContext, attrs: MeanPoolAttrs, x: Stage, *optional: Stage
+) -> Stage:
     """Emit the mean: sum of unmasked tokens, count, one division per sequence.
 
     Parameters
@@ -24,14 +27,16 @@ def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, *mask
         Attributes of the operator.
     x
         [tokens, C].
-    mask
-        [batch, seq_len]; 0 marks padding. Without one all tokens count.
+    optional
+        The mask [batch, seq_len], where 0 marks padding (without one all tokens count), and of a
+        packed x the slots of its tokens.
 
     Returns
     -------
     Stage
         [batch, C] int32.
     """
+    mask, slots = optional[:1], optional[1:]
     batch, seq_len, channels = context.batch, context.seq_len, x.shape[1]
     s = te.reduce_axis((0, seq_len), name="s")
     t = te.reduce_axis((0, seq_len), name="t")
@@ -40,7 +45,8 @@ def emit_mean_pool(context: KernelContext, attrs: MeanPoolAttrs, x: Stage, *mask
         return (mask[0].tensor(row, token) != 0).astype("int32")
 
     def weighed(row: Any, token: Any, channel: Any) -> tirx.Expr:
-        value = x.tensor(row * seq_len + token, channel).astype("int32")
+        at = row_of_token(slots, seq_len, row, token)
+        value = x.tensor(at, channel).astype("int32")
         return value * is_token(row, token) if mask else value
 
     total = te.compute(

@@ -18,12 +18,16 @@ from ..spec.exponential import BinaryExponential, Exponential, PolynomialExponen
 from ..spec.gelu import AccurateGelu
 from ..spec.layer_norm import LayerNormConstants
 from ..spec.released import ReleasedExponential, ReleasedLayerNorm
+from ..spec.short_layer_norm import ShortLayerNorm
+from ..spec.short_softmax import ShortExponential
 
 _Self = TypeVar("_Self", bound="OpAttrs")
 
 STORAGE_DTYPES = ("int8", "uint8", "int16", "int32")
 """What `integer.requantise`, `integer.layer_norm` may store."""
-SOFTMAX_MODES = ("deferred", "normalised")
+SOFTMAX_MODES = ("short", "normalised")
+SHORT_DTYPES = ("int8", "uint8", "int16")
+"""What 16-bit arithmetic may store."""
 GELU_FORMS = ("accurate", "paper")
 POSITION_KINDS = ("absolute", "roberta")
 
@@ -73,6 +77,16 @@ def _check_bounds(attrs: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None
             attrs.name,
             f"{attrs.dtype} holds [{low}, {high}], and low must not exceed high",
             "choose a wider dtype or tighter bounds",
+        )
+
+
+def _check_short_shift(attrs: Any) -> None:
+    if not 0 <= attrs.shift <= 14:
+        raise LoweringError(
+            f"shift {attrs.shift} is outside [0, 14]",
+            attrs.name,
+            "it leaves at least one of the 15 bits of a Q15 product",
+            "derive it with relay_passes.spec.short_requantise",
         )
 
 
@@ -238,6 +252,59 @@ class RequantiseAttrs(OpAttrs):
 
 
 @dataclass(frozen=True)
+class RequantiseShortAttrs(OpAttrs):
+    """Attributes of `integer.requantise_short`.
+
+    Parameters
+    ----------
+    shift : int
+        Fraction bits of the Q15 product, 0..14, the same for every channel.
+    zero_point : int
+        Added before the shift, as ``zero_point 2^shift``.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8 or int16.
+    """
+
+    shift: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP: ClassVar[str] = "integer.requantise_short"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, SHORT_DTYPES)
+        _check_short_shift(self)
+
+
+@dataclass(frozen=True)
+class AddShortAttrs(OpAttrs):
+    """Attributes of `integer.add_short`.
+
+    Parameters
+    ----------
+    low, high : int
+        Closed interval of the sum, within int16.
+    """
+
+    low: int
+    high: int
+
+    OP: ClassVar[str] = "integer.add_short"
+
+    @property
+    def dtype(self) -> str:
+        """Type of the sum."""
+        return "int16"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, ("int16",))
+
+
+@dataclass(frozen=True)
 class RequantiseEvenAttrs(OpAttrs):
     """Attributes of `integer.requantise_even`.
 
@@ -376,6 +443,48 @@ class LayerNormAttrs(OpAttrs):
 
 
 @dataclass(frozen=True)
+class ShortLayerNormAttrs(OpAttrs):
+    """Attributes of `integer.layer_norm_short`.
+
+    Parameters
+    ----------
+    constants : ShortLayerNorm
+        Prefixed by ``norm_`` in the DictAttrs.
+    shift : int
+        Right shift of ``n * gain + offset``.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8 or int16.
+    """
+
+    constants: ShortLayerNorm
+    shift: int
+    low: int
+    high: int
+    dtype: str
+
+    OP: ClassVar[str] = "integer.layer_norm_short"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, SHORT_DTYPES)
+        _check_shift(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary of ints and strings."""
+        plain = {name: getattr(self, name) for name in ("name", "shift", "low", "high", "dtype")}
+        return {**plain, **_flatten("norm", self.constants)}
+
+    @classmethod
+    def from_attrs(cls, attrs: Any) -> ShortLayerNormAttrs:
+        """Read the attributes of a call."""
+        constants = _unflatten("norm", ShortLayerNorm, attrs)
+        return cls(
+            attrs["name"], constants, attrs["shift"], attrs["low"], attrs["high"], attrs["dtype"]
+        )
+
+
+@dataclass(frozen=True)
 class ReleasedLayerNormAttrs(OpAttrs):
     """Attributes of `integer.released_layer_norm`.
 
@@ -408,20 +517,21 @@ class AttentionAttrs(OpAttrs):
     num_heads : int
         H; the channels of q, k and v are H * D.
     softmax : str
-        "deferred": u8 exponentials times V, divided once per row by their sum. "normalised":
-        u8 probabilities of scale 1/256 times V, as published.
-    exponential : BinaryExponential, PolynomialExponential or ReleasedExponential
-        In the DictAttrs: ``exponential="binary"``, ``"polynomial"`` or ``"released"``, constants
-        prefixed by ``exp_``. "deferred" needs a maximum of 255 at most, "normalised" of 65535.
+        "short": u8 exponentials times V, divided once per row by their sum, in 16-bit arithmetic.
+        "normalised": u8 probabilities of scale 1/256 times V, as published.
+    exponential : ShortExponential, PolynomialExponential or ReleasedExponential
+        In the DictAttrs: ``exponential="short"``, ``"polynomial"`` or ``"released"``, constants
+        prefixed by ``exp_``. The first belongs to "short", the others to "normalised".
     shift, zero_point, low, high, dtype
-        Requantisation of the context: its values come with 8 fraction bits in V's scale, so a
-        multiplier stands for ``S_v / 256 / S_out * 2^shift`` and has 15 bits at most.
-        dtype: int8, uint8, int16 or int32.
+        Requantisation of the context. "short": its values come with 7 fraction bits in V's scale,
+        the int16 multiplier is Q15, ``S_v / 128 / S_out * 2^shift``; dtype int8, uint8 or int16.
+        "normalised": 8 fraction bits, a multiplier ``S_v / 256 / S_out * 2^shift`` of 15 bits at
+        most; dtype int8, uint8, int16 or int32.
     """
 
     num_heads: int
     softmax: str
-    exponential: Exponential
+    exponential: Exponential | ShortExponential
     shift: int
     low: int
     high: int
@@ -430,21 +540,31 @@ class AttentionAttrs(OpAttrs):
 
     OP: ClassVar[str] = "integer.attention"
     EXPONENTIALS: ClassVar[dict[str, type]] = {
-        "binary": BinaryExponential,
+        "short": ShortExponential,
         "polynomial": PolynomialExponential,
         "released": ReleasedExponential,
     }
 
     def __post_init__(self) -> None:
         _choose("softmax", self.softmax, SOFTMAX_MODES, self.name)
-        _check_output(self)
-        largest = 255 if self.softmax == "deferred" else 65535
-        if self.exponential.maximum > largest:
+        if (self.softmax == "short") != isinstance(self.exponential, ShortExponential):
             raise LoweringError(
-                f"exponentials up to {self.exponential.maximum} in {self.softmax} softmax",
+                f"a {type(self.exponential).__name__} in {self.softmax} softmax",
                 self.name,
-                f"this mode stores them in {largest.bit_length()} bits",
-                "derive the exponential with output_bits=8 (deferred) or 16 (normalised)",
+                "a ShortExponential belongs to short softmax, the others to normalised softmax",
+                "derive both from one preset",
+            )
+        if self.softmax == "short":
+            _check_bounds(self, SHORT_DTYPES)
+            _check_short_shift(self)
+            return
+        _check_output(self)
+        if self.exponential.maximum > 65535:
+            raise LoweringError(
+                f"exponentials up to {self.exponential.maximum} in normalised softmax",
+                self.name,
+                "this mode stores them in 16 bits",
+                "derive the exponential with a smaller maximum",
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -496,3 +616,58 @@ class SelectTokenAttrs(OpAttrs):
     index: int = 0
 
     OP: ClassVar[str] = "integer.select_token"
+
+
+@dataclass(frozen=True)
+class MaskTokensAttrs(OpAttrs):
+    """Attributes of `integer.mask_tokens`: only the name."""
+
+    OP: ClassVar[str] = "integer.mask_tokens"
+
+
+@dataclass(frozen=True)
+class TokenSlotsAttrs(OpAttrs):
+    """Attributes of `integer.token_slots`.
+
+    Parameters
+    ----------
+    selected : str
+        Positions that are kept whatever the mask says, separated by commas.
+    """
+
+    selected: str = ""
+
+    OP: ClassVar[str] = "integer.token_slots"
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions in `selected`."""
+        return tuple(int(position) for position in self.selected.split(",") if position)
+
+
+@dataclass(frozen=True)
+class SlotTokensAttrs(OpAttrs):
+    """Attributes of `integer.slot_tokens`: only the name."""
+
+    OP: ClassVar[str] = "integer.slot_tokens"
+
+
+@dataclass(frozen=True)
+class SlotStartsAttrs(OpAttrs):
+    """Attributes of `integer.slot_starts`: only the name."""
+
+    OP: ClassVar[str] = "integer.slot_starts"
+
+
+@dataclass(frozen=True)
+class PackTokensAttrs(OpAttrs):
+    """Attributes of `integer.pack_tokens`: only the name."""
+
+    OP: ClassVar[str] = "integer.pack_tokens"
+
+
+@dataclass(frozen=True)
+class UnpackTokensAttrs(OpAttrs):
+    """Attributes of `integer.unpack_tokens`: only the name."""
+
+    OP: ClassVar[str] = "integer.unpack_tokens"

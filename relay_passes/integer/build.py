@@ -15,6 +15,8 @@ from ..spec.exponential import BinaryExponential, Exponential
 from ..spec.gelu import AccurateGelu
 from ..spec.layer_norm import LayerNormConstants
 from ..spec.released import ReleasedLayerNorm
+from ..spec.short_layer_norm import ShortLayerNorm
+from ..spec.short_softmax import ShortExponential
 from . import attrs as _attrs
 from . import ops as _ops
 
@@ -66,6 +68,23 @@ def requantise(
     return _call(_attrs.RequantiseAttrs(name, shift, low, high, dtype, zero_point), x, multiplier)
 
 
+def requantise_short(
+    x: relax.Expr,
+    multiplier: relax.Expr,
+    pre_shift: relax.Expr,
+    *,
+    name: str,
+    shift: int,
+    low: int,
+    high: int,
+    dtype: str,
+    zero_point: int = 0,
+) -> relax.Call:
+    """Requantise in 16-bit arithmetic; see `relay_passes.spec.short_requantise`."""
+    attrs = _attrs.RequantiseShortAttrs(name, shift, low, high, dtype, zero_point)
+    return _call(attrs, x, multiplier, pre_shift)
+
+
 def requantise_even(
     x: relax.Expr,
     multiplier: relax.Expr,
@@ -84,7 +103,7 @@ def requantise_even(
 
 
 def gelu(x: relax.Expr, constants: AccurateGelu, *, name: str) -> relax.Call:
-    """Accurate i-GELU of a value at one scale; the result has the same scale, int32."""
+    """Accurate i-GELU of a value at one scale; the result has the same scale, int16."""
     return _call(_attrs.GeluAttrs(name, constants), x)
 
 
@@ -116,6 +135,28 @@ def tanh(
 def add(a: relax.Expr, b: relax.Expr, *, name: str) -> relax.Call:
     """Build ``a + b`` as int32; both operands already have the result's scale."""
     return _call(_attrs.AddAttrs(name), a, b)
+
+
+def add_short(a: relax.Expr, b: relax.Expr, *, name: str, low: int, high: int) -> relax.Call:
+    """``clamp(a + b, low, high)`` as int16; both operands already have the result's scale."""
+    return _call(_attrs.AddShortAttrs(name, low, high), a, b)
+
+
+def layer_norm_short(
+    x: relax.Expr,
+    gain: relax.Expr,
+    offset: relax.Expr,
+    constants: ShortLayerNorm,
+    *,
+    name: str,
+    shift: int,
+    low: int,
+    high: int,
+    dtype: str,
+) -> relax.Call:
+    """i-layer-norm of a 15-bit input over the last axis, without 64-bit products per entry."""
+    attrs = _attrs.ShortLayerNormAttrs(name, constants, shift, low, high, dtype)
+    return _call(attrs, x, gain, offset)
 
 
 def layer_norm(
@@ -152,7 +193,7 @@ def attention(
     name: str,
     num_heads: int,
     softmax: str,
-    exponential: Exponential,
+    exponential: Exponential | ShortExponential,
     shift: int,
     low: int,
     high: int,
@@ -167,10 +208,19 @@ def attention(
 
 
 def mean_pool(
-    x: relax.Expr, mask: relax.Expr | None = None, *, name: str, fraction_bits: int = 0
+    x: relax.Expr,
+    mask: relax.Expr | None = None,
+    slots: relax.Expr | None = None,
+    *,
+    name: str,
+    fraction_bits: int = 0,
 ) -> relax.Call:
-    """Mean over the unmasked positions, int32 [batch, C] with extra fraction bits."""
-    return _call(_attrs.MeanPoolAttrs(name, fraction_bits), x, *([] if mask is None else [mask]))
+    """Mean over the unmasked positions, int32 [batch, C] with extra fraction bits.
+
+    x is packed if `slots` are given; the mask must be, then.
+    """
+    optional = [operand for operand in (mask, slots) if operand is not None]
+    return _call(_attrs.MeanPoolAttrs(name, fraction_bits), x, *optional)
 
 
 def patches(
@@ -190,6 +240,45 @@ def add_positions(x: relax.Expr, table: relax.Expr, *, name: str) -> relax.Call:
     return _call(_attrs.AddPositionsAttrs(name), x, table)
 
 
-def select_token(x: relax.Expr, *, name: str, index: int = 0) -> relax.Call:
-    """Take the token at one position, [batch, C], same dtype."""
-    return _call(_attrs.SelectTokenAttrs(name, index), x)
+def select_token(
+    x: relax.Expr, slots: relax.Expr | None = None, *, name: str, index: int = 0
+) -> relax.Call:
+    """Take the token at one position, [batch, C], same dtype; x is packed if `slots` are given."""
+    attrs = _attrs.SelectTokenAttrs(name, index)
+    return _call(attrs, x, *([] if slots is None else [slots]))
+
+
+def mask_tokens(
+    x: relax.Expr, mask: relax.Expr, slots: relax.Expr | None = None, *, name: str
+) -> relax.Call:
+    """Set the values of padding to 0, [batch, seq, C]; x is packed if `slots` are given."""
+    attrs = _attrs.MaskTokensAttrs(name)
+    return _call(attrs, x, mask, *([] if slots is None else [slots]))
+
+
+def token_slots(mask: relax.Expr, *, name: str, selected: tuple[int, ...] = ()) -> relax.Call:
+    """Find the row of each token in packed values, -1 for dropped ones; see `TokenSlotsAttrs`."""
+    return _call(_attrs.TokenSlotsAttrs(name, ",".join(map(str, selected))), mask)
+
+
+def slot_tokens(slots: relax.Expr, *, name: str) -> relax.Call:
+    """Find the token in each row of packed values; 0 in rows without one."""
+    return _call(_attrs.SlotTokensAttrs(name), slots)
+
+
+def slot_starts(slots: relax.Expr, *, name: str) -> relax.Call:
+    """Find the first row of each sequence in packed values; the last entry counts all rows."""
+    return _call(_attrs.SlotStartsAttrs(name), slots)
+
+
+def pack_tokens(
+    x: relax.Expr, tokens: relax.Expr, starts: relax.Expr | None = None, *, name: str
+) -> relax.Call:
+    """Move the tokens that are kept to the first rows."""
+    attrs = _attrs.PackTokensAttrs(name)
+    return _call(attrs, x, tokens, *([] if starts is None else [starts]))
+
+
+def unpack_tokens(x: relax.Expr, slots: relax.Expr, *, name: str) -> relax.Call:
+    """Move the rows of a packed value back to their tokens; 0 elsewhere."""
+    return _call(_attrs.UnpackTokensAttrs(name), x, slots)

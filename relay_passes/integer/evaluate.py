@@ -16,10 +16,11 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ..errors import LoweringError, RangeError
-from ..spec import gelu, layer_norm, pooling, softmax
+from ..spec import gelu, layer_norm, pooling, short_layer_norm, short_softmax, softmax
 from ..spec.fixed_point import requantise, requantise_clamped
 from ..spec.released import layer_norm as released_norm
 from ..spec.released import requantise_even
+from ..spec.short_requantise import requantise_short, saturating_sum
 from ..spec.tanh import i_tanh
 from ..spec.values import not_equal
 from .attrs import dtype_bounds
@@ -121,6 +122,14 @@ def _requantise_even(attrs: Any, x: np.ndarray, multiplier: np.ndarray, shift: n
     return requantise_even(_wide(x), *factors, a.split, a.zero_point, a.low, a.high)
 
 
+def _requantise_short(
+    attrs: Any, x: np.ndarray, multiplier: np.ndarray, pre_shift: np.ndarray
+) -> Any:
+    a = attrs
+    factors = _wide(multiplier), _wide(pre_shift)
+    return requantise_short(_wide(x), *factors, a.shift, a.zero_point, a.low, a.high)
+
+
 def _gelu(attrs: Any, x: np.ndarray, *constants: np.ndarray) -> Any:
     if attrs.constants is not None:
         return gelu.gelu_accurate(_wide(x), attrs.constants)
@@ -137,6 +146,21 @@ def _tanh(attrs: Any, x: np.ndarray) -> Any:
 
 def _add(_attrs: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wide(a) + _wide(b)
+
+
+def _add_short(attrs: Any, a: np.ndarray, b: np.ndarray) -> Any:
+    return saturating_sum(_wide(a), _wide(b), attrs.low, attrs.high)
+
+
+def _layer_norm_short(attrs: Any, x: np.ndarray, gain: np.ndarray, offset: np.ndarray) -> Any:
+    norm, k = short_layer_norm, attrs.constants
+    y = norm.bounded(_wide(x))
+    d = norm.deviation(y, norm.mean_of(y.sum(axis=-1, keepdims=True), x.shape[-1]))
+    total = norm.square(d).sum(axis=-1, keepdims=True)
+    root = norm.root(total, norm.root_half_bits(total, k), k)
+    bits = norm.root_bits(root, k)
+    factors = bits, norm.reciprocal(root, bits), _wide(gain), _wide(offset)
+    return norm.normalise(d, *factors, k, attrs.shift, attrs.low, attrs.high)
 
 
 def _layer_norm(attrs: Any, x: np.ndarray, gain: np.ndarray, offset: np.ndarray) -> Any:
@@ -180,33 +204,78 @@ def _attention(
         scores = exact_matmul(split(q[item]), split(k[item]).transpose(0, 2, 1))
         rows = _context(attrs, scores, split(v[item]), keep[item])
         context[item] = rows.transpose(1, 0, 2).reshape(length, channels)
-    return softmax.output_of(
-        context, _wide(multiplier), attrs.shift, attrs.zero_point, attrs.low, attrs.high
-    )
+    requantised = attrs.shift, attrs.zero_point, attrs.low, attrs.high
+    if attrs.softmax == "short":
+        return requantise_short(context, _wide(multiplier), 0, *requantised)
+    return softmax.output_of(context, _wide(multiplier), *requantised)
 
 
 def _context(attrs: Any, scores: np.ndarray, v: np.ndarray, keep: np.ndarray) -> Any:
-    """Context [H, s, D] with 8 fraction bits, from scores [H, s, s], values and key mask [s]."""
+    """Context [H, s, D] with fraction bits, from scores [H, s, s], values and key mask [s]."""
     if scores.shape[-1] == 0:
         return np.zeros(v.shape, np.int64)
+    if attrs.softmax == "short":
+        scores = short_softmax.score_of(scores, short_softmax.key_offset(keep))
+        row_max = short_softmax.row_floor(scores.max(axis=-1, keepdims=True))
+        e = short_softmax.exponential_of(scores, row_max, attrs.exponential)
+        total = e.sum(axis=-1, keepdims=True)
+        bits = short_softmax.sum_bits(total, attrs.exponential.maximum * scores.shape[-1])
+        factor = short_softmax.reciprocal(total, bits)
+        return short_softmax.context_of(exact_matmul(e, v), bits, factor)
     row_max = softmax.masked_score(scores, keep).max(axis=-1, keepdims=True)
     e = softmax.exp_of(scores, row_max, keep, attrs.exponential)
     total = e.sum(axis=-1, keepdims=True)
-    if attrs.softmax == "deferred":
-        return softmax.context_of(exact_matmul(e, v), softmax.reciprocal_of_sum(total))
     p = softmax.probability_of(e, softmax.factor_of_sum(total))
     return softmax.context_of_probabilities(exact_matmul(p, v))
 
 
-def _mean_pool(attrs: Any, x: np.ndarray, *mask: np.ndarray) -> Any:
-    keep = not_equal(mask[0], 0) if mask else np.ones(x.shape[:2], np.bool_)
+def _mean_pool(
+    attrs: Any, x: np.ndarray, mask: np.ndarray | None = None, slots: np.ndarray | None = None
+) -> Any:
+    x = x if slots is None else _unpack_tokens(attrs, x, slots)
+    keep = np.ones(x.shape[:2], np.bool_) if mask is None else not_equal(mask, 0)
     total = np.where(keep[..., None], _wide(x), 0).sum(axis=1)
     count = keep.sum(axis=1, keepdims=True, dtype=np.int64)
     return pooling.mean_of_tokens(total, pooling.reciprocal_of_count(count), attrs.fraction_bits)
 
 
-def _select_token(attrs: Any, x: np.ndarray) -> np.ndarray:
-    return x[:, attrs.index]
+def _select_token(attrs: Any, x: np.ndarray, slots: np.ndarray | None = None) -> np.ndarray:
+    return (x if slots is None else _unpack_tokens(attrs, x, slots))[:, attrs.index]
+
+
+def _mask_tokens(
+    attrs: Any, x: np.ndarray, mask: np.ndarray, slots: np.ndarray | None = None
+) -> np.ndarray:
+    x = x if slots is None else _unpack_tokens(attrs, x, slots)
+    return np.where(not_equal(mask, 0)[..., None], x, 0)
+
+
+def _token_slots(attrs: Any, mask: np.ndarray) -> np.ndarray:
+    keep = not_equal(mask, 0)
+    keep[:, list(attrs.positions)] = True
+    return np.where(keep, np.cumsum(keep).reshape(keep.shape) - 1, -1)
+
+
+def _slot_tokens(_attrs: Any, slots: np.ndarray) -> np.ndarray:
+    (kept,) = np.nonzero(slots.reshape(-1) >= 0)
+    tokens = np.zeros(slots.size, np.int64)
+    tokens[: kept.size] = kept
+    return tokens.reshape(slots.shape)
+
+
+def _slot_starts(_attrs: Any, slots: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum((slots >= 0).sum(axis=1))])
+
+
+def _pack_tokens(
+    _attrs: Any, x: np.ndarray, tokens: np.ndarray, _starts: np.ndarray | None = None
+) -> np.ndarray:
+    return x.reshape(-1, *x.shape[2:])[tokens.reshape(-1)].reshape(x.shape)
+
+
+def _unpack_tokens(_attrs: Any, x: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    rows = x.reshape(-1, x.shape[-1])[slots.reshape(-1)].reshape(x.shape)
+    return np.where((slots >= 0)[..., None], rows, 0)
 
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -215,6 +284,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.linear": _linear,
     "integer.requantise": _requantise,
     "integer.requantise_even": _requantise_even,
+    "integer.requantise_short": _requantise_short,
     "integer.gelu": _gelu,
     "integer.relu": _relu,
     "integer.tanh": _tanh,
@@ -222,11 +292,19 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.add_positions": _add,
     "integer.patches": _patches,
     "integer.prepend_tokens": _prepend_tokens,
+    "integer.add_short": _add_short,
     "integer.layer_norm": _layer_norm,
+    "integer.layer_norm_short": _layer_norm_short,
     "integer.released_layer_norm": _released_layer_norm,
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,
     "integer.select_token": _select_token,
+    "integer.mask_tokens": _mask_tokens,
+    "integer.token_slots": _token_slots,
+    "integer.slot_tokens": _slot_tokens,
+    "integer.slot_starts": _slot_starts,
+    "integer.pack_tokens": _pack_tokens,
+    "integer.unpack_tokens": _unpack_tokens,
 }
 
 

@@ -15,12 +15,18 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
   dtype, same shape: ``clamp(((x m + half) >> shift) + zero_point, low, high)`` |
 | requantise_even | x s8/u8/s16/s32/s64, multiplier[1 or C] s32, shift[1 or C] s32 | split,
   zero_point, low, high, dtype | dtype, same shape: ``clamp(round_even(x m / 2^e) + zero_point)`` |
-| gelu | x s8/s16/s32 | form="accurate", gelu_* of `AccurateGelu` | i32, same shape and scale |
+| requantise_short | x s8/u8/s16/s32, multiplier[1 or C] s16, pre_shift[1 or C] s32 | shift,
+  zero_point, low, high, dtype | dtype, same shape:
+  ``clamp(sat16(q15(sat16(x >> p), m) + z 2^shift + half) >> shift, low, high)`` |
+| gelu | x s8/s16 | form="accurate", gelu_* of `AccurateGelu` | i16, same shape and scale |
 | gelu | x s8/s16/s32, q_b[1 or C] s32, q_c[1 or C] s64, q_1[1 or C] s32, erf_shift[1 or C] s32
   (the arrays of `PaperGelu`) | form="paper" | i64, same shape, at the scales of `PaperGelu` |
 | relu | x | | same type |
 | tanh | x s8/s16/s32 | fraction_bits, exp_* of `BinaryExponential` | i32, scale 2^-fraction_bits |
 | add | a, b s8/s16/s32, same shape | | i32: ``a + b``, both at the result's scale |
+| add_short | a, b s8/s16/s32, same shape | low, high | i16: ``clamp(a + b, low, high)`` |
+| layer_norm_short | x s8/s16/s32 [...,C], gain[C] s32, offset[C] s32 | shift, low, high, dtype,
+  norm_* of `ShortLayerNorm` | dtype, same shape |
 | layer_norm | x s8/s16/s32 [...,C], gain[C] s32, offset[C] s32 | shift, low, high, dtype, norm_* of
   `LayerNormConstants` | dtype, same shape |
 | patches | pixel_values[b,c,H,W] s8/u8 | patch_height, patch_width | same type, [b,p,c*h*w] |
@@ -29,12 +35,30 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
 | released_layer_norm | x s8/s16/s32 [...,C], offset[C] s64 | norm_* of `ReleasedLayerNorm` | i64,
   same shape, at the scale gamma sqrt(C) / 2^30 per channel |
 | attention | q, k, v s8 [b,s,H*D], mask[b,s] i8/i32/i64 (0 = padding; may be left out: no token is
-  padding), multiplier[1 or H*D] s32 |
+  padding), multiplier[1 or H*D] s32, s16 where softmax is "short" |
   num_heads, softmax, exponential, exp_* of it, shift, zero_point, low, high, dtype |
   dtype [b,s,H*D] |
 | mean_pool | x s8/s16/s32 [b,s,C], mask[b,s] (may be left out) | fraction_bits |
   i32 [b,C], scale / 2^fraction_bits |
 | select_token | x[b,s,C] | index | same dtype, [b,C] |
+| mask_tokens | x[b,s,C], mask[b,s] | | same type: 0 where the mask is 0 |
+
+Operators of packed programs (`relay_passes.passes.pack_tokens`). There, a value [b,s,C] holds the
+tokens that are kept in its first rows, counted over batch and sequence, and anything behind them.
+
+| operator | arguments | further attributes | result |
+| --- | --- | --- | --- |
+| token_slots | mask[b,s] | selected | i32 [b,s]: the row of each token in packed values; -1 for one
+  that is not kept, being masked and at no selected position |
+| slot_tokens | slots[b,s] i32 | | i32 [b,s]: the token (counted over batch and sequence) in each
+  row, 0 behind the last |
+| slot_starts | slots[b,s] i32 | | i32 [b+1]: the first row of each sequence, and the number of rows
+  in use |
+| pack_tokens | x[b,s] or [b,s,C], tokens[b,s] i32, starts[b+1] i32 (may be left out) | | same type:
+  row r is token ``tokens[r]``; with starts, rows that are not in use may hold anything |
+| unpack_tokens | packed x[b,s,C], slots[b,s] i32 | | same type: tokens in place, others 0 |
+
+mean_pool, select_token and mask_tokens take a packed x if slots[b,s] i32 are their last operand.
 
 The meaning of each operator is a function of `relay_passes.spec`, used by NumPy evaluation
 (`relay_passes.integer.evaluate`), by interval analysis (`relay_passes.integer.ranges`) and by the
@@ -73,14 +97,14 @@ class OpSpec:
         Names of the operands, in order (for a form with more operands see `infer`).
     infer : callable
         ``infer(call) -> relax.TensorType``.
-    optional : str
-        An operand that a call may leave out; "" for none.
+    optional : tuple of str
+        Operands that a call may leave out: the last of them alone, or all.
     """
 
     attrs: type[_attrs.OpAttrs]
     arguments: tuple[str, ...]
     infer: Callable[[relax.Call], relax.TensorType]
-    optional: str = ""
+    optional: tuple[str, ...] = ()
 
 
 def operator_name(expr: Any) -> str:
@@ -227,6 +251,13 @@ def _infer_requantise(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(x, str(call.attrs["dtype"]))
 
 
+def _infer_requantise_short(call: relax.Call) -> relax.TensorType:
+    x, _ = _operand(call, 0, "x", ("uint8", *NARROW))
+    _channelwise(call, 1, "multiplier", "int16", x[-1])
+    _channelwise(call, 2, "pre_shift", "int32", x[-1])
+    return relax.TensorType(x, str(call.attrs["dtype"]))
+
+
 def _infer_requantise_even(call: relax.Call) -> relax.TensorType:
     x, _ = _operand(call, 0, "x", ("uint8", *NARROW, "int64"))
     for index, label in ((1, "multiplier"), (2, "shift")):
@@ -237,8 +268,8 @@ def _infer_requantise_even(call: relax.Call) -> relax.TensorType:
 def _infer_gelu(call: relax.Call) -> relax.TensorType:
     if str(call.attrs["form"]) == "accurate":
         _count(call, ("x",))
-        x, _ = _operand(call, 0, "x", NARROW)
-        return relax.TensorType(x, "int32")
+        x, _ = _operand(call, 0, "x", ("int8", "int16"))
+        return relax.TensorType(x, "int16")
     _count(call, ("x", "q_b", "q_c", "q_1", "erf_shift"))
     x, _ = _operand(call, 0, "x", NARROW)
     _channelwise(call, 1, "q_b", "int32", x[-1])
@@ -266,6 +297,10 @@ def _infer_add(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(a, "int32")
 
 
+def _infer_add_short(call: relax.Call) -> relax.TensorType:
+    return relax.TensorType(list(_infer_add(call).shape.values), "int16")
+
+
 def _infer_layer_norm(call: relax.Call) -> relax.TensorType:
     x, _ = _operand(call, 0, "x", NARROW)
     for index, label in ((1, "gain"), (2, "offset")):
@@ -291,7 +326,8 @@ def _infer_attention(call: relax.Call) -> relax.TensorType:
         mask, _ = _operand(call, 3, "mask", MASK, 2)
         for left, right in zip(q, mask, strict=False):
             _same(call, left, right, "batch and sequence of q and mask")
-    _channelwise(call, len(call.args) - 1, "multiplier", "int32", q[-1])
+    multiplier = "int16" if str(call.attrs["softmax"]) == "short" else "int32"
+    _channelwise(call, len(call.args) - 1, "multiplier", multiplier, q[-1])
     heads = int(call.attrs["num_heads"])
     if heads < 1 or int(q[-1]) % heads:
         raise _refuse(
@@ -309,12 +345,62 @@ def _infer_mean_pool(call: relax.Call) -> relax.TensorType:
         mask, _ = _operand(call, 1, "mask", MASK, 2)
         for left, right in zip(x, mask, strict=False):
             _same(call, left, right, "batch and sequence of x and mask")
+    if len(call.args) > 2:
+        _per_token(call, 2, "slots", ("int32",), x)
     return relax.TensorType([x[0], x[2]], "int32")
 
 
 def _infer_select_token(call: relax.Call) -> relax.TensorType:
     x, dtype = _operand(call, 0, "x", ("uint8", *NARROW), 3)
+    if len(call.args) > 1:
+        _per_token(call, 1, "slots", ("int32",), x)
     return relax.TensorType([x[0], x[2]], dtype)
+
+
+def _per_token(
+    call: relax.Call, index: int, label: str, dtypes: Sequence[str], tokens: Sequence[Any]
+) -> None:
+    """Check an operand with one entry per token, [batch, sequence]."""
+    shape, _ = _operand(call, index, label, dtypes, 2)
+    for left, right in zip(tokens, shape, strict=False):
+        _same(call, left, right, f"batch and sequence of the values and {label}")
+
+
+def _infer_mask_tokens(call: relax.Call) -> relax.TensorType:
+    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW), 3)
+    _per_token(call, 1, "mask", MASK, x)
+    if len(call.args) > 2:
+        _per_token(call, 2, "slots", ("int32",), x)
+    return relax.TensorType(x, dtype)
+
+
+def _infer_token_slots(call: relax.Call) -> relax.TensorType:
+    mask, _ = _operand(call, 0, "mask", MASK, 2)
+    return relax.TensorType(mask, "int32")
+
+
+def _infer_slot_tokens(call: relax.Call) -> relax.TensorType:
+    slots, dtype = _operand(call, 0, "slots", ("int32",), 2)
+    return relax.TensorType(slots, dtype)
+
+
+def _infer_slot_starts(call: relax.Call) -> relax.TensorType:
+    slots, dtype = _operand(call, 0, "slots", ("int32",), 2)
+    return relax.TensorType([slots[0] + 1], dtype)
+
+
+def _infer_pack_tokens(call: relax.Call) -> relax.TensorType:
+    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW, "int64"))
+    _per_token(call, 1, "tokens", ("int32",), x)
+    if len(call.args) > 2:
+        _operand(call, 2, "starts", ("int32",), 1)
+    return relax.TensorType(x, dtype)
+
+
+def _infer_unpack_tokens(call: relax.Call) -> relax.TensorType:
+    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW), 3)
+    _per_token(call, 1, "slots", ("int32",), x)
+    return relax.TensorType(x, dtype)
 
 
 SPECS: dict[str, OpSpec] = {
@@ -324,21 +410,37 @@ SPECS: dict[str, OpSpec] = {
         OpSpec(_attrs.EmbeddingAttrs, ("ids", "table", "multiplier"), _infer_embedding),
         OpSpec(_attrs.LinearAttrs, ("x", "weight", "bias"), _infer_linear),
         OpSpec(_attrs.RequantiseAttrs, ("x", "multiplier"), _infer_requantise),
+        OpSpec(
+            _attrs.RequantiseShortAttrs, ("x", "multiplier", "pre_shift"), _infer_requantise_short
+        ),
         OpSpec(_attrs.RequantiseEvenAttrs, ("x", "multiplier", "shift"), _infer_requantise_even),
         OpSpec(_attrs.GeluAttrs, ("x",), _infer_gelu),
         OpSpec(_attrs.ReluAttrs, ("x",), _infer_relu),
         OpSpec(_attrs.TanhAttrs, ("x",), _infer_tanh),
         OpSpec(_attrs.AddAttrs, ("a", "b"), _infer_add),
+        OpSpec(_attrs.AddShortAttrs, ("a", "b"), _infer_add_short),
+        OpSpec(_attrs.ShortLayerNormAttrs, ("x", "gain", "offset"), _infer_layer_norm),
         OpSpec(_attrs.LayerNormAttrs, ("x", "gain", "offset"), _infer_layer_norm),
         OpSpec(_attrs.ReleasedLayerNormAttrs, ("x", "offset"), _infer_released_layer_norm),
         OpSpec(
-            _attrs.AttentionAttrs, ("q", "k", "v", "mask", "multiplier"), _infer_attention, "mask"
+            _attrs.AttentionAttrs,
+            ("q", "k", "v", "mask", "multiplier"),
+            _infer_attention,
+            ("mask",),
         ),
-        OpSpec(_attrs.MeanPoolAttrs, ("x", "mask"), _infer_mean_pool, "mask"),
+        OpSpec(_attrs.MeanPoolAttrs, ("x", "mask", "slots"), _infer_mean_pool, ("mask", "slots")),
         OpSpec(_attrs.PatchesAttrs, ("pixel_values",), _infer_patches),
         OpSpec(_attrs.PrependTokensAttrs, ("x", "tokens"), _infer_prepend_tokens),
         OpSpec(_attrs.AddPositionsAttrs, ("x", "table"), _infer_add_positions),
-        OpSpec(_attrs.SelectTokenAttrs, ("x",), _infer_select_token),
+        OpSpec(_attrs.SelectTokenAttrs, ("x", "slots"), _infer_select_token, ("slots",)),
+        OpSpec(_attrs.MaskTokensAttrs, ("x", "mask", "slots"), _infer_mask_tokens, ("slots",)),
+        OpSpec(_attrs.TokenSlotsAttrs, ("mask",), _infer_token_slots),
+        OpSpec(_attrs.SlotTokensAttrs, ("slots",), _infer_slot_tokens),
+        OpSpec(_attrs.SlotStartsAttrs, ("slots",), _infer_slot_starts),
+        OpSpec(
+            _attrs.PackTokensAttrs, ("x", "tokens", "starts"), _infer_pack_tokens, ("starts",)
+        ),
+        OpSpec(_attrs.UnpackTokensAttrs, ("x", "slots"), _infer_unpack_tokens),
     )
 }
 
@@ -361,7 +463,7 @@ def infer_type(call: relax.Call) -> relax.TensorType:
         If an operand's shape or dtype is not what the operator takes.
     """
     spec = SPECS[call.op.name]
-    left_out = bool(spec.optional) and len(call.args) == len(spec.arguments) - 1
+    left_out = 0 < len(spec.arguments) - len(call.args) <= len(spec.optional)
     # The operands of a GELU depend on its form.
     if spec.attrs is not _attrs.GeluAttrs and not left_out:
         _count(call, spec.arguments)

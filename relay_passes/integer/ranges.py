@@ -16,10 +16,11 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ..errors import CompilerError, LoweringError, RangeError
-from ..spec import gelu, layer_norm, pooling, softmax
+from ..spec import gelu, layer_norm, pooling, short_layer_norm, short_softmax, softmax
 from ..spec.fixed_point import requantise, requantise_clamped
 from ..spec.released import layer_norm as released_norm
 from ..spec.released import requantise_even
+from ..spec.short_requantise import requantise_short, saturating_sum
 from ..spec.tanh import i_tanh
 from ..spec.values import INT32, Condition, Ranged, audit, known, maximum, ranged
 from .attrs import dtype_bounds
@@ -236,8 +237,9 @@ def _position_ids(run: _Analysis, step: Step, ids: Ranged) -> Ranged:
 
 def _embedding(run: _Analysis, step: Step, ids: Ranged, table: Ranged, m: Ranged) -> Ranged:
     rows = int(step.operands[1].ty.shape.values[0])
-    computed = {other.result for other in run.program.steps}
-    if step.operands[0] in computed and ids.high >= rows:  # those that come in are checked later
+    source = unpacked_operand(run.program, step.operands[0])
+    computed = source not in run.program.inputs  # those that come in are checked later
+    if computed and ids.high >= rows:
         raise RangeError(
             f"positions up to {ids.high}",
             why=f"the table has {rows} rows; sequences of {run.max_seq_len} tokens are asked for",
@@ -269,6 +271,13 @@ def _requantise_even(
     return requantise_even(x, multiplier, shift, a.split, a.zero_point, a.low, a.high)
 
 
+def _requantise_short(
+    _run: _Analysis, step: Step, x: Ranged, multiplier: Ranged, pre_shift: Ranged
+) -> Ranged:
+    a = step.attrs
+    return requantise_short(x, multiplier, pre_shift, a.shift, a.zero_point, a.low, a.high)
+
+
 def _gelu(_run: _Analysis, step: Step, x: Ranged, *constants: Ranged) -> Ranged:
     if step.attrs.constants is not None:
         return gelu.gelu_accurate(x, step.attrs.constants)
@@ -285,6 +294,25 @@ def _tanh(_run: _Analysis, step: Step, x: Ranged) -> Ranged:
 
 def _add(_run: _Analysis, _step: Step, a: Ranged, b: Ranged) -> Ranged:
     return a + b
+
+
+def _add_short(_run: _Analysis, step: Step, a: Ranged, b: Ranged) -> Ranged:
+    return ranged(saturating_sum(a, b, step.attrs.low, step.attrs.high))
+
+
+def _layer_norm_short(
+    run: _Analysis, step: Step, x: Ranged, gain: Ranged, offset: Ranged
+) -> Ranged:
+    a, k, norm = step.attrs, step.attrs.constants, short_layer_norm
+    channels = int(step.operands[0].ty.shape.values[-1])
+    y = run.stage("bounded", norm.bounded(x))
+    mean = run.stage("mean", norm.mean_of(run.total("sum", y, channels, "int32"), channels))
+    d = run.stage("deviation", norm.deviation(y, mean))
+    squares = run.total("square_sum", norm.square(d), channels, "int64")
+    root = run.stage("root", norm.root(squares, norm.root_half_bits(squares, k), k))
+    bits = run.stage("root_bits", norm.root_bits(root, k))
+    factor = run.stage("reciprocal", norm.reciprocal(root, bits))
+    return norm.normalise(d, bits, factor, gain, offset, k, a.shift, a.low, a.high)
 
 
 def _layer_norm(run: _Analysis, step: Step, x: Ranged, gain: Ranged, offset: Ranged) -> Ranged:
@@ -320,6 +348,8 @@ def _attention(
     head_dim = int(step.operands[0].ty.shape.values[-1]) // a.num_heads
     length = run.seq_len(step.operands[0])
     score = run.total("score", q * k, head_dim, "int32")
+    if a.softmax == "short":
+        return _short_attention(run, step, score, v, length, multiplier)
     if score.low <= softmax.MASKED_SCORE:
         raise RangeError(
             f"a score may be {score.low}",
@@ -329,17 +359,32 @@ def _attention(
     row_max = Ranged(softmax.MASKED_SCORE, max(score.high, softmax.MASKED_SCORE))
     e = run.stage("exponential", ranged(softmax.exp_of(score, row_max, Condition(), a.exponential)))
     total = run.total("sum", e, length, "int32")
-    if a.softmax == "deferred":
-        acc = run.total("accumulator", e * v, length, "int32")
-        reciprocal = run.stage("reciprocal", softmax.reciprocal_of_sum(total))
-        context = softmax.context_of(acc, reciprocal)
-    else:
-        factor = run.stage("reciprocal", softmax.factor_of_sum(total))
-        p = run.stage("probability", softmax.probability_of(e, factor))
-        acc = run.total("accumulator", p * v, length, "int32")
-        context = softmax.context_of_probabilities(acc)
-    run.stage("context", context)
+    factor = run.stage("reciprocal", softmax.factor_of_sum(total))
+    p = run.stage("probability", softmax.probability_of(e, factor))
+    acc = run.total("accumulator", p * v, length, "int32")
+    context = run.stage("context", softmax.context_of_probabilities(acc))
     return softmax.output_of(context, multiplier, a.shift, a.zero_point, a.low, a.high)
+
+
+def _short_attention(
+    run: _Analysis, step: Step, acc: Ranged, v: Ranged, length: int, multiplier: Ranged
+) -> Ranged:
+    a = step.attrs
+    if max(acc.high, -acc.low) > short_softmax.LARGEST_SCORE:
+        raise RangeError(
+            f"a score may be {max(acc.high, -acc.low)}",
+            why=f"masked keys stay apart from scores up to {short_softmax.LARGEST_SCORE}",
+            todo="use narrower clamps on Q and K, or smaller heads",
+        )
+    score = short_softmax.score_of(acc, short_softmax.key_offset(Condition()))
+    row_max = Ranged(short_softmax.ROW_FLOOR, acc.high)
+    e = run.stage("exponential", short_softmax.exponential_of(score, row_max, a.exponential))
+    total = run.total("sum", e, length, "int32")
+    bits = run.stage("sum_bits", short_softmax.sum_bits(total, total.high))
+    factor = run.stage("reciprocal", short_softmax.reciprocal(total, bits))
+    products = run.total("accumulator", e * v, length, "int32")
+    context = run.stage("context", short_softmax.context_of(products, bits, factor))
+    return requantise_short(context, multiplier, 0, a.shift, a.zero_point, a.low, a.high)
 
 
 def _mean_pool(run: _Analysis, step: Step, x: Ranged, *_mask: Ranged) -> Ranged:
@@ -357,8 +402,17 @@ def _prepend_tokens(_run: _Analysis, _step: Step, x: Ranged, tokens: Ranged) -> 
     return Ranged(min(x.low, tokens.low), max(x.high, tokens.high))
 
 
-def _select_token(_run: _Analysis, _step: Step, x: Ranged) -> Ranged:
+def _select_token(_run: _Analysis, _step: Step, x: Ranged, *_slots: Ranged) -> Ranged:
     return x
+
+
+def _or_zero(_run: _Analysis, _step: Step, x: Ranged, *_mask_or_slots: Ranged) -> Ranged:
+    return Ranged(min(x.low, 0), max(x.high, 0))
+
+
+def _row_or_token(_run: _Analysis, step: Step, _operand: Ranged) -> Ranged:
+    """Numbers of rows, of tokens, or -1: int32 holds any, since memory has to hold the values."""
+    return Ranged(-1 if step.op == "integer.token_slots" else 0, INT32[1])
 
 
 _OPERATORS: dict[str, Callable[..., Ranged]] = {
@@ -367,6 +421,7 @@ _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.linear": _linear,
     "integer.requantise": _requantise,
     "integer.requantise_even": _requantise_even,
+    "integer.requantise_short": _requantise_short,
     "integer.gelu": _gelu,
     "integer.relu": _relu,
     "integer.tanh": _tanh,
@@ -374,12 +429,38 @@ _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.add_positions": _add,
     "integer.patches": _patches,
     "integer.prepend_tokens": _prepend_tokens,
+    "integer.add_short": _add_short,
     "integer.layer_norm": _layer_norm,
+    "integer.layer_norm_short": _layer_norm_short,
     "integer.released_layer_norm": _released_layer_norm,
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,
     "integer.select_token": _select_token,
+    "integer.mask_tokens": _or_zero,
+    "integer.token_slots": _row_or_token,
+    "integer.slot_tokens": _row_or_token,
+    "integer.slot_starts": _row_or_token,
+    "integer.pack_tokens": _select_token,
+    "integer.unpack_tokens": _or_zero,
 }
+
+
+def unpacked_operand(program: Program, ids: relax.Var) -> relax.Var:
+    """Ids or positions from which `ids` were packed; `ids` itself if they were not.
+
+    Parameters
+    ----------
+    program : Program
+        A program of the integer dialect.
+    ids : relax.Var
+        An operand of an embedding in it.
+
+    Returns
+    -------
+    relax.Var
+    """
+    packed = {s.result: s.operands[0] for s in program.steps if s.op == "integer.pack_tokens"}
+    return packed.get(ids, ids)
 
 
 def longest_sequence(program: Program) -> int:
@@ -397,8 +478,9 @@ def longest_sequence(program: Program) -> int:
     positions = {step.result: step for step in program.steps if step.op == "integer.position_ids"}
     limits = []
     for step in program.steps:
-        if step.op == "integer.embedding" and step.operands[0] in positions:
-            attrs = positions[step.operands[0]].attrs
+        source = unpacked_operand(program, step.operands[0])
+        if step.op == "integer.embedding" and source in positions:
+            attrs = positions[source].attrs
             rows = int(step.operands[1].ty.shape.values[0])
             absolute = attrs.kind == "absolute"
             limits.append(rows - attrs.offset if absolute else rows - attrs.padding_index - 1)

@@ -8,6 +8,7 @@ from tvm import relax
 
 from .. import integer
 from ..spec.presets import Preset
+from ..spec.short_layer_norm import INPUT_LIMIT
 from .context import LoweringContext
 from .forms import Form, IntegerValue
 from .rule import STREAM, TERM, LoweringRule, Need, activation
@@ -16,9 +17,9 @@ from .rule import STREAM, TERM, LoweringRule, Need, activation
 class LowerAdd(LoweringRule):
     """Sum of two values with different scales.
 
-    Both terms are requantised to the sum's own stream scale, which is fine enough (18 bits of the
-    calibrated range) that no term loses precision that its own integers have; then the integers
-    are added. Emits ``integer.add``, int32, one bit more than its terms. Terms are clamped to the
+    Both terms are requantised to the sum's own stream scale; then the integers are added. Where the
+    preset computes in 16 bits and the sum's entry has 15, emits ``integer.add_short``, clamped to
+    that entry; otherwise ``integer.add``, int32, one bit more than its terms. Terms are clamped to the
     range of the sum's entry, embeddings are not (they come at the right scale at once)::
 
         y = add(a, b)  →  r = integer.requantise(a, m);  s = integer.requantise(b, n)
@@ -41,6 +42,11 @@ class LowerAdd(LoweringRule):
         name = str(call.attrs["name"])
         quant = context.table_entry("stream", name)
         a, b = (activation(operand).term(quant, name) for operand in operands)
+        if context.preset.short and max(-quant.low, quant.high) <= INPUT_LIMIT:
+            bounds = {"low": quant.low, "high": quant.high}
+            out = context.emit(integer.add_short(a.var, b.var, name=name, **bounds))
+            magnitude = max(-quant.low, quant.high)
+            return IntegerValue(context, name, Form(out, name, quant.channel_scale, 0, magnitude))
         out = context.emit(integer.add(a.var, b.var, name=name))
         form = Form(out, name, quant.channel_scale, 0, a.magnitude + b.magnitude)
         return IntegerValue(context, name, form)

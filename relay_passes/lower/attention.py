@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from tvm import relax
 
 from .. import integer
 from ..errors import LoweringError
+from ..quantization_table import ActivationQuant
+from ..spec import short_softmax, softmax
+from ..spec.fixed_point import DyadicVector
 from ..spec.presets import Preset
-from ..spec.softmax import CONTEXT_BITS, CONTEXT_LIMIT
+from ..spec.short_requantise import ShortFactors, short_factors
 from .context import LoweringContext
 from .forms import Form, IntegerValue, multipliers, storage
 from .rule import MATMUL, LoweringRule, Need, activation
@@ -22,8 +26,8 @@ class LowerAttention(LoweringRule):
     Expects q and k as int8 with one scale each and v as int8, possibly with a scale per channel.
     Emits ``integer.attention`` (specification: `i-exp` and the softmax stages of the preset).
     ``scale`` of the operator is folded in the scale of the scores, S_q S_k scale. The context
-    leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / 256 / S_out[c]``,
-    so smoothing of the context and V's own channel scales cost nothing. The native form is int8::
+    leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / S_out[c]`` and
+    the fraction bits of the softmax form, so smoothing of the context and V's own channel scales cost nothing. The native form is int8::
 
         c = attention(q, k, v, mask)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32)
     """
@@ -46,22 +50,22 @@ class LowerAttention(LoweringRule):
         for label, form in (("queries", q), ("keys", k), ("values", v)):
             check_operand(label, form, name, per_tensor=label != "values")
         quant = context.table_entry("matmul", name)
-        factors = v.scale / 2.0**CONTEXT_BITS / quant.channel_scale
         score_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
         exponential = context.guard(name, lambda: context.preset.exponential_for(score_scale))
-        dyadic = context.guard(name, lambda: multipliers(factors, CONTEXT_LIMIT - 1, 8))
+        ratio = v.scale / quant.channel_scale
+        factors = context.guard(name, lambda: _factors(ratio, context.preset, quant))
         out = context.emit(
             integer.attention(
                 q.var,
                 k.var,
                 v.var,
                 operands[3] if len(operands) > 3 else None,
-                context.parameter(f"{name}.multiplier", dyadic.multipliers),
+                context.parameter(f"{name}.multiplier", factors.multipliers),
                 name=name,
                 num_heads=int(call.attrs["num_heads"]),
                 softmax=context.preset.softmax,
                 exponential=exponential,
-                shift=dyadic.shift,
+                shift=factors.shift,
                 low=quant.low,
                 high=quant.high,
                 dtype=storage(quant),
@@ -72,6 +76,17 @@ class LowerAttention(LoweringRule):
         return IntegerValue(
             context, name, Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
         )
+
+
+def _factors(
+    ratio: NDArray[np.float64], preset: Preset, quant: ActivationQuant
+) -> ShortFactors | DyadicVector:
+    """Requantisation of the context, whose values have fraction bits, from V's to its own scale."""
+    if preset.softmax == "short":
+        reals = ratio / 2.0**short_softmax.CONTEXT_BITS
+        limits = quant.low, quant.high, quant.zero_point
+        return short_factors(reals, 2**14, *limits, least_bits=1)
+    return multipliers(ratio / 2.0**softmax.CONTEXT_BITS, softmax.CONTEXT_LIMIT - 1, 8)
 
 
 def check_operand(label: str, form: Form, name: str, per_tensor: bool) -> None:

@@ -14,6 +14,7 @@ from ..errors import CompilerError, LoweringError
 from ..quantization_table import ActivationQuant, QuantizationTable, WeightQuant
 from ..spec.fixed_point import DyadicVector
 from ..spec.presets import Preset, preset
+from ..spec.short_requantise import ShortFactors
 from .forms import Form, storage
 
 _Result = TypeVar("_Result")
@@ -154,6 +155,32 @@ class LoweringContext:
         magnitude = max(-quant.low, quant.high)
         return Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
 
+    def requantise_short(
+        self, var: relax.Var, factors: ShortFactors, quant: ActivationQuant, name: str
+    ) -> Form:
+        """Emit ``integer.requantise_short`` to the range, type and scale of `quant`.
+
+        Where a product is the result as it is, and the range of `quant` is one that it just
+        reaches, it is not clamped once more.
+        """
+        low, high = quant.low, quant.high
+        if factors.shift == 0 and storage(quant) == "int16" and quant.zero_point == 0:
+            low, high = -(2**15 - 1), 2**15 - 1
+        out = self.emit(
+            integer.requantise_short(
+                var,
+                self.parameter(f"{name}.multiplier", factors.multipliers),
+                self.parameter(f"{name}.pre_shift", _shared(factors.pre_shifts)),
+                name=name,
+                shift=factors.shift,
+                low=low,
+                high=high,
+                dtype=storage(quant),
+                zero_point=quant.zero_point,
+            )
+        )
+        return Form(out, name, quant.channel_scale, quant.zero_point, max(-low, high))
+
     def guard(self, where: str, derive: Callable[[], _Result]) -> _Result:
         """Run a derivation of constants; an error that names no place gets `where`."""
         try:
@@ -172,6 +199,11 @@ class LoweringContext:
                 "zero_point": form.zero_point,
             }
         )
+
+
+def _shared(array: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return one entry where all are equal."""
+    return array[:1] if (array == array[0]).all() else array
 
 
 def symbolic_inputs(

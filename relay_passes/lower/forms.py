@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ..errors import LoweringError
+from ..errors import LoweringError, RangeError
 from ..quantization_table import ActivationQuant
 from ..spec.fixed_point import DyadicVector, dyadic_vector
+from ..spec.short_requantise import ShortFactors, short_factors
 
 if TYPE_CHECKING:
     from .context import LoweringContext
@@ -162,8 +163,13 @@ class IntegerValue:
         return self._as(self.context.table_entry("stream", self.name), "stream")
 
     def scalar(self) -> Form:
-        """Return any form with a single scale and no zero point; the native one if it is such."""
-        return self.native() if self.native_is_plain() else self.stream()
+        """Return any form with a single scale and no zero point; the native one if it is such.
+
+        Of a value that the table rounds to a coarse grid, the finer stream form: a mean of integers
+        that are steps of the grid would be rounded to the grid as well.
+        """
+        finer = self.name in self.context.table.grids and self.name in self.context.table.stream
+        return self.native() if self.native_is_plain() and not finer else self.stream()
 
     def native_is_plain(self) -> bool:
         """Whether the native form has a single scale and no zero point."""
@@ -218,6 +224,23 @@ class IntegerValue:
                 todo="quantise this value symmetrically",
             )
         factors = self.context.guard(name, lambda: native.scale / target)
+        short = self._short(factors, quant) if self.context.preset.short else None
+        if short is not None:
+            return self.context.requantise_short(native.var, short, quant, name)
         bits = 8 if dtype in ("int8", "uint8") else 16
         dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
         return self.context.requantise(native.var, dyadic, quant, name)
+
+    def _short(
+        self, factors: NDArray[np.float64], quant: ActivationQuant
+    ) -> ShortFactors | None:
+        """Constants in 16-bit arithmetic; None where only the wide form serves."""
+        native = self.native()
+        if str(native.var.ty.dtype) == "int64":
+            return None
+        try:
+            return short_factors(
+                factors, native.magnitude, quant.low, quant.high, quant.zero_point
+            )
+        except RangeError:
+            return None

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from tvm import relax
 
 from .. import integer
-from ..spec.gelu import AccurateGelu, PaperGelu
+from ..quantization_table import ActivationQuant
+from ..spec.gelu import GELU_LIMIT, AccurateGelu, PaperGelu, gelu_scale
 from ..spec.presets import Preset
 from .context import LoweringContext
 from .forms import Form, IntegerValue
@@ -16,13 +17,14 @@ from .rule import NATIVE, STREAM, LoweringRule, Need, activation
 
 # The approximation is below 0.2 in absolute value for negative inputs.
 _NEGATIVE_LOBE = 0.2
+_HIGH = 2**14 - 1
 
 
 class LowerGelu(LoweringRule):
     """GELU in the form of the preset.
 
-    ``accurate``: expects x in stream form and at most 16 bits; emits ``integer.gelu`` (form
-    accurate), int32 at the scale of its input. ``paper``: takes what the producer yields, as a
+    ``accurate``: expects x in stream form; one whose scale does not suit 16 bits is requantised
+    once more. Emits ``integer.gelu`` (form accurate), int16 at the scale of its input. ``paper``: takes what the producer yields, as a
     rule the int32 accumulator with a scale per channel; emits the published form with its
     constants per channel, int64 at a scale per channel that is negative. Both the erf and the tanh
     definition of GELU lower to the same approximation, which is coarser than their difference::
@@ -48,7 +50,7 @@ class LowerGelu(LoweringRule):
         name = str(call.attrs["name"])
         operand = activation(operands[0])
         if context.preset.gelu == "accurate":
-            form = _accurate(name, operand.stream(), context)
+            form = _accurate(name, operand, context)
         else:
             native = operand.native()
             usable = native.zero_point == 0 and (native.scale > 0).all()
@@ -56,7 +58,11 @@ class LowerGelu(LoweringRule):
         return IntegerValue(context, name, form)
 
 
-def _accurate(name: str, source: Form, context: LoweringContext) -> Form:
+def _accurate(name: str, operand: IntegerValue, context: LoweringContext) -> Form:
+    source = operand.stream()
+    if source.magnitude >= 2**15 or source.scale[0] * (2**15 - 1) < GELU_LIMIT:
+        largest = float(source.scale[0]) * source.magnitude
+        source = operand.term(ActivationQuant(gelu_scale(largest), -_HIGH, _HIGH), name)
     scale = float(source.scale[0])
     constants = context.guard(name, lambda: AccurateGelu.from_scale(scale))
     out = context.emit(integer.gelu(source.var, constants, name=name))

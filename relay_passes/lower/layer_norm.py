@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from tvm import relax
 
 from .. import integer
+from ..quantization_table import ActivationQuant
 from ..spec.layer_norm import LayerNormAffine, LayerNormConstants
 from ..spec.presets import Preset
+from ..spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from .context import LoweringContext
 from .forms import Form, IntegerValue, storage
 from .rule import SCALAR, STREAM, LoweringRule, Need, activation
@@ -20,7 +24,8 @@ class LowerLayerNorm(LoweringRule):
     Expects x with one scale and no zero point (a sum as it is, anything else in stream form).
     Emits ``integer.layer_norm`` (specification: `i-layer-norm`). The input's scale only enters
     epsilon; gamma, sqrt(C) and the output's scale are folded in the gain, beta in the offset. x is
-    clamped to 21 bits; the result is the stream form, int16 unless its entry says otherwise::
+    clamped to 21 bits; the result is the stream form, int16 unless its entry says otherwise. An
+    input of 15 bits takes ``integer.layer_norm_short`` where the preset allows it::
 
         y = layer_norm(x, gamma, beta)  →  y = integer.layer_norm(x_s32, gain_s32, offset_s32)
     """
@@ -43,6 +48,10 @@ class LowerLayerNorm(LoweringRule):
         quant = context.table_entry("stream", name)
         gamma, beta = (context.weight(argument, name) for argument in call.args[1:])
         epsilon, bits = float(call.attrs["epsilon"]), context.preset.reciprocal_bits
+        if context.preset.short and source.magnitude <= INPUT_LIMIT and quant.high < 2**15:
+            out = _short(call, source, quant, (gamma, beta, epsilon), context)
+            magnitude = max(-quant.low, quant.high)
+            return IntegerValue(context, name, Form(out, name, quant.channel_scale, 0, magnitude))
         constants = context.guard(
             name,
             lambda: LayerNormConstants.from_scale(
@@ -65,3 +74,32 @@ class LowerLayerNorm(LoweringRule):
         )
         magnitude = max(-quant.low, quant.high)
         return IntegerValue(context, name, Form(out, name, quant.channel_scale, 0, magnitude))
+
+
+def _short(
+    call: relax.Call,
+    source: Form,
+    quant: ActivationQuant,
+    affine_of: tuple[NDArray[np.float32], NDArray[np.float32], float],
+    context: LoweringContext,
+) -> relax.Var:
+    """Emit the form for 15-bit inputs."""
+    name = str(call.attrs["name"])
+    gamma, beta, epsilon = affine_of
+    scale = float(source.scale[0])
+    constants = context.guard(name, lambda: ShortLayerNorm.from_scale(scale, epsilon, gamma.size))
+    affine = context.guard(name, lambda: LayerNormAffine.from_scale(gamma, beta, quant.scale))
+    offset = affine.offset + (affine.gain >> 1)  # n is rounded down: half a unit of it
+    return context.emit(
+        integer.layer_norm_short(
+            source.var,
+            context.parameter(call.args[1].name, affine.gain),
+            context.parameter(call.args[2].name, offset),
+            constants,
+            name=name,
+            shift=affine.shift,
+            low=quant.low,
+            high=quant.high,
+            dtype=storage(quant),
+        )
+    )

@@ -15,17 +15,32 @@ ELEMENTWISE = frozenset(
     f"integer.{name}"
     for name in (
         "requantise",
+        "requantise_short",
         "requantise_even",
         "gelu",
         "relu",
         "tanh",
         "add",
+        "add_short",
         "add_positions",
         "embedding",
     )
 )
 # Kernels whose result has another iteration space than what would follow it.
-_CLOSED = frozenset({"integer.select_token", "integer.attention"})
+_CLOSED = frozenset(
+    f"integer.{name}"
+    for name in (
+        "select_token",
+        "attention",
+        "position_ids",
+        "token_slots",
+        "slot_tokens",
+        "slot_starts",
+        "pack_tokens",
+        "unpack_tokens",
+        "mask_tokens",
+    )
+)
 
 
 @dataclass
@@ -105,7 +120,7 @@ class _FunctionFuser:
         """Elementwise bindings that move into the addition they feed: binding → addition."""
         owner: dict[int, int] = {}
         for index, op in enumerate(self.ops):
-            if op != "integer.add":
+            if op not in ("integer.add", "integer.add_short"):
                 continue
             left, right = variables(self.bindings[index].value)
             minor = left if self._root(left) < self._root(right) else right
@@ -124,6 +139,7 @@ class _FunctionFuser:
                     and self.ops[at]
                     in (
                         "integer.requantise",
+                        "integer.requantise_short",
                         "integer.requantise_even",
                         "integer.embedding",
                     )

@@ -17,7 +17,9 @@ from .program import IntegerProgram, bindings, substitute, variables
 
 OFFSET = 128
 _ONE = "ibert.one"
-_PRODUCERS = frozenset({"integer.requantise", "integer.requantise_even", "integer.attention"})
+_PRODUCERS = frozenset(
+    f"integer.{name}" for name in ("requantise", "requantise_short", "requantise_even", "attention")
+)
 
 
 class OffsetActivations:

@@ -1,7 +1,7 @@
-"""i-GELU in two forms: a clipped polynomial in int32, and the published i-erf.
+"""i-GELU in two forms: a clipped polynomial in 16 bits, and the published i-erf.
 
-`AccurateGelu` (preset ``accurate``) is ``relu(x)`` minus a bump that vanishes beyond T; all of it
-fits int32 for any scale of a 16-bit input. The published form (preset ``paper``) works on the
+`AccurateGelu` (preset ``accurate``) is ``relu(x)`` minus a bump that vanishes beyond T, all of it in
+16-bit arithmetic. The published form (preset ``paper``) works on the
 int32 accumulator with one scale per channel and needs int64.
 """
 
@@ -13,16 +13,47 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import RangeError
-from .fixed_point import Dyadic, requantise
 from .polynomial import IntegerPolynomial, check_scale, i_poly
-from .values import Value, absolute, bind, clamp, less, maximum, minimum, select, shift_right_round
+from .values import (
+    Value,
+    absolute,
+    bind,
+    clamp,
+    less,
+    maximum,
+    minimum,
+    q15_multiply,
+    select,
+    short,
+)
 
 GELU_LIMIT = 3.69652
 """T: beyond it ``relu(x) - gelu(x)`` is taken as 0."""
 GELU_BUMP = 0.00294213
 """c in ``gelu(x) ~ relu(x) - c t (T - t)^4``, ``t = min(|x|, T)``: maximal error 0.0038."""
 
-_WORK_BITS = 15
+_LARGEST = 2**15 - 1
+# 255 * 2^7: T in units of the finest scale; half of it, a quarter ... are whole numbers too.
+_TOP = 32640
+
+
+def gelu_scale(largest: float) -> float:
+    """Scale at which i-GELU is best computed: T fills 15 bits after a shift.
+
+    Parameters
+    ----------
+    largest : float
+        Absolute value that the input reaches; it is represented in 14 bits at least.
+
+    Returns
+    -------
+    float
+        The smallest scale ``T 2^k / 32640``, ``k >= 0``, with ``largest / scale < 2^14``.
+    """
+    scale = GELU_LIMIT / _TOP
+    while largest / scale >= 2**14:
+        scale *= 2.0
+    return scale
 
 
 @dataclass(frozen=True)
@@ -33,25 +64,18 @@ class AccurateGelu:
     ----------
     limit : int
         ``round(T / S)``.
-    up_shift, down_shift : int
-        Brings t to 15 bits: ``t' = round((t << up_shift) >> down_shift)``; one of them is 0.
-    square_shift, fourth_shift, product_shift : int
-        Right shifts (rounding) after ``u'^2``, ``(u'^2)^2`` and ``t' u'^4``; ``u' = T' - t'``.
-    product_limit : int
-        Maximum of ``t' u'^4`` before its shift; a clamp that never acts and bounds the interval.
-    multiplier, shift : int
-        Dyadic factor that brings the product to the scale S.
+    up_shift : int
+        Brings t to 15 bits: ``t' = t << up_shift``; ``u' = T' - t'`` with ``T' = limit <<
+        up_shift``.
+    multiplier, result_shift : int
+        Q15 factor of ``t' u'^4`` (products in Q15), then a left shift: 0 wherever `gelu_scale`
+        chose the scale.
     """
 
     limit: int
     up_shift: int
-    down_shift: int
-    square_shift: int
-    fourth_shift: int
-    product_limit: int
-    product_shift: int
     multiplier: int
-    shift: int
+    result_shift: int
 
     @staticmethod
     def from_scale(scale: float) -> AccurateGelu:
@@ -60,7 +84,9 @@ class AccurateGelu:
         Parameters
         ----------
         scale : float
-            S, 6e-8 .. 0.43; the polynomial's own error dominates between 1e-5 and 6e-2.
+            S, from T / 32767 = 1.13e-4 to T / 8 = 0.46. The polynomial's own error dominates where
+            `gelu_scale` chose it; next to twice such a scale the products lose bits, and the error
+            grows to 0.006.
 
         Returns
         -------
@@ -69,72 +95,51 @@ class AccurateGelu:
         Raises
         ------
         RangeError
-            If T is fewer than 8 or more than 2^26 units.
+            If T is fewer than 8 or more than 2^15 - 1 units.
         """
         check_scale(scale, "i-GELU")
         limit = round(GELU_LIMIT / scale)
-        if not 8 <= limit <= 2**26:
+        if not 8 <= limit <= _LARGEST:
             raise RangeError(
                 f"scale {scale:.3g} cannot serve i-GELU",
-                why=f"its polynomial ends at {GELU_LIMIT}, which is {limit} units; 8 to 2^26 serve",
-                todo="requantise the input of GELU to a scale between 1e-5 and 6e-2",
+                why=f"its polynomial ends at {GELU_LIMIT}, which is {limit} units; 8 to {_LARGEST} "
+                "serve",
+                todo="requantise the input of GELU to a scale between 1.2e-4 and 0.4",
             )
-        exponent = _WORK_BITS - limit.bit_length()
-        up_shift, down_shift = max(exponent, 0), max(-exponent, 0)
-        top = _rescale(limit, up_shift, down_shift)  # T', in [2^14, 2^15]
-        square_shift = max((top * top).bit_length() - _WORK_BITS, 0)
-        square = shift_right_round(top * top, square_shift)
-        fourth_shift = max((square * square).bit_length() - _WORK_BITS, 0)
-        # t u^4 is largest at t = T / 5; the slack covers the roundings of t, u^2 and u^4.
-        shifts = 2 * square_shift + fourth_shift
-        product_limit = math.ceil(0.08192 * top**5 / 2**shifts) + 4 * top
-        product_shift = max(product_limit.bit_length() - 16, 0)
-        # Bump in units of S per unit of the shifted product, with t = t' sigma, u = u' sigma.
-        sigma = scale * 2.0 ** (down_shift - up_shift)
-        factor = Dyadic.from_real(
-            GELU_BUMP * sigma**5 * 2.0 ** (shifts + product_shift) / scale, 15
-        )
-        return AccurateGelu(
-            limit,
-            up_shift,
-            down_shift,
-            square_shift,
-            fourth_shift,
-            product_limit,
-            product_shift,
-            factor.multiplier,
-            factor.shift,
-        )
-
-
-def _rescale(t: Value, up_shift: int, down_shift: int) -> Value:
-    return t << up_shift if up_shift else shift_right_round(t, down_shift)
+        up_shift = 15 - limit.bit_length()
+        # One unit of t' stands for sigma. u'^2 and u'^4 are divided by 2^15 once and three times,
+        # and the product with t' once more.
+        sigma = math.ldexp(scale, -up_shift)
+        factor = GELU_BUMP * math.ldexp(sigma**5, 60) / scale
+        result_shift = max(math.frexp(factor)[1], 0)
+        multiplier = min(round(math.ldexp(factor, 15 - result_shift)), _LARGEST)
+        return AccurateGelu(limit, up_shift, multiplier, result_shift)
 
 
 def gelu_accurate(q: Value, constants: AccurateGelu) -> Value:
-    """``gelu(S q) / S`` as ``relu(q)`` minus a polynomial bump.
+    """``gelu(S q) / S`` as ``relu(q)`` minus a polynomial bump, in 16-bit arithmetic.
 
     Parameters
     ----------
     q : Value
-        Input at scale S, any int32 above the smallest.
+        Input at scale S, in [-32767, 32767].
     constants : AccurateGelu
         From ``AccurateGelu.from_scale(S)``.
 
     Returns
     -------
     Value
-        int32 at the same scale, between about ``-0.17 / S`` and ``max(q, 0)``; every intermediate
-        is int32.
+        At the same scale, between about ``-0.17 / S`` and ``max(q, 0)``; it and every intermediate
+        have 16 bits.
     """
     k = constants
-    q = bind(q)
-    t = bind(_rescale(minimum(absolute(q), k.limit), k.up_shift, k.down_shift))
-    u = bind(_rescale(k.limit, k.up_shift, k.down_shift) - t)
-    square = bind(shift_right_round(u * u, k.square_shift))
-    fourth = shift_right_round(square * square, k.fourth_shift)
-    product = shift_right_round(minimum(t * fourth, k.product_limit), k.product_shift)
-    return maximum(q, 0) - requantise(product, k.multiplier, k.shift)
+    q = bind(short(q))
+    t = bind(minimum(absolute(q), k.limit) << k.up_shift)
+    u = bind((k.limit << k.up_shift) - t)
+    square = bind(q15_multiply(u, u))
+    fourth = q15_multiply(square, square)
+    bump = q15_multiply(q15_multiply(fourth, t), k.multiplier) << k.result_shift
+    return short(maximum(q, 0) - bump)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from ..errors import PresetError
 from .exponential import (
     RELEASED_EXPONENTIAL,
-    BinaryExponential,
     ExponentialCoefficients,
     PolynomialExponential,
 )
 from .gelu import PRINTED_ERF, RELEASED_ERF, ErfCoefficients
+from .short_softmax import ShortExponential
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,21 @@ class Preset:
     name : str
         "paper", "accurate" or "released".
     gelu : str
-        "paper" (i-erf on the accumulator, constants per channel) or "accurate" (int32 polynomial
-        on a 16-bit value at one scale).
+        "paper" (i-erf on the accumulator, constants per channel) or "accurate" (polynomial of
+        16 bits at one scale) or "released" (i-erf with its fixed shift).
     exponential : str
-        "polynomial" (published) or "binary".
+        "polynomial" (published), "short" (by powers of two, 16 bits) or "released" (with a calibrated
+        result).
     softmax : str
-        "normalised" (published) or "deferred".
+        "normalised" (published) or "short" (divided once per row, 16 bits).
     reciprocal_bits : int
         Of the layer norm: 31 as released, or 40.
     unsigned_gelu_output : bool
         Whether GELU's output may use uint8 with a zero point.
     smoothing : bool
         Whether calibration may move scale from activations to weights.
+    short : bool
+        Whether to requantise, add and normalise in 16-bit arithmetic where the ranges allow it.
     exponential_coefficients : ExponentialCoefficients
         Of the published exponential.
     erf_coefficients : ErfCoefficients
@@ -48,10 +51,11 @@ class Preset:
     reciprocal_bits: int
     unsigned_gelu_output: bool
     smoothing: bool
+    short: bool = False
     exponential_coefficients: ExponentialCoefficients = RELEASED_EXPONENTIAL
     erf_coefficients: ErfCoefficients = PRINTED_ERF
 
-    def exponential_for(self, scale: float) -> BinaryExponential | PolynomialExponential:
+    def exponential_for(self, scale: float) -> ShortExponential | PolynomialExponential:
         """Constants of this preset's exponential for scores of the given scale.
 
         Parameters
@@ -61,7 +65,7 @@ class Preset:
 
         Returns
         -------
-        BinaryExponential or PolynomialExponential
+        ShortExponential or PolynomialExponential
 
         Raises
         ------
@@ -76,22 +80,20 @@ class Preset:
                 why="the scale of its result was calibrated in training",
                 todo="use relay_passes.spec.released.ReleasedExponential.from_scales",
             )
-        deferred = self.softmax == "deferred"
-        if self.exponential == "binary":
-            return BinaryExponential.from_scale(scale, 8 if deferred else 15)
-        return PolynomialExponential.from_scale(
-            scale, 255 if deferred else 32767, self.exponential_coefficients
-        )
+        if self.exponential == "short":
+            return ShortExponential.from_scale(scale)
+        return PolynomialExponential.from_scale(scale, 32767, self.exponential_coefficients)
 
 
 ACCURATE = Preset(
     name="accurate",
     gelu="accurate",
-    exponential="binary",
-    softmax="deferred",
+    exponential="short",
+    softmax="short",
     reciprocal_bits=40,
     unsigned_gelu_output=True,
     smoothing=True,
+    short=True,
 )
 """Better polynomials of the same cost, rounding instead of floors: the default."""
 

@@ -11,6 +11,10 @@ int64 otherwise, and is narrowed to int32 again as soon as its interval fits. Pa
 a RangeError. The NumPy domain always computes in int64; since the interval analysis of the same
 function proves that nothing leaves int64, both give the same integers.
 
+Twice as many 16-bit as 32-bit numbers fit a vector register, so a function may say that a value is
+to be kept `short`: operations on short values stay in int16 as long as their results provably fit,
+and leave it by themselves where they do not. `q15_multiply` is the product of two such values.
+
 Shifts to the right are arithmetic (they floor). Values are mathematically integers in both
 domains, so where a width changes cannot be seen in the result.
 """
@@ -26,6 +30,7 @@ import numpy as np
 
 from ..errors import RangeError
 
+INT16 = (-(2**15), 2**15 - 1)
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -85,11 +90,13 @@ class Ranged:
         Every value the expression takes lies in [low, high].
     expr : tvm.tirx.PrimExpr, optional
         An integer expression of any width; it is cast to `dtype`. None for pure interval analysis.
+    is_short : bool
+        Whether to compute in int16; the interval must fit it.
 
     Attributes
     ----------
     dtype : str
-        "int32" if the interval fits it, else "int64": the type of `expr`.
+        "int16" if short, else "int32" if the interval fits it, else "int64": the type of `expr`.
 
     Raises
     ------
@@ -100,7 +107,7 @@ class Ranged:
     __slots__ = ("dtype", "expr", "high", "low")
     __array_ufunc__ = None  # a NumPy array on the left must leave the operator to this class
 
-    def __init__(self, low: int, high: int, expr: Any = None) -> None:
+    def __init__(self, low: int, high: int, expr: Any = None, is_short: bool = False) -> None:
         if low > high:
             raise ValueError(f"empty interval [{low}, {high}]")
         self.low = int(low)
@@ -108,10 +115,17 @@ class Ranged:
         if not _fits(self.low, self.high, INT64):
             raise _overflow("a value", self.low, self.high)
         self.dtype = "int32" if _fits(self.low, self.high, INT32) else "int64"
+        if is_short:
+            self.dtype = "int16"
         watch = _audit.get()
         if watch is not None:
             watch.bits = max(watch.bits, bits_of(self.low, self.high))
         self.expr = None if expr is None else _cast(expr, self.dtype)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the expression is int16."""
+        return self.dtype == "int16"
 
     @property
     def bits(self) -> int:
@@ -153,6 +167,8 @@ class Ranged:
 
     def __rshift__(self, other: Value) -> Ranged:
         n = _shift_amount(other)
+        if n.high == 0:
+            return self
         corners = [x >> s for x in (self.low, self.high) for s in (n.low, n.high)]
         return _apply("right shift", min(corners), max(corners), lambda x, s: x >> s, self, n, n)
 
@@ -161,6 +177,8 @@ class Ranged:
 
     def __lshift__(self, other: Value) -> Ranged:
         n = _shift_amount(other)
+        if n.high == 0:
+            return self
         corners = [x << s for x in (self.low, self.high) for s in (n.low, n.high)]
         return _apply("left shift", min(corners), max(corners), lambda x, s: x << s, self, n, n)
 
@@ -267,6 +285,8 @@ def _expr_in(value: Ranged, dtype: str) -> Any:
 
 def _shift_amount(value: Value) -> Ranged:
     n = ranged(value)
+    if n.low == n.high and 0 <= n.low <= 63:
+        return _Constant(n.low)
     if not 0 <= n.low <= n.high <= 63:
         raise RangeError(
             "shift amount outside [0, 63]",
@@ -301,10 +321,16 @@ def _apply(
     wide = not all(
         _fits(x, y, INT32) for x, y in ((low, high), (a.low, a.high), (b.low, b.high))
     ) or (shift is not None and shift.high > 31)
-    dtype = "int64" if wide else "int32"
+    narrow = (
+        _fits(low, high, INT16)
+        and (a.is_short or b.is_short)
+        and all(x.is_short or isinstance(x, _Constant) and _fits(x.low, x.high, INT16) for x in (a, b))
+        and (shift is None or shift.high <= 15)
+    )
+    dtype = "int16" if narrow else "int64" if wide else "int32"
     left, right = _expr_in(a, dtype), _expr_in(b, dtype)
     expr = None if left is None or right is None else build(left, right)
-    return Ranged(low, high, expr)
+    return Ranged(low, high, expr, narrow)
 
 
 def minimum(a: Value, b: Value) -> Value:
@@ -424,7 +450,12 @@ def shift_right_round(value: Value, n: Value) -> Value:
     Value
     """
     if isinstance(n, (int, np.integer)):
-        return value if n == 0 else (value + (1 << (int(n) - 1))) >> int(n)
+        if n == 0:
+            return value
+        half = 1 << (int(n) - 1)
+        if isinstance(value, Ranged) and value.is_short and value.high + half > INT16[1]:
+            return ((value >> (int(n) - 1)) + 1) >> 1  # the same floor, and no carry out of int16
+        return (value + half) >> int(n)
     n = bind(n)
     # The same floor as of value + 2^(n-1), but narrower, and without a constant shifted left by a
     # vector: where there is no AVX2, LLVM does that in floating point.
@@ -447,7 +478,87 @@ def known(value: Value, low: int, high: int) -> Value:
     if not is_ranged(value):
         return value
     x = ranged(value)
-    return Ranged(max(x.low, low), min(x.high, high), x.expr)
+    return Ranged(max(x.low, low), min(x.high, high), x.expr, x.is_short)
+
+
+def short(value: Value) -> Value:
+    """Compute with this value in int16 from here on.
+
+    Parameters
+    ----------
+    value : Value
+        Its interval must fit int16.
+
+    Returns
+    -------
+    Value
+        The same number.
+
+    Raises
+    ------
+    RangeError
+        If the interval does not fit.
+    """
+    if not is_ranged(value):
+        return value
+    x = ranged(value)
+    if not _fits(x.low, x.high, INT16):
+        raise RangeError(
+            f"a value of {x.bits} bits does not fit 16",
+            why=f"its interval is [{x.low}, {x.high}]",
+            todo="use a coarser scale, or the wide form of the operator",
+        )
+    return x if isinstance(x, _Constant) else Ranged(x.low, x.high, x.expr, is_short=True)
+
+
+def saturate_short(value: Value) -> Value:
+    """``clamp(value, -2^15, 2^15 - 1)``, computed with in int16 from here on."""
+    return short(clamp(value, *INT16))
+
+
+def q15_multiply(a: Value, b: Value) -> Value:
+    """``round_half_up(a b / 2^15)``: the product of two 16-bit numbers, one of them in Q15.
+
+    Every instruction set with 16-bit lanes has it as one instruction (pmulhrsw, sqrdmulh, vqrdmulh);
+    elsewhere it is a 32-bit product and two shifts.
+
+    Parameters
+    ----------
+    a, b : Value
+        16 bits each; not both -2^15.
+
+    Returns
+    -------
+    Value
+        16 bits, and short in the second domain.
+
+    Raises
+    ------
+    RangeError
+        If an operand does not fit 16 bits, or both may be -2^15.
+    """
+    if not is_ranged(a, b):
+        return (np.multiply(a, b) + (1 << 14)) >> 15
+    x, y = ranged(short(a)), ranged(short(b))
+    if a is b:  # a square is not negative
+        corners = [x.low**2, x.high**2] + ([0] if x.low <= 0 <= x.high else [])
+    else:
+        corners = [p * q for p in (x.low, x.high) for q in (y.low, y.high)]
+    low, high = ((corner + (1 << 14)) >> 15 for corner in (min(corners), max(corners)))
+    if high > INT16[1]:
+        raise RangeError(
+            "both factors of a Q15 product may be -2^15",
+            why=f"[{x.low}, {x.high}] with [{y.low}, {y.high}]",
+            todo="clamp one of them to -32767",
+        )
+    if isinstance(x, _Constant) and isinstance(y, _Constant):
+        return _Constant(low)
+    left, right = _expr_in(x, "int16"), _expr_in(y, "int16")
+    if left is None or right is None:
+        return Ranged(low, high, is_short=True)
+    from .q15 import q15_product
+
+    return Ranged(low, high, q15_product(left, right), is_short=True)
 
 
 class Scope:
@@ -460,7 +571,7 @@ class Scope:
         """Give an expression that is used several times a variable of its own."""
         var = _tir().Var(f"t{len(self._bindings)}", value.dtype)
         self._bindings.append((var, value.expr))
-        return Ranged(value.low, value.high, var)
+        return Ranged(value.low, value.high, var, value.is_short)
 
     def close(self, value: Ranged) -> Ranged:
         """Wrap the result of the traced function in all bindings made so far."""
@@ -468,7 +579,7 @@ class Scope:
         for var, bound in reversed(self._bindings):
             expr = _tir().Let(var, bound, expr)
         self._bindings.clear()
-        return Ranged(value.low, value.high, expr)
+        return Ranged(value.low, value.high, expr, value.is_short)
 
 
 _scope: ContextVar[Scope | None] = ContextVar("relay_passes.spec.values.scope", default=None)

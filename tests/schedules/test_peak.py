@@ -9,7 +9,7 @@ import tvm
 from schedules.peak import peak_kernel, peak_shapes
 from targets import DotInstruction, TargetDescription, get_target, target_names
 from targets.host import cpu_features, missing_features
-from targets.stack_buffers import cpu_pipeline
+from targets.pipeline import cpu_pipeline
 
 STEPS, THREADS = 70, 2
 
@@ -39,7 +39,7 @@ def test_every_step_adds_one_dot_product_to_every_accumulator(
     executable = tvm.compile(
         tvm.IRModule({"main": peak_kernel(dot, THREADS, STEPS)}),
         target=tvm.target.Target(dict(description.tvm_target)),
-        tir_pipeline=cpu_pipeline(),
+        tir_pipeline=cpu_pipeline(description),
     )
     result = tvm.runtime.tensor(start)
     executable.jit()["main"](tvm.runtime.tensor(lhs), tvm.runtime.tensor(rhs), result)

@@ -1,0 +1,49 @@
+"""The instruction of a 16-bit product: what `relay_passes.spec.q15` becomes on a target.
+
+LLVM does not recognise the instruction in the arithmetic that defines it, so kernels carry an
+operator. Left alone, it becomes that arithmetic; here it becomes the target's instruction.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .description import TargetDescription
+
+# Known by name: this package does not import the one that defines the operator.
+Q15_MULTIPLY = "tirx.ibert_q15_multiply"
+
+
+def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pass:
+    """Replace the operator by the target's intrinsic, wherever it has one for the vector length.
+
+    Parameters
+    ----------
+    description
+        The target; runs after loops are vectorised.
+
+    Returns
+    -------
+    tvm.transform.Pass
+    """
+    intrinsics = dict(description.q15_multiply)
+
+    def select(call: tirx.Call) -> tirx.Call:
+        if getattr(call.op, "name", "") != Q15_MULTIPLY:
+            return call
+        kind = str(call.ty)
+        _, _, lanes = kind.partition("x")
+        name = intrinsics.get(int(lanes or 1))
+        return call if name is None else tirx.call_llvm_pure_intrin(kind, name, *call.args)
+
+    @tvm.transform.module_pass(opt_level=0, name="ibert.select_q15_instructions")
+    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        functions = {
+            var: tvm_ffi.structural_map(function, (tirx.Call, select))
+            for var, function in module.functions_items()
+        }
+        return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+
+    return run
