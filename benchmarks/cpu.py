@@ -1,10 +1,13 @@
 """Compare the compiled model with other runtimes on this machine's processor.
 
-    python -m benchmarks.cpu                      # MiniLM and BERT-Base, one and two threads
+    python -m benchmarks.cpu                      # everything; a later --resume continues it
+    python -m benchmarks.cpu --build-only         # artefacts only, which needs no quiet machine
+    python -m benchmarks.cpu --plan               # what would be measured, and for how long
     python -m benchmarks.cpu --models minilm --cells 1x128 --threads 1 --rounds 3
 
 For every model, shape and thread count, all peers are loaded, each in its own process, and take
 turns; a process is stopped except during its turn. Figures are medians and minima over all rounds.
+The result is written after every cell, so that nothing is lost when a run is interrupted.
 """
 
 from __future__ import annotations
@@ -13,23 +16,31 @@ import argparse
 import json
 import logging
 import os
-import statistics
+import signal
 import sys
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .machine import describe_machine, describe_software, measure_limits
-from .models import MODELS, Cell, ModelSpec
+from .effort import Effort, estimate_seconds
+from .goals import BASELINE
+from .machine import fp32_ceiling, int8_ceiling, measure_limits
+from .measure import measure_cell
+from .memory import measure_all_memory
+from .models import MODELS, Cell
 from .peers import PEERS
-from .process import Worker, WorkerError, build_artefact
+from .process import WorkerError, build_artefact
 from .report import write_report
+from .store import StoreError, add_limits, add_rows, continue_result, is_measured, new_result
 
 __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = logging.getLogger("benchmarks")
+
+Task = tuple[str, Cell, int]
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -40,8 +51,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--models",
-        default="minilm,bert-base",
-        help=f"comma-separated, of {', '.join(MODELS)} (default: %(default)s)",
+        default=",".join(MODELS),
+        help="comma-separated (default: %(default)s)",
     )
     parser.add_argument(
         "--cells",
@@ -59,16 +70,19 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=",".join(PEERS),
         help="comma-separated (default: %(default)s)",
     )
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each peer (default: 7)")
-    parser.add_argument(
-        "--seconds", type=float, default=0.5, help="length of a turn (default: 0.5)"
-    )
-    parser.add_argument(
-        "--warm-up", type=float, default=0.1, help="seconds before each turn's clock starts"
-    )
-    parser.add_argument(
-        "--least", type=int, default=3, help="least number of runs in a turn (default: 3)"
-    )
+    effort = Effort()
+    for name, kind, text in (
+        ("rounds", int, "turns of each peer in a cell"),
+        ("seconds", float, "least length of a turn"),
+        ("warm_up", float, "seconds before each turn's clock starts, for short runs"),
+        ("least", int, "least number of runs in a turn, for short runs"),
+    ):
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=getattr(effort, name),
+            help=f"{text} (default: %(default)s)",
+        )
     parser.add_argument(
         "--output",
         type=Path,
@@ -76,9 +90,22 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help="path of the result without suffix; .md, .json and .png are written",
     )
     parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep what the result at --output has of this compiler and machine, measure the rest",
+    )
+    parser.add_argument(
         "--cache", type=Path, default=ROOT / "build" / "bench", help="where artefacts are kept"
     )
-    parser.add_argument("--limits-only", action="store_true", help="measure the machine only")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="compilations of this project at the same time"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--limits-only", action="store_true", help="measure the machine only")
+    what.add_argument("--memory-only", action="store_true", help="measure memory only")
+    what.add_argument("--build-only", action="store_true", help="build what is missing and stop")
+    what.add_argument("--plan", action="store_true", help="say what would be measured and stop")
+    parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     options = parser.parse_args(arguments)
     options.models = _choices(parser, "--models", options.models, list(MODELS))
     options.peers = _choices(parser, "--peers", options.peers, list(PEERS))
@@ -90,6 +117,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     for threads in options.threads:
         if not 1 <= threads <= cores:
             parser.error(f"--threads: {threads} is not between 1 and the {cores} cores there are")
+    try:
+        options.effort = Effort(options.rounds, options.seconds, options.warm_up, options.least)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 
@@ -106,146 +137,169 @@ def _choices(
     return values
 
 
-def _busy_seconds() -> float:
-    """Processor time that all processes have used since the machine started, in seconds."""
-    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def _measure_cell(
-    spec: ModelSpec, cell: Cell, threads: int, peers: list[str], options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """All peers in turns on one cell; a peer that fails is reported, the others go on."""
-    rows: dict[str, dict[str, Any]] = {}
-    with ExitStack() as stack:
-        workers: list[Worker] = []
-        for peer in peers:
-            row = {"model": spec.name, "cell": str(cell), "threads": threads, "peer": peer}
-            rows[peer] = row
-            try:
-                worker = stack.enter_context(Worker(spec, peer, cell, threads, options.cache))
-            except WorkerError as error:
-                row["failed"] = str(error)
-                LOG.warning("%s %s, %d threads, %s: %s", spec.name, cell, threads, peer, error)
-                continue
-            row.update(worker.hello, rounds=[])
-            workers.append(worker)
-        start, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
-        for number in range(options.rounds):
-            # Every other round backwards, so that no peer always follows the same one.
-            for worker in workers if number % 2 == 0 else reversed(workers):
-                row = rows[worker.peer]
-                if "failed" in row:
-                    continue
-                try:
-                    turn = worker.turn(options.seconds, options.warm_up, options.least)
-                except (WorkerError, BrokenPipeError) as error:
-                    row["failed"] = str(error)
-                    continue
-                row["rounds"].append(turn.pop("times_ms"))
-                own -= turn.pop("processor_seconds")
-                row.update(turn)
-        own = time.process_time() - own  # what this process and the workers have used
-        others = (_busy_seconds() - busy - own) / (time.perf_counter() - start)
-    if workers and others > 0.2:
-        LOG.warning("other processes kept %.1f cores busy: these figures are unreliable", others)
-    for row in rows.values():
-        if row.get("rounds"):
-            row["other_load_cores"] = round(max(others, 0.0), 2)
-            times = [value for turn in row["rounds"] for value in turn]
-            row["median_ms"] = round(statistics.median(times), 4)
-            row["min_ms"] = round(min(times), 4)
-            row["runs"] = len(times)
-            row["round_medians_ms"] = [round(statistics.median(t), 4) for t in row.pop("rounds")]
-            row["gmacs"] = round(spec.macs(cell) / row["median_ms"] * 1e-6, 1)
-            LOG.info(
-                "%-10s %6s  %d threads  %-26s %9.3f ms (min %.3f)",
-                *(spec.name, cell, threads, row["peer"], row["median_ms"], row["min_ms"]),
-            )
-    _compare_outputs(list(rows.values()))
-    return list(rows.values())
-
-
-def _compare_outputs(rows: list[dict[str, Any]]) -> None:
-    """Replace each embedding by its cosine to PyTorch's: fast but wrong is of no interest."""
-    import numpy as np
-
-    embeddings = {row["peer"]: row.pop("embedding") for row in rows if "embedding" in row}
-    reference = embeddings.get("pytorch-fp32")
-    for row in rows:
-        own = embeddings.get(row["peer"])
-        if own is None or reference is None or len(own) != len(reference):
-            continue
-        cosine = np.dot(own, reference) / (np.linalg.norm(own) * np.linalg.norm(reference))
-        row["cosine_to_pytorch"] = round(float(cosine), 5)
+def _tasks(options: argparse.Namespace) -> list[Task]:
+    """Every cell to measure, in order."""
+    return [
+        (model, cell, threads)
+        for model in options.models
+        for cell in options.cells or [Cell.parse(text) for text in MODELS[model].cells]
+        for threads in options.threads
+    ]
 
 
 def _build_all(
-    options: argparse.Namespace, cells: dict[str, list[Cell]], skipped: dict[str, str]
+    options: argparse.Namespace, tasks: list[Task], result: dict[str, Any]
 ) -> dict[tuple[str, str], list[str]]:
-    """Build every artefact, one at a time; returns the peers of each (model, cell)."""
+    """Build every artefact that is missing; returns the peers of each (model, cell).
+
+    One at a time: quantising several copies of a large model at once exhausts the memory. Only
+    this project's compilations of further cells, which share one quantised model, may overlap.
+    """
     ready: dict[tuple[str, str], list[str]] = {}
+    cells: dict[str, list[Cell]] = {}
+    for model, cell, _ in tasks:
+        if cell not in cells.setdefault(model, []):
+            cells[model].append(cell)
+
+    def build(model: str, name: str, cell: Cell) -> None:
+        start = time.perf_counter()
+        try:
+            build_artefact(MODELS[model], name, cell, options.cache)
+            ready.setdefault((model, str(cell)), []).append(name)
+        except WorkerError as error:
+            LOG.warning("%s, %s: %s", model, name, error)
+            result["skipped"][f"{name} on {model} {cell}"] = str(error)
+        taken = time.perf_counter() - start
+        if taken > 5:
+            LOG.info("built %s for %s %s in %.0f s", name, model, cell, taken)
+
+    for model, shapes in cells.items():
+        for name in options.peers:
+            if name in result["skipped"]:
+                continue
+            build(model, name, shapes[0])
+            jobs = options.jobs if name == BASELINE else 1
+            with ThreadPoolExecutor(jobs) as pool:
+                list(pool.map(lambda cell, m=model, n=name: build(m, n, cell), shapes[1:]))
+    order = {name: place for place, name in enumerate(options.peers)}
+    return {key: sorted(names, key=order.__getitem__) for key, names in ready.items()}
+
+
+def _estimate(options: argparse.Namespace, tasks: list[Task], result: dict[str, Any]) -> float:
+    """Seconds that `tasks` take, from the limits measured; 0 where there are none."""
+    ceilings: dict[tuple[str, int], float] = {}
+    for threads in options.threads:
+        limits = result["limits"].get(str(threads), {})
+        int8, fp32 = int8_ceiling(limits), fp32_ceiling(limits)
+        if int8 is None or fp32 is None:
+            return 0.0
+        ceilings["int8", threads], ceilings["fp32", threads] = int8, fp32
+    names = [name for name in options.peers if name not in result["skipped"]]
+    work = [(MODELS[model], cell, threads) for model, cell, threads in tasks]
+    return estimate_seconds(
+        options.effort, work, [PEERS[name].precision for name in names], ceilings
+    )
+
+
+def _measure_limits(options: argparse.Namespace, result: dict[str, Any]) -> None:
+    for threads in options.threads:
+        add_limits(result, threads, measure_limits(options.cache, threads))
+
+
+def _measure_cells(
+    options: argparse.Namespace,
+    tasks: list[Task],
+    ready: dict[tuple[str, str], list[str]],
+    result: dict[str, Any],
+) -> None:
+    start = time.perf_counter()
+    planned = _estimate(options, tasks, result)
+    done = 0.0
+    for number, (model, cell, threads) in enumerate(tasks, 1):
+        peers = ready.get((model, str(cell)), [])
+        if peers and not (options.resume and is_measured(result, model, cell, threads, peers)):
+            rows = measure_cell(MODELS[model], cell, threads, peers, options.effort, options.cache)
+            add_rows(result, "rows", rows)
+            write_report(result, options.output)
+        done += _estimate(options, [(model, cell, threads)], result)
+        elapsed = time.perf_counter() - start
+        left = elapsed * (planned - done) / done if done else 0.0
+        LOG.info(
+            "-- cell %d of %d, %.0f s so far, about %.0f s left", number, len(tasks), elapsed, left
+        )
+
+
+def _measure_memory(
+    options: argparse.Namespace, ready: dict[tuple[str, str], list[str]], result: dict[str, Any]
+) -> None:
+    """Memory at each model's batch 1 and length 128, or its first cell where that is left out."""
     for model in options.models:
-        for cell in cells[model]:
-            names = ready.setdefault((model, str(cell)), [])
-            for name in options.peers:
-                if name in skipped:
-                    continue
-                try:
-                    build_artefact(MODELS[model], name, cell, options.cache)
-                    names.append(name)
-                except WorkerError as error:
-                    LOG.warning("%s, %s: %s", model, name, error)
-                    skipped[f"{name} on {model} {cell}"] = str(error)
-    return ready
+        cells = [cell for name, cell in ready if name == model]
+        if not cells:
+            continue
+        cell = "1x128" if "1x128" in cells else cells[0]
+        rows = measure_all_memory(
+            MODELS[model], Cell.parse(cell), ready[model, cell], options.cache
+        )
+        add_rows(result, "memory", rows)
+        write_report(result, options.output)
+
+
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything; returns the result."""
+    result = new_result(options.peers, asdict(options.effort))
+    if options.resume:
+        taken = continue_result(result, options.output.with_name(options.output.name + ".json"))
+        LOG.info("%d figures taken over from the earlier run", taken)
+    for name in options.peers:
+        reason = PEERS[name].missing()
+        if reason is not None:
+            LOG.warning("skipping %s: %s", name, reason)
+            result["skipped"][name] = reason
+        else:
+            result["skipped"].pop(name, None)
+    tasks = _tasks(options)
+    if not (options.build_only or options.memory_only):
+        _measure_limits(options, result)
+        LOG.info(
+            "%d cells of %d peers, about %.0f minutes once everything is built",
+            *(len(tasks), len(options.peers), _estimate(options, tasks, result) / 60),
+        )
+    if options.plan or options.limits_only:
+        return result
+    ready = _build_all(options, tasks, result)
+    if options.build_only:
+        return result
+    if not options.no_memory:
+        _measure_memory(options, ready, result)
+    if not options.memory_only:
+        _measure_cells(options, tasks, ready, result)
+        _measure_limits(options, result)  # the clock drifts: the better figure counts
+    return result
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options = _parse(arguments)
-    result: dict[str, Any] = {
-        "schema": 1,
-        "machine": describe_machine(),
-        "software": describe_software(),
-        "settings": {
-            "rounds": options.rounds,
-            "seconds_per_turn": options.seconds,
-            "warm_up": options.warm_up,
-            "least_runs_per_turn": options.least,
-        },
-        "peers": {name: PEERS[name].title for name in options.peers},
-        "precision": {name: PEERS[name].precision for name in options.peers},
-        "skipped": {},
-        "limits": {},
-        "rows": [],
-    }
-    for threads in options.threads:
-        result["limits"][str(threads)] = measure_limits(options.cache, threads)
-    if not options.limits_only:
-        for name in options.peers:
-            reason = PEERS[name].missing()
-            if reason is not None:
-                LOG.warning("skipping %s: %s", name, reason)
-                result["skipped"][name] = reason
-        cells = {
-            model: options.cells or [Cell.parse(text) for text in MODELS[model].cells]
-            for model in options.models
-        }
-        ready = _build_all(options, cells, result["skipped"])
-        for model in options.models:
-            spec = MODELS[model]
-            for cell in cells[model]:
-                for threads in options.threads:
-                    peers = ready[model, str(cell)]
-                    result["rows"] += _measure_cell(spec, cell, threads, peers, options)
-                    write_report(result, options.output)
-    # The clock drifts: measured again at the end, the better figure counts.
-    for threads in options.threads:
-        again = measure_limits(options.cache, threads)
-        for name, row in result["limits"][str(threads)].items():
-            row["value"] = max(row["value"], again[name]["value"])
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        result = _run(options)
+    except StoreError as error:
+        LOG.error("error: %s", error)
+        return 2
+    except KeyboardInterrupt:
+        LOG.error("interrupted; finished cells are in %s.*, --resume continues", options.output)
+        return 130
+    if options.plan:
+        for model, cell, threads in _tasks(options):
+            LOG.info("%s %s, %d threads", model, cell, threads)
+    if options.plan or options.build_only:
+        return 0
     paths = write_report(result, options.output)
     json.dump({"written": [str(path) for path in paths]}, sys.stdout)
     sys.stdout.write("\n")

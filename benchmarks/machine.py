@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -10,7 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe_machine", "describe_software", "measure_limits"]
+__all__ = [
+    "COMPILER",
+    "describe_machine",
+    "describe_software",
+    "fp32_ceiling",
+    "hash_sources",
+    "int8_ceiling",
+    "measure_limits",
+    "read_bandwidth",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
@@ -23,6 +33,11 @@ PACKAGES = (
     "torch",
     "transformers",
 )
+# What a compiled library and the way it runs depend on: all packages but the command line and
+# what only measures.
+COMPILER = ("ibert_tvm", "relay_passes", "schedules", "targets")
+_NOT_COMPILER = ("ibert_tvm/bench", "ibert_tvm/cli")
+
 # The processor flags that decide which 8-bit kernels a runtime can use.
 FLAGS = (
     "avx2",
@@ -49,6 +64,21 @@ def _proc_field(path: str, name: str) -> str:
     return ""
 
 
+def _caches_kib() -> dict[str, int]:
+    """Sizes of the first core's data caches by level, ``{"L2": 1024}``."""
+    sizes = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, level, size = (
+                (folder / name).read_text().strip() for name in ("type", "level", "size")
+            )
+        except OSError:
+            continue
+        if kind != "Instruction" and size.endswith("K"):
+            sizes[f"L{level}"] = int(size[:-1])
+    return sizes
+
+
 def describe_machine() -> dict[str, Any]:
     """Processor, its relevant features, cores, memory, system."""
     flags = set(_proc_field("/proc/cpuinfo", "flags").split())
@@ -59,10 +89,35 @@ def describe_machine() -> dict[str, Any]:
         "model": _proc_field("/proc/cpuinfo", "model"),
         "features": [name for name in FLAGS if name in flags],
         "cores": len(os.sched_getaffinity(0)),
+        "caches_kib": _caches_kib(),
         "memory_gib": round(int(memory_kib[0]) / 2**20, 1) if memory_kib else None,
         "system": f"{platform.system()} {platform.release()}",
         "load_at_start": os.getloadavg()[0],
     }
+
+
+def hash_sources(places: tuple[str, ...]) -> str:
+    """SHA-256 of Python sources, by path and content.
+
+    Parameters
+    ----------
+    places : tuple of str
+        Files and folders, relative to the root of the repository; the command line and what only
+        measures are left out.
+
+    Returns
+    -------
+    str
+    """
+    digest = hashlib.sha256()
+    for place in places:
+        whole = ROOT / place
+        for path in [whole] if whole.is_file() else sorted(whole.rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith(_NOT_COMPILER):
+                digest.update(name.encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _git(*arguments: str) -> str:
@@ -73,7 +128,7 @@ def _git(*arguments: str) -> str:
 
 
 def describe_software() -> dict[str, Any]:
-    """Commit (with a mark when the checkout differs from it), Python, package versions, time."""
+    """Commit (with a mark when the checkout differs), hash of the compiler, versions, time."""
     packages = {}
     for name in PACKAGES:
         try:
@@ -83,6 +138,7 @@ def describe_software() -> dict[str, Any]:
     return {
         "commit": _git("rev-parse", "HEAD") or None,
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "sources": hash_sources(COMPILER),
         "python": platform.python_version(),
         "packages": packages,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -144,3 +200,29 @@ def fp32_ceiling(limits: dict[str, dict[str, Any]]) -> float | None:
     """GMAC/s of the best FP32 multiply-add that was measured, or None."""
     values = [row["value"] for name, row in limits.items() if name.startswith("fp32-fma")]
     return max(values, default=None)
+
+
+def read_bandwidth(
+    limits: dict[str, dict[str, Any]], caches_kib: dict[str, int], num_bytes: int
+) -> tuple[str, float] | None:
+    """Bandwidth of the nearest memory that holds `num_bytes`.
+
+    Parameters
+    ----------
+    limits
+        What `measure_limits` returns.
+    caches_kib
+        Cache sizes by level.
+    num_bytes
+        Bytes that are read again and again.
+
+    Returns
+    -------
+    tuple of (str, float) or None
+        ``("L3", GB/s)``; None if it was not measured.
+    """
+    for level in ("L2", "L3"):
+        if num_bytes <= caches_kib.get(level, 0) * 1024 and f"read-{level}" in limits:
+            return level, float(limits[f"read-{level}"]["value"])
+    row = limits.get("read-DRAM")
+    return None if row is None else ("DRAM", float(row["value"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -10,15 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from .models import Cell, ModelSpec
 
-__all__ = ["Worker", "WorkerError", "build_artefact"]
+__all__ = ["Worker", "WorkerError", "build_artefact", "measure_memory"]
 
 ROOT = Path(__file__).resolve().parent.parent
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
 class WorkerError(Exception):
@@ -29,6 +33,11 @@ def _command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "benchmarks.worker", *map(str, arguments)]
 
 
+def _end_with_parent() -> None:
+    """Let the kernel end a worker whose parent is gone, even while it is stopped."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _last_line(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no message"
@@ -37,25 +46,56 @@ def _last_line(log: Path) -> str:
 def build_artefact(spec: ModelSpec, peer: str, cell: Cell, cache: Path) -> None:
     """Build a peer's artefact unless it is cached, in a process of its own.
 
-    One at a time: quantising several copies of a large model at once exhausts the memory.
-
     Raises
     ------
     WorkerError
         If the build fails; the whole log is in ``cache/logs``.
     """
-    log = cache / "logs" / f"build-{spec.name}-{peer}.log"
+    log = cache / "logs" / f"build-{spec.name}-{peer}-{cell}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as stream:
         done = subprocess.run(
             _command("build", spec.name, peer, cell, cache),
             cwd=ROOT,
+            stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
             check=False,
+            preexec_fn=_end_with_parent,
         )
     if done.returncode != 0:
         raise WorkerError(f"building failed: {_last_line(log)} (log: {log})")
+
+
+def measure_memory(
+    spec: ModelSpec, peer: str, cell: Cell, threads: int, cache: Path
+) -> dict[str, Any]:
+    """Load and run a peer in a process that does nothing else.
+
+    Returns
+    -------
+    dict
+        ``stages``: memory in MiB by kind at ``start``, when ``loaded`` and when it ``ran``;
+        ``mappings``: the largest ones at the end.
+
+    Raises
+    ------
+    WorkerError
+        If it fails.
+    """
+    done = subprocess.run(
+        _command("memory", spec.name, peer, cell, threads, cache),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_end_with_parent,
+    )
+    if done.returncode != 0 or not done.stdout:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise WorkerError(lines[-1].strip() if lines else "no message")
+    return dict(json.loads(done.stdout))
 
 
 class Worker:
@@ -63,12 +103,20 @@ class Worker:
 
     Runtimes keep their threads spinning for a while after a call; a stopped process cannot disturb
     the one whose turn it is.
+
+    Attributes
+    ----------
+    peer : str
+        Its name.
+    hello : dict
+        ``load_seconds``, ``estimate_ms`` of one run, ``embedding`` of the first row.
     """
 
     def __init__(self, spec: ModelSpec, peer: str, cell: Cell, threads: int, cache: Path) -> None:
         self.peer = peer
         self._log = Path(tempfile.mkstemp(prefix="worker-", suffix=".log")[1])
         with self._log.open("w") as stream:
+            # A session of its own: Ctrl-C is for the measuring process, which then ends this one.
             self._process = subprocess.Popen(
                 _command("serve", spec.name, peer, cell, threads, cache),
                 cwd=ROOT,
@@ -76,10 +124,12 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 text=True,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         try:
             self.hello = self._reply(timeout=600)
-        except WorkerError:
+        except BaseException:
             self.close()
             raise
         self._pause()
@@ -92,7 +142,7 @@ class Worker:
         line = stream.readline()
         if not line:
             raise WorkerError(f"ended: {_last_line(self._log)}")
-        return json.loads(line)
+        return dict(json.loads(line))
 
     def _pause(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
@@ -103,11 +153,11 @@ class Worker:
         Returns
         -------
         dict
-            ``times_ms`` of every run after the warm-up, ``resident_mib``, ``peak_mib``.
+            ``times_ms`` of every run after the warm-up, ``processor_seconds``, ``peak_mib``.
         """
         os.kill(self._process.pid, signal.SIGCONT)
         assert self._process.stdin is not None
-        command = {"do": "run", "seconds": seconds, "warm_up": warm_up, "least": least}
+        command = {"seconds": seconds, "warm_up": warm_up, "least": least}
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         try:
@@ -123,7 +173,8 @@ class Worker:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with suppress(BrokenPipeError):  # a command that nobody read
+                    stream.close()
         self._log.unlink(missing_ok=True)
         time.sleep(0.05)  # its memory is given back before the next one is measured
 

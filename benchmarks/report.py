@@ -1,19 +1,25 @@
-"""Results as JSON, Markdown and a chart."""
+"""A result as Markdown, beside its JSON and its chart; and several results as one.
+
+python -m benchmarks.report part1.json part2.json -o benchmarks/results/cpu
+"""
 
 from __future__ import annotations
 
-import json
-import math
-from importlib.util import find_spec
+import argparse
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .machine import fp32_ceiling, int8_ceiling
+from .chart import draw_chart
+from .goals import BASELINE, KINDS, check_goals, geometric_mean, groups_of, ratio
+from .machine import fp32_ceiling, int8_ceiling, read_bandwidth
 from .models import MODELS, Cell, describe
+from .store import StoreError, merge, save
 
-__all__ = ["write_report"]
+__all__ = ["table", "write_report"]
 
-BASELINE = "ibert"
+_BYTES = {"int8": 1, "fp32": 4}
 
 
 def write_report(result: dict[str, Any], output: Path) -> list[Path]:
@@ -31,104 +37,69 @@ def write_report(result: dict[str, Any], output: Path) -> list[Path]:
     list of Path
         The files written.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    paths = [output.with_name(output.name + ".json"), output.with_name(output.name + ".md")]
-    paths[0].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    chart = output.with_name(output.name + ".png")
-    drawn = _draw_chart(result, chart)
-    paths[1].write_text(_markdown(result, chart.name if drawn else None), encoding="utf-8")
-    return [*paths, chart] if drawn else paths
+    document, text, chart = (
+        output.with_name(output.name + suffix) for suffix in (".json", ".md", ".png")
+    )
+    save(result, document)
+    drawn = draw_chart(result, chart)
+    text.write_text(_markdown(result, chart.name if drawn else None), encoding="utf-8")
+    return [document, text, chart] if drawn else [document, text]
 
 
-def _groups(result: dict[str, Any]) -> dict[tuple[str, str, int], dict[str, dict[str, Any]]]:
-    """Measured rows by (model, cell, threads), then by peer."""
-    groups: dict[tuple[str, str, int], dict[str, dict[str, Any]]] = {}
-    for row in result["rows"]:
-        if "median_ms" in row:
-            key = (row["model"], row["cell"], row["threads"])
-            groups.setdefault(key, {})[row["peer"]] = row
-    return groups
-
-
-def _best(group: dict[str, dict[str, Any]], prefix: str, field: str = "median_ms") -> float | None:
-    """The lowest figure of the peers whose name begins with `prefix`."""
-    values = [row[field] for peer, row in group.items() if peer.startswith(prefix)]
-    return min(values, default=None)
-
-
-def _best_fp32(result: dict[str, Any], group: dict[str, dict[str, Any]]) -> float | None:
-    values = [r["median_ms"] for p, r in group.items() if result["precision"][p] == "fp32"]
-    return min(values, default=None)
-
-
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    head = list(header)
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def _geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(math.log(value) for value in values) / len(values))
-
-
-def _ratio_rows(result: dict[str, Any]) -> tuple[list[list[str]], list[list[str]]]:
-    """Ratios of each kind of peer to the baseline, and their summary."""
-    kinds = {
-        "OpenVINO INT8": lambda group: _best(group, "openvino-int8"),
-        "ONNX Runtime INT8": lambda group: _best(group, "onnxruntime-int8"),
-        "best FP32": lambda group: _best_fp32(result, group),
-    }
-    rows, collected = [], {kind: [] for kind in kinds}
-    for (model, cell, threads), group in _groups(result).items():
-        if BASELINE not in group:
-            continue
-        own = group[BASELINE]["median_ms"]
-        row = [model, cell, str(threads)]
-        for kind, pick in kinds.items():
-            value = pick(group)
-            row.append("–" if value is None else f"{value / own:.2f}")
-            if value is not None:
-                collected[kind].append(value / own)
-        ceiling = int8_ceiling(result["limits"][str(threads)])
-        fraction = group[BASELINE]["gmacs"] / ceiling if ceiling else None
-        row.append("–" if fraction is None else f"{fraction:.0%}")
-        rows.append(row)
-    summary = [
-        [kind, f"{_geometric_mean(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}"]
-        for kind, values in collected.items()
-        if values
-    ]
-    return rows, summary
-
-
-def _machine_lines(result: dict[str, Any]) -> list[str]:
+def machine_lines(result: dict[str, Any]) -> list[str]:
+    """What was measured on what: machine, software, commit."""
     machine, software = result["machine"], result["software"]
     versions = ", ".join(f"{k} {v}" for k, v in software["packages"].items() if v)
     modified = " (with local changes)" if software["modified"] else ""
-    lines = [
+    caches = ", ".join(f"{level} {size} KiB" for level, size in machine["caches_kib"].items())
+    return [
         f"- Machine: {machine['processor']} (family {machine['family']}, model "
         f"{machine['model']}), {machine['cores']} cores, {machine['memory_gib']} GiB; "
-        f"{', '.join(machine['features'])}",
+        f"{', '.join(machine['features'])}; {caches}",
         f"- Software: Python {software['python']}, {versions}",
         f"- Commit: {software['commit']}{modified}; {software['time']}",
         f"- Load average at the start: {machine['load_at_start']:.2f}",
-        "",
-        "## Limits of the machine",
-        "",
     ]
+
+
+def _limit_lines(result: dict[str, Any]) -> list[str]:
     threads = list(result["limits"])
-    names = list(result["limits"][threads[0]]) if threads else []
+    if not threads:
+        return []
     rows = []
-    for name in names:
-        unit = result["limits"][threads[0]][name]["unit"]
+    for name, row in result["limits"][threads[0]].items():
         values = [f"{result['limits'][count][name]['value']:.0f}" for count in threads]
-        rows.append([name, *values, unit])
+        rows.append([name, *values, row["unit"]])
     header = ["limit", *(f"{count} thread{'s' * (count != '1')}" for count in threads), "unit"]
-    return lines + _table(header, rows)
+    return ["", "## Limits of the machine", "", *table(header, rows)]
+
+
+def _goal_lines(result: dict[str, Any]) -> list[str]:
+    marks = {True: "met", False: "**missed**", None: "not measured"}
+    rows = [
+        [goal.name, goal.bound, marks[goal.met], goal.measured or "–", goal.cells]
+        for goal in check_goals(result)
+    ]
+    return [
+        *("", "## Targets", ""),
+        *table(["target", "bound", "", "worst measured", "cells"], rows),
+        "",
+        "Ratios are of medians, beside them those of minima; of each runtime the faster variant "
+        "counts. Latency per work: growth of the latency divided by growth of the "
+        "multiply-accumulates.",
+    ]
 
 
 def _latency_lines(result: dict[str, Any]) -> list[str]:
     lines: list[str] = []
-    groups = _groups(result)
+    groups = groups_of(result)
     peers = [p for p in result["peers"] if any(p in group for group in groups.values())]
     for model in dict.fromkeys(key[0] for key in groups):
         lines += ["", f"### {model}: {describe(MODELS[model])}", ""]
@@ -142,119 +113,149 @@ def _latency_lines(result: dict[str, Any]) -> list[str]:
                 for p in peers
             ]
             rows.append([cell, str(threads), f"{work:.3g}", *figures])
-        lines += _table(["batch x seq", "threads", "GMAC", *peers], rows)
+        lines += table(["batch x seq", "threads", "GMAC", *peers], rows)
     return lines
 
 
-def _efficiency_lines(result: dict[str, Any]) -> list[str]:
-    """Achieved GMAC/s, fraction of the ceiling, memory, agreement with PyTorch."""
+def _ratio_lines(result: dict[str, Any]) -> list[str]:
+    """Ratios of each kind of peer to the baseline, and their geometric means."""
+    groups = {key: g for key, g in groups_of(result).items() if BASELINE in g}
     rows = []
-    for (model, cell, threads), group in _groups(result).items():
-        limits = result["limits"][str(threads)]
+    collected: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for (model, cell, threads), group in groups.items():
+        row = [model, cell, str(threads)]
+        for kind, values in collected.items():
+            value, of_minima = ratio(group, kind), ratio(group, kind, "min_ms")
+            row.append("–" if value is None else f"{value:.2f} ({of_minima:.2f})")
+            if value is not None:
+                values.append(value)
+        ceiling = int8_ceiling(result["limits"].get(str(threads), {}))
+        row.append("–" if ceiling is None else f"{group[BASELINE]['gmacs'] / ceiling:.0%}")
+        rows.append(row)
+    summary = [
+        [kind, f"{geometric_mean(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}"]
+        for kind, values in collected.items()
+        if values
+    ]
+    if not summary:
+        return []
+    header = ["model", "batch x seq", "threads", *KINDS, f"{BASELINE}: of the 8-bit ceiling"]
+    return [
+        *("", "## Times as fast", ""),
+        f"Median of the peer's faster variant divided by that of `{BASELINE}`; of minima in "
+        "parentheses.",
+        *("", *table(header, rows), ""),
+        *table(["against", "geometric mean", "lowest", "highest"], summary),
+    ]
+
+
+def _efficiency_lines(result: dict[str, Any]) -> list[str]:
+    """Achieved work and traffic as fractions of the limits, and agreement with PyTorch."""
+    rows = []
+    caches = result["machine"]["caches_kib"]
+    for (model, cell, threads), group in groups_of(result).items():
+        limits = result["limits"].get(str(threads), {})
         for peer, row in group.items():
-            is_int8 = result["precision"][peer] == "int8"
-            ceiling = int8_ceiling(limits) if is_int8 else fp32_ceiling(limits)
-            fraction = f"{row['gmacs'] / ceiling:.0%}" if ceiling else "–"
+            precision = result["precision"][peer]
+            ceiling = int8_ceiling(limits) if precision == "int8" else fp32_ceiling(limits)
+            weights = MODELS[model].weight_bytes(_BYTES[precision])
+            traffic = weights / row["median_ms"] * 1e-6
+            memory = read_bandwidth(limits, caches, weights)
             cosine = row.get("cosine_to_pytorch")
             rows.append(
                 [
-                    *(model, cell, str(threads), peer, f"{row['gmacs']:.0f}", fraction),
-                    f"{row['peak_mib']:.0f}",
+                    *(model, cell, str(threads), peer, f"{row['gmacs']:.0f}"),
+                    f"{row['gmacs'] / ceiling:.0%}" if ceiling else "–",
+                    f"{traffic:.1f}",
+                    f"{traffic / memory[1]:.0%} of {memory[0]}" if memory else "–",
                     f"{row['load_seconds']:.2f}",
                     "–" if cosine is None else f"{cosine:.4f}",
                 ]
             )
     header = ["model", "batch x seq", "threads", "peer", "GMAC/s", "of the ceiling"]
-    return _table([*header, "peak MiB", "load s", "cosine to PyTorch"], rows)
+    header += ["weights, GB/s", "of the bandwidth", "load s", "cosine to PyTorch"]
+    return [
+        *("", "## Fractions of the limits", "", *table(header, rows), ""),
+        "GMAC/s counts the matrix products (linear layers, Q K^T, P V). The ceiling is that of "
+        "the 8-bit dot product for INT8 peers and of FP32 multiply-add for the others. Weights: "
+        "each is read once per run at least; the bandwidth is that of the nearest memory that "
+        "holds them all. The cosine compares the mean-pooled output for one input of random "
+        "tokens with PyTorch's: a check that the peer computes the model, not a measure of "
+        "fidelity.",
+    ]
+
+
+def _memory_lines(result: dict[str, Any]) -> list[str]:
+    rows = []
+    for row in result["memory"]:
+        if "stages" not in row:
+            continue
+        start, loaded, ran = (row["stages"][stage] for stage in ("start", "loaded", "ran"))
+        figures = (
+            *(ran["peak"], start["resident"], loaded["resident"], ran["resident"]),
+            *(ran["anonymous"], ran["file_mapped"]),
+        )
+        rows.append([row["model"], row["cell"], row["peer"], *(f"{v:.0f}" for v in figures)])
+    if not rows:
+        return []
+    header = ["model", "batch x seq", "peer", "peak", "at the start", "loaded", "after runs"]
+    return [
+        *("", "## Memory", "", *table([*header, "of that anonymous", "file-mapped"], rows), ""),
+        "Resident MiB of a process that loads the model and runs it five times on one thread, "
+        "and does nothing else. At the start it has Python and NumPy, the same for all. "
+        "File-mapped pages (weights of this project, code of libraries) are shared between "
+        "processes, and given back under pressure.",
+    ]
 
 
 def _markdown(result: dict[str, Any], chart: str | None) -> str:
-    lines = ["# Latency on the CPU, beside other runtimes", "", *_machine_lines(result)]
+    lines = ["# Latency on the CPU, beside other runtimes", "", *machine_lines(result)]
     settings = result["settings"]
     if result["rows"]:
-        lines += [
-            "",
-            "## Latency",
-            "",
-            f"Milliseconds: median (minimum) over {settings['rounds']} rounds of "
-            f"{settings['seconds_per_turn']} s in which the peers take turns, each in its own "
-            "process, stopped while it is not its turn. Only ratios within one run mean something.",
-            *_latency_lines(result),
-        ]
+        lines += _goal_lines(result)
         others = max(row.get("other_load_cores", 0.0) for row in result["rows"])
         if others > 0.2:
-            lines += [
-                "",
-                f"**Other processes kept up to {others:.1f} cores busy during this run.**",
-            ]
-        rows, summary = _ratio_rows(result)
-        if rows:
-            header = ["model", "batch x seq", "threads", "OpenVINO INT8", "ONNX Runtime INT8"]
-            header += ["best FP32", "ibert: of the INT8 ceiling"]
-            lines += [
-                *("", "## Times as fast", ""),
-                "Median of the peer's faster variant divided by that of `ibert`.",
-                *("", *_table(header, rows), ""),
-                *_table(["against", "geometric mean", "lowest", "highest"], summary),
-            ]
+            busy = f"**Other processes kept up to {others:.1f} cores busy during this run.**"
+            lines += ["", busy]
         if chart:
-            lines += ["", f"![Latency relative to the baseline]({chart})"]
-        lines += ["", "## Throughput, memory, agreement", "", *_efficiency_lines(result)]
+            lines += ["", f"![Latency relative to {BASELINE}]({chart})"]
+        lines += _ratio_lines(result)
         lines += [
-            "",
-            "GMAC/s counts the matrix products (linear layers, Q K^T, P V). The ceiling is that "
-            "of the 8-bit dot product for INT8 peers and of FP32 multiply-add for the others. "
-            "The cosine compares the mean-pooled output for one input of random tokens with "
-            "PyTorch's: a check that the peer computes the model, not a measure of fidelity.",
+            *("", "## Latency", ""),
+            f"Milliseconds: median (minimum) over {settings['rounds']} rounds of at least "
+            f"{settings['seconds']} s in which the peers take turns, each in its own process, "
+            "stopped while it is not its turn. Only ratios within one run mean something.",
+            *_latency_lines(result),
         ]
-    lines += ["", "## Peers", ""]
+        lines += _efficiency_lines(result)
+    lines += [*_memory_lines(result), *_limit_lines(result), "", "## Peers", ""]
     lines += [f"- `{name}`: {title}" for name, title in result["peers"].items()]
-    if result["skipped"]:
-        lines += ["", "Not measured:", ""]
-        lines += [f"- `{name}`: {reason}" for name, reason in result["skipped"].items()]
-    failed = [row for row in result["rows"] if "failed" in row]
-    for row in failed:
-        lines.append(
-            f"- `{row['peer']}` on {row['model']} {row['cell']}, {row['threads']} threads: "
-            f"{row['failed']}"
-        )
+    missing = [f"- `{name}`: {reason}" for name, reason in result["skipped"].items()]
+    missing += [
+        f"- `{row['peer']}` on {row['model']} {row['cell']}"
+        + (f", {row['threads']} threads" if "threads" in row else "")
+        + f": {row['failed']}"
+        for row in [*result["rows"], *result["memory"]]
+        if "failed" in row
+    ]
+    if missing:
+        lines += ["", "Not measured:", "", *missing]
     return "\n".join(lines) + "\n"
 
 
-def _draw_chart(result: dict[str, Any], path: Path) -> bool:
-    """Bars of each peer's median relative to the baseline; False without matplotlib or data."""
-    groups = _groups(result)
-    if not groups or find_spec("matplotlib") is None:
-        return False
-    import matplotlib
+def main(arguments: list[str] | None = None) -> int:
+    """Merge results and write the report of them; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("results", nargs="+", type=Path, help="JSON documents of benchmarks.cpu")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="path without suffix")
+    options = parser.parse_args(arguments)
+    try:
+        paths = write_report(merge(options.results), options.output)
+    except StoreError as error:
+        parser.error(str(error))
+    sys.stdout.write("".join(f"{path}\n" for path in paths))
+    return 0
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    present = [p for p in result["peers"] if any(p in group for group in groups.values())]
-    baseline = BASELINE if BASELINE in present else present[0]
-    others = [peer for peer in present if peer != baseline]
-    keys = [key for key, group in groups.items() if baseline in group]
-    if not others or not keys:
-        return False
-    height = 0.8 / len(others)
-    colours = plt.get_cmap("tab10").colors
-    figure, axes = plt.subplots(figsize=(9, 0.9 + len(keys) * (0.25 + 0.13 * len(others))))
-    for index, peer in enumerate(others):
-        positions, values = [], []
-        for row, key in enumerate(keys):
-            if peer in groups[key]:
-                positions.append(row + (index - (len(others) - 1) / 2) * height)
-                values.append(groups[key][peer]["median_ms"] / groups[key][baseline]["median_ms"])
-        bars = axes.barh(positions, values, height, label=peer, color=colours[index % 10])
-        axes.bar_label(bars, fmt="%.2f", fontsize=6, padding=2)
-    axes.axvline(1, color="black", linewidth=1)
-    axes.set_yticks(range(len(keys)))
-    axes.set_yticklabels([f"{m} {c}, {t} thr." for m, c, t in keys], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"latency relative to {baseline} (more than 1: {baseline} is faster)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
-    figure.savefig(path, dpi=130, bbox_inches="tight")
-    plt.close(figure)
-    return True
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """One peer in a process of its own: builds its artefact, or loads it and runs when told to.
 
-Started by ``benchmarks.cpu``; the two speak JSON lines over standard input and output. Whatever the
+Started by the benchmark; the two speak JSON lines over standard input and output. Whatever the
 runtimes print goes to standard error.
 """
 
@@ -11,18 +11,46 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 __all__ = ["main"]
 
+# A run longer than this is its own estimate; a shorter one is repeated, now that it is warm.
+_LONG_RUN_MS = 500.0
+_MEMORY_FIELDS = {
+    "VmHWM": "peak",
+    "VmRSS": "resident",
+    "RssAnon": "anonymous",
+    "RssFile": "file_mapped",
+    "RssShmem": "shared",
+}
 
-def _memory_mib(field: str) -> float | None:
-    """A field of /proc/self/status in MiB: VmRSS (resident now) or VmHWM (its peak)."""
+
+def _memory_mib() -> dict[str, float]:
+    """Memory of this process by kind, MiB; ``peak`` is the largest resident set so far."""
+    values = {}
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return round(int(line.split()[1]) / 1024, 1)
-    return None
+        name, _, rest = line.partition(":")
+        if name in _MEMORY_FIELDS:
+            values[_MEMORY_FIELDS[name]] = round(int(rest.split()[0]) / 1024, 1)
+    return values
+
+
+def _mappings(count: int = 12) -> list[dict[str, Any]]:
+    """The largest resident mappings by name: files, ``[heap]``, and anonymous memory together."""
+    resident: dict[str, float] = {}
+    name = ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if not first.endswith(":"):  # the head of a mapping: addresses, mode, ..., name
+            words = rest.split(maxsplit=4)
+            name = words[4] if len(words) == 5 else "anonymous"
+        elif first == "Rss:":
+            resident[name] = resident.get(name, 0.0) + int(rest.split()[0]) / 1024
+    largest = sorted(resident.items(), key=lambda item: -item[1])[:count]
+    return [{"name": Path(name).name, "mib": round(mib, 1)} for name, mib in largest]
 
 
 def _build(model: str, peer_name: str, cell_text: str, cache: Path) -> None:
@@ -40,7 +68,7 @@ def _build(model: str, peer_name: str, cell_text: str, cache: Path) -> None:
     peer.build(spec, cell, model_folder(spec, cache), folder, cache)
     seconds = time.perf_counter() - start
     (folder / "build.json").write_text(
-        json.dumps({"seconds": round(seconds, 1), "peak_mib": _memory_mib("VmHWM")})
+        json.dumps({"seconds": round(seconds, 1), "peak_mib": _memory_mib()["peak"]})
     )
     stamp.write_text(fingerprint)
 
@@ -53,73 +81,113 @@ def _embedding(output: object) -> list[float]:
     return [float(value) for value in (first if first.ndim == 1 else first.mean(axis=0))]
 
 
-def _serve(
-    model: str, peer_name: str, cell_text: str, threads: int, cache: Path, replies: TextIO
-) -> None:
-    # The cores that the process may use are those it has threads for.
+def _restrict(threads: int) -> None:
+    """Allow as many cores as there are threads: what else a runtime starts must share them."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def _timed_ms(run: Callable[[], object]) -> float:
+    begin = time.perf_counter_ns()
+    run()
+    return (time.perf_counter_ns() - begin) * 1e-6
+
+
+def _serve(
+    model: str, peer_name: str, cell_text: str, threads: int, cache: Path, reply: _Reply
+) -> None:
+    _restrict(threads)
     from benchmarks.models import MODELS, Cell
     from benchmarks.peers import PEERS
 
     spec, cell, peer = MODELS[model], Cell.parse(cell_text), PEERS[peer_name]
+    inputs = cell.inputs()
     start = time.perf_counter()
-    run = peer.load(peer.artefact(spec, cell, cache), spec, cell, threads)
+    run_on = peer.load(peer.artefact(spec, cell, cache), spec, cell, threads)
     load_seconds = time.perf_counter() - start
-    output = run()
+    outputs = []
+    estimate = _timed_ms(lambda: outputs.append(run_on(inputs)))
 
-    def reply(message: dict[str, object]) -> None:
-        replies.write(json.dumps(message) + "\n")
-        replies.flush()
+    def run() -> object:
+        return run_on(inputs)
 
+    if estimate < _LONG_RUN_MS:
+        estimate = _timed_ms(run)
     reply(
         {
             "load_seconds": round(load_seconds, 3),
-            "embedding": _embedding(output),
-            "shape": list(output.shape),
+            "estimate_ms": round(estimate, 3),
+            "embedding": _embedding(outputs.pop()),
         }
     )
     for line in sys.stdin:
-        command = json.loads(line)
-        if command["do"] == "quit":
-            break
-        used = time.process_time()
+        _take_turn(run, json.loads(line), reply)
+
+
+def _take_turn(run: Callable[[], object], command: dict[str, Any], reply: _Reply) -> None:
+    used = time.process_time()
+    if command["warm_up"] > 0:  # at least once: another process had the caches meanwhile
         warm_until = time.perf_counter() + command["warm_up"]
-        while True:  # at least once: another process had the caches meanwhile
+        while True:
             run()
             if time.perf_counter() >= warm_until:
                 break
-        times: list[int] = []
-        end = time.perf_counter_ns() + int(command["seconds"] * 1e9)
-        while True:
-            begin = time.perf_counter_ns()
-            run()
-            now = time.perf_counter_ns()
-            times.append(now - begin)
-            if now >= end and len(times) >= command["least"]:
-                break
-        reply(
-            {
-                "times_ms": [round(value * 1e-6, 4) for value in times],
-                "processor_seconds": time.process_time() - used,
-                "resident_mib": _memory_mib("VmRSS"),
-                "peak_mib": _memory_mib("VmHWM"),
-            }
-        )
+    times: list[float] = []
+    end = time.perf_counter() + command["seconds"]
+    while True:
+        times.append(_timed_ms(run))
+        if time.perf_counter() >= end and len(times) >= command["least"]:
+            break
+    reply(
+        {
+            "times_ms": [round(value, 4) for value in times],
+            "processor_seconds": time.process_time() - used,
+            "peak_mib": _memory_mib()["peak"],
+        }
+    )
+
+
+def _measure_memory(
+    model: str, peer_name: str, cell_text: str, threads: int, cache: Path, reply: _Reply
+) -> None:
+    """Memory before loading (Python and NumPy, the same for all), after it, and after five runs."""
+    _restrict(threads)
+    from benchmarks.models import MODELS, Cell
+    from benchmarks.peers import PEERS
+
+    spec, cell, peer = MODELS[model], Cell.parse(cell_text), PEERS[peer_name]
+    inputs = cell.inputs()
+    stages = {"start": _memory_mib()}
+    run = peer.load(peer.artefact(spec, cell, cache), spec, cell, threads)
+    stages["loaded"] = _memory_mib()
+    for _ in range(5):
+        run(inputs)
+    stages["ran"] = _memory_mib()
+    reply({"stages": stages, "mappings": _mappings()})
+
+
+class _Reply:
+    """Writes JSON lines to the process that started this one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        self.stream.write(json.dumps(message) + "\n")
+        self.stream.flush()
 
 
 def main() -> None:
-    """Run as ``build MODEL PEER CELL CACHE`` or ``serve MODEL PEER CELL THREADS CACHE``."""
+    """Run as ``build MODEL PEER CELL CACHE``, or ``serve``/``memory`` with THREADS before CACHE."""
     # Runtimes print to standard output at will: keep it for the replies.
-    replies = os.fdopen(os.dup(1), "w")
+    reply = _Reply(os.fdopen(os.dup(1), "w"))
     os.dup2(2, 1)
-    action, *arguments = sys.argv[1:]
+    action, model, peer, cell, *rest = sys.argv[1:]
     if action == "build":
-        model, peer, cell, cache = arguments
-        _build(model, peer, cell, Path(cache))
+        _build(model, peer, cell, Path(rest[0]))
     else:
-        model, peer, cell, threads, cache = arguments
-        _serve(model, peer, cell, int(threads), Path(cache), replies)
+        work = _measure_memory if action == "memory" else _serve
+        work(model, peer, cell, int(rest[0]), Path(rest[1]), reply)
     # Some runtimes hang or crash while their thread pools are torn down; nothing is left to do.
     sys.stderr.flush()
     os._exit(0)

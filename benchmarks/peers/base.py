@@ -15,8 +15,8 @@ from benchmarks.models import Cell, ModelSpec
 
 __all__ = ["Peer", "Run"]
 
-# Runs the model once on the inputs that it was made for, and returns its output.
-Run = Callable[[], np.ndarray]
+# Runs the model once on inputs by name, int64 [batch, seq_len], and returns its first output.
+Run = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 
 class Peer(ABC):
@@ -68,5 +68,8 @@ class Peer(ABC):
         """Make the artefact in the empty `folder` from the Hugging Face folder `source`."""
 
     @abstractmethod
-    def load(self, folder: Path, spec: ModelSpec, cell: Cell, threads: int) -> Run:
-        """Load the artefact, ready to run on ``cell.inputs()`` with `threads` threads."""
+    def load(self, folder: Path, spec: ModelSpec, cell: Cell | None, threads: int) -> Run:
+        """Load the artefact, ready to run with `threads` threads.
+
+        The inputs will have the shape of `cell`, or, where that is None, any shape.
+        """

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.machine import COMPILER, hash_sources
 from benchmarks.models import Cell, ModelSpec, calibration_texts
 
 from .base import Peer, Run
 
 __all__ = ["IbertPeer"]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-# What a quantised model depends on, and what only its compilation does.
+# What a quantised model depends on.
 QUANTISING = (
     "ibert_tvm/artefact.py",
     "ibert_tvm/frontend",
@@ -27,17 +25,6 @@ QUANTISING = (
     "relay_passes/quantization_table.py",
     "relay_passes/spec",
 )
-COMPILING = ("ibert_tvm", "relay_passes", "schedules", "targets")
-
-
-def _hash_sources(places: tuple[str, ...]) -> str:
-    digest = hashlib.sha256()
-    for place in places:
-        whole = ROOT / place
-        for path in [whole] if whole.is_file() else sorted(whole.rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 class IbertPeer(Peer):
@@ -55,7 +42,7 @@ class IbertPeer(Peer):
 
     def fingerprint(self, spec: ModelSpec, cell: Cell) -> str:
         """Versions, and the sources of the compiler."""
-        return super().fingerprint(spec, cell) + _hash_sources(COMPILING)
+        return super().fingerprint(spec, cell) + hash_sources(COMPILER)
 
     def artefact(self, spec: ModelSpec, cell: Cell, cache: Path) -> Path:
         """One folder per cell."""
@@ -67,11 +54,13 @@ class IbertPeer(Peer):
 
         quantised = cache / "artefacts" / spec.name / "quantised.ibert"
         key_file = quantised.parent / "quantised.json"
-        key = json.dumps([_hash_sources(QUANTISING), super().fingerprint(spec, cell)])
+        key = json.dumps([hash_sources(QUANTISING), super().fingerprint(spec, cell)])
         if not key_file.exists() or key_file.read_text() != key:
             key_file.unlink(missing_ok=True)
             model = ibert_tvm.load(source)
-            ibert_tvm.quantize(model, calibration=calibration_texts()).save(quantised)
+            # As many texts as the peers that calibrate get, where weights are random anyway.
+            texts = calibration_texts()[: None if spec.real else 64]
+            ibert_tvm.quantize(model, calibration=texts).save(quantised)
             del model
             key_file.write_text(key)
         from ibert_tvm.artefact import QuantizedModel
@@ -81,17 +70,13 @@ class IbertPeer(Peer):
         )
         library.export(folder / "model.so")
 
-    def load(self, folder: Path, spec: ModelSpec, cell: Cell, threads: int) -> Run:
+    def load(self, folder: Path, spec: ModelSpec, cell: Cell | None, threads: int) -> Run:
         """Load the library; the timed call is the public one, input checks included."""
-        # tvm_ffi imports torch where it is installed. Running a library needs none, and no other
-        # peer but PyTorch has it in its memory: keep it out, as on a machine that only serves.
-        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-        import ibert_tvm
+        from ibert_tvm.runtime import load_library
 
-        library = ibert_tvm.load_library(folder / "model.so", num_threads=threads)
-        inputs = cell.inputs()
+        library = load_library(folder / "model.so", num_threads=threads)
 
-        def run() -> np.ndarray:
+        def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
             outputs = library.run(**inputs, dequantize=False)
             return next(iter(outputs.values())).values
 

@@ -25,24 +25,24 @@ class _OnnxRuntime(Peer):
     # Graph optimisers of the session to leave out.
     disabled: tuple[str, ...] = ()
 
-    def load(self, folder: Path, spec: ModelSpec, cell: Cell, threads: int) -> Run:
-        """Make a session whose symbolic dimensions are fixed to the cell's."""
+    def load(self, folder: Path, spec: ModelSpec, cell: Cell | None, threads: int) -> Run:
+        """Make a session whose symbolic dimensions are fixed to the cell's, if there is one."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.add_free_dimension_override_by_name("batch", cell.batch)
-        options.add_free_dimension_override_by_name("sequence", cell.seq_len)
+        if cell is not None:
+            options.add_free_dimension_override_by_name("batch", cell.batch)
+            options.add_free_dimension_override_by_name("sequence", cell.seq_len)
         session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"),
             options,
             providers=["CPUExecutionProvider"],
             disabled_optimizers=list(self.disabled) or None,
         )
-        inputs = cell.inputs()
 
-        def run() -> np.ndarray:
+        def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
             return session.run(None, inputs)[0]
 
         return run

@@ -27,13 +27,14 @@ class _OpenVino(Peer):
     # processor has it, so FP32 must be asked for.
     inference_type = "f32"
 
-    def load(self, folder: Path, spec: ModelSpec, cell: Cell, threads: int) -> Run:
-        """Compile with static shapes and the latency hint, one stream."""
+    def load(self, folder: Path, spec: ModelSpec, cell: Cell | None, threads: int) -> Run:
+        """Compile with static shapes (dynamic without a cell) and the latency hint, one stream."""
         import openvino
 
         core = openvino.Core()
         model = core.read_model(folder / "model.xml")
-        model.reshape({port.any_name: [cell.batch, cell.seq_len] for port in model.inputs})
+        if cell is not None:
+            model.reshape({port.any_name: [cell.batch, cell.seq_len] for port in model.inputs})
         compiled = core.compile_model(
             model,
             "CPU",
@@ -45,9 +46,8 @@ class _OpenVino(Peer):
             },
         )
         request = compiled.create_infer_request()
-        inputs = cell.inputs()
 
-        def run() -> np.ndarray:
+        def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
             return request.infer(inputs, share_inputs=True, share_outputs=True)[0]
 
         return run

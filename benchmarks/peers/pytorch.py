@@ -25,7 +25,7 @@ class PyTorchFloat(Peer):
         """Nothing to build: the folder itself is loaded."""
         (folder / "source").write_text(str(source))
 
-    def load(self, folder: Path, spec: ModelSpec, cell: Cell, threads: int) -> Run:
+    def load(self, folder: Path, spec: ModelSpec, cell: Cell | None, threads: int) -> Run:
         """Load the model with `threads` intra-op threads."""
         import torch
         import transformers
@@ -33,10 +33,10 @@ class PyTorchFloat(Peer):
         torch.set_num_threads(threads)
         source = (folder / "source").read_text()
         model = transformers.AutoModel.from_pretrained(source, dtype=torch.float32).eval()
-        inputs = {name: torch.from_numpy(value) for name, value in cell.inputs().items()}
 
-        def run() -> np.ndarray:
+        def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+            tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
             with torch.inference_mode():
-                return model(**inputs).last_hidden_state.numpy()
+                return model(**tensors).last_hidden_state.numpy()
 
         return run
