@@ -23,6 +23,7 @@ OUTPUTS = {
     "sequence_classification": ("logits", "logits"),
     "token_classification": ("logits", "token_logits"),
     "question_answering": ("logits", "span_logits"),
+    "image_classification": ("logits", "logits"),
 }
 """Name and kind of the output by head."""
 
@@ -76,7 +77,7 @@ def finish(
         # A source that masks nothing agrees only where nothing is padding.
         mask = None if canonical.added_inputs else canonical.mask
         shapes = [shape or check.VERIFY_SHAPE]
-        if shape is None and sizes.max_sequence_length is not None:
+        if shape is None and sizes.max_sequence_length is not None and sizes.image_size is None:
             shapes.append((1, min(sizes.max_sequence_length, check.LONGEST)))
         error = 0.0
         for one in shapes:
@@ -102,6 +103,7 @@ def finish(
             f"the source has no {name}; the compiled model takes one and ignores padding"
             for name in canonical.added_inputs
         ),
+        image_size=sizes.image_size,
     )
     return CanonicalModel(canonical.module, canonical.parameters, info, canonical.report, {}, error)
 

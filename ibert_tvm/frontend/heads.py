@@ -1,4 +1,4 @@
-"""A transformers model as a function of plain token tensors with one output."""
+"""A transformers model as a function of plain tensors, tokens or images, with one output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ModelWithHead"]
+__all__ = ["ImageModelWithHead", "ModelWithHead"]
 
 
 class ModelWithHead(torch.nn.Module):
@@ -69,4 +69,43 @@ class ModelWithHead(torch.nn.Module):
             mask = attention_mask.unsqueeze(-1).to(torch.float32)
             total = (output.last_hidden_state * mask).sum(dim=1)
             result = total / mask.sum(dim=1).clamp(min=1e-9)
+        return result
+
+
+class ImageModelWithHead(torch.nn.Module):
+    """A transformers model of images as a function with one output.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        The model; for heads ``none`` and ``pooled`` its encoder.
+    head : str
+        ``none``, ``pooled`` or ``image_classification``.
+    """
+
+    def __init__(self, model: Any, head: str) -> None:
+        super().__init__()
+        self.model = model
+        self.head = head
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Return the output of the head.
+
+        Parameters
+        ----------
+        pixel_values : torch.Tensor
+            [batch, planes, height, width] float32.
+
+        Returns
+        -------
+        torch.Tensor
+            See `ibert_tvm.model_info.OUTPUT_KINDS`.
+        """
+        output = self.model(pixel_values=pixel_values, return_dict=True)
+        if self.head == "image_classification":
+            result: torch.Tensor = output.logits
+        elif self.head == "pooled":
+            result = output.pooler_output
+        else:
+            result = output.last_hidden_state
         return result

@@ -13,13 +13,24 @@ from ibert_tvm.model_info import HEADS
 
 __all__ = ["CLASS_SUFFIXES", "TESTED_ARCHITECTURES", "HfFolder", "head_of_class"]
 
-TESTED_ARCHITECTURES = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
+TESTED_ARCHITECTURES = (
+    "bert",
+    "camembert",
+    "deit",
+    "distilbert",
+    "electra",
+    "roberta",
+    "vit",
+    "xlm-roberta",
+)
 """Values of ``model_type`` that the tests import and compare with transformers."""
 
 CLASS_SUFFIXES = {
     "ForSequenceClassification": "sequence_classification",
     "ForTokenClassification": "token_classification",
     "ForQuestionAnswering": "question_answering",
+    "ForImageClassification": "image_classification",
+    "ForImageClassificationWithTeacher": "image_classification",
 }
 """Ends of transformers' class names and the heads that they compute."""
 

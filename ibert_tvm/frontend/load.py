@@ -28,6 +28,7 @@ _KINDS = {
     "sequence_classification": "logits",
     "token_classification": "token_logits",
     "question_answering": "span_logits",
+    "image_classification": "logits",
 }
 
 
@@ -72,6 +73,10 @@ def load(
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
         chosen = check_head(head, folder.default_head)
+        if folder.model_type == "ibert":
+            from ibert_tvm.frontend.ibert_checkpoint import load_ibert
+
+            return load_ibert(folder, chosen, verify)
         _require("torch", "transformers")
         return _load_folder(folder, chosen, verify)
     _require("torch")

@@ -25,17 +25,21 @@ class Sizes:
     rows : dict of str to int
         Rows of the smallest table that each input indexes, that is, its valid ids are below.
     max_sequence_length : int or None
-        Longest sequence that the position table allows; None without one.
+        Longest sequence that the position table allows, or the only one that images become; None
+        without such a limit.
     padding_index : int or None
         Id that RoBERTa-like positions skip; None if positions are absolute or absent.
     hidden_size : int
         Channels of the last attention, or of the first output if there is none.
+    image_size : tuple of int or None
+        Planes, height and width of the images that the module takes; None if it takes tokens.
     """
 
     rows: dict[str, int]
     max_sequence_length: int | None
     padding_index: int | None
     hidden_size: int
+    image_size: tuple[int, int, int] | None = None
 
 
 def measure(module: tvm.IRModule) -> Sizes:
@@ -58,6 +62,11 @@ def measure(module: tvm.IRModule) -> Sizes:
     longest: int | None = None
     padding: int | None = None
     hidden = 0
+    image: tuple[int, int, int] | None = None
+    for variable in inputs:
+        if variable.ty.ndim == 4:
+            planes, height, width = (int(extent) for extent in variable.ty.shape.values[1:])
+            image = (planes, height, width)
     for variable, call in canonical_calls(module):
         if call.op.name == "canonical.position_ids":
             positions[variable] = call
@@ -76,8 +85,11 @@ def measure(module: tvm.IRModule) -> Sizes:
                 longest = usable if longest is None else min(longest, usable)
         elif call.op.name == "canonical.attention":
             hidden = int(variable.ty.shape.values[2])
+        if image is not None and variable.ty.ndim == 3:
+            # Every later value has as many tokens, or more where some were prepended.
+            longest = max(longest or 0, int(variable.ty.shape.values[1]))
     if not hidden:
         first = function.body.body.ty
         first = first.fields[0] if isinstance(first, relax.TupleType) else first
         hidden = int(first.shape.values[-1])
-    return Sizes(rows, longest, padding, hidden)
+    return Sizes(rows, longest, padding, hidden, image)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
-from ibert_tvm.frontend.errors import UnsupportedModelError
+from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 
-__all__ = ["PROBE_SHAPE", "evaluating", "import_module"]
+__all__ = ["PROBE_SHAPE", "evaluating", "example", "import_exported", "import_module", "tensors_of"]
 
 PROBE_SHAPE = (2, 13)
 """Batch and length of the traced example: unequal, and 13 divides no usual width."""
@@ -36,15 +36,20 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 
 def import_module(
-    module: torch.nn.Module, inputs: Sequence[str], outputs: Sequence[str], prefix: str = ""
+    module: torch.nn.Module,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    prefix: str = "",
+    image_size: tuple[int, int, int] | None = None,
+    shape: tuple[int, int] = PROBE_SHAPE,
 ) -> Canonical:
     """Trace a module and canonicalise it.
 
     Parameters
     ----------
     module : torch.nn.Module
-        In evaluation mode; called with keyword arguments, each [batch, seq_len] int64; returns
-        one float tensor or a tuple of them.
+        In evaluation mode; called with keyword arguments, each [batch, seq_len] int64, or images
+        [batch, planes, height, width] float32; returns one float tensor or a tuple of them.
     inputs : sequence of str
         Names of the arguments.
     outputs : sequence of str
@@ -52,6 +57,10 @@ def import_module(
     prefix : str
         Removed from the front of parameter names: the attribute under which a wrapper holds the
         model, with its dot.
+    image_size : tuple of int, optional
+        Planes, height and width of ``pixel_values``.
+    shape : tuple of int
+        Batch and length at which it is traced.
 
     Returns
     -------
@@ -63,6 +72,56 @@ def import_module(
     UnsupportedModelError
         If the module cannot be traced, or an operator has no canonical form.
     """
+    _check_parameters(module, prefix)
+    arguments = example(inputs, image_size, shape)
+    exported = _export(module, arguments)
+    return import_exported(exported, inputs, outputs, prefix)
+
+
+def example(
+    inputs: Sequence[str],
+    image_size: tuple[int, int, int] | None = None,
+    shape: tuple[int, int] = PROBE_SHAPE,
+) -> dict[str, torch.Tensor]:
+    """Return arguments to trace with.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        Names of the arguments.
+    image_size : tuple of int, optional
+        Planes, height and width of ``pixel_values``.
+    shape : tuple of int
+        Batch and length.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        Token tensors of ones; images of zeros.
+
+    Raises
+    ------
+    ModelSourceError
+        If images are asked for and their size is not known.
+    """
+    result = {}
+    for name in inputs:
+        if name != "pixel_values":
+            result[name] = torch.ones(shape, dtype=torch.int64)
+            continue
+        if image_size is None:
+            raise ModelSourceError(
+                "the size of the images is not known",
+                where="image_size",
+                why="a module does not say how large its images are, and there is one length of "
+                "sequence per size",
+                todo="give image_size=(planes, height, width), for example (3, 224, 224)",
+            )
+        result[name] = torch.zeros((shape[0], *image_size))
+    return result
+
+
+def _check_parameters(module: torch.nn.Module, prefix: str) -> None:
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             raise UnsupportedModelError(
@@ -71,8 +130,37 @@ def import_module(
                 why="calibration measures ranges in float32",
                 todo="convert it first: model.float()",
             )
-    arguments = {name: torch.ones(PROBE_SHAPE, dtype=torch.int64) for name in inputs}
-    exported = _export(module, arguments)
+
+
+def import_exported(
+    exported: torch.export.ExportedProgram,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    prefix: str = "",
+) -> Canonical:
+    """Canonicalise a traced program of static shapes.
+
+    Parameters
+    ----------
+    exported : torch.export.ExportedProgram
+        The program; its inputs are [batch, seq_len] int64 of one shape, or images.
+    inputs : sequence of str
+        Their canonical names.
+    outputs : sequence of str
+        Names of the results, for messages; empty to number them.
+    prefix : str
+        Removed from the front of parameter names.
+
+    Returns
+    -------
+    Canonical
+        The canonical module.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If an operator has no canonical form.
+    """
     imported = _translate(exported)
     function = imported["main"]
     count = int(function.attrs["num_input"])
@@ -101,6 +189,12 @@ def import_module(
         outputs=outputs,
         names={key: name.removeprefix(prefix) for key, name in names.items()},
     )
+
+
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of what a module returned, in the order in which tracing flattens it."""
+    leaves = torch.utils._pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _array(tensor: tvm.runtime.Tensor) -> NDArray[Any]:

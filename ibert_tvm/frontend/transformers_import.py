@@ -12,7 +12,7 @@ import transformers
 
 from ibert_tvm.frontend.canonicalise import Canonical
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.heads import ModelWithHead
+from ibert_tvm.frontend.heads import ImageModelWithHead, ModelWithHead
 from ibert_tvm.frontend.hf_folder import (
     CLASS_SUFFIXES,
     TESTED_ARCHITECTURES,
@@ -27,6 +27,7 @@ _CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",
     "token_classification": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
+    "image_classification": "AutoModelForImageClassification",
 }
 
 
@@ -45,7 +46,9 @@ def _quiet() -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def load_folder(folder: HfFolder, head: str) -> tuple[Any, frozenset[str]]:
+def load_folder(
+    folder: HfFolder, head: str, **settings: Any
+) -> tuple[Any, frozenset[str]]:
     """Load the transformers model of a folder for a head.
 
     Parameters
@@ -54,6 +57,8 @@ def load_folder(folder: HfFolder, head: str) -> tuple[Any, frozenset[str]]:
         The checked folder.
     head : str
         One of `ibert_tvm.model_info.HEADS`.
+    **settings
+        Fields of the configuration in the place of the folder's.
 
     Returns
     -------
@@ -86,6 +91,7 @@ def load_folder(folder: HfFolder, head: str) -> tuple[Any, frozenset[str]]:
                 attn_implementation="eager",
                 dtype=torch.float32,
                 output_loading_info=True,
+                **settings,
             )
     except Exception as error:  # transformers raises many classes for what a folder can hold
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -99,8 +105,8 @@ def load_folder(folder: HfFolder, head: str) -> tuple[Any, frozenset[str]]:
     return model.eval(), frozenset(loading["missing_keys"])
 
 
-def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead:
-    """Wrap a transformers model in memory as a function of token tensors.
+def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead | ImageModelWithHead:
+    """Wrap a transformers model in memory as a function of token tensors or images.
 
     Parameters
     ----------
@@ -113,7 +119,7 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead:
 
     Returns
     -------
-    ModelWithHead
+    ModelWithHead or ImageModelWithHead
         The wrapper.
 
     Raises
@@ -138,7 +144,7 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead:
                 why=f"its class computes {own}",
                 todo=f"load it as {_CLASSES[head]}, or choose head={own!r}",
             )
-        return ModelWithHead(model, head)
+        return ImageModelWithHead(model, head) if of_images(model) else ModelWithHead(model, head)
     encoder = model.base_model
     if head == "pooled" and getattr(encoder, "pooler", None) is None:
         raise ModelSourceError(
@@ -147,11 +153,47 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead:
             why=f"{model.config.model_type} models, or this one, are built without it",
             todo="choose head='none' or head='sentence_embedding'",
         )
+    if of_images(model):
+        if head not in ("none", "pooled"):
+            raise ModelSourceError(
+                f"{type(model).__name__} has no head {head}",
+                where="head",
+                why=f"{model.config.model_type} models take images",
+                todo="choose head='none' or head='pooled'",
+            )
+        return ImageModelWithHead(encoder, head)
     return ModelWithHead(encoder, head, pooling)
+
+
+def of_images(model: Any) -> bool:
+    """Tell whether a transformers model takes images."""
+    return str(getattr(model, "main_input_name", "")) == "pixel_values"
+
+
+def image_size(config: Any) -> tuple[int, int, int]:
+    """Return planes, height and width of the images that a configuration describes.
+
+    Raises
+    ------
+    ModelSourceError
+        If it does not say.
+    """
+    size = getattr(config, "image_size", None)
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
+        raise ModelSourceError(
+            f"the size of the images is {size}",
+            where=f"image_size in the configuration of {config.model_type}",
+            why="there is one length of sequence per size of the images",
+            todo="set image_size to a number of pixels, or to height and width",
+        )
+    return int(getattr(config, "num_channels", 3)), int(sides[0]), int(sides[1])
 
 
 def input_names(model: Any) -> tuple[str, ...]:
     """Return the inputs that `model` takes: token types only where it has more than one."""
+    if of_images(model):
+        return ("pixel_values",)
     names = ["input_ids", "attention_mask"]
     takes = inspect.signature(model.forward).parameters
     if "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 0) > 1:
@@ -159,7 +201,9 @@ def input_names(model: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def import_transformers(wrapper: ModelWithHead, missing: frozenset[str] = frozenset()) -> Canonical:
+def import_transformers(
+    wrapper: ModelWithHead | ImageModelWithHead, missing: frozenset[str] = frozenset()
+) -> Canonical:
     """Import a wrapped model, with eager attention while it is traced.
 
     Parameters
@@ -182,7 +226,11 @@ def import_transformers(wrapper: ModelWithHead, missing: frozenset[str] = frozen
     model = wrapper.model
     with _eager(model):
         canonical = import_module(
-            wrapper, input_names(model), [output_name(wrapper.head)], prefix="model."
+            wrapper,
+            input_names(model),
+            [output_name(wrapper.head)],
+            prefix="model.",
+            image_size=image_size(model.config) if of_images(model) else None,
         )
     lost = sorted(missing & set(canonical.parameters))
     if lost:
@@ -221,6 +269,6 @@ def _eager(model: Any) -> Iterator[None]:
 
 def labels(config: Any, head: str) -> Mapping[int, str]:
     """Return the class names of a classification head, empty for others."""
-    if head not in ("sequence_classification", "token_classification"):
+    if head not in ("sequence_classification", "token_classification", "image_classification"):
         return {}
     return {int(key): str(value) for key, value in config.id2label.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ LONGEST = 1024
 """The second comparison is at the longest sequence that the positions allow, up to this: models
 that change their computation with the length (sparse attention) are found there."""
 
-Source = Callable[[Mapping[str, NDArray[np.int64]]], tuple[NDArray[np.float32], ...]]
+Source = Callable[[Mapping[str, NDArray[Any]]], tuple[NDArray[np.float32], ...]]
 """Runs the source model: inputs by name to its outputs in order."""
 
 
@@ -32,8 +33,8 @@ def verification_batch(
     pad_token_id: int,
     mask: str | None,
     shape: tuple[int, int],
-) -> dict[str, NDArray[np.int64]]:
-    """Make a batch of random tokens with padding of different lengths.
+) -> dict[str, NDArray[Any]]:
+    """Make a batch of random tokens with padding of different lengths, or of random images.
 
     Parameters
     ----------
@@ -46,14 +47,18 @@ def verification_batch(
     mask : str or None
         The input that marks tokens with 1.
     shape : tuple of int
-        Batch and length; the length is shortened to what the positions allow.
+        Batch and length; the length is shortened to what the positions allow. Of images only the
+        batch counts.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        One array [batch, seq_len] int64 per input.
+        One array [batch, seq_len] int64 per input, or [batch, planes, height, width] float32.
     """
     random = np.random.default_rng(1)
+    if sizes.image_size is not None:
+        images = random.normal(size=(shape[0], *sizes.image_size)).astype(np.float32)
+        return dict.fromkeys(names, images)
     batch, length = shape[0], min(shape[1], sizes.max_sequence_length or shape[1])
     tokens = np.ones((batch, length), np.int64)
     if mask is not None:
@@ -70,7 +75,7 @@ def verification_batch(
     return result
 
 
-def verify(canonical: Canonical, inputs: Mapping[str, NDArray[np.int64]], source: Source) -> float:
+def verify(canonical: Canonical, inputs: Mapping[str, NDArray[Any]], source: Source) -> float:
     """Compare the canonical module with its source on one batch.
 
     Parameters

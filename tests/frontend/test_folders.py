@@ -15,7 +15,7 @@ from ibert_tvm.frontend.hf_folder import HfFolder, head_of_class
 from relay_passes.canonical import float_executable
 from tests.frontend.architectures import make
 
-TESTED = "bert, camembert, distilbert, electra, roberta, xlm-roberta"
+TESTED = "bert, camembert, deit, distilbert, electra, roberta, vit, xlm-roberta"
 
 
 @pytest.fixture(scope="module")
