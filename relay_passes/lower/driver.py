@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,10 +13,18 @@ from tvm import relax
 
 from ..canonical import check_canonical, main_function, num_inputs, value_name
 from ..errors import LoweringError
+from ..integer import mask_tokens
 from ..quantization_table import ActivationQuant, QuantizationTable
 from .context import LoweringContext, symbolic_inputs
 from .forms import Form, IntegerValue, storage
-from .requirements import Requirement, live_calls, output_fields, output_names, requirements
+from .requirements import (
+    Requirement,
+    attention_mask,
+    live_calls,
+    output_fields,
+    output_names,
+    requirements,
+)
 from .rule import activation
 from .rules import rules_of
 
@@ -98,7 +107,8 @@ def lower_to_integer(
                 name = value_name(call)
                 rule = rules[call.op.name]
                 values[variable] = context.guard(name, partial(rule.lower, call, operands, context))
-            forms = [_output(values[item]) for item in output_fields(function)]
+            mask = values.get(attention_mask(module))
+            forms = [_output(values[item], mask, context) for item in output_fields(function)]
             emitted = [builder.emit_output(form.var) for form in forms]
             result = emitted[0] if len(emitted) == 1 else relax.Tuple(emitted)
         builder.emit_func_output(result, [*inputs, *context.variables])
@@ -109,8 +119,15 @@ def lower_to_integer(
     return LoweredModel(builder.get(), context.parameters, scales)
 
 
-def _output(value: IntegerValue | relax.Var) -> Form:
-    return activation(value).scalar()
+def _output(
+    value: IntegerValue | relax.Var, mask: IntegerValue | relax.Var | None, context: LoweringContext
+) -> Form:
+    """Return the form in which a value leaves the program: per token, 0 where there is none."""
+    form = activation(value).scalar()
+    if not isinstance(mask, relax.Var) or len(form.var.ty.shape.values) != 3:
+        return form
+    name = f"{form.value}.masked"
+    return replace(form, var=context.emit(mask_tokens(form.var, mask, name=name)), value=name)
 
 
 def _images(module: tvm.IRModule, table: QuantizationTable) -> dict[str, ActivationQuant]:

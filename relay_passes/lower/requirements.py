@@ -142,6 +142,20 @@ def live_calls(module: tvm.IRModule) -> list[tuple[relax.Var, relax.Call]]:
     return kept[::-1]
 
 
+def attention_mask(module: tvm.IRModule) -> relax.Var | None:
+    """Return the mask that every attention of a canonical module reads.
+
+    Returns
+    -------
+    relax.Var or None
+        None if there is no attention, or one without a mask, or there are several masks.
+    """
+    calls = [call for _, call in live_calls(module) if call.op.name == "canonical.attention"]
+    masks = [call.args[3] if len(call.args) > 3 else None for call in calls]
+    first = masks[0] if masks else None
+    return first if all(mask is not None and mask.same_as(first) for mask in masks) else None
+
+
 def output_names(module: tvm.IRModule) -> list[str]:
     """Canonical names of the values that ``main`` returns, in order.
 

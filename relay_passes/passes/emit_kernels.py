@@ -12,6 +12,9 @@ from ..emit.layout import KernelLayout
 from ..errors import CompilerError, LoweringError
 from .program import IntegerProgram, is_primitive, num_inputs, relax_functions
 
+# Kernels of a packed program whose results have every token at its place.
+_IN_PLACE = ("attention", "unpack_tokens", "mask_tokens")
+
 
 class EmitKernels:
     """Lower ``Primitive`` functions over ``integer.*`` operators to TIR.
@@ -62,6 +65,8 @@ class _Emission:
             self.emit.layout, self.program.parameters, self.emit.bounds, batch, seq_len
         )
         inputs = num_inputs(function)
+        packed = "ibert.packed" in function.attrs
+        starts: relax.Expr | None = None
         new: dict[Any, Any] = {}
         for index, var in enumerate(function.params):
             new[var] = var if index < inputs else self._stored(var)
@@ -73,8 +78,11 @@ class _Emission:
             with builder.dataflow():
                 for block in function.body.blocks:
                     for binding in block.bindings:
-                        new[binding.var] = self._binding(binding, new, emitter)
+                        rows = starts if packed and self._on_packed_rows(binding) else None
+                        new[binding.var] = self._binding(binding, new, emitter, rows)
                         logical[binding.var] = binding.var.ty
+                        if self._kind(binding) == "slot_starts":
+                            starts = new[binding.var]
                 body = function.body.body
                 if body in new and isinstance(new[body], relax.Tuple):
                     fields = list(new[body].fields)
@@ -100,8 +108,26 @@ class _Emission:
             return value
         return relax.op.reshape(value, shape)
 
+    def _kind(self, binding: relax.VarBinding) -> str:
+        """Kind of the kernel that a binding calls; "" if it calls none."""
+        value = binding.value
+        if not isinstance(value, relax.Call):
+            return ""
+        return str(self.program.module[value.op].attrs["ibert.kernel"])
+
+    def _on_packed_rows(self, binding: relax.VarBinding) -> bool:
+        """Whether a kernel of a packed function makes values whose first rows hold the tokens."""
+        kind = binding.var.ty
+        first = kind.fields[0] if isinstance(kind, relax.TupleType) else kind
+        per_token = len(first.shape.values) == 3
+        return per_token and self._kind(binding) not in ("", *_IN_PLACE)
+
     def _binding(
-        self, binding: relax.VarBinding, new: Mapping[Any, Any], emitter: GroupEmitter
+        self,
+        binding: relax.VarBinding,
+        new: Mapping[Any, Any],
+        emitter: GroupEmitter,
+        starts: relax.Expr | None,
     ) -> relax.Expr:
         value = binding.value
         if isinstance(value, relax.TupleGetItem):
@@ -112,7 +138,7 @@ class _Emission:
             return new[value]
         kernel = self.program.module[value.op]
         try:
-            emitted = emitter.emit(kernel)
+            emitted = emitter.emit(kernel, counted=starts is not None)
         except CompilerError as error:
             raise error.at(str(kernel.attrs["ibert.layer"])) from None
         kinds = (
@@ -126,7 +152,7 @@ class _Emission:
         func = self.builder.add_func(emitted, value.op.name_hint)
         call = relax.call_tir(
             func,
-            [new[arg] for arg in value.args],
+            [*(new[arg] for arg in value.args), *([] if starts is None else [starts])],
             results[0] if len(results) == 1 else results,
         )
         return self.builder.emit(call)

@@ -14,6 +14,7 @@ from .check_integer_only import CheckIntegerOnly
 from .emit_kernels import EmitKernels
 from .fuse_epilogues import FuseEpilogues
 from .offset_activations import OffsetActivations
+from .pack_tokens import PackTokens
 from .program import IntegerProgram
 from .specialise_shapes import SpecialiseShapes
 
@@ -57,7 +58,8 @@ def lower_to_kernels(
     """Lower an integer program to kernels for one target layout and several shapes.
 
     Phases, in order: ``check_integer_only`` (nothing but integers comes in),
-    ``offset_activations``, range analysis (proves every width), ``specialise_shapes``,
+    ``offset_activations``, ``pack_tokens``, range analysis (proves every width),
+    ``specialise_shapes``,
     ``fuse_epilogues``, ``emit_kernels``, ``check_integer_only`` again (nothing but integers goes
     out).
 
@@ -84,15 +86,16 @@ def lower_to_kernels(
     watch = observe or (lambda phase, module: None)
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
-    program = OffsetActivations(layout)(program)
-    watch(OffsetActivations.name, program.module)
+    for first in (OffsetActivations(layout), PackTokens()):
+        program = first(program)
+        watch(first.name, program.module)
     longest = max(seq_len for _, seq_len in shapes)
     bounds = analyse_ranges(program.module, program.parameters, max_seq_len=longest)
-    passes: list[ProgramPass] = [
+    passes: tuple[ProgramPass, ...] = (
         SpecialiseShapes(shapes),
         FuseEpilogues(),
         EmitKernels(layout, bounds.values),
-    ]
+    )
     for step in passes:
         program = step(program)
         watch(step.name, program.module)

@@ -110,6 +110,7 @@ def encoder_program(
     activation: str = "gelu",
     roberta: bool = False,
     seed: int = 0,
+    masked: bool = False,
 ) -> IntegerProgram:
     """One encoder layer with embeddings, mean pooling and a tanh pooler, as an integer program.
 
@@ -125,6 +126,8 @@ def encoder_program(
         Position ids that count tokens.
     seed
         Of the constants.
+    masked
+        Set the last hidden state to 0 where there is padding, as lowering does.
 
     Returns
     -------
@@ -140,6 +143,9 @@ def encoder_program(
             outputs = _encoder(
                 p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta
             )
+            if masked:
+                last = p.emit(build.mask_tokens(outputs[0], mask, name="last"))
+                outputs = (last, *outputs[1:])
             results = [p.builder.emit_output(value) for value in outputs]
         p.builder.emit_func_output(results)
     built = p.builder.get()["main"]
