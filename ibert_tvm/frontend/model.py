@@ -15,6 +15,8 @@ from ibert_tvm.model_info import ModelInfo
 if TYPE_CHECKING:
     import tvm
 
+    from ibert_tvm.frontend.ibert_checkpoint import IbertQuantization
+
 __all__ = ["CanonicalModel"]
 
 
@@ -37,6 +39,8 @@ class CanonicalModel:
     verified_error : float or None
         Largest absolute difference from the source's outputs on the verification batch; None if
         `load` was asked not to verify.
+    released : IbertQuantization or None
+        Ranges of an I-BERT checkpoint, for the preset ``released``.
     """
 
     module: tvm.IRModule
@@ -45,3 +49,4 @@ class CanonicalModel:
     report: ImportReport
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     verified_error: float | None = None
+    released: IbertQuantization | None = None

@@ -1,0 +1,281 @@
+"""The float model of an `ibert` checkpoint in canonical form, built from its names.
+
+The architecture is one: RoBERTa's encoder, which transformers' float mode of `ibert` computes too.
+No graph is traced, so neither torch nor transformers is needed. Values are named after the modules
+of the source; sums after the module that holds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, tirx
+
+from ibert_tvm.frontend.canonicalise import Canonical
+from ibert_tvm.frontend.ibert_checkpoint.config import IbertConfig
+from ibert_tvm.frontend.report import Folding, ImportReport, MatchedOp
+from relay_passes.canonical import build, check_canonical
+
+__all__ = ["build_canonical", "head_shapes", "layer", "shapes"]
+
+TYPE_TABLE = "embeddings.token_type_embeddings.weight"
+
+
+def layer(index: int) -> str:
+    """Return the module path of an encoder layer."""
+    return f"encoder.layer.{index}"
+
+
+def _linear(name: str, rows: int, columns: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
+
+
+def _norm(name: str, channels: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (channels,), f"{name}.bias": (channels,)}
+
+
+def shapes(config: IbertConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of the encoder's float weights, by their names in the checkpoint.
+
+    Parameters
+    ----------
+    config : IbertConfig
+        Sizes.
+
+    Returns
+    -------
+    dict of str to tuple of int
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    result = {
+        "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
+        TYPE_TABLE: (config.type_vocab_size, hidden),
+        "embeddings.position_embeddings.weight": (config.max_position_embeddings, hidden),
+        **_norm("embeddings.LayerNorm", hidden),
+    }
+    for index in range(config.num_hidden_layers):
+        path = layer(index)
+        for part in ("query", "key", "value"):
+            result |= _linear(f"{path}.attention.self.{part}", hidden, hidden)
+        result |= _linear(f"{path}.attention.output.dense", hidden, hidden)
+        result |= _norm(f"{path}.attention.output.LayerNorm", hidden)
+        result |= _linear(f"{path}.intermediate.dense", inner, hidden)
+        result |= _linear(f"{path}.output.dense", hidden, inner)
+        result |= _norm(f"{path}.output.LayerNorm", hidden)
+    return result
+
+
+def head_shapes(config: IbertConfig, head: str, labels: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a head's float weights.
+
+    Parameters
+    ----------
+    config : IbertConfig
+        Sizes.
+    head : str
+        One of `ibert_tvm.model_info.HEADS`.
+    labels : int
+        Classes of a classification head.
+
+    Returns
+    -------
+    dict of str to tuple of int
+    """
+    hidden = config.hidden_size
+    if head == "pooled":
+        return _linear("pooler.dense", hidden, hidden)
+    if head == "sequence_classification":
+        return {
+            **_linear("classifier.dense", hidden, hidden),
+            **_linear("classifier.out_proj", labels, hidden),
+        }
+    if head == "token_classification":
+        return _linear("classifier", labels, hidden)
+    if head == "question_answering":
+        return _linear("qa_outputs", 2, hidden)
+    return {}
+
+
+def build_canonical(
+    config: IbertConfig,
+    weights: Mapping[str, NDArray[np.float32]],
+    head: str,
+    pooling: str = "mean",
+) -> Canonical:
+    """Build the float model.
+
+    Parameters
+    ----------
+    config : IbertConfig
+        Sizes.
+    weights : mapping of str to numpy.ndarray
+        What `shapes` and `head_shapes` name, float32.
+    head : str
+        One of `ibert_tvm.model_info.HEADS`.
+    pooling : str
+        ``mean`` or ``cls``, for ``sentence_embedding``.
+
+    Returns
+    -------
+    Canonical
+        Its report says what became of the source's modules.
+    """
+    return _Builder(config, weights).run(head, pooling)
+
+
+class _Builder:
+    """The canonical function under construction."""
+
+    def __init__(self, config: IbertConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        self.config = config
+        self.parameters = dict(weights)
+        one_type = config.type_vocab_size == 1
+        if one_type:
+            # Every token has the only type, and a table needs ids: its row at every position.
+            row = weights[TYPE_TABLE]
+            self.parameters[TYPE_TABLE] = np.repeat(row, config.max_sequence_length, axis=0)
+        names = ["input_ids", "attention_mask"] + ([] if one_type else ["token_type_ids"])
+        symbols = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
+        tokens = relax.TensorType(symbols, "int64")
+        self.inputs = {name: relax.Var(name, tokens) for name in names}
+        self.variables = {
+            name: relax.Var(name, relax.TensorType(list(array.shape), "float32"))
+            for name, array in self.parameters.items()
+        }
+        self.builder = relax.BlockBuilder()
+        self.report = ImportReport()
+        if one_type:
+            what = "the only token type is looked up without token_type_ids"
+            self.report.foldings.append(Folding("embeddings.token_type_embeddings", what))
+
+    def run(self, head: str, pooling: str) -> Canonical:
+        params = [*self.inputs.values(), *self.variables.values()]
+        attrs = {"num_input": len(self.inputs)}
+        with self.builder.function("main", params, attrs=attrs):
+            with self.builder.dataflow():
+                hidden = self.embeddings()
+                for index in range(self.config.num_hidden_layers):
+                    hidden = self.layer(hidden, layer(index))
+                result = self.head(hidden, head, pooling)
+                output = self.builder.emit_output(result)
+            self.builder.emit_func_output(output)
+        module = self.builder.get()
+        check_canonical(module)
+        name = self.report.matched[-1].name
+        return Canonical(
+            module,
+            self.parameters,
+            tuple(self.inputs),
+            ((name, len(result.ty.shape.values)),),
+            self.config.num_hidden_layers,
+            self.report,
+            "attention_mask",
+            (),
+        )
+
+    def emit(self, call: relax.Call, *modules: str) -> relax.Var:
+        """Append an operator; `modules` of the source are what it replaces."""
+        name = str(call.attrs["name"])
+        nodes = modules or (name,)
+        self.report.matched.append(MatchedOp(str(call.op.name), name, nodes, nodes))
+        return self.builder.emit(call, name.replace(".", "_"))
+
+    def linear(self, x: relax.Var, name: str) -> relax.Var:
+        weight, bias = self.variables[f"{name}.weight"], self.variables[f"{name}.bias"]
+        return self.emit(build.linear(x, weight, bias, name=name))
+
+    def norm(self, x: relax.Var, name: str) -> relax.Var:
+        gamma, beta = self.variables[f"{name}.weight"], self.variables[f"{name}.bias"]
+        epsilon = self.config.layer_norm_eps
+        return self.emit(build.layer_norm(x, gamma, beta, name=name, epsilon=epsilon))
+
+    def embeddings(self) -> relax.Var:
+        ids = self.inputs["input_ids"]
+        if "token_type_ids" in self.inputs:
+            types = self.inputs["token_type_ids"]
+        else:
+            types = self.emit(
+                build.position_ids(ids, name="embeddings.token_types", kind="absolute"),
+                "embeddings.token_type_embeddings",
+            )
+        positions = self.emit(
+            build.position_ids(
+                ids,
+                name="embeddings.position_ids",
+                kind="roberta",
+                padding_index=self.config.pad_token_id,
+            ),
+            "embeddings",
+        )
+        word, kind, position = (
+            self.emit(
+                build.embedding(
+                    self.variables[f"embeddings.{part}_embeddings.weight"],
+                    index,
+                    name=f"embeddings.{part}_embeddings",
+                )
+            )
+            for part, index in (("word", ids), ("token_type", types), ("position", positions))
+        )
+        typed = self.emit(
+            build.add(word, kind, name="embeddings.add_token_type"), "embeddings.embeddings_act1"
+        )
+        placed = self.emit(
+            build.add(typed, position, name="embeddings.add_position"),
+            "embeddings.embeddings_act1",
+        )
+        return self.norm(placed, "embeddings.LayerNorm")
+
+    def layer(self, x: relax.Var, path: str) -> relax.Var:
+        inner = f"{path}.attention.self"
+        q, k, v = (self.linear(x, f"{inner}.{part}") for part in ("query", "key", "value"))
+        context = self.emit(
+            build.attention(
+                q,
+                k,
+                v,
+                self.inputs["attention_mask"],
+                name=inner,
+                num_heads=self.config.num_attention_heads,
+                scale=1.0 / math.sqrt(self.config.head_size),
+            ),
+            inner,
+            f"{inner}.softmax",
+        )
+        attended = self.residual(context, x, f"{path}.attention.output")
+        wide = self.linear(attended, f"{path}.intermediate.dense")
+        active = self.emit(
+            build.gelu(wide, name=f"{path}.intermediate.gelu"),
+            f"{path}.intermediate.intermediate_act_fn",
+        )
+        return self.residual(active, attended, f"{path}.output")
+
+    def residual(self, x: relax.Var, identity: relax.Var, path: str) -> relax.Var:
+        projected = self.linear(x, f"{path}.dense")
+        total = self.emit(
+            build.add(projected, identity, name=f"{path}.add"), f"{path}.ln_input_act"
+        )
+        return self.norm(total, f"{path}.LayerNorm")
+
+    def first_token(self, x: relax.Var, name: str) -> relax.Var:
+        return self.emit(build.select_token(x, name=f"{name}.first_token"), name)
+
+    def head(self, x: relax.Var, head: str, pooling: str) -> relax.Var:
+        if head == "pooled":
+            dense = self.linear(self.first_token(x, "pooler"), "pooler.dense")
+            return self.emit(build.tanh(dense, name="pooler.activation"))
+        if head == "sequence_classification":
+            dense = self.linear(self.first_token(x, "classifier"), "classifier.dense")
+            active = self.emit(build.tanh(dense, name="classifier.tanh"), "classifier")
+            return self.linear(active, "classifier.out_proj")
+        if head in ("token_classification", "question_answering"):
+            return self.linear(x, "qa_outputs" if head == "question_answering" else "classifier")
+        if head == "sentence_embedding" and pooling == "cls":
+            return self.first_token(x, "pooling")
+        if head == "sentence_embedding":
+            mask = self.inputs["attention_mask"]
+            return self.emit(build.mean_pool(x, mask, name="pooling.mean"), "pooling")
+        return x

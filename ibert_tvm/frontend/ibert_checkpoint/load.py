@@ -1,0 +1,179 @@
+"""Loading an `ibert` folder: float model, ranges, report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ibert_tvm.frontend.errors import ModelSourceError
+from ibert_tvm.frontend.hf_folder import HfFolder
+from ibert_tvm.frontend.ibert_checkpoint.canonical import build_canonical, head_shapes, shapes
+from ibert_tvm.frontend.ibert_checkpoint.config import IbertConfig
+from ibert_tvm.frontend.ibert_checkpoint.quant_acts import layer_norms, range_shapes, ranges_of
+from ibert_tvm.frontend.ibert_checkpoint.quantization import IbertQuantization
+from ibert_tvm.frontend.ibert_checkpoint.weights import CheckpointArrays
+from ibert_tvm.frontend.report import Folding, ImportReport
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend.model import CanonicalModel
+
+__all__ = ["MODEL_TYPE", "load_ibert"]
+
+MODEL_TYPE = "ibert"
+
+_LABEL_WEIGHTS = {
+    "sequence_classification": "classifier.out_proj.weight",
+    "token_classification": "classifier.weight",
+}
+_FLOAT_FUNCTIONS = {
+    "gelu": "GELU",
+    "softmax": "softmax",
+    "layernorm": "LayerNorm",
+    "nonlinear": "GELU, softmax and LayerNorm",
+}
+
+
+def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
+    """Load a checkpoint of transformers' `ibert`.
+
+    Parameters
+    ----------
+    folder : HfFolder
+        The checked folder.
+    head : str
+        One of `ibert_tvm.model_info.HEADS`.
+    verify : bool
+        Compare the float model with transformers', in its float mode.
+
+    Returns
+    -------
+    CanonicalModel
+        With ``released`` set: `ibert_tvm.quantize` takes scales from there.
+
+    Raises
+    ------
+    MissingExtraError
+        If torch or transformers is needed and not installed.
+    ModelSourceError
+        If the configuration or the weights cannot be used, or do not have the head.
+    UnsupportedModelError
+        If the float model differs from transformers'.
+    """
+    from ibert_tvm.frontend.finish import OUTPUTS, finish
+    from ibert_tvm.frontend.ibert_checkpoint.verify import float_source
+    from ibert_tvm.tokenization import tokenizer_files
+
+    config = IbertConfig.read(folder.config, folder.model / "config.json")
+    arrays = CheckpointArrays(folder.weights)
+    labels = _labels(arrays, head)
+    weights = arrays.require({**shapes(config), **head_shapes(config, head, labels)})
+    layers = config.num_hidden_layers
+    buffers = arrays.require(range_shapes(layers))
+    canonical = build_canonical(config, weights, head, folder.pooling or "mean")
+    quantization = IbertQuantization(
+        config=config,
+        head=head,
+        output=canonical.outputs[0][0],
+        weights=canonical.parameters,
+        ranges=ranges_of(layers, buffers),
+        norm_shifts={name: _shift(name, buffers[f"{name}.shift"]) for name in layer_norms(layers)},
+        where=str(folder.path),
+    )
+    notes = _notes(quantization)
+    _complete(canonical.report, config, notes)
+    model = finish(
+        canonical,
+        float_source(folder, head) if verify else None,
+        architecture=MODEL_TYPE,
+        head=head,
+        outputs=[OUTPUTS[head]],
+        pad_token_id=config.pad_token_id,
+        id2label=_id2label(folder.config, labels),
+    )
+    tokenizer = tokenizer_files(folder.model) or tokenizer_files(folder.path)
+    info = replace(
+        model.info,
+        source=str(folder.path),
+        source_sha256=folder.sha256(),
+        description=f"{MODEL_TYPE} from {folder.path.name}, head {head}",
+        tokenizer_files=tuple(tokenizer),
+        notes=(*notes, *(folder.notes if head == "sentence_embedding" else ())),
+    )
+    return replace(model, info=info, tokenizer=tokenizer, released=quantization)
+
+
+def _labels(arrays: CheckpointArrays, head: str) -> int:
+    name = _LABEL_WEIGHTS.get(head)
+    if name is None:
+        return 0
+    if name not in arrays:
+        raise ModelSourceError(
+            f"the checkpoint has no head {head}",
+            where=arrays.where,
+            why=f"it lacks {name}",
+            todo="choose the head that it was trained with, or head='none'",
+        )
+    return arrays.shape(name)[0]
+
+
+def _shift(name: str, buffer: Any) -> int:
+    value = float(buffer[0])
+    if value != int(value) or not 0 <= value <= 31:
+        raise ModelSourceError(
+            f"the shift of a LayerNorm is {value:g}",
+            where=name,
+            why="it is the number of bits by which deviations are shifted, 0 to 31",
+            todo="check the checkpoint",
+        )
+    return int(value)
+
+
+def _id2label(document: Mapping[str, Any], labels: int) -> dict[int, str]:
+    named = document.get("id2label")
+    if not isinstance(named, Mapping) or len(named) != labels:
+        return {index: f"LABEL_{index}" for index in range(labels)}
+    return {int(key): str(value) for key, value in named.items()}
+
+
+def _notes(quantization: IbertQuantization) -> tuple[str, ...]:
+    """What a user must know who takes the scales of the checkpoint."""
+    config, notes = quantization.config, []
+    if not config.quant_mode:
+        return (
+            "quant_mode is false: float weights only, to be quantised with calibration like those "
+            "of any float model",
+        )
+    if config.force_dequant != "none":
+        notes.append(
+            f"trained with force_dequant={config.force_dequant!r}: "
+            f"{_FLOAT_FUNCTIONS[config.force_dequant]} ran in float there and is compiled in its "
+            "integer form, whose approximation training has not seen"
+        )
+    if config.dequantised("softmax"):
+        notes.append(
+            "the exponentials of softmax have no trained range; the largest possible value is used"
+        )
+    if quantization.head not in ("none", "sentence_embedding"):
+        notes.append(
+            "the head was trained in float; its weights are rounded to 8 bits, its scales follow "
+            "from bounds"
+        )
+    missing = quantization.uncalibrated
+    if missing:
+        notes.append(
+            f"{len(missing)} of {len(quantization.ranges)} ranges were never calibrated: "
+            f"{', '.join(missing)}"
+        )
+    return tuple(notes)
+
+
+def _complete(report: ImportReport, config: IbertConfig, notes: tuple[str, ...]) -> None:
+    """Add to the report what concerns the quantisation, and what was left out."""
+    mode = "trained with quantisation" if config.quant_mode else "float"
+    report.source = f"transformers ibert checkpoint, {mode}, force_dequant {config.force_dequant}"
+    report.foldings += [
+        Folding(name, "left out: the released forward pass does not use it")
+        for name in ("embeddings.embeddings_act2", "activation of every LayerNorm")
+    ]
+    report.foldings += [Folding("quantisation", note) for note in notes]

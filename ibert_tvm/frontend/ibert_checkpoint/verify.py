@@ -1,0 +1,62 @@
+"""transformers' `ibert` in its float mode, as the reference of an imported float model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.errors import MissingExtraError
+from ibert_tvm.frontend.hf_folder import HfFolder
+from ibert_tvm.frontend.verify import Source
+
+__all__ = ["float_source"]
+
+
+def float_source(folder: HfFolder, head: str) -> Source:
+    """Load the source model with ``quant_mode`` off.
+
+    Its quantised forward pass hands every layer the scale of the embeddings, so that it is no
+    reference for anything.
+
+    Parameters
+    ----------
+    folder : HfFolder
+        The source.
+    head : str
+        Its head.
+
+    Returns
+    -------
+    callable
+        Runs the model on arrays by input name.
+
+    Raises
+    ------
+    MissingExtraError
+        If torch or transformers is not installed.
+    """
+    from importlib.util import find_spec
+
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                f"comparing the import with its source needs {package}, which is not installed",
+                where="ibert_tvm.load",
+                why="transformers runs the source model",
+                todo="pip install 'ibert-tvm[torch]', or load with verify=False",
+            )
+    import torch
+
+    from ibert_tvm.frontend import transformers_import as hf
+
+    model, _ = hf.load_folder(folder, head, quant_mode=False)
+    wrapper = hf.wrap(model, head, folder.pooling or "mean").eval()
+
+    def run(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        with torch.no_grad():
+            result = wrapper(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+        return (result.numpy(),)
+
+    return run

@@ -1,0 +1,168 @@
+"""The arrays of an `ibert` folder: float weights and calibrated ranges, nothing that is stale.
+
+A checkpoint also holds integer weights and scales; they are what the last forward pass of training
+left, or zeros, and are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
+
+__all__ = ["CheckpointArrays"]
+
+_PREFIX = "ibert."
+_KINDS = "float32, float16 or float64"
+
+
+class CheckpointArrays:
+    """Arrays by their names inside the encoder: without the prefix of models with a head.
+
+    Parameters
+    ----------
+    files : iterable of Path
+        Weight files: safetensors, or ``pytorch_model.bin``, which needs torch.
+
+    Raises
+    ------
+    MissingExtraError
+        If a ``.bin`` file is given and torch is not installed.
+    ModelSourceError
+        If a file cannot be read.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files = tuple(files)
+        self._places: dict[str, tuple[Path, str]] = {}
+        self._loaded: dict[Path, Mapping[str, Any]] = {}
+        for file in self._files:
+            for key in self._keys(file):
+                self._places[key.removeprefix(_PREFIX)] = (file, key)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    @property
+    def where(self) -> str:
+        """The files, for messages."""
+        return ", ".join(str(file) for file in self._files)
+
+    def require(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
+        """Read arrays of known shapes.
+
+        Parameters
+        ----------
+        shapes : mapping of str to tuple of int
+            Shape by name.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            float32.
+
+        Raises
+        ------
+        ModelSourceError
+            If one is missing, has another shape or type, or holds infinities.
+        """
+        missing = [name for name in shapes if name not in self]
+        if missing:
+            raise ModelSourceError(
+                f"the checkpoint lacks {len(missing)} arrays",
+                where=self.where,
+                why=f"there is no {', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}",
+                todo="check that config.json and the head belong to these weights",
+            )
+        return {name: self._read(name, shape) for name, shape in shapes.items()}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an array that is there."""
+        return tuple(self._raw(name).shape)
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        raw = self._raw(name)
+        if tuple(raw.shape) != shape:
+            raise ModelSourceError(
+                f"{name} has shape {list(raw.shape)}",
+                where=self.where,
+                why=f"config.json asks for {list(shape)}",
+                todo="check that config.json belongs to these weights",
+            )
+        if raw.dtype.kind != "f":
+            raise ModelSourceError(
+                f"{name} has dtype {raw.dtype}",
+                where=self.where,
+                why=f"float weights are {_KINDS}",
+                todo="save the checkpoint in float32",
+            )
+        array = raw.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise ModelSourceError(
+                f"{name} holds a number that is not finite",
+                where=self.where,
+                why="training diverged, or the file is damaged",
+                todo="check the checkpoint",
+            )
+        return array
+
+    def _keys(self, file: Path) -> list[str]:
+        if file.suffix != ".safetensors":
+            self._loaded[file] = _load_bin(file)
+            return list(self._loaded[file])
+        from safetensors import safe_open
+
+        with safe_open(file, framework="numpy") as stream:
+            return list(stream.keys())
+
+    def _raw(self, name: str) -> NDArray[Any]:
+        file, key = self._places[name]
+        if file in self._loaded:
+            return np.asarray(self._loaded[file][key])
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, framework="numpy") as stream:
+                array: NDArray[Any] = stream.get_tensor(key)
+                return array
+        except (SafetensorError, TypeError, AttributeError) as error:  # bfloat16, among others
+            raise ModelSourceError(
+                f"{name} cannot be read",
+                where=str(file),
+                why=f"{error}; float weights are {_KINDS}",
+                todo="save the checkpoint in float32",
+            ) from error
+
+
+def _load_bin(file: Path) -> dict[str, NDArray[Any]]:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise MissingExtraError(
+            f"reading {file.name} needs torch, which is not installed",
+            where=str(file),
+            why="it is a pickle of torch tensors; a model.safetensors needs no torch",
+            todo="pip install 'ibert-tvm[torch]', or convert the weights to safetensors",
+        )
+    import torch
+
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        return {
+            str(name): tensor.float().numpy()
+            for name, tensor in state.items()
+            if tensor.is_floating_point()
+        }
+    except Exception as error:  # torch raises many classes for what a file can hold
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelSourceError(
+            f"the weight file {file.name} is damaged",
+            where=str(file),
+            why=reason,
+            todo="copy the file again: it is truncated, or a Git LFS pointer (git lfs pull)",
+        ) from error
