@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.frontend.given import GivenQuantization
 from ibert_tvm.frontend.report import ImportReport
 from ibert_tvm.model_info import ModelInfo
 
@@ -39,6 +40,8 @@ class CanonicalModel:
     verified_error : float or None
         Largest absolute difference from the source's outputs on the verification batch; None if
         `load` was asked not to verify.
+    given : GivenQuantization or None
+        Scales and integers that a quantised source came with; `ibert_tvm.quantize` uses them.
     released : IbertQuantization or None
         Ranges of an I-BERT checkpoint, for the preset ``released``.
     """
@@ -49,4 +52,5 @@ class CanonicalModel:
     report: ImportReport
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     verified_error: float | None = None
+    given: GivenQuantization | None = None
     released: IbertQuantization | None = None

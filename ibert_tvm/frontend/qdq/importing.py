@@ -1,0 +1,100 @@
+"""From a quantised ONNX model to a canonical model with the scales that it came with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
+from ibert_tvm.frontend.qdq.keys import centre_keys
+from ibert_tvm.frontend.qdq.matrices import MatrixIndex
+from ibert_tvm.frontend.qdq.place import Placer
+from ibert_tvm.frontend.qdq.qoperator import to_qdq
+from ibert_tvm.frontend.qdq.strip import StrippedModel, strip
+from relay_passes.canonical import canonical_calls, value_name
+
+if TYPE_CHECKING:
+    import onnx
+
+    from ibert_tvm.frontend.model import CanonicalModel
+
+__all__ = ["import_quantised_onnx_model"]
+
+_MATRIX = {"canonical.linear": 1, "canonical.embedding": 0}
+"""Position of the matrix among an operator's operands."""
+
+
+def import_quantised_onnx_model(
+    model: onnx.ModelProto,
+    *,
+    source: str,
+    head: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    pad_token_id: int | None = None,
+    id2label: Mapping[int, str] | None = None,
+    verify: bool = True,
+) -> CanonicalModel:
+    """Import a quantised ONNX model: QDQ, or static QOperator.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, all its data in memory; not changed.
+    source, head, inputs, pad_token_id, id2label, verify
+        See `ibert_tvm.frontend.onnx.importing.import_onnx_model`. What is verified is the model
+        with dequantised weights and unrounded activations.
+
+    Returns
+    -------
+    CanonicalModel
+        Its weights are the dequantised ones; `given` holds integers, scales and zero points.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a part of the model has no canonical form, it is quantised dynamically, or its scales
+        cannot be told.
+    ModelSourceError
+        If a scale that is needed is 0, infinite or not a number.
+    """
+    from onnx import inliner
+
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    stripped = strip(to_qdq(model))
+    result = import_onnx_model(
+        stripped.model,
+        source=source,
+        head=head,
+        inputs=inputs,
+        pad_token_id=pad_token_id,
+        id2label=id2label,
+        verify=verify,
+    )
+    return _with_scales(result, stripped)
+
+
+def _with_scales(model: CanonicalModel, stripped: StrippedModel) -> CanonicalModel:
+    calls = list(canonical_calls(model.module))
+    channels = {
+        value_name(call): int(variable.ty.shape.values[-1])
+        for variable, call in calls
+        if str(variable.ty.dtype) == "float32"
+    }
+    placement = Placer(stripped, model.report.tensors, channels).run()
+    index = MatrixIndex(stripped.constants.values())
+    matrices: dict[str, GivenMatrix] = {}
+    for _, call in calls:
+        position = _MATRIX.get(str(call.op.name))
+        if position is None:
+            continue
+        parameter = call.args[position].name
+        hint = model.report.weights.get(parameter, parameter)
+        found = index.find(model.parameters[parameter], hint)
+        if found is not None:
+            matrices[value_name(call)] = found
+    parameters, readers, keys = centre_keys(model.module, model.parameters, placement.readers)
+    given = GivenQuantization(readers, matrices, placement.tensors, placement.uses, keys)
+    return replace(model, parameters=parameters, given=given)

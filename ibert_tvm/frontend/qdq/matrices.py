@@ -1,0 +1,161 @@
+"""The integers of the source's weights in the matrices of the canonical module.
+
+Importers transpose, slice and scale weights on the way to canonical form. Instead of following
+every step, rows are recognised by their content: a row of a canonical matrix that equals a row (or
+a column) of a dequantised tensor, up to one factor for the whole matrix, has the integers and the
+scale of that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.given import GivenMatrix
+from ibert_tvm.frontend.qdq.strip import GivenTensor
+
+__all__ = ["MatrixIndex"]
+
+_RELATIVE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """One orientation of a given tensor: float rows, their integers and scales."""
+
+    tensor: str
+    values: NDArray[np.float32]
+    integers: NDArray[np.int64]
+    scale: NDArray[np.float64]
+
+
+class MatrixIndex:
+    """Finds rows of the source's quantised matrices.
+
+    Parameters
+    ----------
+    given : iterable of GivenTensor
+        Quantised constants; those that are no matrices, or have no scale per row in either
+        orientation, take no part.
+    """
+
+    def __init__(self, given: Iterable[GivenTensor]) -> None:
+        self._by_width: dict[int, list[_Rows]] = {}
+        self._given = [tensor for tensor in given if _matrix_shape(tensor.integers) is not None]
+        for tensor in self._given:
+            for rows in _orientations(tensor):
+                self._by_width.setdefault(rows.values.shape[1], []).append(rows)
+        self._lookup: dict[int, dict[bytes, list[tuple[_Rows, int]]]] = {}
+
+    def find(self, matrix: NDArray[np.float32], hint: str = "") -> GivenMatrix | None:
+        """Return the integers of a canonical matrix.
+
+        Parameters
+        ----------
+        matrix : numpy.ndarray
+            float32 [N, K].
+        hint : str
+            Name of the source's array that it comes from, if known: preferred among equal rows.
+
+        Returns
+        -------
+        GivenMatrix or None
+            None if no row is found: the source holds the matrix as floats, or with scales that
+            change within the rows.
+        """
+        scaled = self._scaled(matrix)
+        if scaled is not None:
+            return scaled
+        lookup = self._rows_of_width(matrix.shape[1])
+        integers = np.zeros(matrix.shape, np.int64)
+        scale = np.ones(len(matrix))
+        found = np.zeros(len(matrix), np.bool_)
+        tensor = ""
+        for index, row in enumerate(np.ascontiguousarray(matrix, np.float32)):
+            candidates = lookup.get(row.tobytes(), [])
+            if not candidates:
+                continue
+            rows, at = min(candidates, key=lambda item: item[0].tensor not in (hint, tensor))
+            integers[index], scale[index], found[index] = rows.integers[at], rows.scale[at], True
+            tensor = rows.tensor
+        return GivenMatrix(integers, scale, found, tensor) if tensor else None
+
+    def _rows_of_width(self, width: int) -> dict[bytes, list[tuple[_Rows, int]]]:
+        if width not in self._lookup:
+            table: dict[bytes, list[tuple[_Rows, int]]] = {}
+            for rows in self._by_width.get(width, []):
+                for index, row in enumerate(rows.values):
+                    table.setdefault(row.tobytes(), []).append((rows, index))
+            self._lookup[width] = table
+        return self._lookup[width]
+
+    def _scaled(self, matrix: NDArray[np.float32]) -> GivenMatrix | None:
+        """Match a whole matrix up to one factor: exporters multiply weights by a scale."""
+        for rows in self._by_width.get(matrix.shape[1], []):
+            if rows.values.shape != matrix.shape:
+                continue
+            at = int(np.abs(rows.values).argmax())
+            largest = float(rows.values.flat[at])
+            factor = float(matrix.flat[at]) / largest if largest else 0.0
+            if not factor or not np.isfinite(factor):
+                continue
+            limit = _RELATIVE * abs(largest * factor)
+            # One row tells nearly all other matrices apart.
+            if all(
+                np.abs(rows.values[part] * np.float64(factor) - matrix[part]).max() <= limit
+                for part in (slice(0, 1), slice(None))
+            ):
+                # Exactly 1 must not become 1 + an ulp: the scale would differ from the source's.
+                exact = factor if not np.array_equal(rows.values, matrix) else 1.0
+                sign = int(np.sign(exact))
+                return GivenMatrix(
+                    rows.integers * sign,
+                    rows.scale * abs(exact),
+                    np.ones(len(matrix), np.bool_),
+                    rows.tensor,
+                )
+        return None
+
+
+def _matrix_shape(array: NDArray[np.int64]) -> tuple[int, ...] | None:
+    """Shape of a matrix, also of one that is broadcast over a batch; None for anything else."""
+    shape = array.shape
+    while len(shape) > 2 and shape[0] == 1:
+        shape = shape[1:]
+    return shape if len(shape) == 2 and array.size else None
+
+
+def _orientations(tensor: GivenTensor) -> list[_Rows]:
+    """Both ways to read a matrix as rows with one scale each, where there is one."""
+    grid, integers = tensor.grid, tensor.integers
+    steps = integers - grid.spread(grid.zero_point, integers.shape)
+    values = grid.dequantize(integers)
+    shape = _matrix_shape(integers)
+    assert shape is not None
+    result = []
+    for rows_first in (True, False):
+        scale = _row_scale(tensor, shape, rows_first)
+        if scale is None:
+            continue
+        matrices = (array.reshape(shape) for array in (values, steps))
+        two = [array if rows_first else array.T for array in matrices]
+        result.append(
+            _Rows(tensor.name, np.ascontiguousarray(two[0]), np.ascontiguousarray(two[1]), scale)
+        )
+    return result
+
+
+def _row_scale(
+    tensor: GivenTensor, shape: tuple[int, ...], rows_first: bool
+) -> NDArray[np.float64] | None:
+    grid = tensor.grid
+    count = shape[0] if rows_first else shape[1]
+    if grid.per_tensor:
+        return np.full(count, float(grid.scale))
+    spread = np.broadcast_to(grid.spread(grid.scale, tensor.integers.shape), tensor.integers.shape)
+    matrix = spread.reshape(shape) if rows_first else spread.reshape(shape).T
+    same = bool((matrix == matrix[:, :1]).all())
+    return matrix[:, 0].astype(np.float64) if same else None

@@ -1,0 +1,323 @@
+"""Take the quantisation out of an ONNX graph: a float graph, and what was taken out.
+
+Every tensor keeps its name, and integers become the real values that they stand for:
+QuantizeLinear and DequantizeLinear turn into Identity, operators that only move integers (Gather,
+Reshape, Transpose ...) move the real values instead, and a quantised initialiser becomes a float
+one. What is left computes what the model was before its activations were rounded, with the weights
+that the file holds. The roundings are listed as edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from ibert_tvm.frontend.qdq import refusals
+from ibert_tvm.frontend.qdq.graph import (
+    DEQUANTIZE,
+    MOVES,
+    QUANTIZE,
+    Constants,
+    attribute,
+    kind,
+    label,
+    type_name,
+    unused_name,
+)
+from ibert_tvm.frontend.qdq.grid import INTEGER_RANGES, Grid
+
+__all__ = ["Edge", "GivenTensor", "StrippedModel", "strip"]
+
+# They look at the shape of a tensor, which integers have as well.
+_SHAPES = frozenset({"Shape", "Size"})
+_INTEGERS = frozenset(INTEGER_RANGES)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One rounding of an activation.
+
+    Parameters
+    ----------
+    tensor : str
+        The rounded tensor: output of the QuantizeLinear, float in the stripped graph.
+    source : str
+        The tensor that is rounded.
+    node : str
+        Name of the QuantizeLinear node.
+    grid : Grid
+        What it is rounded to.
+    """
+
+    tensor: str
+    source: str
+    node: str
+    grid: Grid
+
+
+@dataclass(frozen=True, eq=False)
+class GivenTensor:
+    """A constant that the file holds as integers.
+
+    Parameters
+    ----------
+    name : str
+        Name of the float initialiser that replaces it.
+    integers : numpy.ndarray
+        The integers, int64.
+    grid : Grid
+        What they stand for.
+    """
+
+    name: str
+    integers: NDArray[np.int64]
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class StrippedModel:
+    """A float model and the quantisation that it came with.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The float graph.
+    edges : tuple of Edge
+        Roundings of activations, in graph order.
+    constants : dict of str to GivenTensor
+        Quantised constants by the name of their float initialiser.
+    """
+
+    model: onnx.ModelProto
+    edges: tuple[Edge, ...]
+    constants: dict[str, GivenTensor] = field(default_factory=dict)
+
+
+def strip(model: onnx.ModelProto) -> StrippedModel:
+    """Separate a QDQ model into a float model and its quantisation.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        With QuantizeLinear and DequantizeLinear nodes, see `qoperator.to_qdq`; not changed.
+
+    Returns
+    -------
+    StrippedModel
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a scale is no constant, integers are computed with, or types or scales are none that
+        stand for integers.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    stripper = _Stripper(result.graph)
+    stripper.run()
+    return StrippedModel(result, tuple(stripper.edges), stripper.given)
+
+
+class _Stripper:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.graph = graph
+        self.constants = Constants(graph)
+        self.edges: list[Edge] = []
+        self.given: dict[str, GivenTensor] = {}
+        self.taken = {name for node in graph.node for name in (*node.input, *node.output)}
+        self.taken |= {tensor.name for tensor in graph.initializer}
+        self.grids: dict[str, Grid] = {}
+        self.ranks = {
+            info.name: len(info.type.tensor_type.shape.dim)
+            for info in (*graph.value_info, *graph.input, *graph.output)
+            if info.type.tensor_type.HasField("shape")
+        }
+
+    def run(self) -> None:
+        self._find_grids()
+        self._check_uses()
+        renamed: dict[str, str] = {}
+        nodes: list[onnx.NodeProto] = []
+        floats: list[onnx.TensorProto] = []
+        replaced: set[str] = set()
+        outputs = {info.name for info in self.graph.output}
+        for node in self.graph.node:
+            operation = kind(node)
+            if operation == "Constant" and node.output[0] in self.grids:
+                continue
+            if operation == QUANTIZE and node.input[0] in self.constants:
+                # A constant that is rounded while the model runs is rounded now.
+                self._round_constant(node, floats)
+                continue
+            for index, name in enumerate(node.input):
+                if name in self.grids and name in self.constants and name not in renamed:
+                    renamed[name] = self._float_constant(name, floats)
+                    replaced.add(name)
+                if name in renamed:
+                    node.input[index] = renamed[name]
+            if operation == QUANTIZE:
+                grid = self.grids[node.output[0]]
+                self.edges.append(Edge(node.output[0], node.input[0], label(node), grid))
+                nodes.append(_identity(node))
+            elif operation == DEQUANTIZE:
+                if node.input[0] in self.given and node.output[0] not in outputs:
+                    renamed[node.output[0]] = node.input[0]
+                else:
+                    nodes.append(_identity(node))
+            else:
+                nodes.append(node)
+        kept = [tensor for tensor in self.graph.initializer if tensor.name not in replaced]
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+        del self.graph.initializer[:]
+        self.graph.initializer.extend([*kept, *floats])
+        self._drop_unused_initialisers()
+        # Types of tensors that were integers are wrong now; shapes are inferred again.
+        del self.graph.value_info[:]
+
+    # -- grids ------------------------------------------------------------------------------
+
+    def _find_grids(self) -> None:
+        """Assign a grid to every tensor of integers: from its QuantizeLinear or its readers."""
+        for node in self.graph.node:
+            if kind(node) == QUANTIZE:
+                self._assign(node, node.output[0], self._grid(node))
+        for node in reversed(self.graph.node):
+            if kind(node) == DEQUANTIZE:
+                self._assign(node, node.input[0], self._grid(node))
+            elif kind(node) in MOVES:
+                for output in node.output:
+                    if output in self.grids:
+                        self._assign(node, node.input[0], self._before(node, self.grids[output]))
+
+    def _assign(self, node: onnx.NodeProto, tensor: str, grid: Grid) -> None:
+        known = self.grids.setdefault(tensor, grid)
+        if not known.same_as(grid):
+            raise refusals.changed_grid(label(node), tensor, str(known), str(grid))
+
+    def _before(self, node: onnx.NodeProto, grid: Grid) -> Grid:
+        """The grid of what `node` moves, given that of its result."""
+        if grid.per_tensor or node.op_type == "Identity":
+            return grid
+        if node.op_type == "Transpose":
+            permutation = tuple(attribute(node, "perm", ()))
+            if permutation:
+                return grid.moved(permutation)
+        raise refusals.odd_scales(
+            label(node), f"{node.op_type} moves integers with one scale per slice"
+        )
+
+    def _grid(self, node: onnx.NodeProto) -> Grid:
+        where = label(node)
+        scale_name = node.input[1]
+        zero_name = node.input[2] if len(node.input) > 2 else ""
+        for name in (scale_name, zero_name):
+            if name and name not in self.constants:
+                raise refusals.scale_is_computed(node.op_type, where, name)
+        dtype = self._dtype(node, zero_name)
+        if dtype not in _INTEGERS:
+            raise refusals.strange_type(where, dtype)
+        scale = np.asarray(self.constants[scale_name], np.float32)
+        zero = np.zeros(scale.shape, np.int64)
+        if zero_name:
+            zero = np.asarray(self.constants[zero_name]).astype(np.int64)
+        if zero.size == 1:
+            zero = np.broadcast_to(zero.reshape(()), scale.shape)
+        if scale.size == 1:
+            scale, zero = scale.reshape(()), zero.reshape(())
+        if zero.shape != scale.shape:
+            raise refusals.odd_scales(where, f"{scale.size} scales and {zero.size} zero points")
+        axis = int(attribute(node, "axis", 1))
+        rank = self.ranks.get(node.input[0], self.ranks.get(node.output[0], 0))
+        if node.input[0] in self.constants:
+            rank = self.constants[node.input[0]].ndim
+        if rank and scale.ndim != 0:
+            axis %= rank
+        return Grid(scale, zero, dtype, axis, int(attribute(node, "block_size", 0)))
+
+    def _dtype(self, node: onnx.NodeProto, zero_name: str) -> str:
+        if zero_name:
+            return self.constants.dtype(zero_name)
+        if kind(node) == QUANTIZE:
+            wanted = int(attribute(node, "output_dtype", 0))
+            return type_name(wanted) if wanted else "uint8"
+        name = node.input[0]
+        if name in self.constants:
+            return self.constants.dtype(name)
+        return self.grids[name].dtype if name in self.grids else "uint8"
+
+    def _check_uses(self) -> None:
+        """Refuse arithmetic on integers, which would change its meaning on real values."""
+        for node in self.graph.node:
+            operation = kind(node)
+            if operation in (QUANTIZE, DEQUANTIZE) or operation in _SHAPES:
+                continue
+            for index, name in enumerate(node.input):
+                if name not in self.grids or (operation in MOVES and index == 0):
+                    continue
+                raise refusals.no_integer_use(node.op_type, label(node), name)
+
+    # -- constants --------------------------------------------------------------------------
+
+    def _float_constant(self, name: str, floats: list[onnx.TensorProto]) -> str:
+        """Replace the integers `name` by a float initialiser; return its name."""
+        integers = np.asarray(self.constants[name]).astype(np.int64)
+        return self._keep(name, integers, self.grids[name], floats)
+
+    def _keep(
+        self, name: str, integers: NDArray[np.int64], grid: Grid, floats: list[onnx.TensorProto]
+    ) -> str:
+        base = name.removesuffix("_quantized")
+        new = name if base == name else unused_name(base, self.taken)
+        try:
+            values = grid.dequantize(integers)
+        except ValueError as error:
+            raise refusals.odd_scales(f"that reads {name}", str(error)) from None
+        floats.append(numpy_helper.from_array(_finite(values), new))
+        self.given[new] = GivenTensor(new, integers, grid)
+        return new
+
+    def _round_constant(self, node: onnx.NodeProto, floats: list[onnx.TensorProto]) -> None:
+        """Replace a QuantizeLinear of a constant by its result."""
+        grid = self.grids[node.output[0]]
+        values = np.asarray(self.constants[node.input[0]], np.float32)
+        try:
+            integers = grid.quantize(values)
+        except ValueError as error:
+            raise refusals.odd_scales(label(node), str(error)) from None
+        floats.append(numpy_helper.from_array(_finite(grid.dequantize(integers)), node.output[0]))
+        self.given[node.output[0]] = GivenTensor(node.output[0], integers, grid)
+
+    def _drop_unused_initialisers(self) -> None:
+        used = {name for node in self.graph.node for name in node.input}
+        used |= {info.name for info in self.graph.output}
+        used |= set(_captured(self.graph.node))
+        kept = [tensor for tensor in self.graph.initializer if tensor.name in used]
+        del self.graph.initializer[:]
+        self.graph.initializer.extend(kept)
+
+
+def _captured(nodes: Any) -> Iterator[str]:
+    """Names that subgraphs (If, Loop) read from outside."""
+    for node in nodes:
+        for item in node.attribute:
+            if item.type == onnx.AttributeProto.GRAPH:
+                for inner in item.g.node:
+                    yield from inner.input
+                yield from _captured(item.g.node)
+
+
+def _finite(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The scale of a mask of -FLT_MAX may round beyond it."""
+    limit = np.finfo(np.float32).max
+    return np.ascontiguousarray(np.clip(values, -limit, limit))
+
+
+def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
+    return helper.make_node("Identity", [node.input[0]], [node.output[0]], node.name)

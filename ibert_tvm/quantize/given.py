@@ -1,0 +1,350 @@
+"""Fill a quantisation table from what a model came quantised with.
+
+Each value of the canonical module has up to three entries in a table (`relay_passes.lower`):
+
+* its *matmul* form takes the grid before the matrix products that read it as it is. Attention takes
+  symmetric int8 only: there the grid keeps its scale, is counted from its zero point, and what then
+  lies beyond int8 saturates (`ScaleNote`);
+* a *grid* rounds a value before additions, normalisations and activations read it, counted from
+  the zero point, so the set of values is the source's exactly;
+* its *stream* form, where one is needed besides, is finer than the grid by a power of two: it
+  takes the grid's values as they are (GELU has a scale of its own, far finer too). A grid of
+  16 bits is the stream itself.
+
+What the source does not round stays missing, for calibration. Weights keep their integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import UsageError
+from ibert_tvm.frontend.given import GivenQuantization, GivenScale
+from relay_passes.lower import Requirement
+from relay_passes.quantization_table import ActivationQuant
+from relay_passes.spec.gelu import gelu_scale
+from relay_passes.spec.presets import Preset, preset
+
+__all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "missing_scales"]
+
+SUMS = ("canonical.add", "canonical.add_positions", "canonical.prepend_tokens")
+"""Operators whose terms come at the scale of their result."""
+
+_STREAM_HIGH = 2**15 - 1
+_SHORT_HIGH = 2**14 - 1
+_SUM_HIGH = 2**19 - 1
+# Terms of a sum that is rounded to 8 bits come in steps of a 32nd of its own, in 15 bits, which is
+# twice its range.
+_SUM_FINER = 2.0**5
+_WIDE = 16
+# Saturating up to an eighth of int8's range is what calibrators that search a clipping choose
+# anyway; beyond, a coarser scale loses less.
+_CLIPPED_STEPS = 16
+
+
+@dataclass(frozen=True)
+class ScaleNote:
+    """A scale of the source that is not used as it is.
+
+    Attributes
+    ----------
+    value : str
+        Canonical name.
+    tensor : str
+        The source's tensor.
+    what : str
+        What is done instead, and why.
+    """
+
+    value: str
+    tensor: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An entry of the table that the source has no scale for.
+
+    Attributes
+    ----------
+    value : str
+        Canonical name.
+    section : str
+        ``matmul`` or ``stream``.
+    op : str
+        Operator that computes the value.
+    """
+
+    value: str
+    section: str
+    op: str
+
+
+@dataclass
+class GivenScales:
+    """The activations' part of a table, as far as the source fills it.
+
+    Attributes
+    ----------
+    matmul, stream, grids : dict of str to ActivationQuant
+        See `relay_passes.quantization_table.QuantizationTable`.
+    tables : dict of str to GivenScale
+        By canonical name of an embedding: the grid that its rows are rounded to.
+    tensors : dict of str to str
+        The source's tensor by ``section value``.
+    notes : list of ScaleNote
+        What is not used as it is.
+    missing : list of Missing
+        What calibration has to provide.
+    """
+
+    matmul: dict[str, ActivationQuant] = field(default_factory=dict)
+    stream: dict[str, ActivationQuant] = field(default_factory=dict)
+    grids: dict[str, ActivationQuant] = field(default_factory=dict)
+    tables: dict[str, GivenScale] = field(default_factory=dict)
+    tensors: dict[str, str] = field(default_factory=dict)
+    notes: list[ScaleNote] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+
+
+def fill_scales(
+    given: GivenQuantization, needed: Mapping[str, Requirement], preset_name: str
+) -> GivenScales:
+    """Turn the source's grids into entries of a table.
+
+    Parameters
+    ----------
+    given : GivenQuantization
+        What the source rounds.
+    needed : mapping of str to Requirement
+        What lowering needs, from `relay_passes.lower.requirements`.
+    preset_name : str
+        "accurate" or "paper".
+
+    Returns
+    -------
+    GivenScales
+    """
+    result = GivenScales()
+    chosen = preset(preset_name)
+    for value in needed.values():
+        _Filler(given, value, chosen, result).run()
+    return result
+
+
+def missing_scales(scales: GivenScales, given: GivenQuantization) -> UsageError:
+    """Return the error that lists everything the source has no scale for."""
+    lines = [
+        f"{item.value} ({_WORDS[item.section]} of {item.op.removeprefix('canonical.')}, "
+        f"tensor {given.tensors.get(item.value, 'unnamed')})"
+        for item in scales.missing
+    ]
+    count = f"{len(lines)} values" if len(lines) > 1 else "one value"
+    return UsageError(
+        f"the quantised model has no scale for {count}",
+        where="".join(f"\n    {line}" for line in lines),
+        why="its QuantizeLinear nodes round other tensors only, and every value of an "
+        "integer-only program needs a scale",
+        todo="give texts to estimate the missing scales from: --calibration FILE, or "
+        "calibration=texts; the scales of the file stay as they are",
+    )
+
+
+_WORDS = {"matmul": "8-bit operand", "stream": "16-bit stream"}
+
+
+class _Filler:
+    """Fills the entries of one value."""
+
+    def __init__(
+        self, given: GivenQuantization, value: Requirement, chosen: Preset, result: GivenScales
+    ) -> None:
+        self.value = value
+        self.preset = chosen
+        self.result = result
+        readers = given.readers.get(value.name, ())
+        self.products = [r.scale for r in readers if r.product and r.scale is not None]
+        self.others = [r.scale for r in readers if not r.product]
+        self.attention = {
+            position for op, _, position in value.readers if op == "canonical.attention"
+        }
+
+    def run(self) -> None:
+        rounded = self._common(self.others)
+        if self.value.op == "canonical.embedding":
+            # Rounding a row of a constant table is done once, in the table.
+            if rounded is not None:
+                self.result.tables[self.value.name] = rounded
+        elif rounded is not None:
+            self._round(rounded)
+        elif self.value.stream and not self.others and self.products:
+            self._only_products()
+        if self.value.matmul:
+            self._operand()
+        for section, wanted in (("matmul", self.value.matmul), ("stream", self.value.stream)):
+            if wanted and self.value.name not in getattr(self.result, section):
+                self.result.missing.append(Missing(self.value.name, section, self.value.op))
+
+    def _note(self, scale: GivenScale, what: str) -> None:
+        self.result.notes.append(ScaleNote(self.value.name, scale.tensor, what))
+
+    def _set(self, section: str, quant: ActivationQuant, scale: GivenScale) -> None:
+        getattr(self.result, section)[self.value.name] = quant
+        self.result.tensors[f"{section} {self.value.name}"] = scale.tensor
+
+    # -- readers other than matrix products -------------------------------------------------
+
+    def _common(self, scales: Sequence[GivenScale | None]) -> GivenScale | None:
+        """The grid that all these readers see, None if there is none or some see another."""
+        seen = [scale for scale in scales if scale is not None]
+        if not seen:
+            return None
+        first = seen[0]
+        if len(seen) < len(scales):
+            self._note(first, "not used: another reader takes the value unrounded")
+            return None
+        for scale in seen[1:]:
+            if not scale.same_as(first):
+                self._note(scale, f"not used: another reader has the grid of {first.tensor}")
+                return None
+        if not first.per_tensor:
+            self._note(first, "not used: values that are added share one scale")
+            return None
+        return first
+
+    def _round(self, scale: GivenScale) -> None:
+        """Every reader but matrix products sees the value on this grid."""
+        op = self.value.op
+        grid = _plain(scale)
+        if op == "canonical.attention":
+            self._note(scale, "not used: the context leaves attention as a matrix operand")
+        elif op in SUMS:
+            if scale.bits >= _WIDE:
+                # Terms may exceed their sum: they get room for it.
+                self._set("stream", ActivationQuant(grid.scale, -_SUM_HIGH, _SUM_HIGH), scale)
+            else:
+                self._set("grids", grid, scale)
+                self._set("stream", _finer_sum(grid), scale)
+        elif op == "canonical.layer_norm":
+            self._set("stream", grid, scale)  # rounds to it by itself
+        elif not self.value.stream:
+            self._set("grids", grid, scale)
+        elif scale.bits >= _WIDE and max(-grid.low, grid.high) <= _STREAM_HIGH + 1:
+            self._set("stream", grid, scale)
+        else:
+            self._set("grids", grid, scale)
+            self._set("stream", self._finer(grid), scale)
+
+    def _finer(self, grid: ActivationQuant) -> ActivationQuant:
+        """A 16-bit form that holds the values of `grid`."""
+        largest = max(-grid.low, grid.high)
+        readers = {op for op, _, _ in self.value.readers}
+        if self.preset.gelu == "accurate" and readers == {"canonical.gelu"}:
+            return ActivationQuant(gelu_scale(largest * grid.scale), -_SHORT_HIGH, _SHORT_HIGH)
+        finer = 2.0 ** np.floor(np.log2(_STREAM_HIGH / largest))
+        return ActivationQuant(grid.scale / finer, -_STREAM_HIGH, _STREAM_HIGH)
+
+    def _only_products(self) -> None:
+        """Nothing but matrix products read it: the stream form is their grid, or finer."""
+        scale = self._largest(self.products)
+        if not scale.per_tensor:
+            return
+        grid = _plain(scale)
+        if self.value.op == "canonical.layer_norm":
+            self._set("stream", grid, scale)
+        elif self.value.op in SUMS:
+            wide = ActivationQuant(grid.scale, -_SUM_HIGH, _SUM_HIGH)
+            self._set("stream", wide if scale.bits >= _WIDE else _finer_sum(grid), scale)
+        else:
+            self._set("stream", self._finer(grid), scale)
+
+    # -- matrix products ----------------------------------------------------------------------
+
+    def _largest(self, scales: Sequence[GivenScale]) -> GivenScale:
+        """The grid with the largest range; a note for others that differ."""
+        best = max(scales, key=lambda s: float(np.max(s.scale)) * (s.high - s.low))
+        for scale in scales:
+            if not scale.same_as(best):
+                self._note(scale, f"not used: one 8-bit form serves all readers, {best.tensor}")
+        return best
+
+    def _operand(self) -> None:
+        if not self.products:
+            return
+        scale = self._largest(self.products)
+        quant = self._symmetric(scale) if self.attention else self._any_zero_point(scale)
+        self._set("matmul", quant, scale)
+
+    def _any_zero_point(self, scale: GivenScale) -> ActivationQuant:
+        """For linear layers, which fold the zero point in their bias."""
+        zero = scale.zero_point
+        if scale.bits > 8:
+            self._note(scale, f"{scale.bits} bits reduced to 8 over the same range")
+            low, high = ((edge - zero) * scale.scale for edge in (scale.low, scale.high))
+            step = np.asarray((high - low) / 255)
+            return _asymmetric(step, np.rint(-low / step).astype(np.int64), 0, 255)
+        if scale.per_tensor or (zero == zero.flat[0]).all():
+            return _asymmetric(scale.scale, zero, scale.low, scale.high)
+        self._note(scale, "zero points that differ between channels: made symmetric")
+        reach = np.maximum(zero - scale.low, scale.high - zero)
+        return _asymmetric(scale.scale * reach / 127, np.zeros_like(zero), -127, 127)
+
+    def _symmetric(self, scale: GivenScale) -> ActivationQuant:
+        """For attention."""
+        divisible = (
+            self.attention == {_VALUES}
+            and self.value.readers
+            and not any(op != "canonical.attention" for op, _, _ in self.value.readers)
+        )
+        step, zero = scale.scale, scale.zero_point
+        if not scale.per_tensor and not divisible:
+            self._note(scale, "scales per channel: queries and keys take one, the largest")
+            at = int(np.argmax(step))
+            step, zero = step[at], zero[at]
+        low, high = scale.low - zero, scale.high - zero
+        lost = int(np.max(np.maximum(high - 127, -128 - low)))
+        if lost <= 0 or (lost <= _CLIPPED_STEPS and np.ndim(step) == 0):
+            if lost > 0:
+                self._note(
+                    scale,
+                    f"zero point {int(zero)}: same scale, symmetric; the {lost} outermost of "
+                    f"{scale.high - scale.low + 1} steps saturate",
+                )
+            bottom = max(int(np.min(low)), -128)
+            top = min(int(np.max(high)), 127)
+            return _asymmetric(step, np.zeros_like(zero), bottom, top)
+        reach = np.maximum(-low, high)
+        coarser = np.asarray(step * reach / 127)
+        self._note(scale, f"made symmetric int8, {float(np.max(reach)) / 127:.3g} times coarser")
+        return _asymmetric(coarser, np.zeros_like(zero), -127, 127)
+
+
+_VALUES = 2
+"""Position of V among the operands of attention."""
+
+
+def _finer_sum(grid: ActivationQuant) -> ActivationQuant:
+    """The form of the terms of a sum that is rounded to `grid`."""
+    reach = 2 * _SUM_FINER * max(-grid.low, grid.high)
+    high = _SHORT_HIGH if reach <= _SHORT_HIGH else _SUM_HIGH
+    return ActivationQuant(grid.scale / _SUM_FINER, -high, high)
+
+
+def _plain(scale: GivenScale) -> ActivationQuant:
+    """The same real values, counted from the zero point."""
+    zero = int(scale.zero_point)
+    return ActivationQuant(float(scale.scale), scale.low - zero, scale.high - zero)
+
+
+def _asymmetric(
+    scale: NDArray[np.float64], zero_point: NDArray[np.int64], low: int, high: int
+) -> ActivationQuant:
+    zero = int(np.asarray(zero_point).flat[0])
+    if np.ndim(scale) == 0:
+        return ActivationQuant(float(scale), low, high, zero)
+    largest = float(np.max(scale))
+    return ActivationQuant(largest, low, high, zero, np.asarray(scale) / largest)
