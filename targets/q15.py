@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 from .description import TargetDescription
 
@@ -30,7 +30,7 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     """
     intrinsics = dict(description.q15_multiply)
 
-    def select(call: tirx.Call) -> tirx.Call:
+    def select(call: ir.Call) -> ir.Call:
         if getattr(call.op, "name", "") != Q15_MULTIPLY:
             return call
         kind = str(call.ty)
@@ -41,7 +41,7 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     @tvm.transform.module_pass(opt_level=0, name="ibert.select_q15_instructions")
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         functions = {
-            var: tvm_ffi.structural_map(function, (tirx.Call, select))
+            var: tvm_ffi.structural_map(function, (ir.Call, select))
             for var, function in module.functions_items()
         }
         return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)

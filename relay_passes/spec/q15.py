@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import Op, register_op_attr
+from tvm import ir, tirx
+from tvm.ir import register_op_attr
 
 Q15_MULTIPLY = "tirx.ibert_q15_multiply"
 """``round_half_up(a b / 2^15)`` of int16 (lanes), as int16; not both operands are -2^15."""
@@ -28,7 +28,7 @@ def q15_arithmetic(a: Any, b: Any) -> Any:
     return ((a.astype(wide) * b.astype(wide) + (1 << 14)) >> 15).astype(f"int16{lanes}")
 
 
-def _lower(call: tirx.Call) -> Any:
+def _lower(call: ir.Call) -> Any:
     return q15_arithmetic(*call.args)
 
 
@@ -37,4 +37,3 @@ register_op_attr(Q15_MULTIPLY, "TCallEffectKind", tirx.CallEffectKind.Pure.value
 register_op_attr(Q15_MULTIPLY, "TVectorizable", True)
 register_op_attr(Q15_MULTIPLY, "TScriptPrinterName", "ibert_q15_multiply", level=20)
 register_op_attr(Q15_MULTIPLY, "default.FLowerIntrinsic", _lower)
-Op.get(Q15_MULTIPLY)
