@@ -12,6 +12,7 @@ from ibert_tvm.errors import UsageError
 from ibert_tvm.quantize.batches import Batch, batches_of_arrays, batches_of_texts
 from ibert_tvm.quantize.observe import observe
 from ibert_tvm.quantize.options import CalibrationOptions
+from ibert_tvm.quantize.released import released_table
 from ibert_tvm.quantize.table import TableBuilder
 from ibert_tvm.tokenization import Tokenizer
 
@@ -23,14 +24,17 @@ __all__ = ["calibrate", "quantize"]
 
 _logger = logging.getLogger(__name__)
 
+DEFAULT_PRESET = "accurate"
+RELEASED = "released"
+
 Calibration = Sequence[str] | Sequence[Mapping[str, Any]]
 Progress = Callable[[int, int], None]
 
 
 def quantize(
     model: CanonicalModel,
-    calibration: Calibration,
-    preset: str = "accurate",
+    calibration: Calibration | None = None,
+    preset: str | None = None,
     *,
     seq_len: int = 128,
     observer: str = "mse",
@@ -44,11 +48,14 @@ def quantize(
     ----------
     model : CanonicalModel
         From `ibert_tvm.load`.
-    calibration : sequence of str, or of mappings
+    calibration : sequence of str, or of mappings, optional
         Texts, or batches of token ids: integer arrays [batch, seq_len] by input name. Some dozens
-        of sequences that resemble later use.
-    preset : {"accurate", "paper"}
-        Forms of the non-linear functions, and what calibration may do (docs/numerics.md).
+        of sequences that resemble later use. A checkpoint that was trained with quantisation
+        needs none, and uses them only for ranges that it lacks.
+    preset : {"accurate", "paper", "released"}, optional
+        Forms of the non-linear functions, and what calibration may do (docs/numerics.md). By
+        default "released" for a checkpoint that was trained with quantisation, the only kind that
+        it serves, and "accurate" for every other model.
     seq_len : int
         Texts are truncated to this many tokens.
     observer : {"mse", "minmax", "percentile"}
@@ -67,7 +74,10 @@ def quantize(
     Raises
     ------
     UsageError
-        If the calibration data is empty or does not fit the model, or a setting is out of range.
+        If the calibration data is missing, empty or does not fit the model, or a setting is out of
+        range.
+    ModelError
+        If a checkpoint's own ranges are asked for and it does not have them.
     PresetError
         If the preset is unknown.
     LoweringError, RangeError
@@ -87,15 +97,15 @@ def quantize(
         module=lowered.module,
         parameters=lowered.parameters,
         info=model.info,
-        quantization={"preset": preset, **lowered.scales, "calibration": summary},
+        quantization={"preset": table.preset, **lowered.scales, "calibration": summary},
         tokenizer=model.tokenizer,
     )
 
 
 def calibrate(
     model: CanonicalModel,
-    calibration: Calibration,
-    preset: str,
+    calibration: Calibration | None,
+    preset: str | None,
     options: CalibrationOptions,
     *,
     tokenizer: Tokenizer | None = None,
@@ -119,11 +129,23 @@ def calibrate(
 
     Raises
     ------
-    UsageError
+    UsageError, ModelError
         See `quantize`.
     """
     from relay_passes.lower import requirements
 
+    own = model.released
+    if preset == RELEASED or (
+        preset is None and own is not None and (own.trained or calibration is None)
+    ):
+        return _own_ranges(model, calibration, options, tokenizer, progress)
+    preset = preset or DEFAULT_PRESET
+    if calibration is None:
+        raise UsageError(
+            "there is no calibration data",
+            why=f"with the preset {preset} scales are chosen by running texts through the model",
+            todo="give a list of texts, or a list of batches",
+        )
     needed = requirements(model.module, preset)
     batches = _batches(model, calibration, options, tokenizer)
     builder = TableBuilder(needed, model.parameters, preset, options)
@@ -157,6 +179,35 @@ def calibrate(
     }
     _logger.info("calibrated on %d sequences, %d tokens", len(lengths), sum(lengths))
     return table, summary
+
+
+def _own_ranges(
+    model: CanonicalModel,
+    calibration: Calibration | None,
+    options: CalibrationOptions,
+    tokenizer: Tokenizer | None,
+    progress: Progress | None,
+) -> tuple[QuantizationTable, dict[str, Any]]:
+    """Take the ranges of a checkpoint that was trained with quantisation."""
+    if model.released is None:
+        raise UsageError(
+            f"the preset {RELEASED} cannot quantise this model",
+            why="its scales are those of a checkpoint of transformers' ibert; this is a "
+            f"{model.info.architecture} model",
+            todo="use the preset accurate or paper",
+        )
+    batches = None
+    if calibration is not None:
+        batches = _batches(model, calibration, options, tokenizer)
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, len(batches or ()))
+
+    return released_table(model, model.released, batches, options, advance)
 
 
 def _batches(
