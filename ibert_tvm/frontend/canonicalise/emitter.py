@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from ibert_tvm.frontend.canonicalise import functions
 from ibert_tvm.frontend.canonicalise.images import patches_of
 from ibert_tvm.frontend.canonicalise.inputs import Ids, Probes
+from ibert_tvm.frontend.canonicalise.rows import fit_layer_norm
 from ibert_tvm.frontend.canonicalise.values import (
     Computed,
     Embedded,
@@ -22,6 +23,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Mismatch,
     Pixels,
     Pointwise,
+    RowFunction,
     Weight,
 )
 from ibert_tvm.frontend.canonicalise.views import (
@@ -111,7 +113,7 @@ class Emitter:
         # Keyed by id, with the value itself so that the id stays taken.
         self._emitted: dict[int, tuple[Computed, Emitted]] = {}
         self._scaled_sources: dict[tuple[int, float], tuple[Computed, Computed]] = {}
-        self._resolved: dict[int, tuple[Pointwise, Hidden]] = {}
+        self._resolved: dict[int, tuple[Pointwise | RowFunction, Hidden]] = {}
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
@@ -276,10 +278,13 @@ class Emitter:
             return value
         if isinstance(value, Pixels):
             return patches_of(self, value)
-        if not isinstance(value, Pointwise):
+        if not isinstance(value, (Pointwise, RowFunction)):
             raise Mismatch(f"a hidden tensor is needed, and this is {_kind(value)}")
         if id(value) not in self._resolved:
-            self._resolved[id(value)] = (value, self._resolve(value))
+            known = (
+                self._resolve(value) if isinstance(value, Pointwise) else self._resolve_rows(value)
+            )
+            self._resolved[id(value)] = (value, known)
         return self._resolved[id(value)][1]
 
     def _resolve(self, value: Pointwise) -> Hidden:
@@ -314,6 +319,33 @@ class Emitter:
             self._activations[key] = self.record(call, name, x.channels, value.ops)
         return self.show(self._activations[key], value.base)
 
+    def _resolve_rows(self, value: RowFunction) -> Hidden:
+        """Recognise a LayerNorm and emit it, or the sum that was taken last."""
+        known = fit_layer_norm(value.samples, value.base.source.channels)
+        if known is None and value.parts:
+            left, right = value.parts
+            return self.add(left, right, value.ops[-1:])
+        if known is None:
+            raise Mismatch(
+                f"over the channels of a token it computes {value.text}, which is no LayerNorm",
+                op=value.ops[-1],
+                layer=value.layer,
+            )
+        self.require_all_channels(value.base)
+        x = self.emit(value.base)
+        gamma = _exact(value.gammas, known.gamma, f"{x.name}.layer_norm.weight")
+        default = f"{layer_of(gamma.name)}.bias"
+        beta = _exact(value.betas, known.beta, default)
+        name = self.unique(layer_of(gamma.name))
+        call = build.layer_norm(
+            x.var,
+            self.weight(gamma.name, gamma.array),
+            self.weight(beta.name, beta.array),
+            name=name,
+            epsilon=known.epsilon,
+        )
+        return self.show(self.record(call, name, x.channels, value.ops), value.base)
+
     def show(self, source: Computed, like: Hidden) -> Hidden:
         """Return `source` in the layout of `like`."""
         return Hidden(source, like.view, missing=like.missing, layer=layer_of(source.name))
@@ -342,7 +374,7 @@ class Emitter:
 
     def shown(self, value: Any) -> tuple[str, float] | None:
         """Return the canonical value that a source tensor shows, and the factor; None if none."""
-        if isinstance(value, Pointwise) and id(value) in self._resolved:
+        if isinstance(value, (Pointwise, RowFunction)) and id(value) in self._resolved:
             value = self._resolved[id(value)][1]
         if not isinstance(value, Hidden):
             return None
@@ -372,11 +404,21 @@ class Emitter:
             )
 
 
+def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:
+    """Return the weight that was measured to be `fitted`, which has its name; else the measure."""
+    for weight in weights:
+        array = np.broadcast_to(weight.array.reshape(-1), fitted.shape)
+        if np.allclose(array, fitted, rtol=1e-4, atol=1e-5):
+            return Weight(weight.name, array)
+    return Weight(weights[0].name if weights else name, fitted.astype(np.float32))
+
+
 _KINDS = {
     "FromInputs": "a tensor that depends on inputs or constants only",
     "Weight": "a weight",
     "Scores": "attention scores before the softmax",
     "Probabilities": "attention probabilities",
+    "RowFunction": "a statistic of the channels of each token",
     "MaskedHidden": "a hidden tensor times the padding mask",
     "list": "a tuple of tensors",
 }

@@ -242,6 +242,15 @@ def _equal(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     raise Mismatch("hidden tensors are compared, and only scores with minus infinity may be")
 
 
+def _is_nan(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    value = operands[0]
+    if not isinstance(value, Probabilities):
+        raise Mismatch("hidden tensors are tested, and only attention probabilities may be")
+    # A softmax gives no numbers where all scores are minus infinity.
+    samples = np.broadcast_to(~KEPT_ROWS.any(axis=1, keepdims=True), KEPT_ROWS.shape)
+    return KeptTest(value.scores, samples, ops=(c.op(call),), layer=value.layer)
+
+
 def _kept_step(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     """Steps from "is this score masked?" to "has this row any key?"."""
     value = operands[0]
@@ -326,6 +335,7 @@ def scores_binary(
 ATTENTION_RULES: dict[str, Rule] = {
     "relax.equal": _equal,
     "relax.full_like": _full_like,
+    "relax.isnan": _is_nan,
     "relax.logical_not": _kept_step,
     "relax.matmul": _matmul,
     "relax.max": _kept_step,

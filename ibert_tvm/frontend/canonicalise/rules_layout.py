@@ -32,6 +32,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Pixels,
     Pointwise,
     Probabilities,
+    RowFunction,
     Scores,
     Weight,
 )
@@ -51,6 +52,8 @@ def _move(c: Emitter, value: Any, op: str, change: Any) -> Any:
             value = c.hidden(value)
         except Mismatch:
             value = replace(value, parts=())
+    if isinstance(value, RowFunction):
+        value = c.hidden(value)
     if isinstance(value, Pointwise):
         base = replace(value.base, view=change(value.base.view, value.base.missing))
         return replace(value, base=base, ops=(*value.ops, op))
@@ -76,7 +79,12 @@ def _permute(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
 
 def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes = integers(call.attrs.axis)
-    return _move(c, operands[0], c.op(call), lambda view, _m: views.expand_dims(view, axes))
+    value = operands[0]
+    if isinstance(value, RowFunction) and value.dropped:  # the channels of a mean come back
+        if axes not in ([-1], [len(value.base.view) - 1]):
+            raise Mismatch("a statistic of each token gets an axis that is not that of channels")
+        return replace(value, dropped=False, ops=(*value.ops, c.op(call)))
+    return _move(c, value, c.op(call), lambda view, _m: views.expand_dims(view, axes))
 
 
 def _squeeze(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:

@@ -16,6 +16,12 @@ from ibert_tvm.frontend.canonicalise.inputs import as_token_count, as_token_mask
 from ibert_tvm.frontend.canonicalise.operands import optional_axes
 from ibert_tvm.frontend.canonicalise.rules_attention import scores_binary
 from ibert_tvm.frontend.canonicalise.rules_images import add_table
+from ibert_tvm.frontend.canonicalise.rules_rows import (
+    reduce_rows,
+    row_binary,
+    row_unary,
+    settled,
+)
 from ibert_tvm.frontend.canonicalise.values import (
     ConstantRow,
     Embedded,
@@ -26,6 +32,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Mismatch,
     Pointwise,
     Probabilities,
+    RowFunction,
     Scores,
     Value,
     Weight,
@@ -97,6 +104,9 @@ def _lift(value: Hidden | Pointwise) -> Pointwise:
 
 
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    operands = [settled(c, operands[0])]
+    if isinstance(operands[0], RowFunction):
+        return row_unary(c, c.op(call), operands[0])
     if not isinstance(operands[0], (Hidden, Pointwise)):
         raise Mismatch("it is applied to something other than a hidden tensor")
     x = _lift(operands[0])
@@ -112,12 +122,23 @@ def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
 
 def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     op = c.op(call)
-    left, right = operands[0], operands[1]
+    left, right = (_number_of(op, item) for item in operands[:2])
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Scores) and isinstance(other, FromInputs):
             return scores_binary(c, op, one, other, swapped=one is right)
         if isinstance(one, (MaskedHidden, Probabilities)):
             return _pool_step(c, op, left, right)
+    if any(isinstance(item, RowFunction) for item in (left, right)):
+        if not any(isinstance(item, Weight) for item in (left, right)):
+            left, right = (_unless_paired(c, a, b) for a, b in ((left, right), (right, left)))
+        row = None
+        if any(isinstance(item, RowFunction) for item in (left, right)):
+            row = row_binary(c, op, left, right)
+        if row is not None:
+            return row
+        left, right = (
+            c.hidden(item) if isinstance(item, RowFunction) else item for item in (left, right)
+        )
     hidden = [item for item in (left, right) if isinstance(item, (Hidden, Pointwise))]
     if not hidden:
         raise Mismatch("none of its operands is a hidden tensor")
@@ -139,6 +160,28 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         mask = as_token_mask(other, c.probes, views.shape_of(x.view))
         return MaskedHidden(x, mask, False, x.view, ops=(*x.ops, op), layer=x.layer)
     raise Mismatch(f"a hidden tensor and {type(other).__name__.lower()} are its operands")
+
+
+def _number_of(op: str, value: Any) -> Any:
+    """Take an array of equal numbers, which some exporters write out, for that number."""
+    if op == "relax.add" or not isinstance(value, Weight) or value.layer:
+        return value
+    array = value.array
+    if array.size == 0 or not np.all(array == array.flat[0]):
+        return value
+    return FromInputs(lambda: [array], tuple(array.shape), array)
+
+
+def _unless_paired(c: Emitter, item: Any, other: Any) -> Any:
+    """Take a complete LayerNorm for a hidden tensor, unless its own operand comes back to it."""
+    if not isinstance(item, RowFunction) or _same_rows(item, other):
+        return item
+    return settled(c, item)
+
+
+def _same_rows(item: RowFunction, other: Any) -> bool:
+    base = other if isinstance(other, Hidden) else getattr(other, "base", None)
+    return isinstance(base, Hidden) and base.source is item.base.source
 
 
 def _with_number(op: str, x: Pointwise, number: float, *, first: bool) -> Pointwise:
@@ -253,6 +296,10 @@ def _pool_step(c: Emitter, op: str, left: Any, right: Any) -> Hidden:
 
 def _sum(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value = operands[0]
+    axes = optional_axes(call.attrs.axis)
+    row = reduce_rows(c, c.op(call), value, axes, keepdims=bool(call.attrs.keepdims))
+    if row is not None:
+        return row
     if not isinstance(value, MaskedHidden) or value.summed:
         raise Mismatch("a sum is taken of something other than a masked hidden tensor")
     axes = optional_axes(call.attrs.axis)
@@ -268,6 +315,10 @@ def _sum(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 
 def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    over = optional_axes(call.attrs.axis)
+    row = reduce_rows(c, c.op(call), operands[0], over, keepdims=bool(call.attrs.keepdims))
+    if row is not None:
+        return row
     x = c.hidden(operands[0])
     axes = [axis % len(x.view) for axis in optional_axes(call.attrs.axis) or []]
     # Images have no padding, so all their tokens may count.

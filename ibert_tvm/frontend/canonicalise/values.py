@@ -32,6 +32,7 @@ __all__ = [
     "Pointwise",
     "Probabilities",
     "Refusal",
+    "RowFunction",
     "Scores",
     "Value",
     "Weight",
@@ -286,6 +287,38 @@ class Pointwise(Value):
     samples: NDArray[np.float64]
     text: str
     parts: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RowFunction(Value):
+    """A function of the channels of one token, on the way from a hidden tensor to its LayerNorm.
+
+    Parameters
+    ----------
+    base : Hidden
+        The tensor.
+    samples : numpy.ndarray
+        The function on the example rows of `rows`, float64 [rows, channels or 1].
+    text : str
+        The operators in order, for messages.
+    parts : tuple of Value
+        The two terms if the last operator was an addition.
+    gammas, betas : tuple of Weight
+        The weights that multiplied it and were added to it.
+    reduced : bool
+        Whether it is one number per token.
+    dropped : bool
+        Whether the axis of channels is gone, which the next operator has to bring back.
+    """
+
+    base: Hidden
+    samples: NDArray[np.float64]
+    text: str
+    parts: tuple[Value, ...] = ()
+    gammas: tuple[Weight, ...] = ()
+    betas: tuple[Weight, ...] = ()
+    reduced: bool = False
+    dropped: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,151 @@
+"""Rules of operators on whole rows of channels, of which a decomposed LayerNorm is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.canonicalise import functions, views
+from ibert_tvm.frontend.canonicalise.emitter import Emitter
+from ibert_tvm.frontend.canonicalise.inputs import scalar
+from ibert_tvm.frontend.canonicalise.rows import row_places
+from ibert_tvm.frontend.canonicalise.values import (
+    FromInputs,
+    Hidden,
+    Mismatch,
+    Pointwise,
+    RowFunction,
+    Value,
+    Weight,
+)
+from ibert_tvm.frontend.canonicalise.views import ViewError
+
+__all__ = ["reduce_rows", "row_binary", "row_unary", "settled"]
+
+
+def settled(c: Emitter, value: Any) -> Any:
+    """Return a function of rows as the hidden tensor that it is, where it is one already."""
+    if not isinstance(value, RowFunction):
+        return value
+    try:
+        return c.hidden(value)
+    except (Mismatch, ViewError):
+        return value
+
+
+def reduce_rows(
+    c: Emitter, op: str, value: Any, axes: Sequence[int] | None, *, keepdims: bool
+) -> RowFunction | None:
+    """Interpret a mean or sum over all channels of a hidden tensor; None if it is none."""
+    value = settled(c, value)
+    if not isinstance(value, (Hidden, Pointwise, RowFunction)) or axes is None or len(axes) != 1:
+        return None
+    base = value if isinstance(value, Hidden) else value.base
+    if isinstance(value, RowFunction) and value.reduced:
+        return None
+    if axes[0] % len(base.view) != len(base.view) - 1 or base.source.channels < 2:
+        return None
+    if views.merged(base.view[-1]) != views.channel_axis(base.source.channels):
+        return None
+    rows = _lift(c, value)
+    reduce = np.mean if op == "relax.mean" else np.sum
+    samples = reduce(rows.samples, axis=1, keepdims=True)
+    text = f"{op[6:]}({rows.text})"
+    return replace(
+        rows,
+        samples=samples,
+        text=text,
+        parts=(),
+        reduced=True,
+        dropped=not keepdims,
+        ops=(*rows.ops, op),
+    )
+
+
+def row_unary(c: Emitter, op: str, x: RowFunction) -> RowFunction:
+    """Interpret an elementwise operator on a function of rows."""
+    with np.errstate(all="ignore"):
+        samples = functions.UNARY[op](x.samples)
+    return replace(x, samples=samples, text=f"{op[6:]}({x.text})", parts=(), ops=(*x.ops, op))
+
+
+def row_binary(c: Emitter, op: str, left: Any, right: Any) -> RowFunction | None:
+    """Interpret an elementwise operator of which an operand is a function of rows.
+
+    Returns
+    -------
+    RowFunction or None
+        None if its operands are hidden tensors, and other rules decide.
+    """
+    operands = [left, right]
+    row = next(item for item in operands if isinstance(item, RowFunction))
+    sides = []
+    weights: list[Weight] = []
+    for item in operands:
+        side = _side(c, item, row)
+        if side is None:
+            return None
+        sides.append(side)
+        weights += [item] if isinstance(item, Weight) else []
+    lifted = [item for item in sides if isinstance(item, RowFunction)]
+    if any(item.dropped for item in lifted):
+        raise Mismatch("a statistic of each row is combined with rows that keep their channels")
+    arrays = [item.samples if isinstance(item, RowFunction) else item for item in sides]
+    with np.errstate(all="ignore"):
+        samples = functions.BINARY[op](*arrays)
+    texts = [item.text if isinstance(item, RowFunction) else "weight" for item in sides]
+    gammas = [*weights] if op in ("relax.multiply", "relax.divide") else []
+    betas = [*weights] if op in ("relax.add", "relax.subtract") else []
+    pair = op == "relax.add" and len(lifted) == 2
+    return replace(
+        row,
+        samples=samples,
+        text=f"{op[6:]}({texts[0]}, {texts[1]})",
+        parts=(left, right) if pair else (),
+        reduced=all(item.reduced for item in lifted) and samples.shape[1] == 1,
+        gammas=(*(w for item in lifted for w in item.gammas), *gammas),
+        betas=(*(w for item in lifted for w in item.betas), *betas),
+        ops=(*(op for item in lifted for op in item.ops), op),
+    )
+
+
+def _side(c: Emitter, item: Any, row: RowFunction) -> RowFunction | NDArray[Any] | None:
+    """Return an operand on the example rows: a function, or numbers; None for something else."""
+    if isinstance(item, (Hidden, Pointwise, RowFunction)):
+        lifted = _lift(c, item)
+        same = lifted.base.source is row.base.source and lifted.base.view == row.base.view
+        return lifted if same else None
+    channels = row.base.source.channels
+    if isinstance(item, Weight):
+        array = item.array
+        if array.size == 1:
+            return np.full((1, 1), float(array.reshape(-1)[0]))
+        if array.size != channels or array.shape[-1] != channels:
+            return None
+        return array.reshape(1, channels).astype(np.float64)
+    number = scalar(item) if isinstance(item, FromInputs) else None
+    return None if number is None else np.full((1, 1), number)
+
+
+def _lift(c: Emitter, value: Value) -> RowFunction:
+    """Return a hidden tensor, or a scalar function of one, as a function of rows."""
+    if isinstance(value, RowFunction):
+        return value
+    if isinstance(value, Hidden):
+        values, base = functions.GRID * value.factor, replace(value, factor=1.0, ops=())
+        text = "x" if value.factor == 1.0 else f"{value.factor:g} x"
+    elif isinstance(value, Pointwise):
+        values, base, text = value.samples, value.base, value.text
+    else:
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    return RowFunction(
+        base,
+        values[row_places(base.source.channels)],
+        text,
+        ops=value.ops,
+        layer=value.layer,
+    )

@@ -1,0 +1,78 @@
+"""Computing nodes whose operands are all known, with onnx's own definition of the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.onnx.values import Known, Untranslatable
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["fold"]
+
+
+def fold(
+    node: onnx.NodeProto, operands: Sequence[Known | None], opsets: Mapping[str, int]
+) -> list[Known]:
+    """Compute a node.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node, without subgraphs.
+    operands : sequence of Known or None
+        Its operands; None for one that is left out.
+    opsets : mapping of str to int
+        Versions of the operator sets by domain.
+
+    Returns
+    -------
+    list of Known
+        Its results. They keep the name of the only weight among the operands.
+
+    Raises
+    ------
+    Untranslatable
+        If onnx cannot compute it.
+    """
+    arrays = {
+        name: item.array for name, item in zip(node.input, operands, strict=True) if item and name
+    }
+    names = list(dict.fromkeys(item.name for item in operands if item and item.name))
+    name = names[0] if len(names) == 1 else ""
+    if node.op_type == "Transpose":  # a view, where onnx copies: weights are large
+        return [Known(_transpose(node, next(iter(arrays.values()))), name)]
+    results = _evaluate(node, arrays, opsets)
+    return [Known(np.asarray(array), name) for array in results]
+
+
+def _transpose(node: onnx.NodeProto, array: NDArray[Any]) -> NDArray[Any]:
+    axes = next((list(item.ints) for item in node.attribute if item.name == "perm"), None)
+    return np.transpose(array, axes)
+
+
+def _evaluate(
+    node: onnx.NodeProto, arrays: Mapping[str, NDArray[Any]], opsets: Mapping[str, int]
+) -> list[Any]:
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    graph = helper.make_graph(
+        [node],
+        "fold",
+        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in arrays],
+        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output],
+    )
+    try:
+        model = helper.make_model(graph, opset_imports=imports)
+        results: list[Any] = ReferenceEvaluator(model).run(None, dict(arrays))
+    except Exception as error:  # the evaluator raises many classes, NotImplementedError among them
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise Untranslatable(f"onnx cannot compute it from constants: {lines[0]}") from error
+    return results

@@ -1,0 +1,178 @@
+"""From an ONNX model to canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
+from ibert_tvm.frontend.errors import UnsupportedModelError
+from ibert_tvm.frontend.finish import OUTPUTS, finish, parameter_hash
+from ibert_tvm.frontend.model import CanonicalModel
+from ibert_tvm.frontend.onnx.heads import Outputs, choose_outputs
+from ibert_tvm.frontend.onnx.reading import opsets
+from ibert_tvm.frontend.onnx.signature import GraphInput, graph_inputs
+from ibert_tvm.frontend.onnx.source_run import source_runner
+from ibert_tvm.frontend.onnx.translator import Translator
+from ibert_tvm.frontend.report import ImportReport
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["PROBE_SHAPE", "import_onnx_model"]
+
+PROBE_SHAPE = (2, 13)
+"""Batch and length at which a graph of any size is translated: unequal, and no usual width."""
+
+
+def import_onnx_model(
+    model: onnx.ModelProto,
+    *,
+    source: str,
+    head: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    pad_token_id: int | None = None,
+    id2label: Mapping[int, str] | None = None,
+    verify: bool = True,
+) -> CanonicalModel:
+    """Import a float ONNX model.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, all its data in memory, as `read_model` returns it.
+    source : str
+        The file, or what stands for it in messages and in the result.
+    head : str, optional
+        One of `ibert_tvm.model_info.HEADS`; by default what the names of the outputs say.
+    inputs : mapping of str to str, optional
+        Canonical names (``input_ids``, ``attention_mask``, ``token_type_ids``) by the graph's own
+        names, where they differ.
+    pad_token_id : int, optional
+        Fills padding; by default what positions skip, or 0.
+    id2label : mapping of int to str, optional
+        Names of the classes.
+    verify : bool
+        Compare the result with what ONNX Runtime computes, on a padded batch of another shape.
+
+    Returns
+    -------
+    CanonicalModel
+        The model. Its `report` tells nodes and tensors of the graph for every canonical value.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a part of it has no canonical form; the error's `report` holds what was matched.
+    ModelSourceError
+        If it does not compute the head.
+    UsageError
+        If `inputs` does not fit it.
+    MissingExtraError
+        If onnxruntime is needed to verify and not installed.
+    """
+    from onnx import inliner
+
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    versions = opsets(model)
+    taken = graph_inputs(model.graph, inputs, source)
+    mask = next((item.name for item in taken if item.canonical == "attention_mask"), None)
+    chosen = choose_outputs(model.graph, head, mask, versions[""], source)
+    _check_types(model.graph, source)
+    canonical = _canonical(model, versions, taken, chosen, PROBE_SHAPE)
+    canonical.report.source = _describe(model, versions)
+    ranks = [rank for _, rank in canonical.outputs]
+    name_of_head, outputs = _public(chosen, ranks)
+    runner = source_runner(model, taken, chosen.tensors, chosen.nodes, source) if verify else None
+    try:
+        result = finish(
+            canonical,
+            runner,
+            architecture="onnx",
+            head=name_of_head,
+            outputs=outputs,
+            pad_token_id=pad_token_id,
+            id2label=id2label,
+        )
+    except UnsupportedModelError as error:
+        error.report = canonical.report
+        raise
+    info = replace(
+        result.info,
+        source=source,
+        source_sha256=parameter_hash(result.parameters),
+        description=f"ONNX model {source}, head {name_of_head}",
+        notes=(*result.info.notes, *chosen.notes),
+    )
+    return replace(result, info=info)
+
+
+def _canonical(
+    model: onnx.ModelProto,
+    versions: Mapping[str, int],
+    taken: Sequence[GraphInput],
+    chosen: Outputs,
+    shape: tuple[int, int],
+) -> Canonical:
+    graph = model.graph
+    translator = Translator(graph.initializer, [*graph.node, *chosen.nodes], versions)
+    for item in taken:
+        translator.add_input(item.name, item.canonical, shape, item.dtype)
+    translation = translator.run(chosen.tensors)
+    try:
+        canonical = canonicalise(
+            translation.module,
+            translation.parameters,
+            inputs=[item.canonical for item in taken],
+            outputs=chosen.tensors,
+            names=translation.names,
+            origins=translation.origins,
+        )
+        report = canonical.report
+    except UnsupportedModelError as error:
+        report = error.report or ImportReport()
+        raise
+    finally:
+        report.source = _describe(model, versions)
+        report.foldings[:0] = translation.foldings
+        report.weights.update(translation.weights)
+    return canonical
+
+
+def _describe(model: onnx.ModelProto, versions: Mapping[str, int]) -> str:
+    others = ", ".join(f"{name} {version}" for name, version in versions.items() if name)
+    producer = f"{model.producer_name} {model.producer_version}".strip()
+    return (
+        f"ONNX, operator set {versions['']}"
+        + (f" and {others}" if others else "")
+        + (f", made by {producer}" if producer else "")
+    )
+
+
+def _public(chosen: Outputs, ranks: Sequence[int]) -> tuple[str, list[tuple[str, str]]]:
+    """Head, and name and kind of every output, now that the numbers of dimensions are known."""
+    head = chosen.head
+    if head == "logits":
+        head = "sequence_classification" if ranks[0] == 2 else "token_classification"
+    if not chosen.names:
+        return head, [OUTPUTS[head]]
+    kinds = ["hidden_state" if rank == 3 else "pooled" for rank in ranks]
+    return head, list(zip(chosen.names, kinds, strict=True))
+
+
+def _check_types(graph: onnx.GraphProto, source: str) -> None:
+    """Refuse weights that are not float32: calibration measures in float32."""
+    from onnx import TensorProto
+
+    refused = {TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+    for item in graph.initializer:
+        if item.data_type in refused and len(item.dims) > 1:
+            name = TensorProto.DataType.Name(item.data_type).lower()
+            raise UnsupportedModelError(
+                f"the model's weights are {name}",
+                where=f"{source}, initializer {item.name}",
+                why="calibration measures ranges in float32",
+                todo="export the model in float32",
+            )

@@ -1,0 +1,192 @@
+"""Translations of elementwise operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op
+
+from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
+from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
+
+_UNARY: dict[str, Callable[[Any], relax.Expr]] = {
+    "Abs": op.abs,
+    "Ceil": op.ceil,
+    "Cos": op.cos,
+    "Erf": op.erf,
+    "Exp": op.exp,
+    "Floor": op.floor,
+    "IsNaN": op.isnan,
+    "Log": op.log,
+    "Neg": op.negative,
+    "Not": op.logical_not,
+    "Relu": op.nn.relu,
+    "Round": op.round,
+    "Sigmoid": op.sigmoid,
+    "Sign": op.sign,
+    "Sin": op.sin,
+    "Sqrt": op.sqrt,
+    "Tanh": op.tanh,
+}
+
+_BINARY: dict[str, Callable[[Any, Any], relax.Expr]] = {
+    "Add": op.add,
+    "And": op.logical_and,
+    "BitwiseAnd": op.bitwise_and,
+    "BitwiseOr": op.bitwise_or,
+    "Equal": op.equal,
+    "Greater": op.greater,
+    "GreaterOrEqual": op.greater_equal,
+    "Less": op.less,
+    "LessOrEqual": op.less_equal,
+    "Mul": op.multiply,
+    "Or": op.logical_or,
+    "Sub": op.subtract,
+    "Xor": op.logical_xor,
+}
+
+_VARIADIC: dict[str, Callable[[Any, Any], relax.Expr]] = {
+    "Max": op.maximum,
+    "Min": op.minimum,
+    "Sum": op.add,
+}
+
+
+@operator(*_UNARY)
+def _unary(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    return t.emit(_UNARY[node.op](x.var), x)
+
+
+@operator(*_BINARY)
+def _binary(t: Translator, node: Node) -> Traced:
+    return binary(t, node, _BINARY[node.op])
+
+
+def binary(t: Translator, node: Node, make: Callable[[Any, Any], relax.Expr]) -> Traced:
+    """Emit an operator of two operands; an array added to a hidden tensor is a weight."""
+    left, right = node.tensors(2)
+    part = "bias" if node.op == "Add" else "weight"
+    a, b = (t.expr(node, x, part, weight=not _tokens(left, right)) for x in (left, right))
+    return t.emit(make(a, b), left, right)
+
+
+def _tokens(*operands: Known | Traced) -> bool:
+    return all(item.tokens for item in operands if isinstance(item, Traced))
+
+
+@operator(*_VARIADIC)
+def _variadic(t: Translator, node: Node) -> Traced:
+    operands = node.tensors(len(node.operands))
+    weight = not _tokens(*operands)
+
+    def step(a: Known | Traced, b: Known | Traced) -> Traced:
+        left, right = (t.expr(node, x, "bias", weight=weight) for x in (a, b))
+        return t.emit(_VARIADIC[node.op](left, right), a, b)
+
+    result = reduce(step, operands)
+    if isinstance(result, Known):
+        raise Untranslatable("it has one operand, and that is a constant")
+    return result
+
+
+@operator("Div")
+def _divide(t: Translator, node: Node) -> Traced:
+    left, _ = node.tensors(2)
+    dtype = left.dtype if isinstance(left, Traced) else str(left.array.dtype)
+    # ONNX truncates integers; exporters divide shapes and positions, which are not negative.
+    return binary(t, node, op.floor_divide if "int" in dtype else op.divide)
+
+
+@operator("Mod")
+def _mod(t: Translator, node: Node) -> Traced:
+    return binary(t, node, op.mod if node.attributes.get("fmod", 0) else op.floor_mod)
+
+
+@operator("Pow")
+def _power(t: Translator, node: Node) -> Traced:
+    base, exponent = node.tensors(2)
+    if isinstance(base, Traced) and isinstance(exponent, Known):
+        # The exponent may have another type than the base.
+        array = np.asarray(exponent.array, base.dtype)
+        return t.emit(op.power(base.var, constant(array)), base)
+    return binary(t, node, op.power)
+
+
+@operator("Reciprocal")
+def _reciprocal(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    return t.emit(op.divide(relax.const(1.0, x.dtype), x.var), x)
+
+
+@operator("Clip")
+def _clip(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    for index, name, make in ((1, "min", op.maximum), (2, "max", op.minimum)):
+        bound = node.attributes.get(name)
+        if bound is None:
+            bound = node.constant(index, name)
+        if bound is not None:
+            limit = relax.const(np.asarray(bound, x.dtype).reshape(()))
+            x = t.emit(make(x.var, limit), x)
+    return x
+
+
+@operator("Where")
+def _where(t: Translator, node: Node) -> Traced:
+    operands = node.tensors(3)
+    weight = not _tokens(*operands)
+    parts = [t.expr(node, x, weight=weight and x is not operands[0]) for x in operands]
+    # A mask value of the shape of the scores is still a number, and no weight.
+    for index in (1, 2):
+        value = operands[index]
+        if isinstance(value, Known) and np.all(value.array == value.array.flat[0]):
+            parts[index] = constant(value.array)
+    return t.emit(op.where(*parts), *operands)
+
+
+@operator("Cast")
+def _cast(t: Translator, node: Node) -> Traced:
+    from onnx import helper
+
+    x = node.traced()
+    return cast(t, x, str(np.dtype(helper.tensor_dtype_to_np_dtype(node.attributes["to"]))))
+
+
+@operator("CastLike")
+def _cast_like(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    like = node.operand(1)
+    if isinstance(like, Traced):
+        return cast(t, x, like.dtype)
+    if like is None:
+        raise Untranslatable("it has no second operand")
+    return cast(t, x, str(like.array.dtype))
+
+
+def cast(t: Translator, x: Traced, dtype: str) -> Traced:
+    """Cast `x`; the same value if it has the type already."""
+    if x.dtype == dtype:
+        return x
+    if dtype == "bool":  # a number is true unless it is 0, also a fraction
+        return t.emit(op.not_equal(x.var, relax.const(0, x.dtype)), x)
+    return t.emit(op.astype(x.var, dtype), x)
+
+
+@operator("Gelu")
+def _gelu(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    tanh = node.attributes.get("approximate", b"none") == b"tanh"
+    return t.emit((op.nn.gelu_tanh if tanh else op.nn.gelu)(x.var), x)
+
+
+@operator("Swish")
+def _swish(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    alpha = float(node.attributes.get("alpha", 1.0))
+    gate = t.emit(op.sigmoid(op.multiply(x.var, relax.const(alpha, x.dtype))), x)
+    return t.emit(op.multiply(x.var, gate.var), x)

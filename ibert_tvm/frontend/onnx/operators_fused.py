@@ -1,0 +1,299 @@
+"""Translations of fused operators: ONNX's Attention and those of ONNX Runtime (com.microsoft).
+
+Each is written as the plain operators that it was fused from, so that the canonicaliser sees one
+form of attention, LayerNorm and GELU whoever wrote the file.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op
+
+from ibert_tvm.frontend.onnx.operators_layout import look_up, reshape, split, transpose
+from ibert_tvm.frontend.onnx.operators_matrix import epsilon_of, layer_norm
+from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
+from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
+
+_ORT = "com.microsoft"
+
+
+# -- elementwise and normalisation ----------------------------------------------------------
+
+
+@operator("Gelu", "BiasGelu", "FastGelu", domain=_ORT)
+def _gelu(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    bias = node.operand(1)
+    if bias is not None:
+        x = t.emit(op.add(x.var, t.expr(node, bias, "bias")), x, bias)
+    tanh = node.op == "FastGelu"
+    return t.emit((op.nn.gelu_tanh if tanh else op.nn.gelu)(x.var), x)
+
+
+@operator("QuickGelu", domain=_ORT)
+def _quick_gelu(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    alpha = relax.const(float(node.attributes.get("alpha", 1.702)), x.dtype)
+    gate = t.emit(op.sigmoid(t.emit(op.multiply(x.var, alpha), x).var), x)
+    return t.emit(op.multiply(x.var, gate.var), x)
+
+
+@operator("SkipLayerNormalization", domain=_ORT)
+def _skip_layer_normalization(t: Translator, node: Node) -> list[Traced | None]:
+    terms = [node.traced(0), node.traced(1)]
+    bias = node.operand(4)
+    if bias is not None:
+        # The bias of the linear layer of which one term is the product.
+        names = list(node.proto.input)
+        makers = [t.naming.producer(name) for name in names[:2]]
+        products = [maker is not None and "MatMul" in maker.op_type for maker in makers]
+        place = 1 if products == [False, True] else 0
+        term = terms[place]
+        terms[place] = t.emit(op.add(term.var, t.expr(node, bias, "bias")), term, bias)
+    total = t.emit(op.add(terms[0].var, terms[1].var), *terms)
+    gamma = node.tensors(3)[2]
+    result = layer_norm(t, node, total, gamma, node.operand(3), epsilon=epsilon_of(node, 1e-12))
+    return [result, None, None, total]
+
+
+@operator("EmbedLayerNormalization", domain=_ORT)
+def _embed_layer_normalization(t: Translator, node: Node) -> list[Traced | None]:
+    ids, segments = node.traced(0), node.operand(1)
+    tables = [node.operand(index) for index in (2, 3, 4)]
+    gamma, beta, mask = node.operand(5), node.operand(6), node.operand(7)
+    words, positions, types = (x if isinstance(x, Known) else None for x in tables)
+    if words is None or positions is None or gamma is None:
+        raise Untranslatable("its tables are not weights")
+    places = node.operand(8) or Known(np.arange(ids.shape[1]).reshape(1, -1))
+    total = look_up(t, node, words, ids)
+    if segments is not None and types is not None:
+        kind = look_up(t, node, types, segments)
+        total = t.emit(op.add(total.var, kind.var), total, kind)
+    position = look_up(t, node, positions, places)
+    total = t.emit(op.add(total.var, position.var), total, position)
+    result = layer_norm(t, node, total, gamma, beta, epsilon=epsilon_of(node, 1e-12))
+    count = None
+    if isinstance(mask, Traced):
+        count = t.emit(op.sum(mask.var, axis=[1]), mask)
+        t.masks[count.var.name] = mask
+    return [result, count, total]
+
+
+@operator("RMSNormalization", "SimplifiedLayerNormalization")
+@operator("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", domain=_ORT)
+def _rms_normalization(_t: Translator, _node: Node) -> Any:
+    raise Untranslatable(
+        "a normalisation by the root mean square has no integer form here, LayerNorm has"
+    )
+
+
+# -- matrix products ------------------------------------------------------------------------
+
+
+@operator("FusedMatMul", "TransposeMatMul", domain=_ORT)
+def _fused_matmul(t: Translator, node: Node) -> Traced:
+    if node.attributes.get("transBatchA", 0) or node.attributes.get("transBatchB", 0):
+        raise Untranslatable("it transposes batch axes")
+    sides = list(node.tensors(2))
+    for index, name in enumerate(("transA", "transB")):
+        if node.attributes.get(name, 0):
+            sides[index] = _transpose_last(t, sides[index])
+    parts = [t.expr(node, side) for side in sides]
+    result = t.emit(op.matmul(*parts), *sides)
+    alpha = float(node.attributes.get("alpha", 1.0))
+    if alpha != 1.0:
+        result = t.emit(op.multiply(result.var, relax.const(alpha, result.dtype)), result)
+    return result
+
+
+def _transpose_last(t: Translator, x: Known | Traced) -> Known | Traced:
+    if isinstance(x, Known):
+        return Known(np.swapaxes(x.array, -1, -2), x.name)
+    rank = len(x.shape)
+    return transpose(t, x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+# -- attention ------------------------------------------------------------------------------
+
+
+@operator("Attention")
+def _attention(t: Translator, node: Node) -> Traced:
+    q, k, v = (node.traced(index) for index in range(3))
+    attributes = node.attributes
+    if attributes.get("is_causal", 0):
+        raise Untranslatable("it hides later tokens (is_causal), as decoders do")
+    if attributes.get("softcap", 0.0):
+        raise Untranslatable("it caps its scores (softcap), which has no integer form")
+    if any(node.operand(index) is not None for index in range(4, len(node.operands))):
+        raise Untranslatable("it reads keys and values of earlier calls")
+    flat = len(q.shape) == 3
+    if flat:
+        counts = [int(attributes.get(name, 0)) for name in ("q_num_heads", "kv_num_heads")]
+        if counts[0] != counts[1] or not counts[0]:
+            raise Untranslatable(f"it has {counts[0]} heads of queries and {counts[1]} of keys")
+        q, k, v = (_heads(t, x, counts[0]) for x in (q, k, v))
+    mask = node.operand(3)
+    dtype = "" if mask is None else mask.array.dtype if isinstance(mask, Known) else mask.dtype
+    allowed = str(dtype) == "bool"
+    result = _attend(
+        t,
+        node,
+        (q, k, v),
+        scale=_scale(node, q),
+        keep=mask if allowed else None,
+        added=None if allowed else mask,
+    )
+    return _joined(t, result) if flat else result
+
+
+def _scale(node: Node, q: Traced) -> float:
+    given = float(node.attributes.get("scale", 0.0))
+    return given or 1.0 / sqrt(q.shape[-1])
+
+
+def _heads(t: Translator, x: Traced, count: int) -> Traced:
+    """[batch, tokens, channels] to [batch, heads, tokens, channels of a head]."""
+    batch, length, channels = x.shape
+    if channels % count:
+        raise Untranslatable(f"{channels} channels do not divide by {count} heads")
+    return transpose(t, reshape(t, x, [batch, length, count, channels // count]), [0, 2, 1, 3])
+
+
+def _joined(t: Translator, x: Traced) -> Traced:
+    batch, heads, length, width = x.shape
+    return reshape(t, transpose(t, x, [0, 2, 1, 3]), [batch, length, heads * width])
+
+
+def _attend(
+    t: Translator,
+    node: Node,
+    qkv: tuple[Traced, Traced, Traced],
+    *,
+    scale: float,
+    keep: Known | Traced | None,
+    added: Known | Traced | None,
+) -> Traced:
+    """Emit softmax(scale q kᵀ + mask) v on [batch, heads, tokens, channels]."""
+    q, k, v = qkv
+    keys = _transpose_last(t, k)
+    scores = t.emit(op.matmul(q.var, t.expr(node, keys)), q, k)
+    scores = t.emit(op.multiply(scores.var, relax.const(scale, scores.dtype)), scores)
+    if keep is not None:
+        condition = t.expr(node, keep, weight=False)
+        low = relax.const(-np.inf, scores.dtype)
+        scores = t.emit(op.where(condition, scores.var, low), scores, keep)
+    if added is not None:
+        scores = t.emit(op.add(scores.var, t.expr(node, added, weight=False)), scores, added)
+    weights = t.emit(op.nn.softmax(scores.var, -1), scores)
+    return t.emit(op.matmul(weights.var, v.var), weights, v)
+
+
+@operator("Attention", domain=_ORT)
+def _ort_attention(t: Translator, node: Node) -> Traced:
+    x, weight = node.traced(0), node.tensors(2)[1]
+    heads = int(node.attributes["num_heads"])
+    _refuse_state(node, causal="unidirectional", past=(4,), rotary="do_rotary")
+    product = t.emit(op.matmul(x.var, t.expr(node, weight)), x, weight)
+    bias = node.operand(2)
+    if bias is not None:
+        product = t.emit(op.add(product.var, t.expr(node, bias, "bias")), product, bias)
+    sizes = [int(item) for item in node.attributes.get("qkv_hidden_sizes", ())]
+    sizes = sizes or [product.shape[-1] // 3] * 3
+    q, k, v = (_heads(t, part, heads) for part in split(t, product, sizes, 2))
+    keep = _kept_keys(t, node, 3, x.shape)
+    return _joined(
+        t,
+        _attend(t, node, (q, k, v), scale=_scale(node, q), keep=keep, added=node.operand(5)),
+    )
+
+
+@operator("MultiHeadAttention", domain=_ORT)
+def _multi_head_attention(t: Translator, node: Node) -> Traced:
+    heads = int(node.attributes["num_heads"])
+    _refuse_state(node, causal="unidirectional", past=(6, 7), rotary="do_rotary")
+    q = node.traced(0)
+    if len(q.shape) == 5:  # [batch, tokens, heads, 3, channels of a head]
+        batch, length, count, three, width = q.shape
+        parts = split(t, q, [1] * three, 3)
+        q, k, v = (
+            transpose(t, reshape(t, part, [batch, length, count, width]), [0, 2, 1, 3])
+            for part in parts
+        )
+        if node.operand(3) is not None:
+            raise Untranslatable("it adds a bias to packed queries, keys and values")
+    else:
+        batch, length, _ = q.shape
+        parts = [q, node.traced(1), node.traced(2)]
+        if any(len(part.shape) != 3 for part in parts):
+            raise Untranslatable("its keys are packed with its values, or split in heads already")
+        bias = node.operand(3)
+        if isinstance(bias, Known):
+            cuts = np.cumsum([part.shape[-1] for part in parts])[:-1]
+            pieces = [Known(piece, bias.name) for piece in np.split(bias.array, cuts)]
+            parts = [
+                t.emit(op.add(part.var, t.expr(node, piece, "bias")), part, piece)
+                for part, piece in zip(parts, pieces, strict=True)
+            ]
+        q, k, v = (_heads(t, part, heads) for part in parts)
+    keep = _kept_keys(t, node, 4, (batch, length))
+    return _joined(
+        t,
+        _attend(t, node, (q, k, v), scale=_scale(node, q), keep=keep, added=node.operand(5)),
+    )
+
+
+def _refuse_state(node: Node, *, causal: str, past: tuple[int, ...], rotary: str) -> None:
+    if node.attributes.get(causal, 0):
+        raise Untranslatable(f"it hides later tokens ({causal}), as decoders do")
+    if any(node.operand(index) is not None for index in past):
+        raise Untranslatable("it reads keys and values of earlier calls")
+    if node.attributes.get(rotary, 0):
+        raise Untranslatable("it rotates queries and keys, which has no canonical form")
+
+
+def _kept_keys(
+    t: Translator, node: Node, index: int, tokens: tuple[int, ...]
+) -> Known | Traced | None:
+    """Return which scores are kept, from one of the forms of mask that ONNX Runtime takes."""
+    mask = node.operand(index)
+    if mask is None:
+        return None
+    if isinstance(mask, Known):
+        raise Untranslatable("its mask is a constant")
+    batch, length = tokens[0], tokens[1]
+    if mask.shape == (batch,):
+        mask = _mask_of_counts(t, node, index, mask, (batch, length))
+    if mask.shape == (batch, length):
+        mask = reshape(t, mask, [batch, 1, 1, length])
+    elif len(mask.shape) == 3:
+        mask = t.emit(op.expand_dims(mask.var, [1]), mask)
+    elif len(mask.shape) != 4:
+        raise Untranslatable(f"a mask of shape {mask.shape} is of no known form")
+    return t.emit(op.greater(mask.var, relax.const(0, mask.dtype)), mask)
+
+
+def _mask_of_counts(
+    t: Translator, node: Node, index: int, counts: Traced, shape: tuple[int, int]
+) -> Traced:
+    """Return the mask whose ones were counted to `counts`, or one that keeps the first tokens."""
+    mask = t.masks.get(counts.var.name)
+    maker = t.naming.producer(node.proto.input[index])
+    if mask is None and maker is not None and maker.op_type == "ReduceSum":
+        summed = t.value(maker.input[0])
+        if isinstance(summed, Traced) and summed.tokens and summed.shape == shape:
+            mask = summed
+    if mask is not None:
+        t.fold(
+            "attention_mask",
+            "the source keeps as many tokens from the front as the mask has ones; the mask itself "
+            "is used, which is the same where padding is at the end",
+            node,
+        )
+        return mask
+    places = constant(np.arange(shape[1], dtype=counts.dtype).reshape(1, -1))
+    first = t.emit(op.expand_dims(counts.var, [1]), counts)
+    return t.emit(op.astype(op.less(places, first.var), "int32"), counts)

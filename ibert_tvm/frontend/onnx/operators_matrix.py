@@ -1,0 +1,128 @@
+"""Translations of matrix products, normalisations and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op
+
+from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
+from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable
+
+_REDUCE: dict[str, Callable[..., relax.Expr]] = {
+    "ReduceMax": op.max,
+    "ReduceMean": op.mean,
+    "ReduceMin": op.min,
+    "ReduceProd": op.prod,
+    "ReduceSum": op.sum,
+}
+
+
+@operator("MatMul")
+def _matmul(t: Translator, node: Node) -> Traced:
+    left, right = node.tensors(2)
+    return t.emit(op.matmul(t.expr(node, left), t.expr(node, right)), left, right)
+
+
+@operator("Gemm")
+def _gemm(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
+    if node.attributes.get("transA", 0):
+        x = t.emit(op.permute_dims(x.var), x)
+    weight = node.tensors(2)[1]
+    if node.attributes.get("transB", 0):
+        if isinstance(weight, Known):
+            weight = Known(weight.array.T, weight.name)
+        else:
+            weight = t.emit(op.permute_dims(weight.var), weight)
+    result = t.emit(op.matmul(x.var, t.expr(node, weight)), x, weight)
+    if alpha != 1.0:
+        result = t.emit(op.multiply(result.var, relax.const(alpha, x.dtype)), result)
+    bias = node.operand(2)
+    if bias is not None:
+        if beta != 1.0:
+            if isinstance(bias, Traced):
+                bias = t.emit(op.multiply(bias.var, relax.const(beta, x.dtype)), bias)
+            else:
+                bias = Known(bias.array * np.float32(beta), bias.name)
+        result = t.emit(op.add(result.var, t.expr(node, bias, "bias")), result, bias)
+    return result
+
+
+@operator("Softmax")
+def _softmax(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    rank = len(x.shape)
+    axis = int(node.attributes.get("axis", 1 if node.version < 13 else -1)) % rank
+    if node.version < 13 and axis != rank - 1:
+        raise Untranslatable(
+            f"in operator set {node.version} it normalises over all axes from {axis} on, not one"
+        )
+    return t.emit(op.nn.softmax(x.var, axis - rank), x)
+
+
+@operator("LayerNormalization")
+def _layer_normalization(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    rank = len(x.shape)
+    axis = int(node.attributes.get("axis", -1)) % rank
+    gamma = node.tensors(2)[1]
+    return layer_norm(
+        t,
+        node,
+        x,
+        gamma,
+        node.operand(2),
+        epsilon=epsilon_of(node, 1e-5),
+        axes=list(range(axis - rank, 0)),
+    )
+
+
+def epsilon_of(node: Node, default: float) -> float:
+    """Return the epsilon of a node: the decimal number that its float32 stands for."""
+    return float(str(np.float32(node.attributes.get("epsilon", default))))
+
+
+def layer_norm(
+    t: Translator,
+    node: Node,
+    x: Traced,
+    gamma: Known | Traced,
+    beta: Known | Traced | None,
+    *,
+    epsilon: float,
+    axes: Sequence[int] = (-1,),
+) -> Traced:
+    """Emit a LayerNorm; without `beta` it is 0."""
+    if not isinstance(gamma, Known) or not isinstance(beta, Known | None):
+        raise Untranslatable("its scale or bias is computed from the inputs")
+    if beta is None:
+        beta = Known(np.zeros_like(gamma.array), "")
+    parts = [t.expr(node, gamma), t.expr(node, beta, "bias")]
+    call = op.nn.layer_norm(x.var, *parts, axes=list(axes), epsilon=epsilon)
+    return t.emit(call, x)
+
+
+@operator(*_REDUCE)
+def _reduce(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    axes, keep = _axes(node), bool(node.attributes.get("keepdims", 1))
+    if axes is None and node.attributes.get("noop_with_empty_axes", 0):
+        return x
+    return t.emit(_REDUCE[node.op](x.var, axes, keep), x)
+
+
+@operator("ReduceL2", "ReduceSumSquare")
+def _reduce_squares(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    axes, keep = _axes(node), bool(node.attributes.get("keepdims", 1))
+    total = t.emit(op.sum(t.emit(op.multiply(x.var, x.var), x).var, axes, keep), x)
+    return t.emit(op.sqrt(total.var), x) if node.op == "ReduceL2" else total
+
+
+def _axes(node: Node) -> list[int] | None:
+    axes = node.integers(1, "axes")
+    return axes or None

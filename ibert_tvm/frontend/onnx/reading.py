@@ -1,0 +1,199 @@
+"""Reading ONNX files: the protobuf, data kept in other files, and what is refused at the door."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["OLDEST_OPSET", "check_model", "file_sha256", "opsets", "read_model", "require_onnx"]
+
+OLDEST_OPSET = 11
+"""Older ones slice and clip by attributes, as no current exporter writes them."""
+
+_TODO = "export or copy the file again"
+
+
+def require_onnx(*packages: str) -> None:
+    """Refuse to go on without the packages of the extra ``onnx``.
+
+    Parameters
+    ----------
+    *packages : str
+        Module names, ``onnx`` if none is given.
+
+    Raises
+    ------
+    MissingExtraError
+        If one of them is not installed.
+    """
+    from importlib.util import find_spec
+
+    for package in packages or ("onnx",):
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                f"importing an ONNX model needs {package}, which is not installed",
+                where="ibert_tvm.load",
+                why="onnx and onnxruntime are optional: a quantised model runs without them",
+                todo="pip install 'ibert-tvm[onnx]'",
+            )
+
+
+def read_model(path: str | Path) -> onnx.ModelProto:
+    """Read an ONNX file with all its data and check it.
+
+    Parameters
+    ----------
+    path : path
+        The file. Data that it keeps in other files is looked for beside it.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model; every array in memory.
+
+    Raises
+    ------
+    MissingExtraError
+        If `onnx` is not installed.
+    ModelSourceError
+        If the file is missing, truncated or no ONNX model, or a file of its data is.
+    UnsupportedModelError
+        If its operator set is too old or unknown.
+    """
+    require_onnx()
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ModelSourceError(
+            f"there is no file {file}",
+            where=str(file),
+            why="the path does not exist" if not file.exists() else "it is not a file",
+            todo="check the path",
+        )
+    try:
+        model = onnx.load(file, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise _unreadable(file, f"{error} ({file.stat().st_size} bytes)") from error
+    if not model.opset_import or not model.graph.output:
+        raise _unreadable(file, f"it holds no graph ({file.stat().st_size} bytes)")
+    try:
+        onnx.load_external_data_for_model(model, str(file.parent))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise ModelSourceError(
+            f"the data of {file.name} cannot be read",
+            where=str(file.parent),
+            why=_line(error),
+            todo="copy the files of its weights beside it, under the names that the model gives",
+        ) from error
+    check_model(model, str(file))
+    return model
+
+
+def check_model(model: onnx.ModelProto, where: str) -> None:
+    """Refuse a model that is malformed or in an operator set that has no meaning here.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+    where : str
+        The file, or what stands for it in messages.
+
+    Raises
+    ------
+    ModelSourceError
+        If onnx's checker finds it malformed.
+    UnsupportedModelError
+        If its operator set is older than `OLDEST_OPSET`, or newer than the installed onnx knows.
+    """
+    import onnx
+
+    version = opsets(model).get("", 0)
+    newest = onnx.defs.onnx_opset_version()
+    if version < OLDEST_OPSET:
+        raise UnsupportedModelError(
+            f"the model uses operator set {version}",
+            where=where,
+            why=f"operator sets {OLDEST_OPSET} to {newest} are supported; older ones define slice, "
+            "clip and softmax differently",
+            todo=f"export it again with opset_version={OLDEST_OPSET} or newer, or convert it with "
+            "onnx.version_converter",
+        )
+    if version > newest:
+        raise UnsupportedModelError(
+            f"the model uses operator set {version}",
+            where=where,
+            why=f"onnx {onnx.__version__} knows operator sets up to {newest}",
+            todo="install a newer onnx, or export the model with an older operator set",
+        )
+    try:
+        # Protobuf cannot serialise more than 2 GB, which the checker does; graph and nodes are
+        # looked at in translation as well.
+        if model.ByteSize() < 2**31 - 2**20:
+            onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ModelSourceError(
+            "the model is malformed",
+            where=where,
+            why=_line(error),
+            todo=_TODO,
+        ) from error
+
+
+def opsets(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the versions of the operator sets by domain; ``ai.onnx`` is the empty domain."""
+    return {
+        "" if item.domain == "ai.onnx" else item.domain: int(item.version)
+        for item in model.opset_import
+    }
+
+
+def file_sha256(path: Path, model: Any) -> str:
+    """Return the hash of a model's files: the graph's, then those of its data in name order.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    model : onnx.ModelProto
+        The graph as it is in the file, without data.
+    """
+    files = [path, *sorted(path.parent / name for name in data_files(model))]
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def data_files(model: onnx.ModelProto) -> set[str]:
+    """Return the names of the files that hold data of a model read without them."""
+    import onnx
+
+    return {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
+def _unreadable(file: Path, why: str) -> ModelSourceError:
+    return ModelSourceError(
+        f"{file.name} is no ONNX model that can be read", where=str(file), why=why, todo=_TODO
+    )
+
+
+def _line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

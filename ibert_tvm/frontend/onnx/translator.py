@@ -1,0 +1,477 @@
+"""From an ONNX graph to plain Relax at one static shape.
+
+Nodes are visited once. What depends on constants and shapes only is computed on the way (the probe
+shape makes every shape known), everything else becomes Relax, operator by operator; the functions
+that do it are registered in `operators` and its neighbours. Nothing is recognised here: what a
+chain of operators means is for the canonicaliser to decide. A node without translation becomes a
+variable that carries the reason, so that the rest of the model can still be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from ibert_tvm.frontend.onnx.folding import fold
+from ibert_tvm.frontend.onnx.naming import Naming, label
+from ibert_tvm.frontend.onnx.values import Known, Refused, Traced, Untranslatable, constant
+from ibert_tvm.frontend.report import Folding, Origin
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["OPERATORS", "Node", "Translation", "Translator", "operator"]
+
+Result = Any
+"""What a translation returns: Traced or Known, or a list of them (None for unused results)."""
+
+OPERATORS: dict[tuple[str, str], Callable[[Translator, Node], Result]] = {}
+"""Translations by domain and operator."""
+
+
+def operator(
+    *names: str, domain: str = ""
+) -> Callable[[Callable[[Translator, Node], Result]], Callable[[Translator, Node], Result]]:
+    """Register the translation of some operators."""
+
+    def register(
+        function: Callable[[Translator, Node], Result],
+    ) -> Callable[[Translator, Node], Result]:
+        for name in names:
+            OPERATORS[domain, name] = function
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node with its operands.
+
+    Parameters
+    ----------
+    proto : onnx.NodeProto
+        The node.
+    operands : tuple of Known, Traced or None
+        Its operands; None for those that are left out.
+    version : int
+        Version of its operator set.
+    attributes : dict
+        Values of its attributes by name.
+    """
+
+    proto: onnx.NodeProto
+    operands: tuple[Known | Traced | None, ...]
+    version: int
+    attributes: Mapping[str, Any]
+
+    @property
+    def op(self) -> str:
+        """Its operator."""
+        return str(self.proto.op_type)
+
+    def operand(self, index: int) -> Known | Traced | None:
+        """Return operand `index`; None if it is left out."""
+        return self.operands[index] if index < len(self.operands) else None
+
+    def tensors(self, count: int) -> list[Known | Traced]:
+        """Return the first `count` operands.
+
+        Raises
+        ------
+        Untranslatable
+            If one of them is left out.
+        """
+        present = [item for item in self.operands[:count] if item is not None]
+        if len(present) != count:
+            raise Untranslatable(f"it has {len(present)} operands, not {count}")
+        return present
+
+    def traced(self, index: int = 0) -> Traced:
+        """Return operand `index`, which may not be a constant.
+
+        Raises
+        ------
+        Untranslatable
+            If it is a constant, or left out.
+        """
+        value = self.operand(index)
+        if not isinstance(value, Traced):
+            raise Untranslatable(
+                f"its operand {index} is {'left out' if value is None else 'a constant'}, and "
+                "another one depends on the inputs"
+            )
+        return value
+
+    def constant(self, index: int, what: str) -> NDArray[Any] | None:
+        """Return the elements of operand `index`, None if it is left out.
+
+        Raises
+        ------
+        Untranslatable
+            If it depends on the data.
+        """
+        value = self.operand(index)
+        if isinstance(value, Traced):
+            raise Untranslatable(f"its {what} depends on the data, so shapes cannot be known")
+        return None if value is None else value.array
+
+    def integers(self, index: int, attribute: str) -> list[int] | None:
+        """Return integers that older operator sets have as attribute, newer ones as operand."""
+        if attribute in self.attributes:
+            value = self.attributes[attribute]
+            return [int(item) for item in value]
+        array = self.constant(index, attribute)
+        return None if array is None else [int(item) for item in np.atleast_1d(array)]
+
+
+@dataclass
+class Translation:
+    """A translated graph.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        One function ``main``: inputs, then weights.
+    parameters : dict of str to numpy.ndarray
+        Weights by variable name.
+    names : dict of str to str
+        Their names, for the canonical form, by variable name.
+    weights : dict of str to str
+        Initializers by those names, where they differ.
+    origins : dict of str to Origin
+        Nodes and tensors by variable name.
+    foldings : list of Folding
+        What was computed from weights at import.
+    """
+
+    module: tvm.IRModule
+    parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+    foldings: list[Folding] = field(default_factory=list)
+
+
+class Translator:
+    """Translates one graph.
+
+    Parameters
+    ----------
+    initializers : sequence of onnx.TensorProto
+        Its weights and constants.
+    nodes : sequence of onnx.NodeProto
+        Its nodes in order, without calls of local functions.
+    opsets : mapping of str to int
+        Versions of the operator sets by domain.
+
+    Attributes
+    ----------
+    naming : Naming
+        Names of weights.
+    length : int
+        Sequence length of the probe shape.
+    masks : dict of str to Traced
+        Masks [batch, seq_len] by the variables that hold how many tokens they mark per row.
+    """
+
+    def __init__(
+        self,
+        initializers: Sequence[onnx.TensorProto],
+        nodes: Sequence[onnx.NodeProto],
+        opsets: Mapping[str, int],
+    ) -> None:
+        from onnx import numpy_helper
+
+        from ibert_tvm.frontend.onnx.operators import OPERATORS
+
+        self.opsets = dict(opsets)
+        self.naming = Naming(nodes)
+        self.masks: dict[str, Traced] = {}
+        self.length = 0
+        self._operators = OPERATORS
+        self._nodes = nodes
+        self._inputs: dict[str, relax.Var] = {}
+        self._casts: dict[str, str] = {}
+        self._builder = relax.BlockBuilder()
+        self._values: dict[str, Known | Traced | Refused] = {
+            item.name: Known(numpy_helper.to_array(item), item.name) for item in initializers
+        }
+        self._parameters: dict[tuple[str, int], relax.Var] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._names: dict[str, str] = {}
+        self._weights: dict[str, str] = {}
+        self._origins: dict[str, Origin] = {}
+        self._tensors: dict[str, list[str]] = {}
+        self._foldings: list[Folding] = []
+        self._emitted: list[str] = []
+
+    def add_input(self, name: str, canonical: str, shape: tuple[int, int], dtype: str) -> None:
+        """Declare an input of the graph.
+
+        Parameters
+        ----------
+        name : str
+            Its name in the graph.
+        canonical : str
+            Its canonical name.
+        shape : tuple of int
+            Batch and length at which the graph is translated.
+        dtype : str
+            Its element type in the graph; the canonical form always has int64.
+        """
+        self.length = shape[1]
+        self._inputs[name] = relax.Var(canonical, relax.TensorType(list(shape), "int64"))
+        self._casts[name] = dtype
+
+    def run(self, outputs: Sequence[str]) -> Translation:
+        """Translate the graph.
+
+        Parameters
+        ----------
+        outputs : sequence of str
+            Tensors to return.
+
+        Returns
+        -------
+        Translation
+            The Relax module and where its parts come from.
+        """
+        with self._builder.function("main"):
+            with self._builder.dataflow():
+                for name, var in self._inputs.items():
+                    dtype = self._casts[name]
+                    cast = var if dtype == "int64" else self._cast_input(var, dtype)
+                    self._values[name] = Traced(cast, True)
+                self._visit(self._nodes)
+                results = [self._builder.emit_output(self._result(name)) for name in outputs]
+            self._builder.emit_func_output(
+                results[0] if len(results) == 1 else relax.Tuple(results),
+                [*self._inputs.values(), *self._parameters.values()],
+            )
+        origins = {
+            name: Origin(
+                origin.node, origin.kind, tuple(self._tensors.get(name, ())), origin.refused
+            )
+            for name, origin in self._origins.items()
+        }
+        return Translation(
+            self._builder.get(), self._arrays, self._names, self._weights, origins, self._foldings
+        )
+
+    def _cast_input(self, var: relax.Var, dtype: str) -> relax.Var:
+        zero = relax.const(0, "int64")
+        return self._builder.emit(
+            relax.op.not_equal(var, zero) if dtype == "bool" else relax.op.astype(var, dtype)
+        )
+
+    def _result(self, name: str) -> relax.Expr:
+        value = self._values[name]
+        if isinstance(value, Known):
+            return constant(value.array)
+        return value.var
+
+    # -- nodes ------------------------------------------------------------------------------
+
+    def _visit(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        for proto in nodes:
+            operands = [self._values[name] if name else None for name in proto.input]
+            refused = next((item for item in operands if isinstance(item, Refused)), None)
+            if refused is not None:
+                self._values.update((name, refused) for name in proto.output if name)
+                continue
+            self._emitted = []
+            present = tuple(item for item in operands if not isinstance(item, Refused))
+            try:
+                results = self._node(proto, present)
+            except Untranslatable as error:
+                stand_in = Refused(self._stand_in(present))
+                self._values.update((name, stand_in) for name in proto.output if name)
+                self._note(proto, str(error))
+                continue
+            self._note(proto, "")
+            for name, value in zip(proto.output, results, strict=False):
+                if name and value is not None:
+                    self._values[name] = value
+                    if isinstance(value, Traced):
+                        self._tensors.setdefault(value.var.name, []).append(name)
+
+    def _note(self, proto: onnx.NodeProto, refused: str) -> None:
+        for name in self._emitted:
+            self._origins[name] = Origin(label(proto), str(proto.op_type), (), refused)
+
+    def _node(
+        self, proto: onnx.NodeProto, operands: tuple[Known | Traced | None, ...]
+    ) -> Sequence[Known | Traced | None]:
+        from onnx import helper
+
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        attributes = {item.name: helper.get_attribute_value(item) for item in proto.attribute}
+        if proto.op_type == "If":
+            return self._if(proto, operands, attributes)
+        function = self._operators.get((domain, proto.op_type))
+        if function is None or proto.op_type not in _OWN_CONSTANTS:
+            constant = not any(isinstance(item, Traced) for item in operands)
+        else:
+            constant = not _is_look_up(proto.op_type, operands)
+        if constant:
+            return self._fold(proto, operands)
+        if function is None:
+            place = f"{proto.domain}." if proto.domain else ""
+            raise Untranslatable(f"the operator {place}{proto.op_type} is not known here")
+        node = Node(proto, operands, self.opsets.get(domain, 1), attributes)
+        try:
+            result = function(self, node)
+        except (RuntimeError, ValueError) as error:
+            lines = [line for line in str(error).strip().splitlines() if line.strip()]
+            raise Untranslatable(f"it does not fit its operands: {lines[-1].strip()}") from error
+        return result if isinstance(result, list) else [result]
+
+    def _fold(
+        self, proto: onnx.NodeProto, operands: Sequence[Known | Traced | None]
+    ) -> list[Known]:
+        results = fold(proto, [x for x in operands if not isinstance(x, Traced)], self.opsets)
+        for result in results:
+            if result.name and proto.op_type not in _MOVES and result.array.size > 1:
+                what = f"{proto.op_type} computed at import"
+                self._foldings.append(Folding(result.name, what, (label(proto),)))
+        return results
+
+    def _if(
+        self,
+        proto: onnx.NodeProto,
+        operands: Sequence[Known | Traced | None],
+        attributes: Mapping[str, Any],
+    ) -> list[Known | Traced | None]:
+        """Take the branch of an If whose condition is known, as that of a shape is."""
+        condition = operands[0]
+        if not isinstance(condition, Known):
+            raise Untranslatable("its condition depends on the data, so it would be a branch")
+        from onnx import numpy_helper
+
+        branch = attributes["then_branch" if condition.array.all() else "else_branch"]
+        for item in branch.initializer:
+            self._values[item.name] = Known(numpy_helper.to_array(item), item.name)
+        self._visit(branch.node)
+        self._emitted = []
+        values = [self._values[item.name] for item in branch.output]
+        refused = [item for item in values if isinstance(item, Refused)]
+        if refused:
+            raise Untranslatable("a node of the branch that is taken cannot be translated")
+        return [item for item in values if not isinstance(item, Refused)]
+
+    def _stand_in(self, operands: Sequence[Known | Traced | None]) -> relax.Var:
+        """Emit a call that reads the operands and computes nothing."""
+        read = [item.var for item in operands if isinstance(item, Traced)]
+        call = relax.call_pure_packed("ibert.untranslatable", *read, ty_args=[_NOTHING])
+        var = self._builder.emit(call)
+        self._emitted.append(var.name)
+        return var
+
+    # -- for translations -------------------------------------------------------------------
+
+    def emit(self, expr: relax.Expr, *operands: Known | Traced | None) -> Traced:
+        """Emit an expression.
+
+        Parameters
+        ----------
+        expr : relax.Expr
+            The expression.
+        *operands : Known, Traced or None
+            What it was made of: the result depends on inputs only if all of these do.
+
+        Returns
+        -------
+        Traced
+            Its value.
+        """
+        var = self._builder.emit(expr)
+        self._emitted.append(var.name)
+        tokens = all(item.tokens for item in operands if isinstance(item, Traced))
+        return Traced(var, tokens and not any(self._is_parameter(arg) for arg in _args(expr)))
+
+    def _is_parameter(self, expr: Any) -> bool:
+        return isinstance(expr, relax.Var) and expr.name in self._arrays
+
+    def expr(
+        self, node: Node, value: Known | Traced, part: str = "weight", *, weight: bool = True
+    ) -> relax.Expr:
+        """Return an operand as an expression.
+
+        Parameters
+        ----------
+        node : Node
+            The reader.
+        value : Known or Traced
+            The operand.
+        part : str
+            ``weight`` or ``bias``, for the name of a weight that has lost its own.
+        weight : bool
+            False where an array of numbers is a constant and no weight, as in masks.
+
+        Returns
+        -------
+        relax.Expr
+            A variable, or a constant if it is no array of numbers.
+        """
+        if isinstance(value, Traced):
+            return value.var
+        array = value.array
+        if not weight or array.dtype.kind != "f" or array.size <= 1:
+            return constant(array)
+        name = self.naming.weight(node.proto, value.name, part)
+        key = (name, id(array))
+        if key not in self._parameters:
+            variable = f"weight{len(self._parameters)}"
+            self._parameters[key] = relax.Var(
+                variable, relax.TensorType(list(array.shape), str(array.dtype))
+            )
+            self._arrays[variable] = array
+            self._names[variable] = name
+            if value.name and value.name != name:
+                self._weights[name] = value.name
+        return self._parameters[key]
+
+    def value(self, name: str) -> Known | Traced | None:
+        """Return a tensor by name; None if it is unknown or could not be translated."""
+        value = self._values.get(name)
+        return None if isinstance(value, Refused) else value
+
+    def fold(self, name: str, what: str, node: Node) -> None:
+        """Note in the report what was left out or computed at import."""
+        self._foldings.append(Folding(name, what, (label(node.proto),)))
+
+
+def _args(expr: relax.Expr) -> Sequence[Any]:
+    return list(expr.args) if isinstance(expr, relax.Call) else []
+
+
+def _is_look_up(op: str, operands: Sequence[Known | Traced | None]) -> bool:
+    """Tell whether a node is left in the graph although all that it reads is known."""
+    if op != "Gather" or any(isinstance(item, Traced) for item in operands):
+        return True
+    data, ids = operands[:2]
+    return (
+        isinstance(data, Known)
+        and isinstance(ids, Known)
+        and data.name != ""
+        and data.array.dtype.kind == "f"
+        and data.array.ndim == 2
+        and ids.array.ndim > 0
+    )
+
+
+_NOTHING = relax.TensorType([1], "float32")
+# Translated even if all operands are known: to keep names of weights, and the look-ups that tables
+# of positions are for.
+_OWN_CONSTANTS = frozenset(("Identity", "Slice", "Gather"))
+# Operators that move weights without computing anything.
+_MOVES = frozenset(
+    ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Gather", "Split", "Cast")
+)
