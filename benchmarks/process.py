@@ -109,16 +109,25 @@ class Worker:
     peer : str
         Its name.
     hello : dict
-        ``load_seconds``, ``estimate_ms`` of one run, ``embedding`` of the first row.
+        ``load_seconds``, ``estimate_ms`` of one run, ``embedding`` of the first row; for a
+        `workload` of texts ``tokens`` instead of the latter.
     """
 
-    def __init__(self, spec: ModelSpec, peer: str, cell: Cell, threads: int, cache: Path) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        peer: str,
+        cell: Cell,
+        threads: int,
+        cache: Path,
+        workload: str = "cell",
+    ) -> None:
         self.peer = peer
         self._log = Path(tempfile.mkstemp(prefix="worker-", suffix=".log")[1])
         with self._log.open("w") as stream:
             # A session of its own: Ctrl-C is for the measuring process, which then ends this one.
             self._process = subprocess.Popen(
-                _command("serve", spec.name, peer, cell, threads, cache),
+                _command("serve", spec.name, peer, cell, threads, cache, workload),
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

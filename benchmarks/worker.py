@@ -13,7 +13,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from benchmarks.models import Cell, ModelSpec
 
 __all__ = ["main"]
 
@@ -55,9 +58,9 @@ def _mappings(count: int = 12) -> list[dict[str, Any]]:
 
 def _build(model: str, peer_name: str, cell_text: str, cache: Path) -> None:
     from benchmarks.models import MODELS, Cell, model_folder
-    from benchmarks.peers import PEERS
+    from benchmarks.peers import find_peer
 
-    spec, cell, peer = MODELS[model], Cell.parse(cell_text), PEERS[peer_name]
+    spec, cell, peer = MODELS[model], Cell.parse(cell_text), find_peer(peer_name)
     folder = peer.artefact(spec, cell, cache)
     stamp, fingerprint = folder / "fingerprint.json", peer.fingerprint(spec, cell)
     if stamp.exists() and stamp.read_text() == fingerprint:
@@ -94,34 +97,71 @@ def _timed_ms(run: Callable[[], object]) -> float:
 
 
 def _serve(
-    model: str, peer_name: str, cell_text: str, threads: int, cache: Path, reply: _Reply
+    model: str,
+    name: str,
+    cell_text: str,
+    threads: int,
+    cache: Path,
+    workload: str,
+    reply: _Reply,
 ) -> None:
+    """Load and run when told to: one cell, or a pass over texts (``lengths:BATCHES``)."""
     _restrict(threads)
     from benchmarks.models import MODELS, Cell
-    from benchmarks.peers import PEERS
 
-    spec, cell, peer = MODELS[model], Cell.parse(cell_text), PEERS[peer_name]
-    inputs = cell.inputs()
+    spec, cell = MODELS[model], Cell.parse(cell_text)
+    kind, _, count = workload.partition(":")
     start = time.perf_counter()
-    run_on = peer.load(peer.artefact(spec, cell, cache), spec, cell, threads)
+    if kind == "lengths":
+        run, facts = _texts(spec, name, cell, threads, cache, int(count))
+    else:
+        run, facts = _cell(spec, name, cell, threads, cache)
     load_seconds = time.perf_counter() - start
-    outputs = []
-    estimate = _timed_ms(lambda: outputs.append(run_on(inputs)))
-
-    def run() -> object:
-        return run_on(inputs)
-
+    estimate = _timed_ms(run)
     if estimate < _LONG_RUN_MS:
         estimate = _timed_ms(run)
-    reply(
-        {
-            "load_seconds": round(load_seconds, 3),
-            "estimate_ms": round(estimate, 3),
-            "embedding": _embedding(outputs.pop()),
-        }
-    )
+    hello = {"load_seconds": round(load_seconds, 3), "estimate_ms": round(estimate, 3)}
+    reply({**hello, **facts()})
     for line in sys.stdin:
         _take_turn(run, json.loads(line), reply)
+
+
+def _cell(
+    spec: ModelSpec, peer_name: str, cell: Cell, threads: int, cache: Path
+) -> tuple[Callable[[], object], Callable[[], dict[str, Any]]]:
+    """What one run does, and what is said about it once it has run."""
+    from benchmarks.peers import find_peer
+
+    peer = find_peer(peer_name)
+    run = peer.load(peer.artefact(spec, cell, cache), spec, cell, threads)
+    inputs = cell.inputs()
+    last: list[object] = [None]
+
+    def once() -> None:
+        last[0] = run(inputs)
+
+    return once, lambda: {"embedding": _embedding(last[0])}
+
+
+def _texts(
+    spec: ModelSpec, variant_name: str, cell: Cell, threads: int, cache: Path, count: int
+) -> tuple[Callable[[], object], Callable[[], dict[str, Any]]]:
+    """The same for a pass over batches of sentences."""
+    from benchmarks.lengths import VARIANTS, batches_for
+    from benchmarks.models import model_folder
+    from benchmarks.peers import find_peer
+
+    variant = VARIANTS[variant_name]
+    peer = find_peer(variant.peer)
+    batches, tokens = batches_for(model_folder(spec, cache), variant.form, count)
+    artefact = peer.artefact(spec, cell, cache)
+    run = peer.load(artefact, spec, cell if variant.static else None, threads)
+
+    def once() -> None:
+        for inputs in batches:
+            run(inputs)
+
+    return once, lambda: {"tokens": tokens}
 
 
 def _take_turn(run: Callable[[], object], command: dict[str, Any], reply: _Reply) -> None:
@@ -153,9 +193,9 @@ def _measure_memory(
     """Memory before loading (Python and NumPy, the same for all), after it, and after five runs."""
     _restrict(threads)
     from benchmarks.models import MODELS, Cell
-    from benchmarks.peers import PEERS
+    from benchmarks.peers import find_peer
 
-    spec, cell, peer = MODELS[model], Cell.parse(cell_text), PEERS[peer_name]
+    spec, cell, peer = MODELS[model], Cell.parse(cell_text), find_peer(peer_name)
     inputs = cell.inputs()
     stages = {"start": _memory_mib()}
     run = peer.load(peer.artefact(spec, cell, cache), spec, cell, threads)
@@ -178,16 +218,21 @@ class _Reply:
 
 
 def main() -> None:
-    """Run as ``build MODEL PEER CELL CACHE``, or ``serve``/``memory`` with THREADS before CACHE."""
+    """Run as ``build MODEL PEER CELL CACHE`` or ``memory MODEL PEER CELL THREADS CACHE``.
+
+    Or as ``serve`` with the arguments of ``memory`` and a workload, ``cell`` or
+    ``lengths:BATCHES``.
+    """
     # Runtimes print to standard output at will: keep it for the replies.
     reply = _Reply(os.fdopen(os.dup(1), "w"))
     os.dup2(2, 1)
     action, model, peer, cell, *rest = sys.argv[1:]
     if action == "build":
         _build(model, peer, cell, Path(rest[0]))
+    elif action == "memory":
+        _measure_memory(model, peer, cell, int(rest[0]), Path(rest[1]), reply)
     else:
-        work = _measure_memory if action == "memory" else _serve
-        work(model, peer, cell, int(rest[0]), Path(rest[1]), reply)
+        _serve(model, peer, cell, int(rest[0]), Path(rest[1]), rest[2], reply)
     # Some runtimes hang or crash while their thread pools are torn down; nothing is left to do.
     sys.stderr.flush()
     os._exit(0)

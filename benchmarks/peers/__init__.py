@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .base import Peer
-from .ibert import IbertPeer
+from .ibert import IbertBuckets, IbertPeer
 from .onnx_runtime import OnnxRuntimeFloat, OnnxRuntimeInt8Dynamic, OnnxRuntimeInt8Static
 from .openvino import OpenVinoFloat, OpenVinoInt8, OpenVinoInt8Bf16
 from .pytorch import PyTorchFloat
 
-__all__ = ["PEERS", "Peer"]
+__all__ = ["PEERS", "Peer", "find_peer"]
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
@@ -23,3 +23,11 @@ PEERS: dict[str, Peer] = {
         PyTorchFloat(),
     )
 }
+
+# Measured on sentences of real lengths only.
+_OTHERS: dict[str, Peer] = {peer.name: peer for peer in (IbertBuckets(),)}
+
+
+def find_peer(name: str) -> Peer:
+    """The peer of that name, whichever benchmark it belongs to."""
+    return {**PEERS, **_OTHERS}[name]

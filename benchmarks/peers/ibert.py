@@ -12,7 +12,7 @@ from benchmarks.models import Cell, ModelSpec, calibration_texts
 
 from .base import Peer, Run
 
-__all__ = ["IbertPeer"]
+__all__ = ["IbertBuckets", "IbertPeer"]
 
 # What a quantised model depends on.
 QUANTISING = (
@@ -66,9 +66,13 @@ class IbertPeer(Peer):
         from ibert_tvm.artefact import QuantizedModel
 
         library = ibert_tvm.compile(
-            QuantizedModel.load(quantised), target="host", shapes=[(cell.batch, cell.seq_len)]
+            QuantizedModel.load(quantised), target="host", shapes=self.shapes(cell)
         )
         library.export(folder / "model.so")
+
+    def shapes(self, cell: Cell) -> list[tuple[int, int]]:
+        """The shapes in the library."""
+        return [(cell.batch, cell.seq_len)]
 
     def load(self, folder: Path, spec: ModelSpec, cell: Cell | None, threads: int) -> Run:
         """Load the library; the timed call is the public one, input checks included."""
@@ -81,3 +85,14 @@ class IbertPeer(Peer):
             return next(iter(outputs.values())).values
 
         return run
+
+
+class IbertBuckets(IbertPeer):
+    """One library with several lengths; a batch goes to the shortest that holds it."""
+
+    name = "ibert-buckets"
+    title = "ibert_tvm, lengths 32, 64 and up to the cell's in one library"
+
+    def shapes(self, cell: Cell) -> list[tuple[int, int]]:
+        """The cell's length, and 32 and 64."""
+        return [(cell.batch, length) for length in sorted({32, 64, cell.seq_len})]
