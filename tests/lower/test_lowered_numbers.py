@@ -42,7 +42,7 @@ def test_every_value_is_close_to_its_float_original(lowered):
             error = relative_error(actual, expected[name], inputs["attention_mask"])
             assert error < TOLERANCE[preset], (name, form["form"])
             seen.add(form["value"])
-    assert set(captured) - seen == {"places.ids", "shifts.ids"}
+    assert set(captured) - seen == {"places.ids", "shifts.ids", "down.add.masked"}
 
 
 def test_outputs_carry_their_scale(lowered):
@@ -56,6 +56,16 @@ def test_outputs_carry_their_scale(lowered):
         actual = integers * info["scale"]
         error = relative_error(actual, expected[info["name"]], inputs["attention_mask"])
         assert error < TOLERANCE[preset], info["name"]
+
+
+def test_an_output_per_token_is_zero_where_there_is_padding(lowered):
+    tiny, _, model = lowered
+    inputs = tiny.inputs(6, 23)
+    padding = inputs["attention_mask"] == 0
+    last, *_ = evaluate(model.module, inputs, model.parameters)
+    assert padding.any() and last.ndim == 3
+    assert not last[padding].any()
+    assert last[~padding].any()
 
 
 def test_no_float_is_left(lowered):

@@ -453,7 +453,7 @@ def test_attention_yields_the_8_bit_context_at_once(preset):
             )
         )
         array, shift = multiplier([2.0**-4 / 2**-12, 2.0**-5 / 2**-12, 2.0**-5 / 2**-12], 23)
-        return emit(
+        y = emit(
             integer.requantise(
                 y,
                 expected.constant("y.stream.multiplier", array),
@@ -464,8 +464,32 @@ def test_attention_yields_the_8_bit_context_at_once(preset):
                 dtype="int16",
             )
         )
+        return emit(integer.mask_tokens(y, expected.mask, name="y.stream.masked"))
 
     check(lowered, expected, body)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_outputs_per_token_are_masked_as_attention_is(masked):
+    def body(emit, x, mask, w):
+        q, k, v = (emit(build.linear(x, w["up.weight"], w["up.bias"], name=n)) for n in "qkv")
+        last = [mask] if masked else []
+        y = emit(build.attention(q, k, v, *last, name="y", num_heads=1, scale=0.5))
+        return emit(build.select_token(y, name="one")), y
+
+    matmul = dict.fromkeys("xqkvy", INT8)
+    matrices = dict.fromkeys("qkv", MATRIX)
+    stream = {"y": STREAM, "one": STREAM}
+    lowered = lower(body, LINEAR, matmul=matmul, matrices=matrices, stream=stream)
+    operators = [
+        (b.value.op.name, str(b.value.attrs["name"]))
+        for b in lowered.module["main"].body.blocks[0].bindings
+        if hasattr(b.value, "op")
+    ]
+    found = [name for op, name in operators if op == "integer.mask_tokens"]
+    assert found == (["y.masked"] if masked else [])
+    outputs = [output["value"] for output in lowered.scales["outputs"]]
+    assert outputs == ["one", "y.masked" if masked else "y"]
 
 
 def test_mean_pool_keeps_fraction_bits_that_int32_has_room_for():
