@@ -23,24 +23,25 @@ class Batch:
     Attributes
     ----------
     inputs : mapping of str to numpy.ndarray
-        ``input_ids`` and ``attention_mask``, int32 [batch, seq_len].
+        Arguments of `Library.run`; the first axis of each counts rows.
+    tokens : int
+        Tokens that are not padding.
+    places : int
+        Tokens including padding.
     """
 
     inputs: Mapping[str, NDArray[Any]]
+    tokens: int
+    places: int
 
     @property
-    def tokens(self) -> int:
-        """Tokens that are not padding."""
-        return int(self.inputs["attention_mask"].sum())
-
-    @property
-    def places(self) -> int:
-        """Tokens including padding."""
-        return int(self.inputs["attention_mask"].size)
+    def rows(self) -> int:
+        """Sequences."""
+        return len(next(iter(self.inputs.values())))
 
 
 def full_batch(metadata: LibraryMetadata, batch: int, seq_len: int, seed: int = 0) -> Batch:
-    """Rows of random ids without padding.
+    """Rows of random ids without padding, or random images for a model that takes images.
 
     Parameters
     ----------
@@ -49,16 +50,21 @@ def full_batch(metadata: LibraryMetadata, batch: int, seq_len: int, seed: int = 
     batch, seq_len : int
         Rows, and tokens per row.
     seed : int
-        Of the ids.
+        Of the values.
 
     Returns
     -------
     Batch
     """
     info = metadata.info
-    ids = np.random.default_rng(seed).integers(0, info.vocab_size, (batch, seq_len))
+    random = np.random.default_rng(seed)
+    places = batch * seq_len
+    if info.image_size is not None:
+        pixels = random.standard_normal((batch, *info.image_size), dtype=np.float32)
+        return Batch({"pixel_values": pixels}, places, places)
+    ids = random.integers(0, info.vocab_size, (batch, seq_len))
     ids = np.where(ids == info.pad_token_id, (ids + 1) % info.vocab_size, ids).astype(np.int32)
-    return Batch({"input_ids": ids, "attention_mask": np.ones_like(ids)})
+    return Batch({"input_ids": ids, "attention_mask": np.ones_like(ids)}, places, places)
 
 
 def text_batches(
@@ -90,4 +96,7 @@ def text_batches(
     padded[:, :length] = ids[rows, :length]
     real[:, :length] = mask[rows, :length]
     parts: Sequence[slice] = [slice(start, start + batch) for start in range(0, count, batch)]
-    return [Batch({"input_ids": padded[p], "attention_mask": real[p]}) for p in parts]
+    return [
+        Batch({"input_ids": padded[p], "attention_mask": real[p]}, int(real[p].sum()), real[p].size)
+        for p in parts
+    ]

@@ -105,7 +105,8 @@ def measure_latency(
         library.run(**batches[index].inputs, dequantize=False)
         times[index].append((time.perf_counter_ns() - start) * 1e-6)
         calls += 1
-    rows = len(batches[0].inputs["input_ids"])
     return Latency(
-        tuple(tuple(part) for part in times), tuple(batch.tokens for batch in batches), rows
+        tuple(tuple(part) for part in times),
+        tuple(batch.tokens for batch in batches),
+        batches[0].rows,
     )

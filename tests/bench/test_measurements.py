@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,15 @@ def test_full_batches_hold_no_padding(library: Library) -> None:
     assert library.metadata.info.pad_token_id not in ids
     assert (batch.tokens, batch.places) == (16, 16)
     np.testing.assert_array_equal(ids, full_batch(library.metadata, 2, 8).inputs["input_ids"])
+
+
+def test_a_model_of_images_gets_images(library: Library) -> None:
+    info = replace(library.metadata.info, image_size=(3, 4, 6))
+    batch = full_batch(replace(library.metadata, info=info), 2, 8)
+    (pixels,) = batch.inputs.values()
+    assert list(batch.inputs) == ["pixel_values"]
+    assert (pixels.shape, pixels.dtype) == ((2, 3, 4, 6), np.float32)
+    assert (batch.rows, batch.tokens, batch.places) == (2, 16, 16)
 
 
 def test_texts_fill_batches_in_order(library: Library) -> None:
