@@ -201,6 +201,14 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         return (folder / _LEGACY,)
     else:
         files = []
+    graphs = sorted(file.name for file in folder.glob("*.onnx"))
+    if not files and graphs:
+        raise ModelSourceError(
+            f"{folder} has no weights of its own, but ONNX models",
+            where=str(folder),
+            why=f"it holds {', '.join(graphs)}",
+            todo=f"give the ONNX file itself, for example {folder / graphs[0]}",
+        )
     if not files:
         raise ModelSourceError(
             f"{folder} has no weights",

@@ -36,7 +36,8 @@ def load(
     source: str | Path | torch.nn.Module,
     head: str | None = None,
     *,
-    inputs: Sequence[str] | None = None,
+    inputs: Sequence[str] | Mapping[str, str] | None = None,
+    tokenizer: str | Path | None = None,
     verify: bool = True,
 ) -> CanonicalModel:
     """Import a model and bring it to canonical form.
@@ -44,15 +45,20 @@ def load(
     Parameters
     ----------
     source : path or torch.nn.Module
-        A local Hugging Face folder (also of sentence-transformers), a transformers model, or any
-        module that takes token tensors [batch, seq_len] int64. Nothing is ever downloaded.
+        A local Hugging Face folder (also of sentence-transformers), an ONNX file (``*.onnx``), a
+        transformers model, or any module that takes token tensors [batch, seq_len] int64. Nothing
+        is ever downloaded.
     head : str, optional
-        One of `ibert_tvm.model_info.HEADS`; by default what the folder's configuration or the
-        model's class says. A checkpoint of a bare or masked-language model has the head ``none``.
-        ``question_answering`` gives one output ``logits`` [batch, seq_len, 2]: start, end.
-    inputs : sequence of str, optional
+        One of `ibert_tvm.model_info.HEADS`; by default what the folder's configuration, the
+        model's class or the names of an ONNX file's outputs say. A checkpoint of a bare or
+        masked-language model has the head ``none``. ``question_answering`` gives one output
+        ``logits`` [batch, seq_len, 2]: start, end.
+    inputs : sequence of str, or mapping of str to str, optional
         Argument names of a module that is no transformers model, in canonical terms: the
         module is called with these as keywords. Default ``input_ids`` and ``attention_mask``.
+        For an ONNX file the canonical names by the file's own, where they differ.
+    tokenizer : path, optional
+        Folder of the tokenizer files of an ONNX file; by default its own folder.
     verify : bool
         Compare the result with the source on a padded batch of another shape than the traced one.
 
@@ -66,10 +72,19 @@ def load(
     ModelSourceError
         If the source is missing, damaged or of an unknown kind.
     MissingExtraError
-        If torch or transformers is not installed.
+        If torch and transformers, or onnx and onnxruntime, are needed and not installed.
     UnsupportedModelError
         If a part of the model has no canonical form.
     """
+    if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx":
+        return _load_onnx(source, head, inputs, tokenizer, verify)
+    if tokenizer is not None:
+        raise ModelSourceError(
+            "a tokenizer cannot be chosen for this model",
+            where="tokenizer",
+            why="only ONNX files are taken without a tokenizer of their own",
+            todo="leave it out; a folder's own tokenizer files are used",
+        )
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
         chosen = check_head(head, folder.default_head)
@@ -102,6 +117,30 @@ def load(
             todo="leave head out; add the head to the module itself",
         )
     return _load_module(source, tuple(inputs or ("input_ids", "attention_mask")), verify)
+
+
+def _load_onnx(
+    source: str | Path,
+    head: str | None,
+    inputs: Sequence[str] | Mapping[str, str] | None,
+    tokenizer: str | Path | None,
+    verify: bool,
+) -> CanonicalModel:
+    from ibert_tvm.frontend.onnx.reading import require_onnx
+
+    if head is not None:
+        check_head(head, "none")
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise ModelSourceError(
+            "the inputs of an ONNX file are no list",
+            where="inputs",
+            why="the file names its inputs itself; only names that differ can be given",
+            todo="give a mapping such as {'input_mask': 'attention_mask'}, or leave it out",
+        )
+    require_onnx("onnx", *(["onnxruntime"] if verify else []))
+    from ibert_tvm.frontend.onnx.loading import load_onnx
+
+    return load_onnx(source, head, inputs=inputs, tokenizer=tokenizer, verify=verify)
 
 
 def _require(*packages: str) -> None:

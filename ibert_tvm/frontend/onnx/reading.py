@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OLDEST_OPSET", "check_model", "file_sha256", "opsets", "read_model", "require_onnx"]
+__all__ = [
+    "OLDEST_OPSET",
+    "check_model",
+    "files_sha256",
+    "opsets",
+    "read_model",
+    "read_model_files",
+    "require_onnx",
+]
 
 OLDEST_OPSET = 11
 """Older ones slice and clip by attributes, as no current exporter writes them."""
@@ -66,6 +75,29 @@ def read_model(path: str | Path) -> onnx.ModelProto:
     UnsupportedModelError
         If its operator set is too old or unknown.
     """
+    return read_model_files(path)[0]
+
+
+def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
+    """Read an ONNX file as `read_model` does, and name the files that were read.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    model : onnx.ModelProto
+        The model.
+    files : tuple of Path
+        The file, then those of its data in name order.
+
+    Raises
+    ------
+    MissingExtraError, ModelSourceError, UnsupportedModelError
+        See `read_model`.
+    """
     require_onnx()
     import onnx
     from google.protobuf.message import DecodeError
@@ -84,6 +116,7 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         raise _unreadable(file, f"{error} ({file.stat().st_size} bytes)") from error
     if not model.opset_import or not model.graph.output:
         raise _unreadable(file, f"it holds no graph ({file.stat().st_size} bytes)")
+    files = (file, *sorted(file.parent / name for name in _data_files(model)))
     try:
         onnx.load_external_data_for_model(model, str(file.parent))
     except (onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -94,7 +127,7 @@ def read_model(path: str | Path) -> onnx.ModelProto:
             todo="copy the files of its weights beside it, under the names that the model gives",
         ) from error
     check_model(model, str(file))
-    return model
+    return model, files
 
 
 def check_model(model: onnx.ModelProto, where: str) -> None:
@@ -156,17 +189,8 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
     }
 
 
-def file_sha256(path: Path, model: Any) -> str:
-    """Return the hash of a model's files: the graph's, then those of its data in name order.
-
-    Parameters
-    ----------
-    path : Path
-        The ONNX file.
-    model : onnx.ModelProto
-        The graph as it is in the file, without data.
-    """
-    files = [path, *sorted(path.parent / name for name in data_files(model))]
+def files_sha256(files: Sequence[Path]) -> str:
+    """Return the hash of the contents of files, one after the other."""
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
@@ -175,8 +199,8 @@ def file_sha256(path: Path, model: Any) -> str:
     return digest.hexdigest()
 
 
-def data_files(model: onnx.ModelProto) -> set[str]:
-    """Return the names of the files that hold data of a model read without them."""
+def _data_files(model: onnx.ModelProto) -> set[str]:
+    """Names of the files that hold data of a model read without them."""
     import onnx
 
     return {

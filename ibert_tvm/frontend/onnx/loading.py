@@ -1,0 +1,113 @@
+"""From an ONNX file, with what lies beside it, to a canonical model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ibert_tvm.frontend.errors import ModelSourceError
+from ibert_tvm.frontend.model import CanonicalModel
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
+from ibert_tvm.frontend.onnx.reading import files_sha256, read_model_files
+from ibert_tvm.tokenization import Tokenizer, tokenizer_files
+
+__all__ = ["load_onnx"]
+
+
+def load_onnx(
+    path: str | Path,
+    head: str | None = None,
+    *,
+    inputs: Mapping[str, str] | None = None,
+    tokenizer: str | Path | None = None,
+    verify: bool = True,
+) -> CanonicalModel:
+    """Import an ONNX file.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    head : str, optional
+        One of `ibert_tvm.model_info.HEADS`; by default what the names of the outputs say.
+    inputs : mapping of str to str, optional
+        Canonical names of inputs by the graph's own, where they differ.
+    tokenizer : path, optional
+        Folder of the tokenizer files; by default that of the file, which may have none.
+    verify : bool
+        Compare the result with what ONNX Runtime computes.
+
+    Returns
+    -------
+    CanonicalModel
+        The model. Class names and the padding token are those of a ``config.json`` beside the
+        tokenizer or the file, where there is one.
+
+    Raises
+    ------
+    ModelSourceError, MissingExtraError, UnsupportedModelError, UsageError
+        See `read_model` and `import_onnx_model`; also if `tokenizer` has no tokenizer files.
+    """
+    file = Path(path).expanduser()
+    model, sources = read_model_files(file)
+    folders = [Path(tokenizer).expanduser()] if tokenizer is not None else [file.parent]
+    files = tokenizer_files(folders[0])
+    if tokenizer is not None and not files:
+        raise ModelSourceError(
+            f"there is no tokenizer in {folders[0]}",
+            where=str(folders[0]),
+            why="it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt",
+            todo="give the folder that holds the model's tokenizer files",
+        )
+    config = _config(dict.fromkeys([file.parent, *folders]))
+    pad = config.get("pad_token_id")
+    if files and not isinstance(pad, int):
+        pad = Tokenizer(files).pad_id
+    result = import_onnx_model(
+        model,
+        source=str(file),
+        head=head,
+        inputs=inputs,
+        pad_token_id=pad if isinstance(pad, int) else None,
+        id2label=_labels(config),
+        verify=verify,
+    )
+    classes = result.info.head in ("sequence_classification", "token_classification")
+    info = replace(
+        result.info,
+        architecture=str(config.get("model_type") or "onnx"),
+        source=str(file),
+        source_sha256=files_sha256(sources),
+        description=f"ONNX model {file.name}, head {result.info.head}",
+        tokenizer_files=tuple(files),
+        id2label=result.info.id2label if classes else {},
+    )
+    return replace(result, info=info, tokenizer=files)
+
+
+def _config(folders: Mapping[Path, None]) -> dict[str, Any]:
+    """Return the first ``config.json``; nothing depends on it, so that it may be missing."""
+    for folder in folders:
+        file = folder / "config.json"
+        if file.is_file():
+            try:
+                content = json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise ModelSourceError(
+                    "config.json cannot be read",
+                    where=str(file),
+                    why=str(error),
+                    todo="copy it again, or remove it: the ONNX file does not need it",
+                ) from error
+            return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _labels(config: Mapping[str, Any]) -> dict[int, str]:
+    labels = config.get("id2label")
+    if not isinstance(labels, dict):
+        return {}
+    return {int(key): str(value) for key, value in labels.items() if str(key).isdigit()}
