@@ -18,7 +18,7 @@ _SERIES = (
     ("ONNX Runtime FP32", "onnxruntime-fp32", "v"),
     ("PyTorch FP32", "pytorch-fp32", "D"),
 )
-_TICKS = (1, 1.2, 1.5, 2, 3, 4, 5, 7, 10)
+_TICKS = (0.5, 0.7, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10)
 
 
 def draw_chart(result: dict[str, Any], path: Path) -> bool:
@@ -62,6 +62,8 @@ def draw_chart(result: dict[str, Any], path: Path) -> bool:
                 if times:
                     places.append(place)
                     values.append(min(times) / group[BASELINE]["median_ms"])
+            if not values:
+                continue
             axes.plot(values, places, marker, label=label, color=f"C{index}", markersize=6)
             for value, place in zip(values, places, strict=True):
                 axes.annotate(
@@ -75,7 +77,9 @@ def draw_chart(result: dict[str, Any], path: Path) -> bool:
                 )
         axes.axvline(1, color="black", linewidth=1)
         axes.set_xscale("log")
+        low, high = axes.get_xlim()
         axes.set_xticks(_TICKS, [str(tick) for tick in _TICKS])
+        axes.set_xlim(low, high)  # ticks outside of the data would widen it
         axes.minorticks_off()
         axes.grid(axis="both", color="0.9")
         axes.set_axisbelow(True)
