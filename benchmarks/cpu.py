@@ -238,11 +238,13 @@ def _measure_memory(
         if not cells:
             continue
         cell = "1x128" if "1x128" in cells else cells[0]
-        rows = measure_all_memory(
-            MODELS[model], Cell.parse(cell), ready[model, cell], options.cache
-        )
-        add_rows(result, "memory", rows)
-        write_report(result, options.output)
+        peers = ready[model, cell]
+        if not (
+            options.resume and is_measured(result, model, Cell.parse(cell), 1, peers, "memory")
+        ):
+            rows = measure_all_memory(MODELS[model], Cell.parse(cell), peers, options.cache)
+            add_rows(result, "memory", rows)
+            write_report(result, options.output)
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:

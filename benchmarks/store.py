@@ -146,7 +146,7 @@ def continue_result(result: dict[str, Any], path: Path) -> int:
     different = _difference(result, earlier)
     if different:
         raise StoreError(f"cannot continue {path}: it is of {different}; run without --resume")
-    _absorb(result, earlier)
+    _absorb(result, {**earlier, "skipped": {}})  # what failed is tried again
     return len(result["rows"])
 
 
@@ -180,13 +180,18 @@ def merge(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def is_measured(
-    result: dict[str, Any], model: str, cell: Cell, threads: int, peers: Iterable[str]
+    result: dict[str, Any],
+    model: str,
+    cell: Cell,
+    threads: int,
+    peers: Iterable[str],
+    section: str = "rows",
 ) -> bool:
     """Whether every one of `peers` has a figure in a cell."""
     found = {
         row["peer"]
-        for row in result["rows"]
+        for row in result[section]
         if (row["model"], row["cell"], row["threads"]) == (model, str(cell), threads)
-        and "median_ms" in row
+        and "failed" not in row
     }
     return set(peers) <= found

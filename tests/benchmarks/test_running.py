@@ -105,13 +105,16 @@ def test_a_run_is_continued_but_not_of_another_compiler(tmp_path):
     path = tmp_path / "cpu.json"
     assert continue_result(document(), path) == 0  # nothing there yet
     failed = {"model": "minilm", "cell": "8x32", "threads": 1, "peer": "ibert", "failed": "x"}
-    save(document(row("ibert", 4.0), row("openvino-int8", 5.0), failed), path)
+    earlier = document(row("ibert", 4.0), row("openvino-int8", 5.0), failed)
+    earlier["skipped"]["ibert on minilm 8x32"] = "building failed"
+    save(earlier, path)
     result = document()
     assert continue_result(result, path) == 2
     assert is_measured(result, "minilm", Cell.parse("1x128"), 1, ["ibert", "openvino-int8"])
     assert not is_measured(result, "minilm", Cell.parse("1x128"), 2, ["ibert"])
     assert not is_measured(result, "minilm", Cell.parse("1x128"), 1, ["ibert", "openvino-fp32"])
     assert not is_measured(result, "minilm", Cell.parse("8x32"), 1, ["ibert"])  # tried again
+    assert result["skipped"] == document()["skipped"]
 
     other = document()
     other["software"]["sources"] = "another"
