@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_size, read_texts
+from ibert_tvm.cli.options import (
+    InputNames,
+    JsonFlag,
+    VerboseFlag,
+    parse_inputs,
+    parse_size,
+    read_texts,
+)
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.tables import table
 
@@ -23,7 +30,7 @@ def command(
         Path, typer.Argument(help="A NAME.ibert folder, or a library that `ibert compile` wrote.")
     ],
     against: Annotated[
-        Path, typer.Option("--against", help="The float model: the Hugging Face folder.")
+        Path, typer.Option("--against", help="The float model: a Hugging Face folder or ONNX file.")
     ],
     text: Annotated[
         Path | None,
@@ -38,6 +45,7 @@ def command(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
     ] = None,
+    inputs: InputNames = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
@@ -50,6 +58,7 @@ def command(
     from ibert_tvm.texts import data_file
 
     length = parse_size("--seq-len", seq_len)
+    names = parse_inputs(inputs)
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
     compiled = not model.is_dir()
     metadata = read_metadata(model) if compiled else None
@@ -66,7 +75,7 @@ def command(
         candidate: QuantizedModel | Library = (
             load_library(model) if compiled else QuantizedModel.load(model)
         )
-        reference = load(against, head=info.head)
+        reference = load(against, head=info.head, inputs=names)
     with progress("evaluating") as advance:
         result = fidelity(candidate, reference, texts, seq_len=length, progress=advance)
     document: dict[str, Any] = {

@@ -9,7 +9,15 @@ import typer
 
 from ibert_tvm.errors import UsageError
 
-__all__ = ["JsonFlag", "VerboseFlag", "parse_size", "parse_sizes", "read_texts"]
+__all__ = [
+    "InputNames",
+    "JsonFlag",
+    "VerboseFlag",
+    "parse_inputs",
+    "parse_size",
+    "parse_sizes",
+    "read_texts",
+]
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
@@ -17,9 +25,48 @@ JsonFlag = Annotated[
 VerboseFlag = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
 ]
-
+InputNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="NAME=MEANING",
+        help="An input of an ONNX file that has another name: --input mask=attention_mask.",
+    ),
+]
 
 _LARGEST = 65536
+
+
+def parse_inputs(words: list[str] | None) -> dict[str, str] | None:
+    """Parse what ``--input`` was given; None if it was not.
+
+    Parameters
+    ----------
+    words : list of str or None
+        ``NAME=MEANING`` each.
+
+    Returns
+    -------
+    dict of str to str or None
+        Meanings by name.
+
+    Raises
+    ------
+    UsageError
+        If a word has another form.
+    """
+    names: dict[str, str] = {}
+    for word in words or []:
+        name, equals, meaning = word.rpartition("=")
+        if not (name and equals and meaning):
+            raise UsageError(
+                f"bad value for --input: {word!r}",
+                why="it is not NAME=MEANING",
+                todo="give the name in the file and what it is, for example "
+                "--input mask=attention_mask",
+            )
+        names[name] = meaning
+    return names or None
 
 
 def parse_sizes(option: str, text: str) -> list[int]:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_size, read_texts
+from ibert_tvm.cli.options import (
+    InputNames,
+    JsonFlag,
+    VerboseFlag,
+    parse_inputs,
+    parse_size,
+    read_texts,
+)
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.errors import OutputError
 
@@ -46,7 +53,7 @@ class Preset(str, Enum):
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A Hugging Face folder.")],
+    model: Annotated[Path, typer.Argument(help="A Hugging Face folder, or an ONNX file.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder to write, NAME.ibert.")
     ],
@@ -54,8 +61,13 @@ def command(
         Path | None,
         typer.Option(
             "--calibration",
-            help="Texts like those of later use, one per line; by default English of many kinds.",
+            help="Texts like those of later use, one per line, or token arrays by input name "
+            "(.npz); by default English texts of many kinds.",
         ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", help="Folder of the tokenizer files; by default the model's."),
     ] = None,
     preset: Annotated[
         Preset,
@@ -73,6 +85,7 @@ def command(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
     ] = None,
+    inputs: InputNames = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
@@ -83,7 +96,16 @@ def command(
     from ibert_tvm.texts import data_file
 
     length = parse_size("--seq-len", seq_len)
-    texts = read_texts("--calibration", calibration or data_file("calibration.txt"), limit)
+    names = parse_inputs(inputs)
+    data: Any
+    if calibration is not None and calibration.suffix == ".npz":
+        from ibert_tvm.quantize.batch_file import read_batches
+
+        data = read_batches(calibration, limit)
+        sequences = sum(len(batch[next(iter(batch))]) for batch in data)
+    else:
+        data = read_texts("--calibration", calibration or data_file("calibration.txt"), limit)
+        sequences = len(data)
     check_writable(output)
     if output.exists() and not is_artefact(output) and not _is_empty_folder(output):
         raise OutputError(
@@ -97,11 +119,16 @@ def command(
         from ibert_tvm.frontend import load
         from ibert_tvm.quantize import quantize
 
-        source = load(model, head=None if head is Head.auto else head.value)
+        source = load(
+            model,
+            head=None if head is Head.auto else head.value,
+            inputs=names,
+            tokenizer=tokenizer,
+        )
     with progress("calibrating") as advance:
         quantized = quantize(
             source,
-            calibration=texts,
+            calibration=data,
             preset=preset.value,
             seq_len=length,
             observer=observer.value,
@@ -114,7 +141,7 @@ def command(
         "observer": observer.value,
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
-        "calibration_texts": len(texts),
+        "calibration_texts": sequences,
         "seq_len": length,
         "parameter_bytes": quantized.num_bytes,
         "seconds": round(time.perf_counter() - started, 3),
@@ -125,7 +152,7 @@ def command(
         console.print(
             f"wrote {output}: {info.architecture}, {info.num_layers} layers, head {info.head}, "
             f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {preset.value}, "
-            f"{len(texts)} calibration texts, in {document['seconds']:.1f} s",
+            f"{sequences} calibration sequences, in {document['seconds']:.1f} s",
             markup=False,
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.model_info import HEADS
+from ibert_tvm.tokenization import tokenizer_files
 
 __all__ = ["CLASS_SUFFIXES", "TESTED_ARCHITECTURES", "HfFolder", "head_of_class"]
 
@@ -168,6 +169,38 @@ def check_head(head: str | None, default: str) -> str:
             todo="use one of them, or leave it out to follow the model's configuration",
         )
     return head
+
+
+def given_tokenizer(path: str | Path) -> dict[str, bytes]:
+    """Read the tokenizer files of a folder that was named for them.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+
+    Returns
+    -------
+    dict of str to bytes
+        File contents by name.
+
+    Raises
+    ------
+    ModelSourceError
+        If there are none.
+    """
+    folder = Path(path).expanduser()
+    files = tokenizer_files(folder)
+    if not files:
+        raise ModelSourceError(
+            f"there is no tokenizer in {folder}",
+            where=str(folder),
+            why="it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt"
+            if folder.is_dir()
+            else "it is not a folder",
+            todo="give the folder that holds the model's tokenizer files",
+        )
+    return files
 
 
 def _read_json(file: Path, folder: Path) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
-from ibert_tvm.frontend.hf_folder import HfFolder, check_head
+from ibert_tvm.frontend.hf_folder import HfFolder, check_head, given_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,8 @@ def load(
         module is called with these as keywords. Default ``input_ids`` and ``attention_mask``.
         For an ONNX file the canonical names by the file's own, where they differ.
     tokenizer : path, optional
-        Folder of the tokenizer files of an ONNX file; by default its own folder.
+        Folder of tokenizer files, for a model that has none; by default those in the model's
+        folder, for an ONNX file those beside it.
     verify : bool
         Compare the result with the source on a padded batch of another shape than the traced one.
 
@@ -79,12 +80,10 @@ def load(
     if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx":
         return _load_onnx(source, head, inputs, tokenizer, verify)
     if tokenizer is not None:
-        raise ModelSourceError(
-            "a tokenizer cannot be chosen for this model",
-            where="tokenizer",
-            why="only ONNX files are taken without a tokenizer of their own",
-            todo="leave it out; a folder's own tokenizer files are used",
-        )
+        files = given_tokenizer(tokenizer)
+        result = load(source, head, inputs=inputs, verify=verify)
+        info = replace(result.info, tokenizer_files=tuple(files))
+        return replace(result, info=info, tokenizer=files)
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
         chosen = check_head(head, folder.default_head)

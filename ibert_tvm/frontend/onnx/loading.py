@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ibert_tvm.frontend.errors import ModelSourceError
+from ibert_tvm.frontend.hf_folder import given_tokenizer
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import files_sha256, read_model_files
@@ -53,16 +54,9 @@ def load_onnx(
     """
     file = Path(path).expanduser()
     model, sources = read_model_files(file)
-    folders = [Path(tokenizer).expanduser()] if tokenizer is not None else [file.parent]
-    files = tokenizer_files(folders[0])
-    if tokenizer is not None and not files:
-        raise ModelSourceError(
-            f"there is no tokenizer in {folders[0]}",
-            where=str(folders[0]),
-            why="it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt",
-            todo="give the folder that holds the model's tokenizer files",
-        )
-    config = _config(dict.fromkeys([file.parent, *folders]))
+    folder = file.parent if tokenizer is None else Path(tokenizer).expanduser()
+    files = tokenizer_files(folder) if tokenizer is None else given_tokenizer(folder)
+    config = _config(file.parent, folder)
     pad = config.get("pad_token_id")
     if files and not isinstance(pad, int):
         pad = Tokenizer(files).pad_id
@@ -88,7 +82,7 @@ def load_onnx(
     return replace(result, info=info, tokenizer=files)
 
 
-def _config(folders: Mapping[Path, None]) -> dict[str, Any]:
+def _config(*folders: Path) -> dict[str, Any]:
     """Return the first ``config.json``; nothing depends on it, so that it may be missing."""
     for folder in folders:
         file = folder / "config.json"
