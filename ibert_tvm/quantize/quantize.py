@@ -13,11 +13,12 @@ from ibert_tvm.quantize.batches import Batch, batches_of_arrays, batches_of_text
 from ibert_tvm.quantize.observe import observe
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.released import released_table
-from ibert_tvm.quantize.table import TableBuilder
+from ibert_tvm.quantize.table import TableBuilder, TableReport
 from ibert_tvm.tokenization import Tokenizer
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
+    from ibert_tvm.frontend.given import GivenQuantization
     from relay_passes.quantization_table import QuantizationTable
 
 __all__ = ["calibrate", "quantize"]
@@ -51,7 +52,8 @@ def quantize(
     calibration : sequence of str, or of mappings, optional
         Texts, or batches of token ids: integer arrays [batch, seq_len] by input name. Some dozens
         of sequences that resemble later use. A checkpoint that was trained with quantisation
-        needs none, and uses them only for ranges that it lacks.
+        needs none, and uses them only for ranges that it lacks; so does a model that came
+        quantised (ONNX QDQ).
     preset : {"accurate", "paper", "released"}, optional
         Forms of the non-linear functions, and what calibration may do (docs/numerics.md). By
         default "released" for a checkpoint that was trained with quantisation, the only kind that
@@ -90,6 +92,7 @@ def quantize(
     table, summary = calibrate(
         model, calibration, preset, options, tokenizer=tokenizer, progress=progress
     )
+    source = summary.pop("source_scales", None)
     lowered = lower_to_integer(model.module, model.parameters, table)
     # Compilation proves this again; a model that cannot be compiled is better refused here.
     analyse_ranges(lowered.module, lowered.parameters)
@@ -97,7 +100,12 @@ def quantize(
         module=lowered.module,
         parameters=lowered.parameters,
         info=model.info,
-        quantization={"preset": table.preset, **lowered.scales, "calibration": summary},
+        quantization={
+            "preset": table.preset,
+            **lowered.scales,
+            "calibration": summary,
+            **({"source_scales": source} if source is not None else {}),
+        },
         tokenizer=model.tokenizer,
     )
 
@@ -125,7 +133,8 @@ def calibrate(
     table : QuantizationTable
         What lowering needs.
     summary : dict
-        JSON-able: what was calibrated on and which smoothing was chosen.
+        JSON-able: what was calibrated on and which smoothing was chosen. ``source_scales`` for a
+        model that came quantised, see `ibert_tvm.quantize.complete.SourceScales.to_json`.
 
     Raises
     ------
@@ -140,6 +149,8 @@ def calibrate(
     ):
         return _own_ranges(model, calibration, options, tokenizer, progress)
     preset = preset or DEFAULT_PRESET
+    if model.given is not None:
+        return _complete(model, model.given, calibration, preset, options, tokenizer, progress)
     if calibration is None:
         raise UsageError(
             "there is no calibration data",
@@ -168,8 +179,36 @@ def calibrate(
         advance,
     )
     table, report = builder.build(statistics, advance)
+    return table, _summary(batches, options, report)
+
+
+def _complete(
+    model: CanonicalModel,
+    given: GivenQuantization,
+    calibration: Calibration | None,
+    preset: str,
+    options: CalibrationOptions,
+    tokenizer: Tokenizer | None,
+    progress: Progress | None,
+) -> tuple[QuantizationTable, dict[str, Any]]:
+    """Choose the scales that a model lacks which came quantised."""
+    from ibert_tvm.quantize.complete import complete
+
+    batches = None if calibration is None else _batches(model, calibration, options, tokenizer)
+    table, source = complete(model, given, preset, options, batches, progress)
+    summary: dict[str, Any] = {}
+    if batches is not None and source.report is not None:
+        summary = _summary(batches, options, source.report)
+    return table, {**summary, "source_scales": source.to_json(given)}
+
+
+def _summary(
+    batches: Sequence[Batch], options: CalibrationOptions, report: TableReport
+) -> dict[str, Any]:
+    """What was calibrated on, and what was chosen."""
     lengths = [length for batch in batches for length in batch.lengths.tolist() if length]
-    summary = {
+    _logger.info("calibrated on %d sequences, %d tokens", len(lengths), sum(lengths))
+    return {
         "sequences": len(lengths),
         "tokens": sum(lengths),
         "longest": max(lengths),
@@ -177,8 +216,6 @@ def calibrate(
         "smoothing": report.alphas,
         "output_errors": report.errors,
     }
-    _logger.info("calibrated on %d sequences, %d tokens", len(lengths), sum(lengths))
-    return table, summary
 
 
 def _own_ranges(

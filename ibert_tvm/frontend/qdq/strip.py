@@ -148,6 +148,10 @@ class _Stripper:
         replaced: set[str] = set()
         outputs = {info.name for info in self.graph.output}
         for node in self.graph.node:
+            # ONNX Runtime gives the float tensor of a quantised bias the bias's own name.
+            if kind(node) == DEQUANTIZE and node.input[0] in self.constants:
+                self.taken -= {node.output[0]} - outputs
+        for node in self.graph.node:
             operation = kind(node)
             if operation == "Constant" and node.output[0] in self.grids:
                 continue

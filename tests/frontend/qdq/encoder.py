@@ -89,6 +89,7 @@ def encoder(
     *,
     gemm: bool = False,
     opset: int = 17,
+    lowest: float = float(np.finfo(np.float32).min),
 ) -> onnx.ModelProto:
     """The encoder; output ``last_hidden_state`` [batch, seq_len, HIDDEN].
 
@@ -102,6 +103,8 @@ def encoder(
         Write the layers of the feed-forward part as Gemm on a matrix of all tokens.
     opset : int
         Operator set.
+    lowest : float
+        Added to the scores of padding.
     """
     w = dict(arrays if arrays is not None else weights(layers=layers))
     g = GraphBuilder()
@@ -148,8 +151,7 @@ def encoder(
     mask = g.node("Unsqueeze", ["attention_mask", g.ints(1, 2)], "/mask/Unsqueeze")
     mask = g.node("Cast", [mask], "/mask/Cast", to=TensorProto.FLOAT)
     mask = g.node("Sub", [g.number(1.0), mask], "/mask/Sub")
-    lowest = g.constant("lowest", np.finfo(np.float32).min)
-    mask = g.node("Mul", [mask, lowest], "/mask/Mul")
+    mask = g.node("Mul", [mask, g.constant("lowest", np.float32(lowest))], "/mask/Mul")
     width = HIDDEN // HEADS
     for index in range(layers):
         layer = f"encoder.layer.{index}"

@@ -1,0 +1,136 @@
+"""QOperator to QDQ, and QDQ to a float graph with a list of roundings: nothing may be lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ibert_tvm.frontend.qdq.grid import Grid
+from ibert_tvm.frontend.qdq.qoperator import is_quantised, to_qdq
+from ibert_tvm.frontend.qdq.strip import StrippedModel, strip
+from tests.frontend.qdq.encoder import batches, encoder, quantize, run
+from tests.frontend.qdq.variants import VARIANTS
+
+
+def rounded_again(stripped: StrippedModel) -> onnx.ModelProto:
+    """Put the roundings back, in a graph whose weights are floats."""
+    edges = {edge.tensor: edge for edge in stripped.edges}
+    model = onnx.ModelProto()
+    model.CopyFrom(stripped.model)
+    nodes = []
+    for node in model.graph.node:
+        edge = edges.get(node.output[0])
+        if edge is None:
+            nodes.append(node)
+            continue
+        grid, name = edge.grid, node.output[0]
+        dtype = getattr(TensorProto, grid.dtype.upper())
+        model.graph.initializer.append(numpy_helper.from_array(grid.scale, f"{name}.s"))
+        zero = helper.make_tensor(f"{name}.z", dtype, [], [int(grid.zero_point)])
+        model.graph.initializer.append(zero)
+        scales = [f"{name}.s", f"{name}.z"]
+        nodes.append(helper.make_node("QuantizeLinear", [node.input[0], *scales], [f"{name}.q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}.q", *scales], [name]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def quantised(request, tmp_path_factory) -> onnx.ModelProto:
+    gemm = request.param in ("qdq_all", "qoperator_all")
+    folder = tmp_path_factory.mktemp(request.param)
+    # Symmetric int8 of -FLT_MAX overflows to minus infinity, and the file computes NaN.
+    lowest = -1e9 if "symmetric" in request.param else float(np.finfo(np.float32).min)
+    return quantize(folder, encoder(gemm=gemm, lowest=lowest), **VARIANTS[request.param])
+
+
+def test_a_model_in_qdq_form_computes_the_same(quantised):
+    assert is_quantised(quantised)
+    for inputs in batches(2):
+        np.testing.assert_array_equal(run(to_qdq(quantised), inputs), run(quantised, inputs))
+
+
+def test_nothing_is_lost_by_taking_the_roundings_out(quantised):
+    stripped = strip(to_qdq(quantised))
+    onnx.checker.check_model(stripped.model, full_check=True)
+    assert not is_quantised(stripped.model)
+    for inputs in batches(2):
+        again = run(rounded_again(stripped), inputs)
+        np.testing.assert_array_equal(again, run(quantised, inputs))
+
+
+def test_neither_step_changes_the_model_it_is_given(quantised):
+    before = quantised.SerializeToString(deterministic=True)
+    strip(to_qdq(quantised))
+    assert quantised.SerializeToString(deterministic=True) == before
+
+
+def test_a_float_model_is_not_quantised():
+    assert not is_quantised(encoder())
+
+
+def test_float_weights_keep_the_names_that_they_had_before_quantisation(tmp_path):
+    model = quantize(tmp_path, encoder(), **VARIANTS["qdq_all_per_channel"])
+    names = {tensor.name for tensor in strip(model).model.graph.initializer}
+    expected = {tensor.name for tensor in encoder().graph.initializer}
+    assert {name for name in expected if "weight" in name or "bias" in name} <= names
+
+
+# -- grids ----------------------------------------------------------------------------------
+
+
+def grid(scale, zero, dtype="uint8", **kw) -> Grid:
+    return Grid(np.asarray(scale, np.float32), np.asarray(zero, np.int64), dtype, **kw)
+
+
+def test_dequantisation_is_that_of_onnx():
+    random = np.random.default_rng(0)
+    integers = random.integers(0, 256, (3, 5), dtype=np.uint8)
+    for axis, count in ((0, 3), (1, 5)):
+        scale = random.uniform(0.001, 0.1, count).astype(np.float32)
+        zero = random.integers(0, 256, count).astype(np.uint8)
+        node = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"], axis=axis)
+        expected = _evaluate(node, {"q": integers, "s": scale, "z": zero})
+        ours = grid(scale, zero, axis=axis).dequantize(integers.astype(np.int64))
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_quantisation_is_that_of_onnx():
+    values = np.concatenate([np.linspace(-40, 40, 4001), [np.inf, -np.inf, 3.4e38]])
+    values = values.astype(np.float32)
+    for dtype, zero in (("uint8", 7), ("int8", -3), ("int16", 0), ("uint16", 300)):
+        node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])
+        constants = {"s": np.array(0.125, np.float32), "z": np.array(zero, dtype)}
+        expected = _evaluate(node, {"x": values, **constants})
+        np.testing.assert_array_equal(grid(0.125, zero, dtype).quantize(values), expected)
+
+
+def test_blocks_repeat_their_scale_along_the_axis():
+    blocks = grid([[1.0], [2.0]], [[0], [1]], "int4", axis=0, block=2)
+    integers = np.array([[3, 3], [3, 3], [3, 3]])
+    expected = [[3, 3], [3, 3], [4, 4]]
+    np.testing.assert_array_equal(blocks.dequantize(integers), expected)
+
+
+def test_ranges_and_widths():
+    assert [
+        (grid(1, 0, d).low, grid(1, 0, d).high, grid(1, 0, d).bits) for d in ("int4", "uint8")
+    ] == [
+        (-8, 7, 4),
+        (0, 255, 8),
+    ]
+    assert not grid([1.0, np.inf], [0, 0]).usable
+    assert not grid(0.0, 0).usable
+
+
+def _evaluate(node: onnx.NodeProto, constants: dict[str, np.ndarray]) -> np.ndarray:
+    infos = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for k, v in constants.items()
+    ]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=node.output[0])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return run(model, constants)
