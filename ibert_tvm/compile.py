@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.errors import OutputError, UsageError
 from ibert_tvm.kernel_table import kernel_table
-from ibert_tvm.library_file import FORMAT
+from ibert_tvm.library_file import FORMAT, InputRecord
 
 if TYPE_CHECKING:
     import tvm
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["CompiledModel", "compile"]
 
 Progress = Callable[[str], None]
+_DEFAULT_LENGTH = 128
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class CompiledModel:
 def compile(
     quantized: QuantizedModel,
     target: str = "host",
-    shapes: Sequence[tuple[int, int]] = ((1, 128),),
+    shapes: Sequence[tuple[int, int]] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
@@ -100,7 +101,8 @@ def compile(
     target
         Name of a target; `targets.target_names` lists them.
     shapes
-        (batch, sequence length) pairs; all share one copy of the weights.
+        (batch, sequence length) pairs; all share one copy of the weights. By default batch 1 and
+        128 tokens, or the one length that images become.
     dump_ir
         Folder that receives the module after every phase, numbered, as text.
     progress
@@ -164,9 +166,13 @@ def compile(
 
 
 def _checked_shapes(
-    shapes: Sequence[tuple[int, int]], quantized: QuantizedModel
+    shapes: Sequence[tuple[int, int]] | None, quantized: QuantizedModel
 ) -> list[tuple[int, int]]:
     """Shapes without repetition, smallest first."""
+    info = quantized.info
+    if shapes is None:
+        only = info.max_sequence_length if info.image_size is not None else None
+        shapes = [(1, only or _DEFAULT_LENGTH)]
     if not shapes:
         raise UsageError(
             "no shape to compile for",
@@ -180,6 +186,12 @@ def _checked_shapes(
                 f"cannot compile for batch {batch}, sequence length {seq_len}",
                 why="both must be at least 1",
                 todo="give positive numbers",
+            )
+        if info.image_size is not None and seq_len != longest:
+            raise UsageError(
+                f"cannot compile for sequence length {seq_len}",
+                why=f"images of {' x '.join(map(str, info.image_size))} become {longest} tokens",
+                todo=f"choose {longest}",
             )
         if longest is not None and seq_len > longest:
             raise UsageError(
@@ -237,8 +249,11 @@ def _metadata(
     from relay_passes.passes import function_name
 
     function = quantized.module["main"]
+    scales = {entry["name"]: entry for entry in quantized.quantization.get("inputs", ())}
     inputs = [
-        {"name": var.name, "dtype": str(var.ty.dtype)}
+        InputRecord.from_json(
+            {"name": var.name, "dtype": str(var.ty.dtype), **scales.get(var.name, {})}
+        ).to_json()
         for var in function.params[: int(function.attrs["num_input"])]
     ]
     return {

@@ -20,6 +20,7 @@ from ibert_tvm.errors import UsageError
 from ibert_tvm.library_file import LibraryMetadata
 from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
 from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.pixels import image_record, quantize_images
 from ibert_tvm.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
@@ -332,7 +333,12 @@ def _evaluate(
 ) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]]]:
     from relay_passes.integer.evaluate import evaluate
 
-    given = {name: inputs[name] for name in model.input_names}
+    given: dict[str, NDArray[Any]] = {name: inputs[name] for name in model.input_names}
+    record = image_record(model.quantization.get("inputs", ()))
+    if record is not None:
+        given[record.name] = quantize_images(
+            record, given[record.name], model.info.image_size or ()
+        )
     return evaluate(model.module, given, model.parameters, capture=True)
 
 
@@ -344,7 +350,7 @@ def evaluate_integers(model: QuantizedModel, inputs: Inputs) -> dict[str, NDArra
     model : QuantizedModel
         The model.
     inputs : mapping of str to numpy.ndarray
-        Its inputs [batch, tokens], integers; others are ignored.
+        Its inputs [batch, tokens], integers, or images, real or integers; others are ignored.
 
     Returns
     -------

@@ -10,13 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ibert_tvm.errors import InputError
 from ibert_tvm.library_file import LibraryMetadata
+from ibert_tvm.pixels import quantize_images
 
 __all__ = ["check_inputs"]
 
 
 def check_inputs(
     metadata: LibraryMetadata, given: Mapping[str, ArrayLike | None]
-) -> dict[str, NDArray[np.int32]]:
+) -> dict[str, NDArray[Any]]:
     """Check the inputs of a call against the model.
 
     Parameters
@@ -24,12 +25,14 @@ def check_inputs(
     metadata : LibraryMetadata
         The library.
     given : mapping of str to array_like or None
-        `input_ids`, `attention_mask` and `token_type_ids`; None for what the caller left out.
+        `input_ids`, `attention_mask`, `token_type_ids` and `pixel_values`; None for what the
+        caller left out.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        int32 [batch, length] for every input that the model takes, defaults filled in.
+        int32 [batch, length] for every input that the model takes, defaults filled in; or 8-bit
+        images [batch, channels, height, width].
 
     Raises
     ------
@@ -38,6 +41,9 @@ def check_inputs(
     """
     info = metadata.info
     taken = {record.name for record in metadata.inputs}
+    if info.image_size is not None:
+        return _images(metadata, info.image_size, given)
+    _take_no_other("pixel_values", given, metadata)
     ids = _integers("input_ids", given["input_ids"])
     if ids.ndim != 2:
         todo = "give [batch, length]"
@@ -88,6 +94,27 @@ def check_inputs(
         _check_range(name, array, limit, meaning)
         arrays[name] = array
     return {name: array.astype(np.int32, copy=False) for name, array in arrays.items()}
+
+
+def _images(
+    metadata: LibraryMetadata, size: tuple[int, int, int], given: Mapping[str, ArrayLike | None]
+) -> dict[str, NDArray[Any]]:
+    (record,) = metadata.inputs
+    for name in given:
+        if name != record.name:
+            _take_no_other(name, given, metadata)
+    return {record.name: quantize_images(record, given.get(record.name), size)}
+
+
+def _take_no_other(
+    name: str, given: Mapping[str, ArrayLike | None], metadata: LibraryMetadata
+) -> None:
+    if given.get(name) is not None:
+        raise InputError(
+            f"the model takes no {name}",
+            why=f"its inputs are {', '.join(r.name for r in metadata.inputs)}",
+            todo="leave it out",
+        )
 
 
 def _shape(array: NDArray[Any]) -> str:

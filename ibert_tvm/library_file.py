@@ -87,10 +87,41 @@ class FunctionRecord:
 
 @dataclass(frozen=True)
 class InputRecord:
-    """One input of every function: its name and dtype; the shape is [batch, seq_len]."""
+    """One input of every function.
+
+    Its shape is [batch, seq_len], or [batch, channels, height, width] for images. Those are real
+    on the caller's side, and come to the library as ``clamp(round(x / scale) + zero_point, low,
+    high)``; `scale` is 0 for tokens, which are integers anyway.
+    """
 
     name: str
     dtype: str
+    scale: float = 0.0
+    zero_point: int = 0
+    low: int = 0
+    high: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a JSON-serialisable dictionary; tokens have no quantisation."""
+        document: dict[str, Any] = {"name": self.name, "dtype": self.dtype}
+        if self.scale:
+            document |= {
+                "scale": self.scale,
+                "zero_point": self.zero_point,
+                "low": self.low,
+                "high": self.high,
+            }
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> InputRecord:
+        """Read what `to_json` wrote."""
+        return cls(
+            str(document["name"]),
+            str(document["dtype"]),
+            float(document.get("scale", 0.0)),
+            *(int(document.get(key, 0)) for key in ("zero_point", "low", "high")),
+        )
 
 
 @dataclass(frozen=True)
@@ -314,7 +345,7 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         target=dict(document["target"]),
         required_cpu_features=tuple(document["required_cpu_features"]),
         functions=functions,
-        inputs=tuple(InputRecord(str(i["name"]), str(i["dtype"])) for i in document["inputs"]),
+        inputs=tuple(InputRecord.from_json(i) for i in document["inputs"]),
         parameters=tuple(
             ParameterRecord(
                 str(p["name"]),

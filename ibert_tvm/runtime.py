@@ -15,10 +15,8 @@ import functools
 import logging
 import os
 import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +28,7 @@ from ibert_tvm.batching import Call, plan_calls
 from ibert_tvm.errors import InputError, LibraryError, TargetError, UsageError
 from ibert_tvm.inputs import check_inputs
 from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, OutputRecord, read_metadata
-from ibert_tvm.threads import configure_threads, default_threads
+from ibert_tvm.threads import default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
@@ -124,12 +122,14 @@ class Library:
 
     def run(
         self,
-        input_ids: ArrayLike,
+        input_ids: ArrayLike | None = None,
         attention_mask: ArrayLike | None = None,
         token_type_ids: ArrayLike | None = None,
         dequantize: bool = True,
+        *,
+        pixel_values: ArrayLike | None = None,
     ) -> dict[str, Any]:
-        """Run the model on token ids.
+        """Run the model on token ids, or on images.
 
         Parameters
         ----------
@@ -141,6 +141,9 @@ class Library:
             Of the same shape; all 0 by default.
         dequantize : bool
             Give real values (float32) instead of integers with their scale.
+        pixel_values : array_like of float, optional
+            Images [batch, channels, height, width] as the model's image processor gives them, for
+            a model that takes images; they become integers here (`ibert_tvm.pixels`).
 
         Returns
         -------
@@ -159,9 +162,10 @@ class Library:
                 "input_ids": input_ids,
                 "attention_mask": attention_mask,
                 "token_type_ids": token_type_ids,
+                "pixel_values": pixel_values,
             },
         )
-        batch, length = inputs["input_ids"].shape
+        batch, length = self._extents(inputs)
         parts = [
             self._call(call, inputs) for call in plan_calls(self.metadata.functions, batch, length)
         ]
@@ -265,22 +269,28 @@ class Library:
             outputs[record.name] = integer.dequantize() if dequantize else integer
         return outputs
 
-    def _call(self, call: Call, inputs: Mapping[str, NDArray[np.int32]]) -> list[NDArray[Any]]:
+    def _call(self, call: Call, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one compiled function on some rows; return the outputs with the padding cut off."""
-        length = inputs["input_ids"].shape[1]
+        _, length = self._extents(inputs)
         name = call.function.name
         with self._lock:
             if name not in self._stages:
                 self._stages[name] = _Stage(self, call.function)
             stage = self._stages[name]
             stage.fill(inputs, call.start, call.rows)
-            configure_threads(self.num_threads)
-            results = self.engine.call(name, [*stage.tensors, *self._parameters])
+            arguments = [*stage.tensors, *self._parameters]
+            results = self.engine.call(name, arguments, self.num_threads)
             # Copies: the memory belongs to the next call.
             return [
                 np.array(self._cut(record, array, call, length))
                 for record, array in zip(self.metadata.outputs, results, strict=True)
             ]
+
+    def _extents(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
+        """Rows and tokens of a call's inputs; images have one number of tokens."""
+        first = next(iter(inputs.values()))
+        images = self.metadata.info.image_size is not None
+        return first.shape[0], self.metadata.max_seq_len if images else first.shape[1]
 
     @staticmethod
     def _cut(record: OutputRecord, array: NDArray[Any], call: Call, length: int) -> NDArray[Any]:
@@ -300,14 +310,14 @@ class _Stage:
     def __init__(self, library: Library, function: FunctionRecord) -> None:
         from ibert_tvm.engine import aligned_zeros
 
-        shape = (function.batch, function.seq_len)
         info, records = library.metadata.info, library.metadata.inputs
+        shape = (function.batch, *(info.image_size or (function.seq_len,)))
         self.arrays = {r.name: aligned_zeros(shape, r.dtype) for r in records}
         self.tensors = [library.engine.tensor(array) for array in self.arrays.values()]
         # Padding ids must be the model's own: RoBERTa counts positions by them.
         self.padding = {name: info.pad_token_id * (name == "input_ids") for name in self.arrays}
 
-    def fill(self, inputs: Mapping[str, NDArray[np.int32]], start: int, rows: int) -> None:
+    def fill(self, inputs: Mapping[str, NDArray[Any]], start: int, rows: int) -> None:
         """Copy rows of the inputs to the front; what is left is padding."""
         for name, array in self.arrays.items():
             given = inputs[name][start : start + rows]
@@ -325,8 +335,7 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
         The library that `ibert compile` or `CompiledModel.export` wrote.
     num_threads : int, optional
         Threads per call; by default the processors that this process may use (or the environment
-        variable TVM_NUM_THREADS). TVM has one thread pool per process, which every call sets to
-        the number of its library.
+        variable TVM_NUM_THREADS). All libraries of a process share one pool of threads.
 
     Returns
     -------
@@ -358,7 +367,8 @@ def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any)
     dequantize : bool
         Give real values instead of integers with their scale.
     **inputs : array_like
-        `input_ids`, and optionally `attention_mask` and `token_type_ids`, as `Library.run` takes.
+        `input_ids`, and optionally `attention_mask` and `token_type_ids`, or `pixel_values`, as
+        `Library.run` takes.
 
     Returns
     -------
@@ -372,12 +382,13 @@ def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any)
     LibraryError, TargetError
         As `load_library` raises.
     """
-    known = ("input_ids", "attention_mask", "token_type_ids")
+    known = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
     unknown = sorted(set(inputs) - set(known))
-    if unknown or "input_ids" not in inputs:
+    if unknown or not {"input_ids", "pixel_values"} & set(inputs):
         raise InputError(
             f"unknown input {', '.join(unknown)}" if unknown else "input_ids is missing",
-            todo=f"the inputs are {', '.join(known)}; the first is required",
+            todo=f"the inputs are {', '.join(known)}; the first is required, or the last for a "
+            "model of images",
         )
     return _cached_library(_identity(path)).run(**inputs, dequantize=dequantize)
 

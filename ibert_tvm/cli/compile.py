@@ -27,8 +27,13 @@ def command(
         str, typer.Option("--batch", help="Batch sizes, with commas; all with all lengths.")
     ] = "1",
     seq_len: Annotated[
-        str, typer.Option("--seq-len", help="Sequence lengths in tokens, with commas.")
-    ] = "128",
+        str | None,
+        typer.Option(
+            "--seq-len",
+            help="Sequence lengths in tokens, with commas. [default: 128; for a model of images "
+            "the one that it has]",
+        ),
+    ] = None,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", help="Write the module after every phase to this folder."),
@@ -42,10 +47,13 @@ def command(
     from ibert_tvm.files import check_writable
     from targets import get_target
 
-    shapes = [
-        (b, s) for s in parse_sizes("--seq-len", seq_len) for b in parse_sizes("--batch", batch)
-    ]
-    check_positions(read_document(model), shapes, model)
+    batches = parse_sizes("--batch", batch)
+    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
+    document = read_document(model)
+    if lengths is None:
+        lengths = [default_length(document)]
+    shapes = [(b, s) for s in lengths for b in batches]
+    check_positions(document, shapes, model)
     get_target(target)
     check_writable(output)
     if output.is_dir():
@@ -68,7 +76,7 @@ def command(
         )
         show("link")
         compiled.export(output)
-    document: dict[str, Any] = {
+    result: dict[str, Any] = {
         "output": str(output),
         "target": target,
         "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
@@ -80,13 +88,30 @@ def command(
     def render(console: Console) -> None:
         listed = ", ".join(f"{b}x{s}" for b, s in shapes)
         console.print(
-            f"wrote {output}: {document['bytes'] / 1e6:.1f} MB for {target}, "
-            f"shapes {listed} (batch x tokens), in {document['seconds']:.1f} s",
+            f"wrote {output}: {result['bytes'] / 1e6:.1f} MB for {target}, "
+            f"shapes {listed} (batch x tokens), in {result['seconds']:.1f} s",
             markup=False,
         )
         console.print(integer_only_statement(compiled.report), markup=False)
 
-    return CommandResult(document, render)
+    return CommandResult(result, render)
+
+
+def default_length(document: dict[str, Any]) -> int:
+    """Return the sequence length to compile for where none is given.
+
+    Parameters
+    ----------
+    document : dict
+        Content of the artefact's `quantization.json`.
+
+    Returns
+    -------
+    int
+        The one that the model's images become, or 128 tokens.
+    """
+    info = document.get("info", {})
+    return int(info["max_sequence_length"]) if info.get("image_size") else 128
 
 
 def check_positions(
@@ -110,6 +135,14 @@ def check_positions(
     """
     longest = document.get("info", {}).get("max_sequence_length")
     asked = max(length for _, length in shapes)
+    size = document.get("info", {}).get("image_size")
+    if size and any(length != longest for _, length in shapes):
+        raise UsageError(
+            f"cannot compile for {asked} tokens",
+            where=str(where),
+            why=f"images of {' x '.join(map(str, size))} become {longest} tokens",
+            todo="leave --seq-len out",
+        )
     if longest is not None and asked > longest:
         raise UsageError(
             f"cannot compile for {asked} tokens",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag
+from ibert_tvm.cli.inspect_model import inspect_model, is_source_model
+from ibert_tvm.cli.options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.tables import table
 from ibert_tvm.errors import ArtefactError, UsageError
@@ -19,17 +20,30 @@ if TYPE_CHECKING:
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="A NAME.ibert folder or a compiled library.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A NAME.ibert folder, a compiled library, or a model to import: a Hugging Face "
+            "folder or an ONNX file."
+        ),
+    ],
+    head: Annotated[
+        Head, typer.Option("--head", help="Which head to import, of a model to import.")
+    ] = Head.auto,
+    inputs: InputNames = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Show what a quantised model or a compiled library holds."""
+    """Show what a quantised model or a library holds, or what importing a model would match."""
     path = path.expanduser()
     if not path.exists():
         raise UsageError(
             f"there is nothing at {path}",
             todo="give a NAME.ibert folder or a library that `ibert compile` wrote",
         )
+    if is_source_model(path):
+        chosen = None if head is Head.auto else head.value
+        return inspect_model(path, chosen, parse_inputs(inputs), verbose)
     document = _folder(path) if path.is_dir() else _library(path)
 
     def render(console: Console) -> None:
@@ -103,7 +117,7 @@ def _library(path: Path) -> dict[str, Any]:
         "functions": [
             {"name": f.name, "batch": f.batch, "seq_len": f.seq_len} for f in metadata.functions
         ],
-        "inputs": [{"name": i.name, "dtype": i.dtype} for i in metadata.inputs],
+        "inputs": [i.to_json() for i in metadata.inputs],
         "outputs": [
             {
                 "name": o.name,

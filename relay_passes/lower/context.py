@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +29,9 @@ class LoweringContext:
         Scales and integer weights.
     weights : mapping of str to numpy.ndarray
         Float parameters of the canonical module by name.
+    values : collection of str
+        Canonical names of the values, which no parameter may have: range analysis and emission
+        know both by name.
 
     Attributes
     ----------
@@ -44,7 +47,13 @@ class LoweringContext:
         Per canonical name the forms it has: operator name, kind of form, scale, zero point.
     """
 
-    def __init__(self, table: QuantizationTable, weights: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self,
+        table: QuantizationTable,
+        weights: Mapping[str, NDArray[Any]],
+        values: Collection[str] = (),
+    ) -> None:
+        self._reserved = frozenset(values)
         self.table = table
         self.weights = weights
         self.builder = relax.BlockBuilder()
@@ -65,7 +74,7 @@ class LoweringContext:
         name : str
             Its name. One that exists with equal content is shared, with other content the new one
             gets a numbered name (a matrix used by two layers whose inputs are smoothed
-            differently).
+            differently), as does one that is called like a value.
         array : numpy.ndarray
             An integer array.
 
@@ -74,8 +83,8 @@ class LoweringContext:
         relax.Var
         """
         base, count = name, 1
-        while name in self.parameters:
-            if np.array_equal(self.parameters[name], array):
+        while name in self.parameters or name in self._reserved:
+            if name in self.parameters and np.array_equal(self.parameters[name], array):
                 return self.variables[list(self.parameters).index(name)]
             count += 1
             name = f"{base}.{count}"

@@ -91,7 +91,8 @@ def lower_to_integer(
     _check_table(needed, table)
     function = main_function(module)
     count = num_inputs(function)
-    context = LoweringContext(table, parameters)
+    names_of_values = [value_name(call) for _, call in live_calls(module)]
+    context = LoweringContext(table, parameters, names_of_values)
     images = _images(module, table)
     inputs = symbolic_inputs(function, count, images)
     values: dict[relax.Var, IntegerValue | relax.Var] = dict(
