@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from ibert_tvm.errors import UsageError
 
 __all__ = [
+    "Head",
     "InputNames",
     "JsonFlag",
     "VerboseFlag",
@@ -18,6 +20,20 @@ __all__ = [
     "parse_sizes",
     "read_texts",
 ]
+
+
+class Head(str, Enum):
+    """Names of the heads, and `auto`."""
+
+    auto = "auto"
+    none = "none"
+    pooled = "pooled"
+    sentence_embedding = "sentence_embedding"
+    sequence_classification = "sequence_classification"
+    token_classification = "token_classification"
+    question_answering = "question_answering"
+    image_classification = "image_classification"
+
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ibert_tvm.cli.options import (
+    Head,
     InputNames,
     JsonFlag,
     VerboseFlag,
@@ -22,19 +23,6 @@ from ibert_tvm.errors import OutputError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-class Head(str, Enum):
-    """Names of the heads, and `auto`."""
-
-    auto = "auto"
-    none = "none"
-    pooled = "pooled"
-    sentence_embedding = "sentence_embedding"
-    sequence_classification = "sequence_classification"
-    token_classification = "token_classification"
-    question_answering = "question_answering"
-    image_classification = "image_classification"
 
 
 class Observer(str, Enum):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.cli.quantize import Head, Observer, Preset
+from ibert_tvm.cli.options import Head
+from ibert_tvm.cli.quantize import Observer, Preset
 from ibert_tvm.model_info import HEADS
 from relay_passes.quantization_table import PRESETS
 from tests.runtime.conftest import TinyModel

@@ -1,0 +1,160 @@
+"""`ibert inspect MODEL`, before it is quantised: what importing it matches, folds and refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import table
+from ibert_tvm.errors import ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ibert_tvm.frontend import CanonicalModel, ImportReport, UnsupportedModelError
+
+__all__ = ["inspect_model", "is_source_model"]
+
+
+def is_source_model(path: Path) -> bool:
+    """Tell whether `path` looks like something to import, and not like an artefact of ours."""
+    if path.is_dir():
+        return not (path / "quantization.json").exists() and (
+            (path / "config.json").exists() or (path / "modules.json").exists()
+        )
+    return path.suffix.lower() == ".onnx"
+
+
+def inspect_model(
+    path: Path, head: str | None, inputs: Mapping[str, str] | None, verbose: bool
+) -> CommandResult:
+    """Import a model and show the report; an import that is refused is shown up to there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A Hugging Face folder or an ONNX file.
+    head : str or None
+        The head to import.
+    inputs : mapping of str to str or None
+        Canonical names of an ONNX file's inputs.
+    verbose : bool
+        Show every node, not only where the nodes of a value stand.
+
+    Returns
+    -------
+    CommandResult
+        With the exit code for a model that cannot be used if it is refused.
+    """
+    from ibert_tvm.cli.progress import status
+    from ibert_tvm.frontend import UnsupportedModelError, load
+
+    with status("importing the model"):
+        try:
+            model = load(path, head=head, inputs=inputs)
+        except UnsupportedModelError as error:
+            return _refused(path, error, verbose)
+    document = {
+        "kind": "source model",
+        "path": str(path),
+        "supported": True,
+        "verified_error": model.verified_error,
+        "info": model.info.to_json(),
+        "report": model.report.to_json(),
+    }
+
+    def render(console: Console) -> None:
+        console.print(table((), _summary(path, model)))
+        _show(console, model.report, verbose)
+
+    return CommandResult(document, render)
+
+
+def _refused(path: Path, error: UnsupportedModelError, verbose: bool) -> CommandResult:
+    from ibert_tvm.frontend import ImportReport
+
+    report = error.report or ImportReport()
+    document = {
+        "kind": "source model",
+        "path": str(path),
+        "supported": False,
+        "error": {
+            "what": error.what,
+            "where": error.where,
+            "why": error.why,
+            "what_to_do": error.todo,
+        },
+        "report": report.to_json(),
+    }
+
+    def render(console: Console) -> None:
+        if report.source:
+            console.print(table((), [("source model", str(path)), ("source", report.source)]))
+        _show(console, report, verbose)
+        console.print(f"\nrefused: {error}", markup=False)
+
+    return CommandResult(document, render, ExitCode.MODEL)
+
+
+def _summary(path: Path, model: CanonicalModel) -> list[tuple[str, str]]:
+    info = model.info
+    counts = Counter(item.op.removeprefix("canonical.") for item in model.report.matched)
+    rows = [
+        ("source model", str(path)),
+        ("source", model.report.source or f"Hugging Face folder, {info.architecture}"),
+        (
+            "model",
+            f"{info.architecture}, {info.num_layers} layers, {info.hidden_size} channels, head "
+            f"{info.head}, vocabulary {info.vocab_size}",
+        ),
+        ("inputs", ", ".join(info.inputs)),
+        ("outputs", ", ".join(f"{o.name} ({o.kind})" for o in info.outputs)),
+        ("matched", ", ".join(f"{count} {op}" for op, count in sorted(counts.items()))),
+    ]
+    if model.verified_error is not None:
+        rows.append(("verified", f"largest difference from the source {model.verified_error:.2g}"))
+    rows += [("note", note) for note in info.notes]
+    return rows
+
+
+def _show(console: Console, report: ImportReport, verbose: bool) -> None:
+    rows = [
+        (
+            item.name,
+            item.op.removeprefix("canonical."),
+            _counted(item.source_ops),
+            ", ".join(item.nodes) if verbose else _place(item.nodes),
+        )
+        for item in report.matched
+    ]
+    if rows:
+        console.print()
+        console.print(table(("value", "operator", "source operators", "source nodes"), rows))
+    if report.foldings:
+        console.print()
+        cells = [(item.name, item.what, _place(item.nodes)) for item in report.foldings]
+        console.print(table(("folded", "what", "source nodes"), cells))
+    if report.refusals:
+        console.print()
+        cells4 = [(item.op, item.node, item.layer, item.why) for item in report.refusals]
+        console.print(table(("refused", "source node", "layer", "why"), cells4))
+
+
+def _counted(ops: Sequence[str]) -> str:
+    """Operators in the order of their first use, with how often each occurs."""
+    counts = Counter(op.removeprefix("relax.") for op in ops)
+    return ", ".join(op if count == 1 else f"{count} {op}" for op, count in counts.items())
+
+
+def _place(nodes: Sequence[str]) -> str:
+    """Where the nodes stand: their names, or what the names have in common if they are many."""
+    if len(nodes) <= 2:
+        return ", ".join(nodes)
+    first, last = min(nodes), max(nodes)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    common = first[:same]
+    cut = max(common.rfind(mark) for mark in "/._") + 1
+    return f"{common[:cut]}… ({len(nodes)} nodes)" if cut else f"{nodes[0]} … {nodes[-1]}"
