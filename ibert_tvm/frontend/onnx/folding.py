@@ -47,6 +47,8 @@ def fold(
     name = names[0] if len(names) == 1 else ""
     if node.op_type == "Transpose":  # a view, where onnx copies: weights are large
         return [Known(_transpose(node, next(iter(arrays.values()))), name)]
+    if node.op_type == "GatherElements":  # onnx chooses among at most 32 entries
+        return [Known(_gather_elements(node, *(arrays[item] for item in node.input)), name)]
     results = _evaluate(node, arrays, opsets)
     return [Known(np.asarray(array), name) for array in results]
 
@@ -54,6 +56,17 @@ def fold(
 def _transpose(node: onnx.NodeProto, array: NDArray[Any]) -> NDArray[Any]:
     axes = next((list(item.ints) for item in node.attribute if item.name == "perm"), None)
     return np.transpose(array, axes)
+
+
+def _gather_elements(
+    node: onnx.NodeProto, array: NDArray[Any], index: NDArray[Any]
+) -> NDArray[Any]:
+    axis = next((item.i for item in node.attribute if item.name == "axis"), 0) % array.ndim
+    # Along the other axes the index may be shorter than the array.
+    cut = tuple(
+        slice(None) if i == axis else slice(0, extent) for i, extent in enumerate(index.shape)
+    )
+    return np.take_along_axis(array[cut], index, axis)
 
 
 def _evaluate(

@@ -13,6 +13,8 @@ from ibert_tvm.frontend.hf_folder import given_tokenizer
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import files_sha256, read_model_files
+from ibert_tvm.frontend.qdq.importing import import_quantised_onnx_model
+from ibert_tvm.frontend.qdq.qoperator import is_quantised
 from ibert_tvm.tokenization import Tokenizer, tokenizer_files
 
 __all__ = ["load_onnx"]
@@ -26,7 +28,7 @@ def load_onnx(
     tokenizer: str | Path | None = None,
     verify: bool = True,
 ) -> CanonicalModel:
-    """Import an ONNX file.
+    """Import an ONNX file, float or quantised.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ def load_onnx(
     -------
     CanonicalModel
         The model. Class names and the padding token are those of a ``config.json`` beside the
-        tokenizer or the file, where there is one.
+        tokenizer or the file, where there is one. `given` holds the scales of a quantised file.
 
     Raises
     ------
@@ -60,7 +62,8 @@ def load_onnx(
     pad = config.get("pad_token_id")
     if files and not isinstance(pad, int):
         pad = Tokenizer(files).pad_id
-    result = import_onnx_model(
+    import_model = import_quantised_onnx_model if is_quantised(model) else import_onnx_model
+    result = import_model(
         model,
         source=str(file),
         head=head,
