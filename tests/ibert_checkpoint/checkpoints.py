@@ -54,7 +54,7 @@ def batch(lengths: list[int], seed: int = 0, types: int = 2) -> dict[str, NDArra
     return inputs
 
 
-def randomise(model: torch.nn.Module, seed: int) -> None:
+def randomise(model: torch.nn.Module, seed: int, gain: float) -> None:
     """Weights of the sizes that trained models have; LayerNorms start as 0 in transformers."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -70,14 +70,16 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
             elif "embeddings" in name:
                 parameter.copy_(0.3 * noise)
             else:
-                parameter.copy_(noise * (1.5 / parameter.shape[1] ** 0.5))
+                parameter.copy_(noise * (gain / parameter.shape[1] ** 0.5))
 
 
-def make_model(head: str = "none", seed: int = 0, **changes: Any) -> torch.nn.Module:
+def make_model(
+    head: str = "none", seed: int = 0, gain: float = 1.5, **changes: Any
+) -> torch.nn.Module:
     """A model with random weights and ranges from a few batches in training mode."""
     settings = config(**changes)
     model = getattr(transformers, CLASSES[head])(settings)
-    randomise(model, seed)
+    randomise(model, seed, gain)
     model.train()
     with torch.no_grad():
         for step in range(4):

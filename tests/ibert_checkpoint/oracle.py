@@ -1,9 +1,10 @@
 """An int64 oracle of the released I-BERT arithmetic, with every scale handed on.
 
-Written from the paper and from the formulas of the released code (`quant_modules`, `modeling_ibert`
-of transformers), independently of `relay_passes`: NumPy int64, and Python's unbounded integers where
-a product leaves 64 bits. Two things differ from the released *program*, none from its formulas: a
-layer gets the scale of its own input instead of the embeddings', and no integer is kept in a float.
+Written from the paper and from the formulas of the released code (`quant_modules` and
+`modeling_ibert` of transformers), independently of `relay_passes`: NumPy int64, and Python's
+unbounded integers where a product leaves 64 bits. Two things differ from the released program, none
+from its formulas: a layer gets the scale of its own input instead of the embeddings', and no
+integer is kept in a float.
 
 Scales of weights and activations, and biases, are float32 numbers, as they are there; products of
 scales and constants of polynomials are float64.
@@ -156,6 +157,8 @@ class Oracle:
         r = x - x0 * q
         polynomial = (r + b) * r + c
         low, high = (float(self.state[f"{name}.act.{end}"][0]) for end in ("x_min", "x_max"))
+        if high < 1.1e-5:  # softmax ran in float during training: the largest possible value
+            high = float(c * 2**30)
         m, e = frexp31(1.0 / act_scale(low, high, 16))
         exponential = [
             round_shift(max(int(p) << (30 - int(z)), 0) * m, e)
