@@ -151,13 +151,24 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
         )
     mask = c.attention_mask(scores.mask)
     name = c.unique(_common_layer(q.name, k.name, values.name))
+    scale = _usual_scale(scores.scale, q.channels // scores.heads)
     call = build.attention(
-        q.var, k.var, values.var, mask, name=name, num_heads=scores.heads, scale=scores.scale
+        q.var, k.var, values.var, mask, name=name, num_heads=scores.heads, scale=scale
     )
     emitted = c.record(call, name, values.channels, (*weights.ops, *v.ops, op))
     c.num_layers += 1
     # The queries take the place that the keys' sequence had.
     return Hidden(emitted, v.view, layer=name)
+
+
+def _usual_scale(scale: float, width: int) -> float:
+    """Return 1/sqrt(width) for a scale that is the same but for rounding.
+
+    Exporters scale queries and keys by a square root each, in float32: the same model would get
+    other integers by another exporter.
+    """
+    usual = float(np.float32(width**-0.5))
+    return usual if abs(scale - usual) <= 1e-6 * usual else scale
 
 
 def _common_layer(*names: str) -> str:
