@@ -24,6 +24,8 @@ from ibert_tvm.errors import OutputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ibert_tvm.frontend import CanonicalModel
+
 
 class Observer(str, Enum):
     """How the range of an 8-bit activation is chosen."""
@@ -38,6 +40,7 @@ class Preset(str, Enum):
 
     accurate = "accurate"
     paper = "paper"
+    released = "released"
 
 
 def command(
@@ -50,7 +53,8 @@ def command(
         typer.Option(
             "--calibration",
             help="Texts like those of later use, one per line, or token arrays by input name "
-            "(.npz); by default English texts of many kinds.",
+            "(.npz); by default English texts of many kinds, and none for a model that came with "
+            "its scales.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -58,9 +62,14 @@ def command(
         typer.Option("--tokenizer", help="Folder of the tokenizer files; by default the model's."),
     ] = None,
     preset: Annotated[
-        Preset,
-        typer.Option("--preset", help="accurate, or the formulas and constants of the paper."),
-    ] = Preset.accurate,
+        Preset | None,
+        typer.Option(
+            "--preset",
+            help="accurate; the formulas and constants of the paper; or the arithmetic of the code "
+            "that was released with it, for I-BERT checkpoints. [default: accurate; released for a "
+            "checkpoint that was trained with quantisation]",
+        ),
+    ] = None,
     observer: Annotated[
         Observer, typer.Option("--observer", help="How the ranges of activations are chosen.")
     ] = Observer.mse,
@@ -85,15 +94,7 @@ def command(
 
     length = parse_size("--seq-len", seq_len)
     names = parse_inputs(inputs)
-    data: Any
-    if calibration is not None and calibration.suffix == ".npz":
-        from ibert_tvm.quantize.batch_file import read_batches
-
-        data = read_batches(calibration, limit)
-        sequences = sum(len(batch[next(iter(batch))]) for batch in data)
-    else:
-        data = read_texts("--calibration", calibration or data_file("calibration.txt"), limit)
-        sequences = len(data)
+    data = None if calibration is None else _read(calibration, limit)
     check_writable(output)
     if output.exists() and not is_artefact(output) and not _is_empty_folder(output):
         raise OutputError(
@@ -113,11 +114,13 @@ def command(
             inputs=names,
             tokenizer=tokenizer,
         )
+    if data is None and not _has_scales(source, preset):
+        data = _read(data_file("calibration.txt"), limit)
     with progress("calibrating") as advance:
         quantized = quantize(
             source,
             calibration=data,
-            preset=preset.value,
+            preset=None if preset is None else preset.value,
             seq_len=length,
             observer=observer.value,
             progress=advance,
@@ -125,11 +128,12 @@ def command(
     quantized.save(output)
     document: dict[str, Any] = {
         "output": str(output),
-        "preset": preset.value,
+        "preset": quantized.preset,
         "observer": observer.value,
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
-        "calibration_texts": sequences,
+        "calibration_texts": _sequences(data),
+        "notes": list(quantized.info.notes),
         "seq_len": length,
         "parameter_bytes": quantized.num_bytes,
         "seconds": round(time.perf_counter() - started, 3),
@@ -139,12 +143,36 @@ def command(
         info = quantized.info
         console.print(
             f"wrote {output}: {info.architecture}, {info.num_layers} layers, head {info.head}, "
-            f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {preset.value}, "
-            f"{sequences} calibration sequences, in {document['seconds']:.1f} s",
+            f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {quantized.preset}, "
+            f"{_sequences(data)} calibration sequences, in {document['seconds']:.1f} s",
             markup=False,
         )
+        for note in info.notes:
+            console.print(f"note: {note}", markup=False)
 
     return CommandResult(document, render)
+
+
+def _read(file: Path, limit: int | None) -> Any:
+    """Read calibration data: batches of token arrays, or texts."""
+    if file.suffix == ".npz":
+        from ibert_tvm.quantize.batch_file import read_batches
+
+        return read_batches(file, limit)
+    return read_texts("--calibration", file, limit)
+
+
+def _sequences(data: Any) -> int:
+    if data is None:
+        return 0
+    return sum(1 if isinstance(item, str) else len(item[next(iter(item))]) for item in data)
+
+
+def _has_scales(source: CanonicalModel, preset: Preset | None) -> bool:
+    """Tell whether a model came with scales that `preset` uses, so that nothing is estimated."""
+    if source.given is not None:
+        return True
+    return source.released is not None and preset in (None, Preset.released)
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -81,7 +81,7 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
         where=str(folder.path),
     )
     notes = _notes(quantization)
-    _complete(canonical.report, config, notes)
+    _complete(canonical.report, config)
     model = finish(
         canonical,
         float_source(folder, head) if verify else None,
@@ -168,12 +168,11 @@ def _notes(quantization: IbertQuantization) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _complete(report: ImportReport, config: IbertConfig, notes: tuple[str, ...]) -> None:
-    """Add to the report what concerns the quantisation, and what was left out."""
+def _complete(report: ImportReport, config: IbertConfig) -> None:
+    """Add to the report what the source is, and what was left out."""
     mode = "trained with quantisation" if config.quant_mode else "float"
     report.source = f"transformers ibert checkpoint, {mode}, force_dequant {config.force_dequant}"
     report.foldings += [
         Folding(name, "left out: the released forward pass does not use it")
         for name in ("embeddings.embeddings_act2", "activation of every LayerNorm")
     ]
-    report.foldings += [Folding("quantisation", note) for note in notes]
