@@ -13,8 +13,9 @@ import functools
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,47 @@ def aligned_zeros(shape: Sequence[int], dtype: str) -> NDArray[Any]:
     return memory[start : start + size].view(dtype).reshape(tuple(shape))
 
 
+@dataclass(frozen=True)
+class ThreadPool:
+    """The threads that kernels run on: one pool per process, whatever number of libraries.
+
+    Threads are started when a kernel first needs them, and sleep when none does. A kernel that is
+    launched while another one has them runs in its calling thread alone.
+
+    Attributes
+    ----------
+    launch : int
+        Address of the function that runs a parallel loop.
+    set_threads : callable
+        Sets the number of threads, the calling one included, for what the calling thread runs.
+    started : callable
+        Gives the number of threads that were started.
+    """
+
+    launch: int
+    set_threads: Callable[[int], None]
+    started: Callable[[], int]
+
+
+_POOLS: list[ThreadPool] = []
+
+
+def _pool(shared_object: ctypes.CDLL) -> ThreadPool:
+    """Let a library's kernels run on the pool of the process: that of the first library loaded."""
+    if not _POOLS:
+        set_threads = shared_object.ibert_set_threads
+        set_threads.argtypes, set_threads.restype = [ctypes.c_int], None
+        address = ctypes.cast(shared_object.ibert_parallel_launch, ctypes.c_void_p).value or 0
+        _POOLS.append(ThreadPool(address, set_threads, shared_object.ibert_started_threads))
+    try:
+        # What TVM's runtime set when it loaded the library.
+        hook = ctypes.c_void_p.in_dll(shared_object, "__TVMBackendParallelLaunch")
+    except ValueError:  # nothing in it is parallel
+        return _POOLS[0]
+    hook.value = _POOLS[0].launch
+    return _POOLS[0]
+
+
 class Engine:
     """A loaded library: its functions, and its parameters where the file is mapped.
 
@@ -129,6 +171,8 @@ class Engine:
         called round every kernel.
     functions : dict
         Compiled functions by name; each takes tensors, the inputs and then all parameters.
+    pool : ThreadPool
+        Threads that its kernels run on, those of the process.
     """
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
@@ -137,8 +181,10 @@ class Engine:
         self.machine = module["vm_load_executable"]()
         self.machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
         self.functions = {name: self.machine[name] for name in names}
-        # The same mapping that TVM has: the dynamic linker opens a file once.
+        # The same mapping that TVM has: the dynamic linker opens a file once. It is never closed,
+        # so its threads may serve other libraries, too.
         self._shared_object = ctypes.CDLL(str(path))
+        self.pool = _pool(self._shared_object)
 
     def array(self, record: ParameterRecord) -> NDArray[Any]:
         """NumPy view of one parameter where the dynamic linker mapped it."""
@@ -158,7 +204,7 @@ class Engine:
         """TVM tensor on the memory of an array, which must be aligned and contiguous."""
         return self._ffi.from_dlpack(array)
 
-    def call(self, name: str, arguments: Sequence[Any]) -> list[NDArray[Any]]:
+    def call(self, name: str, arguments: Sequence[Any], num_threads: int) -> list[NDArray[Any]]:
         """Call a function.
 
         Parameters
@@ -167,12 +213,15 @@ class Engine:
             One of `functions`.
         arguments : sequence of tensor
             What it takes.
+        num_threads : int
+            Threads for its kernels, the calling one included.
 
         Returns
         -------
         list of numpy.ndarray
             Views of its outputs. Their memory is used again by a later call once they are gone.
         """
+        self.pool.set_threads(num_threads)
         result = self.functions[name](*arguments)
         results = [result] if isinstance(result, self._ffi.Tensor) else result
         return [np.from_dlpack(tensor) for tensor in results]

@@ -29,6 +29,9 @@ from .toolchain import find_linker
 if TYPE_CHECKING:
     from tvm import relax
 
+# The threads that run kernels, in C; see there.
+_PARALLEL = Path(__file__).with_name("parallel.c")
+
 WEIGHTS_SECTION = ".ibert.weights"
 METADATA_SECTION = ".ibert.metadata"
 ALIGNMENT = 64
@@ -107,6 +110,7 @@ def _write_sources(
         weights_section=WEIGHTS_SECTION, metadata_section=METADATA_SECTION, weights_size=size
     )
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
+    (folder / "parallel.c").write_bytes(_PARALLEL.read_bytes())
     (folder / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
 
 
@@ -194,6 +198,13 @@ def export_library(
             "cannot assemble the weights",
             description,
         )
+        flags = ["-O2", "-fPIC", "-pthread", "-ffunction-sections", "-mgeneral-regs-only"]
+        _run(
+            [*linker, "-c", *flags, "parallel.c", "-o", "parallel.o"],
+            work,
+            "cannot compile the thread pool",
+            description,
+        )
 
         def link(output: str, objects: list[str], **_: Any) -> None:
             # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
@@ -203,8 +214,11 @@ def export_library(
                 "--gc-sections",
                 "--undefined=ibert_weights",
                 "--undefined=ibert_metadata",
+                "--undefined=ibert_parallel_launch",
+                "--undefined=ibert_set_threads",
+                "--undefined=ibert_started_threads",
             ]
-            command = [*linker, "-shared", "-fPIC", "-o", output, *objects]
+            command = [*linker, "-shared", "-fPIC", "-pthread", "-o", output, *objects]
             _run(
                 [*command, *(f"-Wl,{flag}" for flag in flags)],
                 work,
@@ -213,7 +227,10 @@ def export_library(
             )
 
         executable.export_library(
-            str(linked), fcompile=link, addons=[str(work / "weights.o")], workspace_dir=str(work)
+            str(linked),
+            fcompile=link,
+            addons=[str(work / name) for name in ("weights.o", "parallel.o")],
+            workspace_dir=str(work),
         )
         _check_machine(linked, description)
         try:

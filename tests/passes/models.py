@@ -11,6 +11,7 @@ from relay_passes.passes import IntegerProgram
 from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from relay_passes.spec.gelu import AccurateGelu, PaperGelu
 from relay_passes.spec.layer_norm import LayerNormConstants
+from relay_passes.spec.short_softmax import ShortExponential
 
 VOCABULARY, POSITIONS = 50, 64
 
@@ -174,24 +175,23 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
         p.requantise(f"{name}_8", p.linear(name, operand, hidden), spread, channels=hidden)
         for name in "qkv"
     )
-    deferred = preset == "accurate"
+    short = preset == "accurate"
     exponential = (
-        BinaryExponential.from_scale(1e-3, 8)
-        if deferred
-        else PolynomialExponential.from_scale(1e-3)
+        ShortExponential.from_scale(1e-3) if short else PolynomialExponential.from_scale(1e-3)
     )
+    largest, dtype, shift = (2**15 - 1, "int16", 7) if short else (2**14, "int32", 20)
     context = p.emit(
         build.attention(
             q,
             k,
             v,
             mask,
-            p.integers("context.multiplier", 2**13, 2**14, (hidden,), "int32"),
+            p.integers("context.multiplier", largest // 2, largest, (hidden,), dtype),
             name="attention",
             num_heads=heads,
-            softmax="deferred" if deferred else "normalised",
+            softmax="short" if short else "normalised",
             exponential=exponential,
-            shift=20,
+            shift=shift,
             low=-127,
             high=127,
         )
@@ -208,8 +208,8 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
     if activation == "relu":
         active = p.emit(build.relu(inner, name="relu"))
         active = p.requantise("active", active, spread, 0, 255, "uint8", channels=feed_forward)
-    elif deferred:
-        wide = p.requantise("wide", inner, 0.1, -32767, 32767, "int32", channels=feed_forward)
+    elif short:
+        wide = p.requantise("wide", inner, 0.1, -32767, 32767, "int16", channels=feed_forward)
         active = p.emit(build.gelu(wide, AccurateGelu.from_scale(1e-3), name="gelu"))
         active = p.requantise("active", active, 0.02, 0, 255, "uint8", 20, feed_forward)
     else:

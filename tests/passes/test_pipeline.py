@@ -15,7 +15,14 @@ from relay_passes.passes import lower_to_kernels
 from relay_passes.passes.program import num_inputs
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
-PHASES = ["integer", "offset_activations", "specialise_shapes", "fuse_epilogues", "emit_kernels"]
+PHASES = [
+    "integer",
+    "offset_activations",
+    "pack_tokens",
+    "specialise_shapes",
+    "fuse_epilogues",
+    "emit_kernels",
+]
 
 
 def test_phases_are_observed_in_order_with_their_modules() -> None:

@@ -1,0 +1,194 @@
+"""The thread pool that every library brings, `targets/parallel.c`, called as kernels call it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import targets
+
+
+class _Environment(ctypes.Structure):
+    _fields_ = (("sync_handle", ctypes.c_void_p), ("num_task", ctypes.c_int32))
+
+
+_TASK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Environment), ctypes.c_void_p)
+Body = Callable[[int, int], int]
+
+
+class Pool:
+    """The compiled pool."""
+
+    def __init__(self, path: Path) -> None:
+        self.library = ctypes.CDLL(str(path))
+
+    def launch(self, body: Body, threads: int, tasks: int = 0) -> int:
+        """Run `body(task, tasks)` as TVM runs the body of a parallel loop."""
+        function = _TASK(lambda task, env, _data: body(task, env.contents.num_task))
+        self.library.ibert_set_threads(threads)
+        return self.library.ibert_parallel_launch(function, None, tasks)
+
+    @property
+    def started(self) -> int:
+        """Threads besides the callers'."""
+        return self.library.ibert_started_threads()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = Path(targets.__file__).with_name("parallel.c")
+    path = tmp_path_factory.mktemp("pool") / "parallel.so"
+    flags = ["-O2", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror"]
+    command = ["gcc", *flags, "-mgeneral-regs-only", "-o", str(path), str(source)]
+    subprocess.run(command, check=True)
+    return path
+
+
+@pytest.fixture
+def pool(compiled: Path, tmp_path: Path) -> Iterator[Pool]:
+    """A pool without threads: every copy of the file is a library of its own."""
+    copy = tmp_path / "copy.so"
+    copy.write_bytes(compiled.read_bytes())
+    yield Pool(copy)
+
+
+def test_one_thread_needs_no_pool(pool: Pool) -> None:
+    seen = []
+    pool.launch(lambda task, tasks: seen.append((task, tasks, threading.get_ident())) or 0, 1)
+    assert seen == [(0, 1, threading.get_ident())]
+    assert pool.started == 0
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_every_task_runs_once(pool: Pool, threads: int) -> None:
+    for _ in range(200):
+        seen: Counter[int] = Counter()
+
+        def body(task: int, tasks: int, seen: Counter[int] = seen) -> int:
+            assert tasks == 4 * threads
+            seen[task] += 1
+            return 0
+
+        assert pool.launch(body, threads) == 0
+        assert seen == {task: 1 for task in range(4 * threads)}
+    assert pool.started == threads - 1
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_tasks_run_at_the_same_time(pool: Pool, threads: int) -> None:
+    together = threading.Barrier(threads)
+    helpers = set()
+
+    def body(task: int, _tasks: int) -> int:
+        if task < threads:
+            together.wait(10)  # breaks unless as many threads come here
+        helpers.add(threading.get_ident())
+        return 0
+
+    assert pool.launch(body, threads) == 0
+    assert not together.broken
+    assert len(helpers) == threads
+
+
+def test_number_of_threads_may_change_from_call_to_call(pool: Pool) -> None:
+    for threads in (2, 1, 5, 3, 2, 1, 5):
+        seen = []
+        pool.launch(lambda task, tasks, seen=seen: seen.append(tasks) or 0, threads)
+        assert seen == [4 * threads] * (4 * threads) if threads > 1 else seen == [1]
+    assert pool.started == 4
+
+
+def test_a_loop_may_ask_for_its_number_of_tasks(pool: Pool) -> None:
+    seen = []
+    pool.launch(lambda task, tasks: seen.append((task, tasks)) or 0, 2, tasks=5)
+    assert sorted(seen) == [(task, 5) for task in range(5)]
+
+
+def test_a_loop_inside_a_task_runs_in_its_thread(pool: Pool) -> None:
+    inner: list[tuple[int, int]] = []
+
+    def body(_task: int, _tasks: int) -> int:
+        return pool.launch(lambda task, tasks: inner.append((task, tasks)) or 0, 4)
+
+    pool.launch(body, 2)
+    assert inner == [(0, 1)] * 8
+
+
+def test_a_loop_of_another_thread_runs_beside_without_more_threads(pool: Pool) -> None:
+    running, done = threading.Event(), threading.Event()
+    other: list[tuple[int, int]] = []
+
+    def wait(_task: int, _tasks: int) -> int:
+        running.set()
+        return 0 if done.wait(10) else 1
+
+    first = threading.Thread(target=lambda: pool.launch(wait, 2))
+    first.start()
+    assert running.wait(10)
+    pool.launch(lambda task, tasks: other.append((task, tasks)) or 0, 2)
+    done.set()
+    first.join()
+    assert other == [(0, 1)]
+    assert pool.started == 1
+
+
+def test_a_failed_task_fails_the_loop(pool: Pool) -> None:
+    assert pool.launch(lambda task, _tasks: -1 if task == 3 else 0, 2) == -1
+    assert pool.launch(lambda *_: 0, 2) == 0
+
+
+# The rest needs a process of its own: it counts threads, or forks.
+_PROCESS = """
+import ctypes, os, sys, time
+sys.path[:0] = [{folder!r}]
+from test_parallel import Pool
+from pathlib import Path
+pool = Pool(Path(sys.argv[1]))
+body = lambda *_: 0
+"""
+_SLEEP = """
+pool.launch(body, 3)
+def busy():
+    total = 0
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            with open(f"/proc/self/task/{task}/stat") as stat:
+                total += sum(map(int, stat.read().rpartition(")")[2].split()[11:13]))
+    return total
+time.sleep(0.2)
+before = busy()
+time.sleep(0.3)
+print(busy() - before, pool.launch(body, 3))
+"""
+_FORK = """
+pool.launch(body, 2)
+child = os.fork()
+if child == 0:
+    seen = []
+    failed = pool.launch(lambda task, tasks: seen.append(task) or 0, 2)
+    os._exit(0 if sorted(seen) == list(range(8)) and not failed and pool.started == 1 else 1)
+print(os.waitpid(child, 0)[1], pool.launch(body, 2))
+"""
+
+
+@pytest.mark.parametrize("script", [_SLEEP, _FORK], ids=["sleep", "fork"])
+def test_threads_sleep_when_idle_and_survive_a_fork(compiled: Path, script: str) -> None:
+    code = _PROCESS.format(folder=str(Path(__file__).parent)) + script
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(compiled)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "0"]
