@@ -33,33 +33,37 @@ _KINDS = {
 
 
 def load(
-    source: str | Path | torch.nn.Module,
+    source: str | Path | torch.nn.Module | torch.export.ExportedProgram,
     head: str | None = None,
     *,
     inputs: Sequence[str] | Mapping[str, str] | None = None,
     tokenizer: str | Path | None = None,
+    image_size: tuple[int, int, int] | None = None,
     verify: bool = True,
 ) -> CanonicalModel:
     """Import a model and bring it to canonical form.
 
     Parameters
     ----------
-    source : path or torch.nn.Module
-        A local Hugging Face folder (also of sentence-transformers), an ONNX file (``*.onnx``), a
-        transformers model, or any module that takes token tensors [batch, seq_len] int64. Nothing
-        is ever downloaded.
+    source : path, torch.nn.Module or torch.export.ExportedProgram
+        A local Hugging Face folder (also of sentence-transformers), an ONNX file (``*.onnx``), an
+        exported torch program (``*.pt2``, or the program itself), a transformers model, or any
+        module that takes token tensors [batch, seq_len] int64 or images. Nothing is ever
+        downloaded.
     head : str, optional
         One of `ibert_tvm.model_info.HEADS`; by default what the folder's configuration, the
         model's class or the names of an ONNX file's outputs say. A checkpoint of a bare or
         masked-language model has the head ``none``. ``question_answering`` gives one output
         ``logits`` [batch, seq_len, 2]: start, end.
     inputs : sequence of str, or mapping of str to str, optional
-        Argument names of a module that is no transformers model, in canonical terms: the
-        module is called with these as keywords. Default ``input_ids`` and ``attention_mask``.
-        For an ONNX file the canonical names by the file's own, where they differ.
+        Argument names of a module that is no transformers model, or what each argument is by its
+        name: a key of `ibert_tvm.frontend.torch_inputs.FORMS`. By default what the names in the
+        signature say. For an ONNX file the canonical names by the file's own, where they differ.
     tokenizer : path, optional
         Folder of tokenizer files, for a model that has none; by default those in the model's
         folder, for an ONNX file those beside it.
+    image_size : tuple of int, optional
+        Planes, height and width of the images, for a plain module that takes ``pixel_values``.
     verify : bool
         Compare the result with the source on a padded batch of another shape than the traced one.
 
@@ -81,9 +85,15 @@ def load(
         return _load_onnx(source, head, inputs, tokenizer, verify)
     if tokenizer is not None:
         files = given_tokenizer(tokenizer)
-        result = load(source, head, inputs=inputs, verify=verify)
+        result = load(source, head, inputs=inputs, image_size=image_size, verify=verify)
         info = replace(result.info, tokenizer_files=tuple(files))
         return replace(result, info=info, tokenizer=files)
+    if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".pt2":
+        _require("torch")
+        from ibert_tvm.frontend.torch_load import load_exported_file
+
+        _check_plain(head, "an exported program")
+        return load_exported_file(Path(source).expanduser(), inputs, verify)
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
         chosen = check_head(head, folder.default_head)
@@ -96,11 +106,16 @@ def load(
     _require("torch")
     import torch
 
+    if isinstance(source, torch.export.ExportedProgram):
+        from ibert_tvm.frontend.torch_load import load_exported
+
+        _check_plain(head, "an exported program")
+        return load_exported(source, inputs, verify)
     if not isinstance(source, torch.nn.Module):
         raise ModelSourceError(
             f"a {type(source).__name__} is not a model",
             where="load",
-            why="a model is a folder (str or Path) or a torch.nn.Module",
+            why="a model is a path (str or Path), a torch.nn.Module or an ExportedProgram",
             todo="pass one of these",
         )
     if head is not None:
@@ -108,14 +123,22 @@ def load(
     if hasattr(source, "config") and hasattr(source, "base_model"):
         _require("transformers")
         return _load_transformers(source, head, verify)
+    _check_plain(head, type(source).__name__)
+    from ibert_tvm.frontend.torch_load import load_module
+
+    return load_module(source, inputs, image_size, verify)
+
+
+def _check_plain(head: str | None, what: str) -> None:
+    if head is not None:
+        check_head(head, "none")
     if head not in (None, "none"):
         raise ModelSourceError(
-            f"the head {head} cannot be chosen for {type(source).__name__}",
+            f"the head {head} cannot be chosen for {what}",
             where="head",
             why="a plain module returns what it returns",
             todo="leave head out; add the head to the module itself",
         )
-    return _load_module(source, tuple(inputs or ("input_ids", "attention_mask")), verify)
 
 
 def _load_onnx(
@@ -208,35 +231,6 @@ def _finish_transformers(
             id2label=hf.labels(config, wrapper.head),
             verify=verify,
         )
-
-
-def _load_module(module: torch.nn.Module, inputs: tuple[str, ...], verify: bool) -> CanonicalModel:
-    from ibert_tvm.frontend.torch_import import evaluating, import_module
-
-    with evaluating(module):
-        canonical = import_module(module, inputs, [])
-        ranks = [rank for _, rank in canonical.outputs]
-        names = ["output"] if len(ranks) == 1 else [f"output{i}" for i in range(len(ranks))]
-        result = _build(
-            canonical,
-            module,
-            architecture=type(module).__name__,
-            head="none",
-            outputs=[
-                (name, "hidden_state" if rank == 3 else "pooled")
-                for name, rank in zip(names, ranks, strict=True)
-            ],
-            pad_token_id=None,
-            id2label={},
-            verify=verify,
-        )
-    info = replace(
-        result.info,
-        source=f"{type(module).__module__}.{type(module).__qualname__}",
-        source_sha256=_hash(result.parameters),
-        description=f"torch module {type(module).__name__}",
-    )
-    return replace(result, info=info)
 
 
 def _build(

@@ -125,7 +125,7 @@ class Words(nn.Module):
 
 def test_several_outputs_and_inputs_by_name():
     loaded = load(Words(), inputs=("tokens",))
-    assert loaded.info.inputs == ("tokens",)
+    assert loaded.info.inputs == ("input_ids",)
     assert [(o.name, o.value, o.kind) for o in loaded.info.outputs] == [
         ("output0", "a.relu", "hidden_state"),
         ("output1", "b.token0", "pooled"),
@@ -212,7 +212,7 @@ def test_something_else_is_refused():
         load(42)  # type: ignore[arg-type]
     assert str(error.value) == (
         "a int is not a model\n  where: load\n"
-        "  why: a model is a folder (str or Path) or a torch.nn.Module\n"
+        "  why: a model is a path (str or Path), a torch.nn.Module or an ExportedProgram\n"
         "  what to do: pass one of these"
     )
 

@@ -1,0 +1,217 @@
+"""Torch modules that are called otherwise, exported programs, and files of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ibert_tvm.evaluate import evaluate_integers
+from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
+from ibert_tvm.quantize import CalibrationOptions, quantize
+from relay_passes.canonical import canonical_calls
+from tests.frontend.architectures import make
+
+VOCABULARY, WIDTH, HEADS, LONGEST = 37, 24, 3, 50
+
+
+class Encoder(nn.Module):
+    """Torch's own encoder layer, scaled embeddings, a table of positions that is sliced."""
+
+    def __init__(self, norm_first: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Parameter(torch.randn(1, LONGEST, WIDTH) * 0.3)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 40, batch_first=True, activation="gelu", norm_first=norm_first
+        )
+        norm = nn.LayerNorm(WIDTH) if norm_first else None
+        self.layers = nn.TransformerEncoder(layer, 1, norm=norm, enable_nested_tensor=False)
+
+    def forward(self, src: torch.Tensor, src_key_padding_mask: torch.Tensor) -> torch.Tensor:
+        x = self.words(src) * math.sqrt(WIDTH) + self.places[:, : src.shape[1]]
+        return self.layers(x, src_key_padding_mask=src_key_padding_mask)
+
+
+class Additive(Encoder):
+    """Takes what is added to the scores."""
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        scores = bias.expand(x.shape[0], HEADS, x.shape[1], x.shape[1]).flatten(0, 1)
+        return self.layers(self.words(x) + self.places[:, : x.shape[1]], mask=scores)
+
+
+class Unmasked(Encoder):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.words(tokens) + self.places[:, : tokens.shape[1]])
+
+
+def exported(module: nn.Module, dynamic: bool, batch: int = 3) -> torch.export.ExportedProgram:
+    ids = torch.ones(batch, 9, dtype=torch.int64)
+    arguments = (ids,) if isinstance(module, Unmasked) else (ids, ids == 0)
+    dims = {0: torch.export.Dim("b", min=1, max=64), 1: torch.export.Dim("s", min=2, max=LONGEST)}
+    shapes = tuple(dims for _ in arguments) if dynamic else None
+    return torch.export.export(module.eval(), arguments, dynamic_shapes=shapes)
+
+
+def test_a_pre_norm_encoder_with_torch_s_padding_mask():
+    module = Encoder(norm_first=True)
+    loaded = load(module)  # the names of its arguments say what they are
+    assert module.training
+    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    assert loaded.info.inputs == ("input_ids", "attention_mask")
+    assert loaded.info.max_sequence_length == LONGEST
+    ops = [call.op.name.removeprefix("canonical.") for _, call in canonical_calls(loaded.module)]
+    assert ops[-1] == "layer_norm" and ops.count("layer_norm") == 3
+    (factor,) = [f.what for f in loaded.report.foldings if "moved to the table" in f.what]
+    assert factor == f"factor {math.sqrt(WIDTH):g} moved to the table"
+
+
+def test_an_additive_mask_and_arguments_that_say_nothing():
+    loaded = load(Additive(), inputs={"x": "input_ids", "bias": "additive_mask"})
+    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    assert loaded.info.inputs == ("input_ids", "attention_mask")
+
+
+def test_a_saved_program_of_dynamic_shapes(tmp_path):
+    path = tmp_path / "encoder.pt2"
+    torch.export.save(exported(Encoder(), dynamic=True), path)
+    loaded = load(path)
+    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    info = loaded.info
+    assert (info.source, info.max_sequence_length, info.notes) == (str(path), LONGEST, ())
+    assert set(loaded.parameters) - {"words.weight"} <= set(Encoder().state_dict()) | {
+        f"layers.layers.0.self_attn.in_proj_{kind}[{a}:{b}]"
+        for kind in ("weight", "bias")
+        for a, b in ((0, 24), (24, 48), (48, 72))
+    }
+
+
+def test_a_program_of_static_shapes_is_compared_at_its_own():
+    loaded = load(exported(Unmasked(), dynamic=False))
+    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    assert loaded.info.notes == (
+        "the source has no attention_mask; the compiled model takes one and ignores padding",
+        "the source has static shapes: it was compared at 3 x 9 only",
+    )
+
+
+def test_integers_are_those_of_the_hugging_face_folder(tmp_path):
+    """The same checkpoint as a folder and as a program, with the same calibration batches."""
+    model = make("bert", num_hidden_layers=1).eval()
+    model.save_pretrained(tmp_path / "folder")
+    random = np.random.default_rng(0)
+    mask = np.ones((3, 11), np.int64)
+    mask[1, 6:] = 0
+    batch = {
+        "input_ids": random.integers(0, 61, mask.shape),
+        "attention_mask": mask,
+        "token_type_ids": random.integers(0, 2, mask.shape),
+    }
+    dims = {0: torch.export.Dim("b", min=2, max=64), 1: torch.export.Dim("s", min=2, max=40)}
+    program = torch.export.export(
+        model,
+        (),
+        kwargs={name: torch.from_numpy(array) for name, array in batch.items()},
+        dynamic_shapes=dict.fromkeys(batch, dims),
+    )
+    options = CalibrationOptions(alphas=(0.0, 0.5), compensate=False)
+    results = []
+    for source in (tmp_path / "folder", program):
+        loaded = load(source, verify=False)
+        quantized = quantize(loaded, [batch], options=options)
+        results.append(next(iter(evaluate_integers(quantized, batch).values())))
+    np.testing.assert_array_equal(results[0], results[1])
+    assert np.unique(results[0]).size > 100
+
+
+FORMS = (
+    "input_ids, attention_mask, token_type_ids, pixel_values, boolean_mask, padding_mask, "
+    "additive_mask"
+)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            None,
+            "it is not clear what the argument x is\n  where: Additive\n"
+            "  why: its arguments are x, bias\n"
+            f"  what to do: say what each is: inputs={{'x': FORM, ...}}, with FORM one of {FORMS}",
+        ),
+        (
+            {"x": "input_ids", "bias": "mask"},
+            "the argument bias cannot be 'mask'\n  where: inputs\n"
+            f"  why: known forms: {FORMS}\n  what to do: name one of them",
+        ),
+        (
+            {"bias": "additive_mask"},
+            "no argument is input_ids or pixel_values\n  where: inputs\n"
+            "  why: the arguments are bias (additive_mask)\n"
+            "  what to do: say which argument holds the token ids: inputs={'NAME': 'input_ids'}",
+        ),
+    ],
+)
+def test_arguments_that_are_not_clear(inputs, message):
+    with pytest.raises(ModelSourceError) as error:
+        load(Additive(), inputs=inputs)
+    assert str(error.value) == message
+
+
+def test_a_program_for_one_row_only_is_refused():
+    with pytest.raises(UnsupportedModelError) as error:
+        load(exported(Encoder(), dynamic=False, batch=1))
+    assert str(error.value) == (
+        "the exported program takes inputs of [1, 9] only\n  where: torch.export\n"
+        "  why: with a batch of 1, or one that is as long as the sequence, its axes cannot be told "
+        "apart\n"
+        "  what to do: export it with dynamic_shapes for batch and sequence length, or with a "
+        "batch of 2 and another length"
+    )
+
+
+def test_names_that_a_program_does_not_have():
+    program = exported(Unmasked(), dynamic=False)
+    with pytest.raises(ModelSourceError) as error:
+        load(program, inputs={"ids": "input_ids"})
+    assert str(error.value) == (
+        "the exported program has no input ids\n  where: inputs\n"
+        "  why: its inputs are tokens\n  what to do: use these names"
+    )
+    with pytest.raises(ModelSourceError) as error:
+        load(program, inputs=["input_ids", "attention_mask"])
+    assert str(error.value) == (
+        "2 names were given for 1 inputs\n  where: inputs\n"
+        "  why: the inputs of the exported program are tokens\n  what to do: say what each is"
+    )
+
+
+def test_files_that_are_no_exported_programs(tmp_path):
+    missing = tmp_path / "missing.pt2"
+    with pytest.raises(ModelSourceError) as error:
+        load(missing)
+    assert str(error.value) == (
+        f"there is no file missing.pt2\n  where: {missing}\n"
+        "  why: the path does not exist\n  what to do: give a file that torch.export.save wrote"
+    )
+    text = tmp_path / "text.pt2"
+    text.write_text("hello")
+    with pytest.raises(ModelSourceError) as error:
+        load(text)
+    assert str(error.value) == (
+        f"text.pt2 is not an exported program\n  where: {text}\n"
+        "  why: it is no archive (5 bytes): truncated, or something else\n"
+        "  what to do: give a file that torch.export.save(torch.export.export(...), path) wrote"
+    )
+    weights: Path = tmp_path / "weights.pt2"
+    torch.save({"a": torch.ones(1)}, weights)
+    with pytest.raises(ModelSourceError) as error:
+        load(weights)
+    assert str(error.value).startswith(f"torch cannot read weights.pt2\n  where: {weights}\n")
+    assert "not one of torch.save or torch.jit.save" in str(error.value)
