@@ -90,6 +90,7 @@ def encoder(
     gemm: bool = False,
     opset: int = 17,
     lowest: float = float(np.finfo(np.float32).min),
+    token_types: bool = False,
 ) -> onnx.ModelProto:
     """The encoder; output ``last_hidden_state`` [batch, seq_len, HIDDEN].
 
@@ -105,6 +106,8 @@ def encoder(
         Operator set.
     lowest : float
         Added to the scores of padding.
+    token_types : bool
+        Take ``token_type_ids`` as an input; otherwise all are 0.
     """
     w = dict(arrays if arrays is not None else weights(layers=layers))
     g = GraphBuilder()
@@ -141,7 +144,9 @@ def encoder(
         )
         for name in ("word", "position", "token_type")
     )
-    zeros = g.node("ConstantOfShape", [tokens], "/embeddings/Types", value=_zero())
+    zeros = "token_type_ids"
+    if not token_types:
+        zeros = g.node("ConstantOfShape", [tokens], "/embeddings/Types", value=_zero())
     x = g.node("Gather", [words, "input_ids"], "/embeddings/word_embeddings/Gather")
     kinds = g.node("Gather", [types, zeros], "/embeddings/token_type_embeddings/Gather")
     where = g.node("Gather", [positions, places], "/embeddings/position_embeddings/Gather")
@@ -197,7 +202,7 @@ def encoder(
         "encoder",
         [
             helper.make_tensor_value_info(name, TensorProto.INT64, axes)
-            for name in ("input_ids", "attention_mask")
+            for name in ("input_ids", "attention_mask", *(["token_type_ids"] * token_types))
         ],
         [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*axes, HIDDEN])],
         g.initializers,
