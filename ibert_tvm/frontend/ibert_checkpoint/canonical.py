@@ -24,6 +24,16 @@ __all__ = ["build_canonical", "head_shapes", "layer", "shapes"]
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
 
 
+# Classes of transformers' modules; where there is none a function does the work.
+_CLASSES = {
+    "canonical.embedding": "QuantEmbedding",
+    "canonical.add": "QuantAct",
+    "canonical.attention": "IBertSelfAttention",
+    "canonical.layer_norm": "IntLayerNorm",
+    "canonical.gelu": "IntGELU",
+}
+
+
 def layer(index: int) -> str:
     """Return the module path of an encoder layer."""
     return f"encoder.layer.{index}"
@@ -176,16 +186,18 @@ class _Builder:
             (),
         )
 
-    def emit(self, call: relax.Call, *modules: str) -> relax.Var:
-        """Append an operator; `modules` of the source are what it replaces."""
+    def emit(self, call: relax.Call, *modules: str, kind: str = "") -> relax.Var:
+        """Append an operator; `modules` of the source, of class `kind`, are what it replaces."""
         name = str(call.attrs["name"])
-        nodes = modules or (name,)
-        self.report.matched.append(MatchedOp(str(call.op.name), name, nodes, nodes))
+        op = str(call.op.name)
+        kinds = (kind or _CLASSES.get(op, "function"),)
+        self.report.matched.append(MatchedOp(op, name, kinds, modules or (name,)))
         return self.builder.emit(call, name.replace(".", "_"))
 
     def linear(self, x: relax.Var, name: str) -> relax.Var:
         weight, bias = self.variables[f"{name}.weight"], self.variables[f"{name}.bias"]
-        return self.emit(build.linear(x, weight, bias, name=name))
+        kind = "QuantLinear" if name.startswith("encoder.") else "Linear"
+        return self.emit(build.linear(x, weight, bias, name=name), kind=kind)
 
     def norm(self, x: relax.Var, name: str) -> relax.Var:
         gamma, beta = self.variables[f"{name}.weight"], self.variables[f"{name}.bias"]

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.hf_folder import HfFolder
 from ibert_tvm.frontend.ibert_checkpoint.canonical import build_canonical, head_shapes, shapes
@@ -69,7 +72,7 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     labels = _labels(arrays, head)
     weights = arrays.require({**shapes(config), **head_shapes(config, head, labels)})
     layers = config.num_hidden_layers
-    buffers = arrays.require(range_shapes(layers))
+    buffers = _buffers(arrays, config)
     canonical = build_canonical(config, weights, head, folder.pooling or "mean")
     quantization = IbertQuantization(
         config=config,
@@ -101,6 +104,16 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
         notes=(*notes, *(folder.notes if head == "sentence_embedding" else ())),
     )
     return replace(model, info=info, tokenizer=tokenizer, released=quantization)
+
+
+def _buffers(arrays: CheckpointArrays, config: IbertConfig) -> dict[str, NDArray[np.float32]]:
+    """Ranges and shifts; 0 for those that a float model need not have."""
+    shapes_of_all = range_shapes(config.num_hidden_layers)
+    if config.quant_mode:
+        return arrays.require(shapes_of_all)
+    present = {name: shape for name, shape in shapes_of_all.items() if name in arrays}
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes_of_all.items()}
+    return {**zeros, **arrays.require(present)}
 
 
 def _labels(arrays: CheckpointArrays, head: str) -> int:

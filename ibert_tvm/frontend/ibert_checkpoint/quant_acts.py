@@ -42,9 +42,8 @@ class Range:
 
     @property
     def calibrated(self) -> bool:
-        """Whether training moved it: not the initial +-1e-5, not 0, and not reversed."""
-        new = np.float32(self.low) > -_NEW and np.float32(self.high) < _NEW
-        return not new and self.low <= self.high
+        """Whether training moved it: it is not the initial +-1e-5, and not 0."""
+        return bool(np.float32(self.low) <= -_NEW or np.float32(self.high) >= _NEW)
 
     def scale(self, bits: int) -> float:
         """Scale of the integers: a float32 number, as the released code computes it."""

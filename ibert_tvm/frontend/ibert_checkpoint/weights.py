@@ -18,7 +18,7 @@ from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
 __all__ = ["CheckpointArrays"]
 
 _PREFIX = "ibert."
-_KINDS = "float32, float16 or float64"
+_KINDS = "float32, float64, float16 or bfloat16"
 
 
 class CheckpointArrays:
@@ -87,6 +87,8 @@ class CheckpointArrays:
 
     def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         raw = self._raw(name)
+        if raw.shape == () and shape == (1,):
+            raw = raw.reshape(shape)
         if tuple(raw.shape) != shape:
             raise ModelSourceError(
                 f"{name} has shape {list(raw.shape)}",
@@ -94,7 +96,7 @@ class CheckpointArrays:
                 why=f"config.json asks for {list(shape)}",
                 todo="check that config.json belongs to these weights",
             )
-        if raw.dtype.kind != "f":
+        if raw.dtype.kind != "f" and raw.dtype.name != "bfloat16":
             raise ModelSourceError(
                 f"{name} has dtype {raw.dtype}",
                 where=self.where,
@@ -130,7 +132,7 @@ class CheckpointArrays:
             with safe_open(file, framework="numpy") as stream:
                 array: NDArray[Any] = stream.get_tensor(key)
                 return array
-        except (SafetensorError, TypeError, AttributeError) as error:  # bfloat16, among others
+        except (SafetensorError, TypeError, AttributeError) as error:  # types of 8 bits or fewer
             raise ModelSourceError(
                 f"{name} cannot be read",
                 where=str(file),
