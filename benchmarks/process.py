@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -38,9 +39,11 @@ def _end_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no message"
+def _reason(text: str) -> str:
+    """The last exception in a log, or its last line: libraries still print while they end."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
+    return (raised or lines or ["no message"])[-1]
 
 
 def build_artefact(spec: ModelSpec, peer: str, cell: Cell, cache: Path) -> None:
@@ -64,7 +67,9 @@ def build_artefact(spec: ModelSpec, peer: str, cell: Cell, cache: Path) -> None:
             preexec_fn=_end_with_parent,
         )
     if done.returncode != 0:
-        raise WorkerError(f"building failed: {_last_line(log)} (log: {log})")
+        raise WorkerError(
+            f"building failed: {_reason(log.read_text(errors='replace'))} (log: {log})"
+        )
 
 
 def measure_memory(
@@ -93,8 +98,7 @@ def measure_memory(
         preexec_fn=_end_with_parent,
     )
     if done.returncode != 0 or not done.stdout:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise WorkerError(lines[-1].strip() if lines else "no message")
+        raise WorkerError(_reason(done.stderr))
     return dict(json.loads(done.stdout))
 
 
@@ -150,7 +154,7 @@ class Worker:
             raise WorkerError(f"no answer within {timeout:.0f} s")
         line = stream.readline()
         if not line:
-            raise WorkerError(f"ended: {_last_line(self._log)}")
+            raise WorkerError(f"ended: {_reason(self._log.read_text(errors='replace'))}")
         return dict(json.loads(line))
 
     def _pause(self) -> None:

@@ -10,7 +10,7 @@ from documents import document, row
 from benchmarks import measure
 from benchmarks.effort import Effort, Turn, estimate_seconds
 from benchmarks.models import MODELS, Cell
-from benchmarks.process import WorkerError
+from benchmarks.process import WorkerError, _reason
 from benchmarks.store import StoreError, add_limits, continue_result, is_measured, load, merge, save
 
 
@@ -170,3 +170,22 @@ def test_later_figures_replace_earlier_ones_and_the_better_limit_stays(tmp_path)
     with pytest.raises(StoreError) as caught:
         merge([tmp_path / "a", tmp_path / "c"])
     assert str(caught.value) == ("cannot merge: one result is of another machine: processor 'Q'")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no message"),
+        ("loading\nKilled\n", "Killed"),
+        (
+            "Traceback (most recent call last):\n"
+            '  File "x.py", line 1, in <module>\n'
+            "targets.errors.TargetError: no linker\n"
+            "  what to do: install gcc\n"
+            "[13:11:11] Warning: destroyed with remaining blocks!\n",
+            "targets.errors.TargetError: no linker",
+        ),
+    ],
+)
+def test_the_reason_of_a_failure_is_its_exception(text, reason):
+    assert _reason(text) == reason
