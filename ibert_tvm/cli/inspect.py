@@ -12,6 +12,7 @@ import typer
 from ibert_tvm.cli.inspect_model import inspect_model, is_source_model
 from ibert_tvm.cli.options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.source_scales import artefact_lines
 from ibert_tvm.cli.tables import table
 from ibert_tvm.errors import ArtefactError, UsageError
 
@@ -186,8 +187,10 @@ def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
             ("preset", str(document.get("preset", ""))),
             ("inputs", ", ".join(info["inputs"])),
             ("outputs", ", ".join(o["name"] for o in info["outputs"])),
-            ("calibration", _flat(document.get("calibration", {}))),
+            ("calibration", _flat(document.get("calibration", {})) or "none"),
         ]
+        if "source_scales" in document:
+            lines += artefact_lines(document["source_scales"], verbose)
     if verbose:
         lines += [
             ("parameter", f"{p['name']}: {p['dtype']} {p['shape']}") for p in document["parameters"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.source_scales import model_document, model_lines
 from ibert_tvm.cli.tables import table
 from ibert_tvm.errors import ExitCode
 
@@ -65,9 +66,14 @@ def inspect_model(
         "info": model.info.to_json(),
         "report": model.report.to_json(),
     }
+    scales: list[tuple[str, str]] = []
+    if model.given is not None:
+        given = model_document(model, model.given, "accurate")
+        document["quantisation"] = given
+        scales = model_lines(given, verbose)
 
     def render(console: Console) -> None:
-        console.print(table((), _summary(path, model)))
+        console.print(table((), [*_summary(path, model), *scales]))
         _show(console, model.report, verbose)
 
     return CommandResult(document, render)

@@ -19,6 +19,8 @@ from ibert_tvm.cli.options import (
     read_texts,
 )
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.source_scales import artefact_lines
+from ibert_tvm.cli.tables import table
 from ibert_tvm.errors import OutputError
 
 if TYPE_CHECKING:
@@ -139,6 +141,10 @@ def command(
         "seconds": round(time.perf_counter() - started, 3),
     }
 
+    source_scales = quantized.quantization.get("source_scales")
+    if source_scales is not None:
+        document["source_scales"] = source_scales
+
     def render(console: Console) -> None:
         info = quantized.info
         console.print(
@@ -149,6 +155,8 @@ def command(
         )
         for note in info.notes:
             console.print(f"note: {note}", markup=False)
+        if source_scales is not None:
+            console.print(table((), artefact_lines(source_scales, verbose)))
 
     return CommandResult(document, render)
 

@@ -1,0 +1,151 @@
+"""Scales that a model came with, for people: what is used, what is missing, what is ignored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend.given import GivenQuantization
+    from ibert_tvm.frontend.model import CanonicalModel
+
+__all__ = ["artefact_lines", "model_document", "model_lines"]
+
+_USES = {
+    "inside": "inside operators that are computed in one piece",
+    "inputs": "of tensors that depend on the inputs only, such as a mask",
+    "superseded": "followed by another one before anything reads them",
+    "unread": "that nothing reads",
+}
+_SECTIONS = {"matmul": "8-bit operands", "grids": "rounded values", "stream": "16-bit streams"}
+_FORMS = {"matmul": "8-bit operand", "stream": "16-bit stream"}
+_MOST = 3
+
+
+def artefact_lines(source: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:
+    """Describe the entry ``source_scales`` of a quantised model.
+
+    Parameters
+    ----------
+    source : mapping
+        As `ibert_tvm.quantize.complete.SourceScales.to_json` returns it.
+    verbose : bool
+        List everything, not only the first few.
+
+    Returns
+    -------
+    list of (str, str)
+        Label and text of every line.
+    """
+    used = [
+        f"{len(source['file'][section])} {what}"
+        for section, what in _SECTIONS.items()
+        if source["file"][section]
+    ]
+    lines = [("scales of the file", ", ".join(used) or "none")]
+    estimated = [
+        f"{value} ({_FORMS[section]})"
+        for section, values in source["calibrated"].items()
+        for value in values
+    ]
+    lines.append(("calibrated", _listed(estimated, verbose) or "nothing"))
+    weights = source["weights"].values()
+    exact, rows = sum(w["exact"] for w in weights), sum(w["rows"] for w in weights)
+    lines.append(("weights", f"{exact} of {rows} rows hold the file's integers"))
+    again = [
+        f"{name}: {use['rows'] - use['exact']} of {use['rows']} rows ({use['why']})"
+        for name, use in source["weights"].items()
+        if use["exact"] < use["rows"]
+    ]
+    lines += _many("rounded again", again, verbose)
+    notes = [f"{n['value']}: {n['what']} ({n['tensor']})" for n in source["notes"]]
+    lines += _many("converted", notes, verbose)
+    if source["centred_keys"]:
+        text = "keys counted from the middle of their grid, which softmax does not see"
+        lines.append(("shifted", f"{text}: {_listed(source['centred_keys'], verbose)}"))
+    return lines + _ignored(source["ignored"], verbose)
+
+
+def model_document(model: CanonicalModel, given: GivenQuantization, preset: str) -> dict[str, Any]:
+    """Describe what a model came with, before it is quantised.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        The model.
+    given : GivenQuantization
+        What it came with.
+    preset : str
+        The preset that decides which scales are needed.
+
+    Returns
+    -------
+    dict
+        ``edges``: every rounding of the source and what it belongs to; ``missing``: what the
+        source has no scale for; ``notes``: scales that cannot be used as they are; ``matrices``:
+        per layer the rows whose integers were found.
+    """
+    from ibert_tvm.quantize.given import fill_scales
+    from relay_passes.lower import requirements
+
+    scales = fill_scales(given, requirements(model.module, preset), preset)
+    return {
+        "preset": preset,
+        "edges": [asdict(edge) for edge in given.edges],
+        "missing": [asdict(item) for item in scales.missing],
+        "notes": [asdict(note) for note in scales.notes],
+        "matrices": {
+            name: {
+                "tensor": matrix.tensor,
+                "rows": len(matrix.found),
+                "found": int(matrix.found.sum()),
+            }
+            for name, matrix in given.matrices.items()
+        },
+        "centred_keys": list(given.centred_keys),
+    }
+
+
+def model_lines(document: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:
+    """Describe a `model_document`; parameters and result as for `artefact_lines`."""
+    edges: Sequence[Mapping[str, Any]] = document["edges"]
+    used = [edge for edge in edges if edge["use"] == "value"]
+    values = {edge["value"] for edge in used}
+    lines = [("scales", f"{len(used)} of {len(edges)} roundings, of {len(values)} values")]
+    if verbose:
+        lines += [("rounding", f"{e['tensor']}: {e['grid']} → {e['value']}") for e in used]
+    missing = [f"{item['value']} ({_FORMS[item['section']]})" for item in document["missing"]]
+    lines.append(("need calibration", _listed(missing, verbose) or "none"))
+    matrices = document["matrices"].values()
+    found, rows = sum(m["found"] for m in matrices), sum(m["rows"] for m in matrices)
+    lines.append(("weights", f"{len(matrices)} quantised matrices, {found} of {rows} rows found"))
+    notes = [f"{n['value']}: {n['what']} ({n['tensor']})" for n in document["notes"]]
+    lines += _many("converted", notes, verbose)
+    return lines + _ignored([edge for edge in edges if edge["use"] != "value"], verbose)
+
+
+def _ignored(edges: Sequence[Mapping[str, Any]], verbose: bool) -> list[tuple[str, str]]:
+    counts = Counter(edge["use"] for edge in edges)
+    lines = [("ignored", f"{counts[use]} {text}") for use, text in _USES.items() if counts[use]]
+    if verbose:
+        lines += [
+            ("ignored", f"{e['tensor']}: {e['grid']}" + (f" ({e['value']})" if e["value"] else ""))
+            for e in edges
+        ]
+    return lines
+
+
+def _many(label: str, items: Sequence[str], verbose: bool) -> list[tuple[str, str]]:
+    shown = items if verbose else items[:_MOST]
+    lines = [(label, item) for item in shown]
+    if len(items) > len(shown):
+        lines.append((label, f"and {len(items) - len(shown)} more (-v lists them)"))
+    return lines
+
+
+def _listed(items: Sequence[str], verbose: bool) -> str:
+    if verbose or len(items) <= _MOST:
+        return ", ".join(items)
+    return f"{len(items)} values, {', '.join(items[:_MOST])} and more (-v lists them)"
