@@ -10,6 +10,8 @@ import torch
 
 import ibert_tvm as ibert
 from relay_passes.integer.evaluate import evaluate
+from targets import get_target
+from targets.host import cpu_features, missing_features
 from tests.ibert_checkpoint.checkpoints import LAYERS, PADDING, batch, quant_acts
 from tests.ibert_checkpoint.emulation import exact_floats, run_propagated
 from tests.ibert_checkpoint.oracle import Oracle, fixed_point
@@ -214,3 +216,31 @@ def test_the_sentence_embedding_is_the_mean_over_tokens(checkpoint):
     want = (hidden * scale * mask).sum(1) / mask.sum(1)
     output = quantized.quantization["outputs"][0]
     assert np.abs(embedding * output["scale"] - want).max() <= output["scale"]
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-avx512-vnni"])
+def test_code_for_other_processors_has_no_floats_and_equals_the_program(
+    checkpoint, tmp_path, target
+):
+    """x86-64 has no vector shift by a vector and no 64-bit vector product: both are emulated."""
+    pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
+    from tests.targets.fp_audit import floating_point_instructions
+
+    saved = checkpoint(
+        "sequence_classification",
+        num_hidden_layers=1,
+        hidden_size=36,
+        num_attention_heads=2,
+        intermediate_size=48,
+    )
+    quantized = ibert.quantize(saved.model)
+    path = tmp_path / "model.so"
+    ibert.compile(quantized, target=target, shapes=[(2, 9)]).export(path)
+    assert list(floating_point_instructions(path)) == []
+    lacking = missing_features(get_target(target), cpu_features())
+    if lacking:
+        pytest.skip(f"the code was read, not run: this processor lacks {', '.join(lacking)}")
+    inputs = batch([9, 4])
+    result = ibert.load_library(path).run(**inputs, dequantize=False)["logits"]
+    (logits,), _ = captured(quantized, inputs)
+    np.testing.assert_array_equal(result.values, logits)
