@@ -1,9 +1,11 @@
-"""x86-64 processors: plain, AVX2, and AVX-512 with VNNI.
+"""x86-64 processors: plain, AVX2, and VNNI on registers of 256 or 512 bits.
 
 Feature lists are those of the psABI levels (x86-64-v3) and of LLVM's ``cascadelake``, reduced to
 the flags that distinguish them. The instruction ``vpmaddubsw`` is used nowhere: its 16-bit sum
 saturates, so it is wrong on real data; hosts without VNNI widen to 16 bits and use ``vpmaddwd``,
 which is exact.
+
+AVX-VNNI is ``vpdpbusd`` on 256-bit registers in the VEX encoding, for processors without AVX-512.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 from .description import DotInstruction, TargetDescription
 
 VNNI_512 = DotInstruction("vpdpbusd_512", "uint8", "int8", 16, 4, tile_rows=8, tile_vectors=3)
+# 12 accumulators, two weights and the broadcast activation: 15 of 16 ymm registers.
+VNNI_256 = DotInstruction("vpdpbusd_256", "uint8", "int8", 8, 4, tile_rows=6, tile_vectors=2)
 # Two products per accumulator: vpmaddwd on operands widened to 16 bits. 16 ymm registers.
 MADD_256 = DotInstruction("vpmaddwd_256", "int16", "int8", 8, 2, tile_rows=4, tile_vectors=2)
 NO_DOT_128 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
@@ -42,6 +46,22 @@ X86_64_V3 = TargetDescription(
     q15_multiply=_PMULHRSW_256,
 )
 
+X86_AVX_VNNI = TargetDescription(
+    name="x86-avx-vnni",
+    description="x86-64 with AVX-VNNI (Alder Lake, Sierra Forest and newer), 256-bit registers",
+    tvm_target={
+        "kind": "llvm",
+        "mcpu": "x86-64-v3",
+        "mattr": ["+avxvnni"],
+        "mtriple": "x86_64-linux-gnu",
+    },
+    dot=VNNI_256,
+    vector_lanes=8,
+    elf_machine="EM_X86_64",
+    required_features=(*_V3, "avx_vnni"),
+    q15_multiply=_PMULHRSW_256,
+)
+
 X86_AVX512_VNNI = TargetDescription(
     name="x86-avx512-vnni",
     description="x86-64 with AVX-512 VNNI (Cascade Lake, Ice Lake, Zen 4 and newer)",
@@ -54,4 +74,4 @@ X86_AVX512_VNNI = TargetDescription(
 )
 
 # Best first: detection takes the first whose features the host has.
-HOSTS = (X86_AVX512_VNNI, X86_64_V3, X86_64)
+HOSTS = (X86_AVX512_VNNI, X86_AVX_VNNI, X86_64_V3, X86_64)

@@ -10,15 +10,15 @@ from relay_passes.emit import KernelLayout
 from relay_passes.integer.evaluate import evaluate
 from relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
 from schedules import schedule_module
-from targets import get_target
 from targets.build import build_executable
+from tests.twins import runnable_target
 
 
 class Compiled:
     """A program compiled for one target."""
 
     def __init__(self, program: IntegerProgram, target: str, shapes: list[tuple[int, int]]) -> None:
-        description = get_target(target)
+        description = runnable_target(target)
         dot = description.dot
         layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
         lowered = lower_to_kernels(program, layout, shapes)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tvm
 from tvm import tirx
 
 from relay_passes.emit import KernelLayout
-from targets import TargetDescription, cpu_features, get_target, missing_features
+from targets import TargetDescription
+from tests.twins import runnable_target
 
-TARGETS = ("x86-avx512-vnni", "x86-64-v3", "x86-64")
+TARGETS = ("x86-avx512-vnni", "x86-avx-vnni", "x86-64-v3", "x86-64")
 
 
 def layout_of(target: TargetDescription) -> KernelLayout:
@@ -19,13 +19,7 @@ def layout_of(target: TargetDescription) -> KernelLayout:
     return KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
 
 
-def runnable(name: str) -> TargetDescription:
-    """The target, or a skip with the features that this processor lacks."""
-    target = get_target(name)
-    missing = missing_features(target, cpu_features())
-    if missing:
-        pytest.skip(f"this processor lacks {', '.join(missing)}, needed by {name}")
-    return target
+runnable = runnable_target
 
 
 class Kernels:

@@ -15,7 +15,11 @@ from targets import DotInstruction, get_target
 from targets.x86 import HOSTS
 
 WITH_INSTRUCTION = [name for name in TARGETS if get_target(name).dot.name != "none"]
-MNEMONICS = {"vpdpbusd_512": "vpdpbusd", "vpmaddwd_256": "vpmaddwd"}
+MNEMONICS = {
+    "vpdpbusd_512": "vpdpbusd",
+    "vpdpbusd_256": "vpdpbusd",
+    "vpmaddwd_256": "vpmaddwd",
+}
 
 
 @pytest.fixture(scope="module", params=WITH_INSTRUCTION)

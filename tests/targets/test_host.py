@@ -38,12 +38,24 @@ def cpuinfo(folder: Path, line: str) -> Path:
         (VNNI, "x86-avx512-vnni"),
         (VNNI.replace(" avx512_vnni", ""), "x86-64-v3"),
         (VNNI.replace(" avx512vl", ""), "x86-64-v3"),
+        (f"{V3} avx_vnni", "x86-avx-vnni"),
+        (f"{VNNI} avx_vnni", "x86-avx512-vnni"),
         (V3, "x86-64-v3"),
         (V3.replace(" fma", ""), "x86-64"),
         (V2, "x86-64"),
         ("", "x86-64"),
     ],
-    ids=["vnni", "avx512", "vnni without vl", "avx2", "avx2 without fma", "sse4", "none"],
+    ids=[
+        "vnni",
+        "avx512",
+        "vnni without vl",
+        "avx-vnni",
+        "both",
+        "avx2",
+        "avx2 without fma",
+        "sse4",
+        "none",
+    ],
 )
 def test_the_best_description_that_fits_is_taken(tmp_path: Path, flags: str, detected: str) -> None:
     features = cpu_features(cpuinfo(tmp_path, f"flags\t\t: {flags}"))

@@ -1,0 +1,29 @@
+"""Libraries for AVX-VNNI keep to it: VEX encoding, registers of 256 bits, nothing of AVX-512."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from encoder_library import build_encoder
+
+
+@pytest.mark.parametrize("preset", ["accurate", "paper"])
+def test_a_library_holds_vex_vpdpbusd_and_no_avx512(preset: str, tmp_path: Path) -> None:
+    build = build_encoder("x86-avx-vnni", hidden=64, heads=2, feed_forward=96, preset=preset)
+    library = build.export(tmp_path / "model.so")
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", str(library)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    dots = re.findall(r"(\{vex\} )?vpdpbusd\s+(.*)", listing)
+    assert len(dots) > 50
+    for vex, operands in dots:
+        assert vex, operands
+        assert "%ymm" in operands
+    # Registers of 512 bits, registers 16 and up, masks: all of them need AVX-512.
+    assert not re.search(r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])\b|%k[0-7]\b", listing)
