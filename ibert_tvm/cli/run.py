@@ -1,4 +1,4 @@
-"""`ibert run`: run a compiled library on texts or token ids."""
+"""`ibert run`: run a compiled library on texts, token ids or images."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ibert_tvm.runtime import IntegerOutput, Library
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_IMAGES = "pixel_values"
 
 
 def command(
@@ -35,7 +36,7 @@ def command(
     ] = None,
     inputs: Annotated[
         Path | None,
-        typer.Option("--inputs", help=f"An .npz file with {', '.join(_INPUTS)}."),
+        typer.Option("--inputs", help=f"An .npz file with {', '.join(_INPUTS)}; or {_IMAGES}."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the outputs to an .npz file.")
@@ -49,7 +50,7 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Run a compiled library on texts or on token ids."""
+    """Run a compiled library on texts, on token ids or on images."""
     from ibert_tvm.files import check_writable
     from ibert_tvm.library_file import read_metadata
 
@@ -130,7 +131,7 @@ def _read_inputs(path: Path) -> dict[str, NDArray[Any]]:
     except (ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise _bad_inputs(path, "it is not an .npz file") from error
     unknown = sorted(set(arrays) - set(_INPUTS))
-    if unknown or "input_ids" not in arrays:
+    if set(arrays) != {_IMAGES} and (unknown or "input_ids" not in arrays):
         why = f"it holds {', '.join(sorted(arrays)) or 'nothing'}"
         raise _bad_inputs(path, why)
     return arrays
@@ -142,7 +143,7 @@ def _bad_inputs(path: Path, why: str) -> UsageError:
         where=str(path),
         why=why,
         todo=f"give an .npz file with input_ids, and optionally {' and '.join(_INPUTS[1:])}, "
-        "each [batch, length]",
+        f"each [batch, length]; or with {_IMAGES} [batch, channels, height, width]",
     )
 
 

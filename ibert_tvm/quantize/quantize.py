@@ -271,6 +271,14 @@ def _batches(
         )
     if arrays:
         return batches_of_arrays(arrays, model.info)
+    if model.info.image_size is not None:
+        size = ", ".join(map(str, model.info.image_size))
+        raise UsageError(
+            "a model of images cannot be calibrated with texts",
+            why=f"it takes pixel_values [batch, {size}]",
+            todo="give batches of images, as the model's image processor makes them: "
+            "--calibration FILE.npz with an array pixel_values",
+        )
     if tokenizer is None:
         if not model.tokenizer:
             raise UsageError(

@@ -1,0 +1,202 @@
+"""A model of images from its folder to a library: bit-exact, and close to the float model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import ibert_tvm
+from ibert_tvm.cli import main
+from ibert_tvm.errors import InputError, UsageError
+from ibert_tvm.evaluate import evaluate_integers
+from ibert_tvm.library_file import read_metadata
+from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.quantize import CalibrationOptions, quantize
+
+
+def call(*arguments: str) -> None:
+    assert main(list(arguments)) == 0
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, make, pixels):
+    """Folder, calibration images, artefact and library, all made by the command line."""
+    place = tmp_path_factory.mktemp("images")
+    model = make("deit", "image_classification")
+    model.save_pretrained(place / "folder")
+    np.savez(place / "images.npz", pixel_values=pixels(20, seed=1))
+    artefact, library = str(place / "deit.ibert"), str(place / "deit.so")
+    call(
+        *("quantize", str(place / "folder"), "-o", artefact),
+        *("--calibration", str(place / "images.npz"), "--json"),
+    )
+    call("compile", artefact, "-o", library, "--batch", "1,4", "--json")
+    return place
+
+
+def test_the_library_equals_the_reference_bit_for_bit(files, make, pixels):
+    quantized = ibert_tvm.QuantizedModel.load(files / "deit.ibert")
+    library = ibert_tvm.load_library(files / "deit.so")
+    assert [(f.batch, f.seq_len) for f in library.metadata.functions] == [(1, 11), (4, 11)]
+    images = pixels(6, seed=9)  # a call of 4 rows and two of 1, or two of 4, padded
+    result = library.run(pixel_values=images, dequantize=False)["logits"]
+    expected = evaluate_integers(quantized, {"pixel_values": images})["logits"]
+    np.testing.assert_array_equal(result.values, expected)
+    assert np.unique(expected).size > 20
+    with torch.no_grad():
+        logits = make("deit", "image_classification")(torch.from_numpy(images)).logits.numpy()
+    close = result.dequantize()
+    cosine = (close * logits).sum() / np.linalg.norm(close) / np.linalg.norm(logits)
+    assert cosine > 0.995
+
+
+def test_pixels_are_quantised_before_the_library_is_called(files, pixels):
+    metadata = read_metadata(files / "deit.so")
+    (record,) = metadata.inputs
+    assert (record.name, record.dtype) == ("pixel_values", "int8")
+    assert (record.low, record.high, record.zero_point) == (-127, 127, 0)
+    assert 0.01 < record.scale < 0.05  # the calibration's pixels reach about 4
+    assert metadata.info.image_size == (3, 24, 24)
+    assert ModelInfo.from_json(metadata.info.to_json()) == metadata.info
+    library = ibert_tvm.load_library(files / "deit.so")
+    images = pixels(1, seed=2)
+    integers = np.clip(np.floor(images / record.scale + 0.5), -127, 127).astype(np.int8)
+    by_scale, as_they_are = (
+        library.run(pixel_values=given, dequantize=False)["logits"].values
+        for given in (images, integers)
+    )
+    np.testing.assert_array_equal(by_scale, as_they_are)
+
+
+def test_the_command_line_runs_images(files, pixels, capsys):
+    np.savez(files / "run.npz", pixel_values=pixels(2, seed=3))
+    call("run", str(files / "deit.so"), "--inputs", str(files / "run.npz"), "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert document["outputs"]["logits"]["shape"] == [2, 5]
+    assert len(document["labels"]) == 2
+    call("inspect", str(files / "deit.so"), "--json")
+    (entry,) = json.loads(capsys.readouterr().out)["inputs"]
+    assert (entry["name"], entry["dtype"], entry["zero_point"]) == ("pixel_values", "int8", 0)
+
+
+def test_integers_of_the_module_are_those_of_the_folder(files, make, pixels):
+    folder = ibert_tvm.QuantizedModel.load(files / "deit.ibert")
+    loaded = ibert_tvm.load(make("deit", "image_classification"), verify=False)
+    again = quantize(loaded, [{"pixel_values": pixels(20, seed=1)}])
+    images = {"pixel_values": pixels(2, seed=5)}
+    np.testing.assert_array_equal(
+        evaluate_integers(again, images)["logits"], evaluate_integers(folder, images)["logits"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"input_ids": [[1, 2]]},
+            "the model takes no input_ids\n  why: its inputs are pixel_values\n"
+            "  what to do: leave it out",
+        ),
+        (
+            {},
+            "pixel_values is missing\n  why: the model takes images\n"
+            "  what to do: give pixel_values, [batch, 3, 24, 24]",
+        ),
+        (
+            {"pixel_values": np.zeros((3, 24, 24), np.float32)},
+            "pixel_values has the wrong shape\n  why: its shape is [3, 24, 24]\n"
+            "  what to do: give [batch, 3, 24, 24], as the model's image processor does",
+        ),
+        (
+            {"pixel_values": np.full((1, 3, 24, 24), np.nan)},
+            "pixel_values holds values that are infinite or not a number\n"
+            "  what to do: check how the images were prepared",
+        ),
+        (
+            {"pixel_values": np.full((1, 3, 24, 24), -128, np.int8)},
+            "pixel_values holds a value that is out of range\n  why: it is -128\n"
+            "  what to do: give integers from -127 to 127, or real pixels",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit(files, given, message):
+    library = ibert_tvm.load_library(files / "deit.so")
+    with pytest.raises(InputError) as error:
+        library.run(**given)
+    assert str(error.value) == message
+
+
+def test_unsigned_bytes_are_refused_with_the_scale(files):
+    library = ibert_tvm.load_library(files / "deit.so")
+    with pytest.raises(InputError) as error:
+        library.run(pixel_values=np.zeros((1, 3, 24, 24), np.uint8))
+    scale = library.metadata.inputs[0].scale
+    assert str(error.value) == (
+        "pixel_values has the wrong dtype\n  why: it is uint8\n"
+        "  what to do: give floats, as the model's image processor does: pixels of 0 to 255 have "
+        f"to be normalised first; or int8 integers at the scale {scale:.6g}"
+    )
+
+
+def test_another_length_is_not_compiled(files):
+    quantized = ibert_tvm.QuantizedModel.load(files / "deit.ibert")
+    with pytest.raises(UsageError) as error:
+        ibert_tvm.compile(quantized, shapes=[(1, 128)])
+    assert str(error.value) == (
+        "cannot compile for sequence length 128\n"
+        "  why: images of 3 x 24 x 24 become 11 tokens\n  what to do: choose 11"
+    )
+
+
+@pytest.mark.parametrize(
+    ("calibration", "message"),
+    [
+        (
+            ["a text"],
+            "a model of images cannot be calibrated with texts\n"
+            "  why: it takes pixel_values [batch, 3, 24, 24]\n"
+            "  what to do: give batches of images, as the model's image processor makes them: "
+            "--calibration FILE.npz with an array pixel_values",
+        ),
+        (
+            [{"input_ids": np.ones((1, 4), np.int64)}],
+            "unknown input 'input_ids'\n  where: calibration batch 0\n"
+            "  why: the model takes pixel_values\n  what to do: give an array by this name",
+        ),
+        (
+            [{"pixel_values": np.zeros((2, 3, 8, 8), np.float32)}],
+            "pixel_values is float32 of shape (2, 3, 8, 8)\n  where: calibration batch 0\n"
+            "  why: images are floats [batch, 3, 24, 24]\n"
+            "  what to do: prepare the images with the model's image processor",
+        ),
+        (
+            [{"pixel_values": np.full((1, 3, 24, 24), np.inf, np.float32)}],
+            "pixel_values holds values that are infinite or not a number\n"
+            "  where: calibration batch 0\n  why: pixels are finite\n"
+            "  what to do: prepare the images with the model's image processor",
+        ),
+    ],
+)
+def test_calibration_that_does_not_fit(vit, calibration, message):
+    with pytest.raises(UsageError) as error:
+        quantize(vit, calibration, options=CalibrationOptions())
+    assert str(error.value) == message
+
+
+@pytest.fixture(scope="module")
+def vit(make):
+    return ibert_tvm.load(make("vit", "none"), verify=False)
+
+
+def test_the_published_arithmetic_serves_too(vit, pixels, tmp_path):
+    quantized = quantize(vit, [{"pixel_values": pixels(8)}], "paper")
+    compiled = ibert_tvm.compile(quantized)  # by default the one length that images become
+    library = ibert_tvm.load_library(compiled.export(tmp_path / "vit.so"))
+    images = pixels(2, seed=6)
+    result = library.run(pixel_values=images, dequantize=False)["last_hidden_state"]
+    expected = evaluate_integers(quantized, {"pixel_values": images})["last_hidden_state"]
+    assert result.values.shape == (2, 10, 32)
+    np.testing.assert_array_equal(result.values, expected)
