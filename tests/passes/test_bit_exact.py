@@ -29,11 +29,7 @@ MODELS = {
 @pytest.mark.parametrize(
     ("model", "target"),
     [
-        *(
-            (model, target)
-            for target in ("x86-avx512-vnni", "x86-64-v3", "x86-64")
-            for model in MODELS
-        ),
+        *itertools.product(MODELS, ("x86-avx512-vnni", "x86-64-v3", "x86-64")),
         ("odd", "x86-avx-vnni"),
     ],
 )
