@@ -100,6 +100,10 @@ class ModelInfo:
         What a caller must know, for example that the source normalises its embeddings afterwards.
     image_size : tuple of int or None
         Channels, height and width of the images that the model takes; None if it takes tokens.
+    static_shape : tuple of (int or None), or None
+        Batch and sequence length that the source was exported for, each None where it is free:
+        the compiled model is compared with its source, so it is compiled for no other. None if
+        both are free.
 
     Raises
     ------
@@ -124,6 +128,7 @@ class ModelInfo:
     tokenizer_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     image_size: tuple[int, int, int] | None = None
+    static_shape: tuple[int | None, int | None] | None = None
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -148,6 +153,10 @@ class ModelInfo:
             del document["image_size"]
         else:
             document["image_size"] = list(self.image_size)
+        if self.static_shape is None:
+            del document["static_shape"]
+        else:
+            document["static_shape"] = list(self.static_shape)
         return document
 
     @classmethod
@@ -194,6 +203,8 @@ class ModelInfo:
                 values[name] = _strings(name, values[name])
         if "image_size" in values:
             values["image_size"] = _integers("image_size", values["image_size"])
+        if "static_shape" in values:
+            values["static_shape"] = _shape(values["static_shape"])
         values["outputs"] = tuple(
             OutputInfo(name=item["name"], value=item["value"], kind=item["kind"])
             for item in document["outputs"]
@@ -213,6 +224,14 @@ def _integers(name: str, values: Any) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(item) is int for item in values):
         raise TypeError(f"{name} must be a list of integers")
     return tuple(values)
+
+
+def _shape(values: Any) -> tuple[int | None, int | None]:
+    if not isinstance(values, list) or len(values) != 2:
+        raise TypeError("static_shape must be a list of two")
+    if not all(item is None or type(item) is int for item in values):
+        raise TypeError("static_shape must be a list of integers or null")
+    return (values[0], values[1])
 
 
 def _strings(name: str, values: Any) -> tuple[str, ...]:

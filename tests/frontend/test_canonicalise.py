@@ -501,7 +501,7 @@ def test_the_probe_shape_has_to_tell_axes_apart():
         canonicalise(module, source.arrays, inputs=("input_ids",))
     assert str(error.value) == (
         "the inputs have shapes [(4, 4)]\n  where: canonicalisation\n"
-        "  why: every input is [batch, seq_len] of one probe shape, both above 1 and unequal, so "
-        "that the two axes can be told apart\n"
+        "  why: every input is [batch, seq_len] of one probe shape, seq_len above 1 and unequal "
+        "to batch, so that the two axes can be told apart\n"
         "  what to do: import the model with such example inputs, for example 2 x 13"
     )

@@ -40,7 +40,7 @@ def canonicalise(
     ----------
     module : tvm.IRModule
         A module with one function ``main`` of static shapes; its first parameters are the inputs,
-        each [batch, seq_len] of one probe shape (both above 1, unequal), or float32 images
+        each [batch, seq_len] of one probe shape (unequal, seq_len above 1), or float32 images
         [batch, channels, height, width] (batch above 1).
     parameters : mapping of str to numpy.ndarray
         Values of the other parameters by variable name.

@@ -28,6 +28,7 @@ from ibert_tvm.frontend.canonicalise.values import (
 )
 from ibert_tvm.frontend.canonicalise.views import (
     Atom,
+    Axis,
     broadcast,
     channel_axis,
     describe,
@@ -118,6 +119,11 @@ class Emitter:
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
         self._patches: dict[tuple[str, int, int], Emitted] = {}
+
+    @property
+    def rows(self) -> Axis:
+        """The axis that enumerates the batch; empty in a source for one row, as all such axes."""
+        return (self.batch,) if self.batch.extent > 1 else ()
 
     def op(self, call: relax.Call) -> SourceOp:
         """Return the name of the operator of `call`, which is being interpreted, with its node."""

@@ -333,7 +333,7 @@ class Canonicaliser(Emitter):
                 channels = channel_axis(hidden.source.channels)
                 ends = [merged(axis) for axis in (hidden.view[0], hidden.view[-1])]
                 inner = hidden.view[1:-1]
-                fits = ends == [(self.batch,), channels] and all(map(is_tokens, inner))
+                fits = ends == [self.rows, channels] and all(map(is_tokens, inner))
                 if not fits or len(inner) > 1 or hidden.missing:
                     raise Mismatch(
                         f"its layout is {describe(hidden.view)}, not [batch, sequence, channels] "
@@ -406,12 +406,12 @@ def _probe_shape(
         return static_shape(inputs[0])[0], 0
     shapes = {static_shape(variable) for variable in inputs}
     shape = next(iter(shapes))
-    if len(shapes) != 1 or len(shape) != 2 or min(shape) < 2 or shape[0] == shape[1]:
+    if len(shapes) != 1 or len(shape) != 2 or shape[1] < 2 or shape[0] == shape[1]:
         raise UnsupportedModelError(
             f"the inputs have shapes {sorted(shapes)}",
             where="canonicalisation",
-            why="every input is [batch, seq_len] of one probe shape, both above 1 and unequal, "
-            "so that the two axes can be told apart",
+            why="every input is [batch, seq_len] of one probe shape, seq_len above 1 and unequal "
+            "to batch, so that the two axes can be told apart",
             todo="import the model with such example inputs, for example 2 x 13",
         )
     return shape[0], shape[1]

@@ -76,17 +76,18 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
     )
 
 
-def _heads(hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str) -> int:
+def _heads(c: Emitter, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str) -> int:
     """Return the number of heads if `batch` and `channels` enumerate batch, head, channel."""
     outer = views.flatten(batch)
-    if not outer or outer[0].kind != "batch" or any(a.kind != "channel" for a in outer[1:]):
+    heads = outer[len(c.rows) :]
+    if outer[: len(c.rows)] != c.rows or any(atom.kind != "channel" for atom in heads):
         raise Mismatch(
             f"{what} are laid out as {views.describe(hidden.view)}, not batch, heads, "
             "sequence and channels of one head"
         )
-    if views.merged((*outer[1:], *channels)) != views.channel_axis(hidden.source.channels):
+    if views.merged((*heads, *channels)) != views.channel_axis(hidden.source.channels):
         raise Mismatch(f"the heads of {what} are not contiguous channels of {hidden.source.name}")
-    return int(np.prod([atom.extent for atom in outer[1:]], dtype=np.int64))
+    return int(np.prod([atom.extent for atom in heads], dtype=np.int64))
 
 
 def _attention_axes(batch: Sequence[Axis]) -> tuple[Axis, ...]:
@@ -104,8 +105,8 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
             f"two hidden tensors are multiplied as {views.describe(q.view)} and "
             f"{views.describe(k.view)}, which is not queries by keys of one sequence"
         )
-    heads = _heads(q, q.view[:-2], q.view[-1], "queries")
-    if _heads(k, k.view[:-2], k.view[-2], "keys") != heads:
+    heads = _heads(c, q, q.view[:-2], q.view[-1], "queries")
+    if _heads(c, k, k.view[:-2], k.view[-2], "keys") != heads:
         raise Mismatch("queries and keys have different numbers of heads")
     outer = _attention_axes(q.view[:-2])
     if outer != _attention_axes(k.view[:-2]):
@@ -134,7 +135,7 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     scores = weights.scores
     if len(weights.view) != len(v.view) or not views.is_tokens(v.view[-2]):
         raise Mismatch(f"probabilities multiply {views.describe(v.view)}, which is not the values")
-    if _heads(v, v.view[:-2], v.view[-1], "values") != scores.heads:
+    if _heads(c, v, v.view[:-2], v.view[-1], "values") != scores.heads:
         raise Mismatch("values and scores have different numbers of heads")
     outer = _attention_axes(v.view[:-2])
     expected = (*outer, *_square(v.view[-2]))
@@ -188,7 +189,7 @@ def _common_layer(*names: str) -> str:
 
 
 def _mask_scores(c: Emitter, scores: Scores, mask: FromInputs, *, boolean: bool, op: str) -> Scores:
-    atoms = views.flatten(scores.view)
+    atoms = (*(() if c.rows else (c.batch,)), *views.flatten(scores.view))
     kinds = [atom.kind for atom in atoms]
     name = as_key_mask(
         mask,

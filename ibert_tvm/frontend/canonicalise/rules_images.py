@@ -156,7 +156,7 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     ids = c.positions(Ids("absolute", value=table.offset, has_batch=False), f"{name}.position_ids")
     source = Embedded(name, channels, (), rows, ids)
     view = ((c.seq_len,), views.channel_axis(channels))
-    return c.add(x, Hidden(source, view, missing=(c.batch,), layer=layer_of(name)), (op,))
+    return c.add(x, Hidden(source, view, missing=c.rows, layer=layer_of(name)), (op,))
 
 
 IMAGE_RULES: dict[str, Rule] = {

@@ -116,8 +116,8 @@ def _same(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
 
 def _ids_view(ids: Ids, shape: tuple[int, ...], c: Emitter) -> tuple[View, Axis]:
     """Layout of a tensor of indices, and the atoms that it does not have."""
-    atoms: Axis = (c.batch, c.seq_len) if ids.has_batch else (c.seq_len,)
-    missing: Axis = () if ids.has_batch else (c.batch,)
+    atoms: Axis = (*c.rows, c.seq_len) if ids.has_batch else (c.seq_len,)
+    missing: Axis = () if ids.has_batch else c.rows
     flat: View = (atoms,)
     return views.reshape(flat, shape), missing
 

@@ -155,7 +155,7 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         return _channel_scale(c, c.hidden(hidden[0]), other, op)
     if op == "relax.multiply" and isinstance(other, FromInputs):
         x = c.hidden(hidden[0])
-        if x.view[:2] != ((c.batch,), (c.seq_len,)) or x.factor != 1.0:
+        if x.view[:2] != (c.rows, (c.seq_len,)) or x.factor != 1.0:
             raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
         mask = as_token_mask(other, c.probes, views.shape_of(x.view))
         return MaskedHidden(x, mask, False, x.view, ops=(*x.ops, op), layer=x.layer)

@@ -12,18 +12,21 @@ from ibert_tvm.frontend.finish import OUTPUTS, finish, parameter_hash
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.onnx.heads import Outputs, choose_outputs
 from ibert_tvm.frontend.onnx.reading import opsets
-from ibert_tvm.frontend.onnx.signature import GraphInput, graph_inputs
+from ibert_tvm.frontend.onnx.signature import (
+    GraphInput,
+    ProbeShape,
+    graph_inputs,
+    probe_shape,
+)
 from ibert_tvm.frontend.onnx.source_run import source_runner
 from ibert_tvm.frontend.onnx.translator import Translator
 from ibert_tvm.frontend.report import ImportReport
+from ibert_tvm.frontend.verify import VERIFY_SHAPE
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["PROBE_SHAPE", "import_onnx_model"]
-
-PROBE_SHAPE = (2, 13)
-"""Batch and length at which a graph of any size is translated: unequal, and no usual width."""
+__all__ = ["import_onnx_model"]
 
 
 def import_onnx_model(
@@ -81,7 +84,8 @@ def import_onnx_model(
     mask = next((item.name for item in taken if item.canonical == "attention_mask"), None)
     chosen = choose_outputs(model.graph, head, mask, versions[""], source)
     _check_types(model.graph, source)
-    canonical = _canonical(model, versions, taken, chosen, PROBE_SHAPE)
+    shape = probe_shape(taken, source)
+    canonical = _canonical(model, versions, taken, chosen, shape)
     canonical.report.source = _describe(model, versions)
     ranks = [rank for _, rank in canonical.outputs]
     name_of_head, outputs = _public(chosen, ranks)
@@ -95,6 +99,7 @@ def import_onnx_model(
             outputs=outputs,
             pad_token_id=pad_token_id,
             id2label=id2label,
+            shape=_verified(shape),
         )
     except UnsupportedModelError as error:
         error.report = canonical.report
@@ -105,6 +110,7 @@ def import_onnx_model(
         source_sha256=parameter_hash(result.parameters),
         description=f"ONNX model {source}, head {name_of_head}",
         notes=(*result.info.notes, *chosen.notes),
+        static_shape=None if shape.static == (None, None) else shape.static,
     )
     return replace(result, info=info)
 
@@ -114,12 +120,12 @@ def _canonical(
     versions: Mapping[str, int],
     taken: Sequence[GraphInput],
     chosen: Outputs,
-    shape: tuple[int, int],
+    shape: ProbeShape,
 ) -> Canonical:
     graph = model.graph
-    translator = Translator(graph.initializer, [*graph.node, *chosen.nodes], versions)
+    translator = Translator(graph.initializer, [*graph.node, *chosen.nodes], versions, shape)
     for item in taken:
-        translator.add_input(item.name, item.canonical, shape, item.dtype)
+        translator.add_input(item.name, item.canonical, item.dtype)
     translation = translator.run(chosen.tensors)
     try:
         canonical = canonicalise(
@@ -139,6 +145,14 @@ def _canonical(
         report.foldings[:0] = translation.foldings
         report.weights.update(translation.weights)
     return canonical
+
+
+def _verified(shape: ProbeShape) -> tuple[int, int] | None:
+    """Batch and length of the comparison, where the graph does not run at any."""
+    batch, length = shape.static
+    if (batch, length) == (None, None):
+        return None
+    return batch or VERIFY_SHAPE[0], length or VERIFY_SHAPE[1]
 
 
 def _describe(model: onnx.ModelProto, versions: Mapping[str, int]) -> str:

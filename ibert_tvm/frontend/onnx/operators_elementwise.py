@@ -10,6 +10,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
+from ibert_tvm.frontend.onnx.operators_layout import look_up
 from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
 from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
 
@@ -71,8 +72,33 @@ def binary(t: Translator, node: Node, make: Callable[[Any, Any], relax.Expr]) ->
     """Emit an operator of two operands; an array added to a hidden tensor is a weight."""
     left, right = node.tensors(2)
     part = "bias" if node.op == "Add" else "weight"
+    if node.op == "Add":
+        left, right = (_row_per_token(t, node, a, b) for a, b in ((left, right), (right, left)))
     a, b = (t.expr(node, x, part, weight=not _tokens(left, right)) for x in (left, right))
     return t.emit(make(a, b), left, right)
+
+
+def _row_per_token(
+    t: Translator, node: Node, value: Known | Traced, other: Known | Traced
+) -> Known | Traced:
+    """Take a table of one row per token, of a graph for one length, for a look-up of positions.
+
+    Exporters of such graphs compute what does not depend on the inputs, for every row of the batch
+    and every token; what is repeated is taken once.
+    """
+    length = t.shape.static[1]
+    if isinstance(value, Traced) or not isinstance(other, Traced) or length is None:
+        return value
+    array = value.array
+    if array.dtype.kind != "f" or array.ndim != 3 or array.shape[2] == 1 or other.tokens:
+        return value
+    for axis in (0, 1):
+        first = array[:1] if axis == 0 else array[:, :1]
+        array = first if np.array_equal(array, np.broadcast_to(first, array.shape)) else array
+    if array.shape[:2] != (1, length):
+        return Known(array, value.name)
+    places = Known(np.arange(length).reshape(1, length))
+    return look_up(t, node, Known(array[0], value.name), places)
 
 
 def _tokens(*operands: Known | Traced) -> bool:

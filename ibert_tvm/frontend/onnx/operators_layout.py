@@ -200,12 +200,12 @@ def _known_slice(t: Translator, node: Node, value: Known, index: list[slice]) ->
         and array.dtype.kind == "f"
         and len(rows) == 1
         and rows[0] == array.ndim - 2
-        and array.shape[rows[0]] == t.length
-        and array.size == t.length * array.shape[-1]
+        and array.shape[rows[0]] == t.shape.seq_len
+        and array.size == t.shape.seq_len * array.shape[-1]
     ):
         first = index[rows[0]].indices(value.array.shape[rows[0]])[0]
         table = Known(value.array.reshape(-1, array.shape[-1]), value.name)
-        ids = Known(np.arange(first, first + t.length).reshape(array.shape[:-1]))
+        ids = Known(np.arange(first, first + t.shape.seq_len).reshape(array.shape[:-1]))
         return look_up(t, node, table, ids)
     return [Known(array, value.name)]
 

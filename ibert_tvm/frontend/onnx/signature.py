@@ -12,7 +12,7 @@ from ibert_tvm.frontend.errors import UnsupportedModelError
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["INPUTS", "GraphInput", "graph_inputs"]
+__all__ = ["INPUTS", "GraphInput", "ProbeShape", "graph_inputs", "probe_shape"]
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Canonical names of inputs, in their order."""
@@ -116,6 +116,66 @@ def graph_inputs(
             "command line --input NAME=input_ids",
         )
     return tuple(found[name] for name in INPUTS if name in found)
+
+
+@dataclass(frozen=True)
+class ProbeShape:
+    """The shape at which a graph is translated.
+
+    Parameters
+    ----------
+    batch, seq_len : int
+        The shape, unequal, so that the axes can be told apart.
+    static : tuple of (int or None)
+        Batch and length that the graph fixes; None where it leaves them free.
+    """
+
+    batch: int
+    seq_len: int
+    static: tuple[int | None, int | None]
+
+
+def probe_shape(inputs: Sequence[GraphInput], where: str) -> ProbeShape:
+    """Choose the shape at which a graph is translated.
+
+    Parameters
+    ----------
+    inputs : sequence of GraphInput
+        Its inputs.
+    where : str
+        The file, for messages.
+
+    Returns
+    -------
+    ProbeShape
+        What the graph fixes, and 2 x 13 where it is free.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the inputs have different sizes, or one token.
+    """
+    static: list[int | None] = []
+    for axis, what in enumerate(("batches", "lengths")):
+        sizes = sorted({size for item in inputs if (size := item.sizes[axis]) is not None})
+        if len(sizes) > 1 or (axis == 1 and sizes == [1]):
+            raise UnsupportedModelError(
+                f"the inputs have {what} of {' and '.join(map(str, sizes))}",
+                where=where,
+                why="all inputs are tensors [batch, seq_len] of one shape, with several tokens",
+                todo="export the model with inputs of one shape, or with dynamic axes",
+            )
+        static.append(sizes[0] if sizes else None)
+    length = static[1] or (13 if static[0] != 13 else 17)
+    batch = static[0] or (2 if length != 2 else 3)
+    if batch == length:
+        raise UnsupportedModelError(
+            f"the model is exported for {batch} sequences of {length} tokens",
+            where=where,
+            why="batch and length are equal, so that the two axes cannot be told apart",
+            todo="export it with dynamic axes, or with another batch size",
+        )
+    return ProbeShape(batch, length, (static[0], static[1]))
 
 
 def _fixed(dim: onnx.TensorShapeProto.Dimension) -> int | None:

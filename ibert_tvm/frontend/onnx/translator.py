@@ -20,6 +20,7 @@ from tvm import relax
 
 from ibert_tvm.frontend.onnx.folding import fold
 from ibert_tvm.frontend.onnx.naming import Naming, label
+from ibert_tvm.frontend.onnx.signature import ProbeShape
 from ibert_tvm.frontend.onnx.values import Known, Refused, Traced, Untranslatable, constant
 from ibert_tvm.frontend.report import Folding, Origin
 
@@ -170,13 +171,13 @@ class Translator:
         Its nodes in order, without calls of local functions.
     opsets : mapping of str to int
         Versions of the operator sets by domain.
+    shape : ProbeShape
+        The shape at which it is translated.
 
     Attributes
     ----------
     naming : Naming
         Names of weights.
-    length : int
-        Sequence length of the probe shape.
     masks : dict of str to Traced
         Masks [batch, seq_len] by the variables that hold how many tokens they mark per row.
     """
@@ -186,6 +187,7 @@ class Translator:
         initializers: Sequence[onnx.TensorProto],
         nodes: Sequence[onnx.NodeProto],
         opsets: Mapping[str, int],
+        shape: ProbeShape,
     ) -> None:
         from onnx import numpy_helper
 
@@ -194,7 +196,7 @@ class Translator:
         self.opsets = dict(opsets)
         self.naming = Naming(nodes)
         self.masks: dict[str, Traced] = {}
-        self.length = 0
+        self.shape = shape
         self._operators = OPERATORS
         self._nodes = nodes
         self._inputs: dict[str, relax.Var] = {}
@@ -212,7 +214,7 @@ class Translator:
         self._foldings: list[Folding] = []
         self._emitted: list[str] = []
 
-    def add_input(self, name: str, canonical: str, shape: tuple[int, int], dtype: str) -> None:
+    def add_input(self, name: str, canonical: str, dtype: str) -> None:
         """Declare an input of the graph.
 
         Parameters
@@ -221,13 +223,11 @@ class Translator:
             Its name in the graph.
         canonical : str
             Its canonical name.
-        shape : tuple of int
-            Batch and length at which the graph is translated.
         dtype : str
             Its element type in the graph; the canonical form always has int64.
         """
-        self.length = shape[1]
-        self._inputs[name] = relax.Var(canonical, relax.TensorType(list(shape), "int64"))
+        shape = [self.shape.batch, self.shape.seq_len]
+        self._inputs[name] = relax.Var(canonical, relax.TensorType(shape, "int64"))
         self._casts[name] = dtype
 
     def run(self, outputs: Sequence[str]) -> Translation:
