@@ -1,7 +1,9 @@
 """Which compiled shapes to call for a batch of any size.
 
 Compiled functions have fixed shapes. A batch is cut into calls so that as few padded tokens as
-possible are computed; of two ways that cost the same, the one with fewer calls is taken.
+possible are computed; of two ways that cost the same, the one with fewer calls is taken. Functions
+that pack tokens compute no padding, so for them it is the calls that count: every one reads all
+weights.
 """
 
 from __future__ import annotations
@@ -41,16 +43,19 @@ def plan_calls(functions: Sequence[FunctionRecord], batch: int, length: int) -> 
         Calls that cover rows 0 to `batch - 1` in order, full calls first.
     """
     fitting = [f for f in functions if f.seq_len >= length]
-    # For n rows: cheapest[n] = (computed tokens, calls), first[n - 1] = function of the first call.
-    cheapest = [(0, 0)]
+    # For n rows: cheapest[n] = (computed tokens, calls, tokens there is room for), and
+    # first[n - 1] = function of the first call.
+    cheapest = [(0, 0, 0)]
     first: list[FunctionRecord] = []
     for rows in range(1, batch + 1):
         options = []
         for index, function in enumerate(fitting):
-            tokens, calls = cheapest[max(0, rows - function.batch)]
-            options.append((tokens + function.batch * function.seq_len, calls + 1, index))
-        tokens, calls, index = min(options)
-        cheapest.append((tokens, calls))
+            tokens, calls, room = cheapest[max(0, rows - function.batch)]
+            size = function.batch * function.seq_len
+            computed = min(rows, function.batch) * length if function.packed else size
+            options.append((tokens + computed, calls + 1, room + size, index))
+        tokens, calls, room, index = min(options)
+        cheapest.append((tokens, calls, room))
         first.append(fitting[index])
     chosen = []
     rows = batch

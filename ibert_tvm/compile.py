@@ -161,7 +161,7 @@ def compile(
         "shapes": [list(shape) for shape in shapes],
         "target": description.name,
     }
-    metadata = _metadata(quantized, description, shapes, kernel_table(module))
+    metadata = _metadata(quantized, description, module, shapes)
     return CompiledModel(executable, parameters, metadata, description, report)
 
 
@@ -240,14 +240,16 @@ def _count_kernels(module: tvm.IRModule) -> int:
 def _metadata(
     quantized: QuantizedModel,
     description: TargetDescription,
+    module: tvm.IRModule,
     shapes: Sequence[tuple[int, int]],
-    kernels: Mapping[str, Any],
 ) -> dict[str, Any]:
     import tvm
 
     from ibert_tvm import __version__
     from relay_passes.passes import function_name
+    from relay_passes.passes.pack_tokens import PACKED
 
+    kernels = kernel_table(module)
     function = quantized.module["main"]
     scales = {entry["name"]: entry for entry in quantized.quantization.get("inputs", ())}
     inputs = [
@@ -266,6 +268,7 @@ def _metadata(
                 "batch": batch,
                 "seq_len": seq_len,
                 "kernels": kernels.get(function_name(batch, seq_len), []),
+                "packed": PACKED in module[function_name(batch, seq_len)].attrs,
             }
             for batch, seq_len in shapes
         ],

@@ -71,13 +71,15 @@ class KernelRecord:
 class FunctionRecord:
     """One compiled shape: its function in the library, rows and tokens per row, its kernels.
 
-    The kernels are in order of execution; libraries of earlier versions list none.
+    The kernels are in order of execution; libraries of earlier versions list none. A packed
+    function computes the tokens that the attention mask keeps, and no padding.
     """
 
     name: str
     batch: int
     seq_len: int
     kernels: tuple[KernelRecord, ...] = ()
+    packed: bool = False
 
     @property
     def macs(self) -> int:
@@ -335,6 +337,7 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
                 KernelRecord(str(k["name"]), str(k["kind"]), str(k["layer"]), int(k["macs"]))
                 for k in f.get("kernels", ())
             ),
+            bool(f.get("packed", False)),
         )
         for f in document["functions"]
     )

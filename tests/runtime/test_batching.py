@@ -8,12 +8,11 @@ from ibert_tvm.batching import plan_calls
 from ibert_tvm.library_file import FunctionRecord
 
 
-def _functions(*shapes: tuple[int, int]) -> list[FunctionRecord]:
-    return [FunctionRecord(f"main_b{b}_s{s}", b, s) for b, s in shapes]
-
-
-def _plan(shapes: list[tuple[int, int]], batch: int, length: int) -> list[tuple[int, int, int]]:
-    calls = plan_calls(_functions(*shapes), batch, length)
+def _plan(
+    shapes: list[tuple[int, int]], batch: int, length: int, packed: bool = False
+) -> list[tuple[int, int, int]]:
+    functions = [FunctionRecord(f"main_b{b}_s{s}", b, s, packed=packed) for b, s in shapes]
+    calls = plan_calls(functions, batch, length)
     assert [c.start for c in calls] == [sum(x.rows for x in calls[:i]) for i in range(len(calls))]
     assert sum(c.rows for c in calls) == batch
     return [(c.function.batch, c.function.seq_len, c.rows) for c in calls]
@@ -42,3 +41,24 @@ def test_plan(
     expected: list[tuple[int, int, int]],
 ) -> None:
     assert _plan(shapes, batch, length) == expected
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batch", "length", "expected"),
+    [
+        ([(1, 32), (1, 128)], 1, 32, [(1, 32, 1)]),
+        # One call that leaves a row free, and not seven that read all weights each.
+        ([(1, 128), (8, 128)], 7, 128, [(8, 128, 7)]),
+        ([(1, 128), (8, 128)], 1, 128, [(1, 128, 1)]),
+        ([(8, 128), (1, 128)], 17, 100, [(8, 128, 8), (8, 128, 8), (1, 128, 1)]),
+        ([(1, 128), (2, 32)], 1, 10, [(2, 32, 1)]),
+        ([(8, 32), (8, 128)], 3, 10, [(8, 32, 3)]),
+    ],
+)
+def test_plan_of_functions_that_compute_no_padding(
+    shapes: list[tuple[int, int]],
+    batch: int,
+    length: int,
+    expected: list[tuple[int, int, int]],
+) -> None:
+    assert _plan(shapes, batch, length, packed=True) == expected
