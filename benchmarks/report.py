@@ -20,6 +20,8 @@ from .store import StoreError, merge, save
 __all__ = ["table", "write_report"]
 
 _BYTES = {"int8": 1, "fp32": 4}
+# Static quantisation of a real model on random tokens comes down to 0.90.
+_WRONG = 0.8
 
 
 def write_report(result: dict[str, Any], output: Path) -> list[Path]:
@@ -94,6 +96,21 @@ def _goal_lines(result: dict[str, Any]) -> list[str]:
         "Ratios are of medians, beside them those of minima; of each runtime the faster variant "
         "counts. Latency per work: growth of the latency divided by growth of the "
         "multiply-accumulates.",
+    ]
+
+
+def _wrong_lines(result: dict[str, Any]) -> list[str]:
+    """Warn of rows whose output is not the model's."""
+    return [
+        line
+        for row in result["rows"]
+        if row.get("cosine_to_pytorch", 1.0) < _WRONG
+        for line in (
+            "",
+            f"**`{row['peer']}` does not compute the model** on {row['model']} {row['cell']}, "
+            f"{row['threads']} threads: the cosine to PyTorch's output is "
+            f"{row['cosine_to_pytorch']:.3f}.",
+        )
     ]
 
 
@@ -217,6 +234,7 @@ def _markdown(result: dict[str, Any], chart: str | None) -> str:
         if others > 0.2:
             busy = f"**Other processes kept up to {others:.1f} cores busy during this run.**"
             lines += ["", busy]
+        lines += _wrong_lines(result)
         if chart:
             lines += ["", f"![Latency relative to {BASELINE}]({chart})"]
         lines += _ratio_lines(result)

@@ -36,6 +36,7 @@ def test_one_cell_is_built_measured_reported_interrupted_and_continued(tmp_path:
     written = [Path(path).name for path in json.loads(stdout)["written"]]
     assert written[:2] == ["cpu.json", "cpu.md"]
     result = json.loads((tmp_path / "out" / "cpu.json").read_text())
+    assert result["skipped"] == {}
     rows = {row["peer"]: row for row in result["rows"]}
     assert rows["pytorch-fp32"]["cosine_to_pytorch"] == 1.0
     assert rows["ibert"]["cosine_to_pytorch"] > 0.97

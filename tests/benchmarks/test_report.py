@@ -35,6 +35,19 @@ def test_a_busy_machine_is_told(tmp_path):
     assert "**Other processes kept up to 1.5 cores busy during this run.**" in text
 
 
+def test_fast_but_wrong_is_told(tmp_path):
+    result = small()
+    result["rows"][0]["cosine_to_pytorch"] = 0.355
+    result["rows"][1]["cosine_to_pytorch"] = 0.9
+    write_report(result, tmp_path / "cpu")
+    text = (tmp_path / "cpu.md").read_text()
+    assert text.count("does not compute the model") == 1
+    assert (
+        "**`ibert` does not compute the model** on minilm 1x128, 1 threads: the cosine to "
+        "PyTorch's output is 0.355." in text
+    )
+
+
 def test_traffic_is_a_fraction_of_the_nearest_memory_that_holds_the_weights(tmp_path):
     fp32 = row("openvino-fp32", 16.0, cell="1x32")
     write_report(document(row("ibert", 4.0), fp32), tmp_path / "cpu")
