@@ -160,7 +160,7 @@ class Placer:
             width = self.channels[item.value]
             if grid.block or grid.axis not in (2, -1) or grid.scale.shape != (width,):
                 raise refusals.odd_scales(
-                    edge.node,
+                    f"node {edge.node}",
                     f"{edge.source} has {grid.scale.size} scales along axis {grid.axis}, and the "
                     f"value {item.value} has {width} channels along its last axis",
                 )

@@ -126,6 +126,7 @@ class _Rewriter:
                 self.readers.setdefault(name, []).append(node)
         self.dropped: set[str] = set()  # by what they compute
         self.nodes: list[onnx.NodeProto] = []
+        self.node_names = {node.name for node in graph.node}
 
     def run(self) -> list[onnx.NodeProto]:
         for node in self.graph.node:
@@ -155,7 +156,7 @@ class _Rewriter:
         """Append a DequantizeLinear; return its output."""
         out = unused_name(f"{tensor}.float", self.taken)
         inputs = [tensor, scale, *([zero] if zero else [])]
-        name = f"{label(node)}.dequantize.{tensor}"
+        name = unused_name(f"{label(node)}.dequantize.{tensor}", self.node_names)
         self.nodes.append(helper.make_node(DEQUANTIZE, inputs, [out], name, axis=axis))
         return out
 
@@ -170,6 +171,8 @@ class _Rewriter:
     ) -> None:
         """Append the float form of `node`."""
         name = label(node).removesuffix(_SUFFIX)
+        if name != node.name:
+            name = unused_name(name, self.node_names)
         made = helper.make_node(op, list(inputs), [output], name, domain=domain, **attributes)
         self.nodes.append(made)
 
@@ -186,7 +189,7 @@ class _Rewriter:
         out = unused_name(f"{node.output[0].removesuffix('_quantized')}.float", self.taken)
         self.float_node(node, op, inputs, out, **attributes)
         inputs = [out, scale, *([zero] if zero else [])]
-        name = f"{label(node)}.quantize"
+        name = unused_name(f"{label(node)}.quantize", self.node_names)
         self.nodes.append(helper.make_node(QUANTIZE, inputs, [node.output[0]], name))
 
     def number(self, node: onnx.NodeProto, name: str) -> NDArray[Any]:
@@ -293,7 +296,8 @@ def _product_to_float(r: _Rewriter, node: onnx.NodeProto) -> None:
     out = unused_name(f"{node.output[0]}.product", r.taken) if bias else node.output[0]
     r.float_node(node, "MatMul", [left, right], out)
     if bias:
-        r.float_node(node, "Add", [out, bias], node.output[0])
+        name = unused_name(f"{label(node)}.bias", r.node_names)
+        r.nodes.append(helper.make_node("Add", [out, bias], [node.output[0]], name))
 
 
 def _integer_product(r: _Rewriter, node: onnx.NodeProto) -> None:
@@ -301,18 +305,20 @@ def _integer_product(r: _Rewriter, node: onnx.NodeProto) -> None:
     a, b = node.input[:2]
     source = next((n for n in r.graph.node if a in n.output), None)
     if source is None or kind(source) != QUANTIZE:
-        raise _integer_product_refused(node, f"its operand {a} does not come from QuantizeLinear")
+        raise refusals.integer_product(
+            label(node), f"its operand {a} does not come from QuantizeLinear"
+        )
     a_scale, a_zero = source.input[1], _optional(source, 2)
     cast = _only_reader(r, node.output[0])
     if cast is None or cast.op_type != "Cast":
-        raise _integer_product_refused(node, "its result is not cast to float")
+        raise refusals.integer_product(label(node), "its result is not cast to float")
     multiply = _only_reader(r, cast.output[0])
     factor = None
     if multiply is not None and multiply.op_type == "Mul":
         factor = next((name for name in multiply.input if name != cast.output[0]), None)
     if multiply is None or factor is None or factor not in r.constants:
-        raise _integer_product_refused(
-            node, "its result is not multiplied by a constant scale after the cast"
+        raise refusals.integer_product(
+            label(node), "its result is not multiplied by a constant scale after the cast"
         )
     s = r.number(source, a_scale)
     scale = np.squeeze(np.asarray(r.constants[factor] / s, np.float32))
@@ -325,18 +331,6 @@ def _integer_product(r: _Rewriter, node: onnx.NodeProto) -> None:
     right = r.dequantize(node, b, b_scale, zero)
     r.float_node(node, "MatMul", [left, right], multiply.output[0])
     r.dropped |= {cast.output[0], multiply.output[0]}
-
-
-def _integer_product_refused(node: onnx.NodeProto, why: str) -> Exception:
-    from ibert_tvm.frontend.errors import UnsupportedModelError
-
-    return UnsupportedModelError(
-        "MatMulInteger is not part of a static quantisation",
-        where=f"node {label(node)}",
-        why=why,
-        todo="use QLinearMatMul or QDQ, or QuantizeLinear with a constant scale before it, and "
-        "Cast and Mul by a constant after it",
-    )
 
 
 def _only_reader(r: _Rewriter, tensor: str) -> onnx.NodeProto | None:

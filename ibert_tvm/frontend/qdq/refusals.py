@@ -9,6 +9,7 @@ from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 __all__ = [
     "changed_grid",
     "dynamic",
+    "integer_product",
     "listed",
     "no_integer_use",
     "odd_scales",
@@ -30,11 +31,22 @@ def dynamic(nodes: Sequence[tuple[str, str]]) -> UnsupportedModelError:
     kinds = sorted({kind for kind, _ in nodes})
     return UnsupportedModelError(
         f"the model is quantised dynamically ({', '.join(kinds)})",
-        where=f"{len(nodes)} nodes: {listed([node for _, node in nodes])}",
+        where=f"node{'s' * (len(nodes) > 1)} {listed([node for _, node in nodes])}",
         why="the scales of its activations are floats computed while it runs; an integer-only "
         "program has its scales fixed",
         todo="quantise it statically (onnxruntime.quantization.quantize_static), or give the "
         "float model and --calibration",
+    )
+
+
+def integer_product(node: str, why: str) -> UnsupportedModelError:
+    """Refuse a MatMulInteger whose operands or result have no constant scale."""
+    return UnsupportedModelError(
+        "MatMulInteger is not part of a static quantisation",
+        where=f"node {node}",
+        why=why,
+        todo="use QLinearMatMul or QDQ, or QuantizeLinear with a constant scale before it, and "
+        "Cast and Mul by a constant after it",
     )
 
 
@@ -68,11 +80,11 @@ def unusable_scale(node: str, tensor: str, scale: float) -> ModelSourceError:
     )
 
 
-def odd_scales(node: str, why: str) -> UnsupportedModelError:
+def odd_scales(where: str, why: str) -> UnsupportedModelError:
     """Refuse scales that do not fit their tensor, or have an axis that nothing here can have."""
     return UnsupportedModelError(
         "the scales do not fit the tensor",
-        where=f"node {node}",
+        where=where,
         why=why,
         todo="quantise activations per tensor or along their last axis, weights per tensor or per "
         "output channel",

@@ -214,7 +214,7 @@ class _Stripper:
             if permutation:
                 return grid.moved(permutation)
         raise refusals.odd_scales(
-            label(node), f"{node.op_type} moves integers with one scale per slice"
+            f"node {label(node)}", f"{node.op_type} moves integers with one scale per slice"
         )
 
     def _grid(self, node: onnx.NodeProto) -> Grid:
@@ -236,7 +236,9 @@ class _Stripper:
         if scale.size == 1:
             scale, zero = scale.reshape(()), zero.reshape(())
         if zero.shape != scale.shape:
-            raise refusals.odd_scales(where, f"{scale.size} scales and {zero.size} zero points")
+            raise refusals.odd_scales(
+                f"node {where}", f"{scale.size} scales and {zero.size} zero points"
+            )
         axis = int(attribute(node, "axis", 1))
         rank = self.ranks.get(node.input[0], self.ranks.get(node.output[0], 0))
         if node.input[0] in self.constants:
@@ -282,7 +284,7 @@ class _Stripper:
         try:
             values = grid.dequantize(integers)
         except ValueError as error:
-            raise refusals.odd_scales(f"that reads {name}", str(error)) from None
+            raise refusals.odd_scales(f"constant {name}", str(error)) from None
         floats.append(numpy_helper.from_array(_finite(values), new))
         self.given[new] = GivenTensor(new, integers, grid)
         return new
@@ -294,7 +296,7 @@ class _Stripper:
         try:
             integers = grid.quantize(values)
         except ValueError as error:
-            raise refusals.odd_scales(label(node), str(error)) from None
+            raise refusals.odd_scales(f"node {label(node)}", str(error)) from None
         floats.append(numpy_helper.from_array(_finite(grid.dequantize(integers)), node.output[0]))
         self.given[node.output[0]] = GivenTensor(node.output[0], integers, grid)
 

@@ -79,6 +79,103 @@ def test_float_weights_keep_the_names_that_they_had_before_quantisation(tmp_path
     assert {name for name in expected if "weight" in name or "bias" in name} <= names
 
 
+# -- operators of ONNX Runtime --------------------------------------------------------------
+
+
+def _model(nodes, constants, channels: int) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "/Quantize"), *nodes],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, channels])],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _operator(kind: str) -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    columns = 12 if kind == "QAttention" else 6
+    constants = {
+        "s": np.array(0.02, np.float32),
+        "z": np.array(100, np.uint8),
+        "w": random.integers(-128, 128, (4, columns), dtype=np.int8),
+        "ws": random.uniform(0.01, 0.02, columns).astype(np.float32),
+        "wz": np.zeros(columns, np.int8),
+        "bias": random.normal(size=columns).astype(np.float32),
+        "factor": (0.02 * random.uniform(0.01, 0.02, columns)).astype(np.float32),
+    }
+    node, private = helper.make_node, {"domain": "com.microsoft"}
+    nodes = {
+        "MatMulInteger": lambda: [
+            node("MatMulInteger", ["q", "w", "z", "wz"], ["i"], "/Product"),
+            node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+            node("Mul", ["f", "factor"], ["y"]),
+        ],
+        "MatMulIntegerToFloat": lambda: [
+            node(kind, ["q", "w", "s", "ws", "z", "wz", "bias"], ["y"], "/Product", **private)
+        ],
+        "QAttention": lambda: [
+            node(
+                kind,
+                ["q", "w", "bias", "s", "ws", "", "z", "wz"],
+                ["y"],
+                "/Attention",
+                num_heads=2,
+                **private,
+            )
+        ],
+        "QLinearSigmoid": lambda: [
+            node(kind, ["q", "s", "z", "ws1", "z"], ["r"], **private),
+            node("DequantizeLinear", ["r", "ws1", "z"], ["y"]),
+        ],
+        "QLinearConcat": lambda: [
+            node(kind, ["s", "z", "q", "s", "z", "q", "s", "z"], ["r"], axis=-1, **private),
+            node("DequantizeLinear", ["r", "s", "z"], ["y"]),
+        ],
+        "QLinearWhere": lambda: [
+            node("Greater", ["x", "zero"], ["c"]),
+            node(kind, ["c", "q", "s", "z", "q", "s", "z", "s", "z"], ["r"], **private),
+            node("DequantizeLinear", ["r", "s", "z"], ["y"]),
+        ],
+    }[kind]()
+    constants |= {"ws1": np.array(0.004, np.float32), "zero": np.array(0, np.float32)}
+    read = {name for item in nodes for name in item.input} | {"s", "z"}
+    return _model(nodes, {k: v for k, v in constants.items() if k in read}, 4)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "QAttention",
+        "QLinearConcat",
+        "QLinearSigmoid",
+        "QLinearWhere",
+    ],
+)
+def test_an_integer_operator_is_rewritten_to_what_it_computes(kind):
+    model = _operator(kind)
+    assert is_quantised(model)
+    rewritten = to_qdq(model)
+    left = {node.op_type for node in rewritten.graph.node}
+    assert not any(op.startswith(("QL", "QA", "MatMulI")) for op in left)
+    x = {"x": np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)}
+    np.testing.assert_allclose(run(rewritten, x), run(model, x), atol=1e-5)
+    stripped = strip(rewritten)
+    np.testing.assert_allclose(run(rounded_again(stripped), x), run(model, x), atol=1e-5)
+    if "w" in {tensor.name for tensor in model.graph.initializer}:
+        np.testing.assert_array_equal(
+            stripped.constants["w"].integers, numpy_helper.to_array(_initializer(model, "w"))
+        )
+
+
+def _initializer(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
+    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
+
+
 # -- grids ----------------------------------------------------------------------------------
 
 
