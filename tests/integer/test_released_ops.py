@@ -1,0 +1,185 @@
+"""The operators of the released arithmetic: types, attributes, refusals, evaluation, intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from relay_passes import integer
+from relay_passes.errors import LoweringError, RangeError
+from relay_passes.integer import attrs
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.integer.ranges import analyse_ranges
+from relay_passes.spec.released import (
+    ReleasedExponential,
+    ReleasedLayerNorm,
+    exact_factors,
+    layer_norm,
+)
+
+BATCH, SEQ = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
+CHANNELS = 8
+
+
+def var(name: str, shape: list, dtype: str) -> relax.Var:
+    return relax.Var(name, relax.TensorType(shape, dtype))
+
+
+X32 = var("x", [BATCH, SEQ, CHANNELS], "int32")
+C32 = var("c", [CHANNELS], "int32")
+C64 = var("o", [CHANNELS], "int64")
+ONE = var("one", [1], "int32")
+ATTRIBUTES = [
+    attrs.RequantiseEvenAttrs("q", 3, -128, 127, "int8", 5),
+    attrs.ReleasedLayerNormAttrs("n", ReleasedLayerNorm(4)),
+    attrs.AttentionAttrs(
+        "s",
+        2,
+        "normalised",
+        ReleasedExponential.from_scales(1e-3, 1e11),
+        0,
+        -32768,
+        32768,
+        "int32",
+    ),
+]
+
+
+@pytest.mark.parametrize("given", ATTRIBUTES, ids=lambda a: type(a).__name__)
+def test_attributes_survive_json_unchanged(given: attrs.OpAttrs) -> None:
+    loaded = tvm.ir.load_json(tvm.ir.save_json(given.to_attrs()))
+    assert type(given).from_attrs(loaded) == given
+    assert all(isinstance(value, (int, str)) for value in given.to_dict().values())
+
+
+def even(x=X32, multiplier=C32, shift=C32, **changes):
+    settings = {"name": "q", "split": 0, "low": -128, "high": 127, "dtype": "int8", **changes}
+    return integer.requantise_even(x, multiplier, shift, **settings)
+
+
+def norm(x=X32, offset=C64):
+    return integer.released_layer_norm(x, offset, ReleasedLayerNorm(0), name="n")
+
+
+def test_types() -> None:
+    block = relax.BlockBuilder()
+    with block.function("main", [X32, C32, C64]):
+        small = block.emit(even(dtype="int16", low=-300, high=300))
+        wide = block.emit(norm())
+        block.emit_func_output(relax.Tuple([small, wide]))
+    assert (str(small.ty.dtype), str(wide.ty.dtype)) == ("int16", "int64")
+
+
+REFUSED = {
+    "bounds": (
+        lambda: even(low=-129),
+        "bounds [-129, 127] cannot be stored as int8\n"
+        "  where: q\n"
+        "  why: int8 holds [-128, 127], and low must not exceed high\n"
+        "  what to do: choose a wider dtype or tighter bounds",
+    ),
+    "shifts of other channels": (
+        lambda: even(shift=var("s", [CHANNELS + 1], "int32")),
+        "entries of shift and channels differ: 9 and 8\n"
+        "  where: integer.requantise_even 'q'\n"
+        "  why: the operator combines values along them\n"
+        "  what to do: check which tensor was passed",
+    ),
+    "narrow offset": (
+        lambda: norm(offset=C32),
+        "operand offset is int32\n"
+        "  where: integer.released_layer_norm 'n'\n"
+        "  why: allowed: int64\n"
+        "  what to do: requantise or convert it first",
+    ),
+    "wide input": (
+        lambda: norm(x=var("x", [BATCH, SEQ, CHANNELS], "int64")),
+        "operand x is int64\n"
+        "  where: integer.released_layer_norm 'n'\n"
+        "  why: allowed: int8, int16, int32\n"
+        "  what to do: requantise or convert it first",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_operands_that_are_refused(name: str) -> None:
+    build, text = REFUSED[name]
+    with pytest.raises(LoweringError) as caught:
+        build()
+    assert str(caught.value) == text
+
+
+def program(bound: int):
+    """A 22-bit clamp, a layer norm and its requantisation to 8 bits, with their constants."""
+    random = np.random.default_rng(0)
+    gamma, beta = random.normal(1.0, 0.6, CHANNELS), random.normal(0.0, 0.3, CHANNELS)
+    offset, scale = layer_norm.offset_and_scale(gamma, beta)
+    magnitude = layer_norm.NORMALISED_LIMIT + int(np.abs(offset).max())
+    factors = exact_factors(scale / 0.03, magnitude)
+    arrays = {
+        "two": np.array([2], np.int32),
+        "one": np.array([1], np.int32),
+        "offset": offset,
+        "multiplier": factors.multipliers,
+        "shift": factors.shifts,
+    }
+    params = {k: var(k, list(v.shape), str(v.dtype)) for k, v in arrays.items()}
+    x = var("x", [BATCH, SEQ, CHANNELS], "int32")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, *params.values()], attrs={"num_input": 1}):
+        with builder.dataflow():
+            clamped = builder.emit(
+                even(
+                    x,
+                    params["two"],
+                    params["one"],
+                    name="sum",
+                    low=-bound,
+                    high=bound - 1,
+                    dtype="int32",
+                )
+            )
+            normalised = builder.emit(norm(clamped, params["offset"]))
+            out = builder.emit_output(
+                even(
+                    normalised,
+                    params["multiplier"],
+                    params["shift"],
+                    name="out",
+                    split=factors.split,
+                )
+            )
+        builder.emit_func_output(out)
+    return builder.get(), arrays
+
+
+def test_values_lie_in_their_intervals() -> None:
+    module, arrays = program(2**21)
+    report = analyse_ranges(module, arrays, max_seq_len=16)
+    random = np.random.default_rng(1)
+    x = random.integers(-(2**30) + 1, 2**30, (3, 5, CHANNELS)) >> random.integers(0, 25, (3, 5, 1))
+    x[0, 0], x[0, 1] = 7, [2**30 - 1, *[-(2**30)] * (CHANNELS - 1)]
+    _, values = evaluate(module, {"x": x.astype(np.int32)}, arrays, capture=True)
+    for name, array in values.items():
+        low, high = report.values[name]
+        assert low <= array.min() and array.max() <= high, name
+    assert report.values["sum"] == (-(2**21), 2**21 - 1)
+    assert report.values["out"] == (-128, 127)
+    assert values["out"].dtype == np.int8
+
+
+def test_a_sum_that_does_not_fit_names_the_layer() -> None:
+    x = var("x", [BATCH, SEQ, CHANNELS], "int32")
+    offset = np.full(CHANNELS, 2**63 - 2**31 + 1, np.int64)
+    o = var("o", [CHANNELS], "int64")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, o], attrs={"num_input": 1}):
+        with builder.dataflow():
+            out = builder.emit_output(norm(x, o))
+        builder.emit_func_output(out)
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(builder.get(), {"o": offset})
+    assert str(caught.value).splitlines()[1] == "  where: integer.released_layer_norm 'n'"

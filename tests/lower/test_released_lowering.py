@@ -1,0 +1,210 @@
+"""The rules of the preset ``released``: what they emit, and what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from relay_passes.canonical import build
+from relay_passes.errors import LoweringError
+from relay_passes.integer.program import read_program
+from relay_passes.lower import lower_to_integer, requirements
+from relay_passes.lower.released import RELEASED_RULES
+from relay_passes.lower.rules import RULES, rules_of
+from relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    QuantizationTableError,
+    WeightQuant,
+)
+from tests.lower.modules import function, tensor, token_inputs
+
+CHANNELS = 4
+BYTE = ActivationQuant(0.05, -128, 127)
+OTHER_BYTE = ActivationQuant(0.04, -128, 127)
+SUM = ActivationQuant(2.0**-16, -(2**21), 2**21 - 1)
+
+
+def matrix(rows: int = CHANNELS, scale=0.01) -> WeightQuant:
+    values = np.arange(rows * CHANNELS).reshape(rows, CHANNELS) % 200 - 100
+    return WeightQuant(values.astype(np.int8), np.full(rows, scale))
+
+
+@pytest.fixture(scope="module")
+def block():
+    """Embedding, attention, residual, layer norm, GELU: one of every rule."""
+    ids, mask = token_inputs()
+    arrays = {"words": np.zeros((9, CHANNELS), np.float32)}
+    for name in ("q", "k", "v", "up"):
+        arrays |= {f"{name}.w": np.zeros((CHANNELS, CHANNELS), np.float32)}
+        arrays |= {f"{name}.b": np.full(CHANNELS, 0.25, np.float32)}
+    arrays |= {"n.g": np.full(CHANNELS, 2.0, np.float32), "n.b": np.ones(CHANNELS, np.float32)}
+    w = {name: tensor(name, array.shape) for name, array in arrays.items()}
+
+    def body(emit):
+        x = emit(build.embedding(w["words"], ids, name="x"))
+        q, k, v = (emit(build.linear(x, w[f"{n}.w"], w[f"{n}.b"], name=n)) for n in ("q", "k", "v"))
+        c = emit(build.attention(q, k, v, mask, name="c", num_heads=2, scale=0.5**0.5))
+        s = emit(build.add(c, x, name="s"))
+        n = emit(build.layer_norm(s, w["n.g"], w["n.b"], name="n", epsilon=1e-12))
+        up = emit(build.linear(n, w["up.w"], w["up.b"], name="up"))
+        g = emit(build.gelu(up, name="g"))
+        return emit(build.add(g, n, name="t"))
+
+    module = function([ids, mask], list(w.values()), body)
+    table = QuantizationTable(
+        "released",
+        matmul={name: BYTE for name in ("x", "q", "k", "v", "c", "g")} | {"n": OTHER_BYTE},
+        stream={
+            "s": SUM,
+            "t": SUM,
+            "n": BYTE,
+            "c.exponential": ActivationQuant(1e8, -(2**15), 2**15 - 1),
+        },
+        weights={name: matrix() for name in ("q", "k", "v", "up")},
+        embeddings={"x": matrix(9)},
+        grids={"n": BYTE, "g": OTHER_BYTE},
+        norm_shifts={"n": 3},
+    )
+    return module, arrays, table
+
+
+def test_every_rule_emits_the_released_operators(block):
+    module, arrays, table = block
+    program = read_program(lower_to_integer(module, arrays, table).module)
+    names = {step.result: step.name for step in program.steps}
+    shown = [
+        (
+            step.name,
+            step.op.removeprefix("integer."),
+            [names[operand] for operand in step.operands if operand in names],
+        )
+        for step in program.steps
+    ]
+    assert shown[:16] == [
+        ("x", "embedding", []),
+        ("x.matmul", "requantise_even", ["x"]),
+        ("q", "linear", ["x.matmul"]),
+        ("k", "linear", ["x.matmul"]),
+        ("v", "linear", ["x.matmul"]),
+        ("q.matmul", "requantise_even", ["q"]),
+        ("k.matmul", "requantise_even", ["k"]),
+        ("v.matmul", "requantise_even", ["v"]),
+        ("c", "attention", ["q.matmul", "k.matmul", "v.matmul"]),
+        ("c.matmul", "requantise_even", ["c"]),
+        # Both terms are the 8-bit values that matrix products read; the sum alone is clamped.
+        ("c.for.s", "requantise_even", ["c.matmul"]),
+        ("x.for.s", "requantise_even", ["x.matmul"]),
+        ("s.sum", "add", ["c.for.s", "x.for.s"]),
+        ("s", "requantise_even", ["s.sum"]),
+        ("n.normalised", "released_layer_norm", ["s"]),
+        # The grid first, the operand from it: two roundings, as released.
+        ("n.grid", "requantise_even", ["n.normalised"]),
+    ]
+    assert shown[16:20] == [
+        ("n.matmul", "requantise_even", ["n.grid"]),
+        ("up", "linear", ["n.matmul"]),
+        ("g", "gelu", ["up"]),
+        ("g.grid", "requantise_even", ["g"]),
+    ]
+    attributes = {step.name: step.attrs for step in program.steps}
+    assert attributes["n.normalised"].constants.shift == 3
+    assert (attributes["s"].low, attributes["s"].high, attributes["s"].split) == (
+        -(2**21),
+        2**21 - 1,
+        0,
+    )
+    assert (attributes["c"].shift, attributes["c"].dtype) == (0, "int32")
+
+
+def test_biases_are_rounded_in_float32_halves_to_even(block):
+    module, arrays, table = block
+    changed = {**arrays, "q.b": np.array([2.5, 3.5, -2.5, 0.0], np.float32) * np.float32(5e-4)}
+    exact = replace(table, weights={**table.weights, "q": matrix(scale=0.01)})
+    lowered = lower_to_integer(module, changed, exact)
+    unit = np.float32(1.0) / (np.float32(0.05) * np.float32(0.01))
+    want = np.rint(unit * changed["q.b"])
+    assert lowered.parameters["q.b"].tolist() == want.tolist()
+
+
+def test_only_the_released_preset_has_these_rules():
+    assert rules_of("paper") is RULES
+    released = rules_of("released")
+    assert all(released[op] is rule for op, rule in RELEASED_RULES.items())
+    assert sorted(released) == sorted(RULES)
+
+
+def test_the_exponentials_need_a_scale(block):
+    module, arrays, table = block
+    stream = {name: quant for name, quant in table.stream.items() if name != "c.exponential"}
+    with pytest.raises(LoweringError) as caught:
+        lower_to_integer(module, arrays, replace(table, stream=stream))
+    assert str(caught.value) == (
+        "the quantisation table has no stream entry for c.exponential\n"
+        "  where: c.exponential\n"
+        "  why: without a scale the value has no integers\n"
+        "  what to do: calibrate the model again; relay_passes.lower.requirements lists what is "
+        "needed"
+    )
+
+
+def test_rows_of_a_table_share_a_scale(block):
+    module, arrays, table = block
+    rows = matrix(9)
+    mixed = WeightQuant(rows.values, np.linspace(0.01, 0.02, 9))
+    with pytest.raises(LoweringError) as caught:
+        lower_to_integer(module, arrays, replace(table, embeddings={"x": mixed}))
+    assert str(caught.value) == (
+        "the rows of an embedding have different scales\n"
+        "  where: x\n"
+        "  why: the released code has one scale for a table\n"
+        "  what to do: give all rows one scale"
+    )
+
+
+def test_a_zero_point_is_refused(block):
+    module, arrays, table = block
+    shifted = ActivationQuant(0.05, -128, 127, 4)
+    with pytest.raises(LoweringError) as caught:
+        lower_to_integer(module, arrays, replace(table, matmul={**table.matmul, "x": shifted}))
+    assert str(caught.value) == (
+        "an operand has a zero point\n"
+        "  where: x.for.s\n"
+        "  why: the released arithmetic is symmetric\n"
+        "  what to do: quantise this value symmetrically"
+    )
+
+
+def test_sums_have_22_bits_in_this_preset_only():
+    wide = {"s": ActivationQuant(1.0, -(2**21), 2**21)}
+    assert QuantizationTable("released", stream={"s": SUM}).stream["s"] is SUM
+    with pytest.raises(QuantizationTableError) as caught:
+        QuantizationTable("released", stream={"s": ActivationQuant(1.0, -(2**22), 2**21)})
+    assert str(caught.value) == (
+        "it uses integers -4194304..2097152\n"
+        "  where: stream entry 's'\n"
+        "  why: LayerNorm takes 22 bits\n"
+        "  what to do: stay within -2097152..2097152"
+    )
+    with pytest.raises(QuantizationTableError):
+        QuantizationTable("paper", stream=wide)
+
+
+def test_shifts_survive_json():
+    document, arrays = QuantizationTable("released", norm_shifts={"n": 3}).to_json()
+    assert QuantizationTable.from_json(document, arrays).norm_shifts == {"n": 3}
+
+
+def test_requirements_name_the_forms(block):
+    needed = requirements(block[0], "released")
+    assert [name for name, value in needed.items() if value.matmul] == [
+        "x",
+        "q",
+        "k",
+        "v",
+        "c",
+        "n",
+    ]
+    assert [name for name, value in needed.items() if value.stream] == ["s", "t"]
