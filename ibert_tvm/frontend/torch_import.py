@@ -237,19 +237,39 @@ def _translate(exported: torch.export.ExportedProgram) -> tvm.IRModule:
         reason = _last_line(error)
         raise UnsupportedModelError(
             "TVM's importer does not know an operator of the model",
-            where=_where(exported, reason),
+            where=_where(exported, error, reason),
             why=reason,
             todo="replace the operator by ones that TVM imports",
         ) from error
 
 
-def _where(exported: torch.export.ExportedProgram, reason: str) -> str:
-    """Module paths of the nodes whose operator the importer's message names."""
-    places = []
+def _where(exported: torch.export.ExportedProgram, error: BaseException, reason: str) -> str:
+    """Name the node that the importer stopped at, or whose operator its message names."""
+    node = _node_of(error)
+    if node is not None:
+        return _place(node)
     for node in exported.graph.nodes:
         target = getattr(node.target, "__name__", "")
         if node.op == "call_function" and target and f"'{target}'" in reason:
-            stack = node.meta.get("nn_module_stack") or {}
-            path = [entry[0] for entry in stack.values()]
-            places.append(f"operator {target}, layer {path[-1] if path and path[-1] else 'root'}")
-    return places[0] if places else "the traced program"
+            return _place(node)
+    return "the traced program"
+
+
+def _node_of(error: BaseException) -> torch.fx.Node | None:
+    """The node that was being translated when the importer raised."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        # Every converter of the importer takes the node as its argument `node`.
+        node = trace.tb_frame.f_locals.get("node")
+        if isinstance(node, torch.fx.Node) and node.op == "call_function":
+            found = node
+        trace = trace.tb_next
+    return found
+
+
+def _place(node: torch.fx.Node) -> str:
+    target = getattr(node.target, "__name__", str(node.target))
+    stack = node.meta.get("nn_module_stack") or {}
+    path = [entry[0] for entry in stack.values()]
+    return f"operator {target}, layer {path[-1] if path and path[-1] else 'root'}"

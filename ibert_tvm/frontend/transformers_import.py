@@ -46,9 +46,7 @@ def _quiet() -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def load_folder(
-    folder: HfFolder, head: str, **settings: Any
-) -> tuple[Any, frozenset[str]]:
+def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, frozenset[str]]:
     """Load the transformers model of a folder for a head.
 
     Parameters
@@ -254,17 +252,24 @@ def output_name(head: str) -> str:
 @contextlib.contextmanager
 def _eager(model: Any) -> Iterator[None]:
     """Use transformers' plain attention: the fused ones hide the softmax from the importer."""
-    before = getattr(model.config, "_attn_implementation", None)
-    if before in (None, "eager"):
-        yield
-        return
-    with _quiet():
-        model.set_attn_implementation("eager")
+    config = model.config
+    # A decoder would also return its keys and values for the next token.
+    cache = getattr(config, "use_cache", None)
+    before = getattr(config, "_attn_implementation", None)
+    change = before not in (None, "eager")
+    if cache:
+        config.use_cache = False
+    if change:
+        with _quiet():
+            model.set_attn_implementation("eager")
     try:
         yield
     finally:
-        with _quiet():
-            model.set_attn_implementation(before)
+        if cache:
+            config.use_cache = cache
+        if change:
+            with _quiet():
+                model.set_attn_implementation(before)
 
 
 def labels(config: Any, head: str) -> Mapping[int, str]:

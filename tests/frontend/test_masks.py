@@ -172,7 +172,8 @@ BIAS = (
         (
             causal,
             "relax.where",
-            "the mask follows none of the inputs: what is masked differs between queries or heads",
+            "the mask follows none of the inputs: it is causal, a token sees only those before it, "
+            "and every token of an encoder sees all",
         ),
         (
             inverted,

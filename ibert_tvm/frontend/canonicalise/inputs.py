@@ -325,12 +325,27 @@ def _follows(terms: list[NDArray[Any]], probes: Probes, name: str, boolean: bool
         same = same and np.array_equal(keep[some], tokens[some])
         opposite = opposite and np.array_equal(keep[some_padding], ~tokens[some_padding])
         if not np.array_equal(keep, np.broadcast_to(keep[:, :, :1], keep.shape)):
-            return "what is masked differs between queries or heads"
+            return (
+                "it is causal, a token sees only those before it, and every token of an encoder "
+                "sees all"
+                if _is_causal(keep)
+                else "what is masked differs between queries or heads"
+            )
     if same:
         return None
     if opposite:
         return "it masks keys with 1 and keeps those with 0, but 1 has to mark tokens"
     return "the masked keys are not those with 0"
+
+
+def _is_causal(keep: NDArray[Any]) -> bool:
+    """Tell whether no query sees a later key; `keep` is [batch, key, heads and queries]."""
+    keys = keep.shape[1]
+    if keep.shape[2] % keys:
+        return False
+    pairs = keep.reshape(keep.shape[0], keys, -1, keys)
+    earlier = np.triu(np.ones((keys, keys), np.bool_))[None, :, None, :]
+    return not np.any(pairs & ~earlier)
 
 
 def as_token_mask(value: FromInputs, probes: Probes, shape: tuple[int, ...]) -> str:
