@@ -38,8 +38,10 @@ def _gemm(t: Translator, node: Node) -> Traced:
             weight = Known(weight.array.T, weight.name)
         else:
             weight = t.emit(op.permute_dims(weight.var), weight)
+    if isinstance(weight, Known) and alpha != 1.0:
+        weight = Known(weight.array * np.float32(alpha), weight.name)
     result = t.emit(op.matmul(x.var, t.expr(node, weight)), x, weight)
-    if alpha != 1.0:
+    if isinstance(weight, Traced) and alpha != 1.0:
         result = t.emit(op.multiply(result.var, relax.const(alpha, x.dtype)), result)
     bias = node.operand(2)
     if bias is not None:

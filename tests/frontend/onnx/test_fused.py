@@ -1,0 +1,234 @@
+"""Operators that ONNX Runtime and newer operator sets fuse mean what ONNX Runtime computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ibert_tvm.frontend import UnsupportedModelError
+from ibert_tvm.frontend.onnx import import_onnx_model
+
+from .graphs import CHANNELS, HEADS, VOCABULARY, WIDTH, Graph
+from .test_spellings import imported, ops
+
+ORT = {"domain": "com.microsoft"}
+
+
+def embeddings(g: Graph, counts: bool = False) -> list[str]:
+    """EmbedLayerNormalization of words, positions and, where there are any, token types."""
+    types = any(item.name == "token_type_ids" for item in g.inputs)
+    return g.ops(
+        "EmbedLayerNormalization",
+        "input_ids",
+        "token_type_ids" if types else "",
+        g.weight("words.weight", VOCABULARY, CHANNELS),
+        g.weight("positions.weight", 40, CHANNELS),
+        g.weight("types.weight", 2, CHANNELS) if types else "",
+        g.weight("norm.weight", CHANNELS),
+        g.weight("norm.bias", CHANNELS),
+        *(["attention_mask"] if counts else []),
+        outputs=2,
+        epsilon=1e-12,
+        **ORT,
+    )
+
+
+def bert(fused_attention: str, mask: str) -> onnx.ModelProto:
+    """One layer of BERT as ONNX Runtime's optimiser leaves it."""
+    g = Graph(
+        opset=17,
+        inputs=("input_ids", "attention_mask", "token_type_ids"),
+        dtype=TensorProto.INT32,
+    )
+    x, counts = embeddings(g, counts=mask == "counts")
+    keep = {"raw": "attention_mask", "counts": counts}.get(mask, "")
+    if mask == "summed":
+        keep = g.op("ReduceSum", "attention_mask", g.ints(1), keepdims=0)
+    if fused_attention == "Attention":
+        context = g.op(
+            "Attention",
+            x,
+            g.weight("qkv.weight", CHANNELS, 3 * CHANNELS),
+            g.weight("qkv.bias", 3 * CHANNELS),
+            keep,
+            num_heads=HEADS,
+            **ORT,
+        )
+    else:
+        parts = [
+            g.op("MatMul", x, g.weight(f"{part}.weight", CHANNELS, CHANNELS)) for part in "qkv"
+        ]
+        context = g.op(
+            "MultiHeadAttention",
+            *parts,
+            g.weight("qkv.bias", 3 * CHANNELS),
+            keep,
+            num_heads=HEADS,
+            scale=0.3,
+            **ORT,
+        )
+    product = g.op("MatMul", context, g.weight("out.weight", CHANNELS, CHANNELS))
+    y = g.ops(
+        "SkipLayerNormalization",
+        product,
+        x,
+        g.weight("norm1.weight", CHANNELS),
+        g.weight("norm1.bias", CHANNELS),
+        g.weight("out.bias", CHANNELS),
+        outputs=1,
+        epsilon=1e-12,
+        **ORT,
+    )[0]
+    inner = g.op("MatMul", y, g.weight("up.weight", CHANNELS, 2 * CHANNELS))
+    inner = g.op("BiasGelu", inner, g.weight("up.bias", 2 * CHANNELS), **ORT)
+    down = g.linear(inner, "down", CHANNELS, 2 * CHANNELS)
+    last = g.ops(
+        "SkipLayerNormalization",
+        y,
+        down,
+        g.weight("norm2.weight", CHANNELS),
+        g.weight("norm2.bias", CHANNELS),
+        outputs=1,
+        **ORT,
+    )[0]
+    return g.model(last, names=("last_hidden_state",))
+
+
+@pytest.mark.parametrize(
+    ("attention", "mask"),
+    [
+        ("Attention", "raw"),
+        ("Attention", "counts"),
+        ("Attention", "summed"),
+        ("MultiHeadAttention", "raw"),
+    ],
+)
+def test_a_layer_of_bert_after_the_optimiser(attention, mask):
+    model = imported(bert(attention, mask))
+    expected = ["embedding"] * 3 + ["position_ids", "add", "add", "layer_norm"]
+    expected += ["linear"] * 3 + ["attention", "linear", "add", "layer_norm"]
+    expected += ["linear", "gelu", "linear", "add", "layer_norm"]
+    assert sorted(ops(model)) == sorted(expected)
+    assert model.info.inputs == ("input_ids", "attention_mask", "token_type_ids")
+    folded = [item.what for item in model.report.foldings if item.name == "attention_mask"]
+    assert folded == (
+        [
+            "the source keeps as many tokens from the front as the mask has ones; the mask itself "
+            "is used, which is the same where padding is at the end"
+        ]
+        if mask in ("counts", "summed")
+        else []
+    )
+
+
+def test_a_bias_with_fast_gelu_goes_to_its_linear_layer():
+    g = Graph(opset=17)
+    product = g.op("MatMul", g.words(), g.weight("up.weight", CHANNELS, 2 * CHANNELS))
+    x = g.op("FastGelu", product, g.weight("up.bias", 2 * CHANNELS), **ORT)
+    model = imported(g.model(x))
+    assert [item.name for item in model.report.matched] == ["words", "up", "up.gelu"]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_attention_of_operator_set_23(flat, kind):
+    g = Graph(opset=23)
+    x = g.words()
+    q, k, v = (g.linear(x, f"self.{part}") for part in ("q", "k", "v"))
+    wide = g.axes("Unsqueeze", "attention_mask", 1, 2)
+    mask = g.op("Cast", wide, to=TensorProto.BOOL)
+    if kind == "float":
+        mask = g.op("Where", mask, g.array(0.0), g.array(-1e9))
+    shape = g.op("Concat", g.op("Shape", "input_ids"), g.op("Shape", "input_ids"), axis=0)
+    # [batch, 1, tokens, tokens]
+    picked = g.op("Gather", shape, g.ints(0, 1, 1), axis=0)
+    full = g.op(
+        "Concat",
+        g.op("Slice", picked, g.ints(0), g.ints(1)),
+        g.ints(1),
+        g.op("Slice", picked, g.ints(1), g.ints(3)),
+        axis=0,
+    )
+    mask = g.op("Expand", mask, full)
+    if flat:
+        heads = {"q_num_heads": HEADS, "kv_num_heads": HEADS}
+        output = g.op("Attention", q, k, v, mask, scale=0.25, **heads)
+    else:
+        parts = [g.heads(part) for part in (q, k, v)]
+        output = g.joined(g.op("Attention", *parts, mask))
+    model = imported(g.model(output))
+    assert ops(model) == ["embedding", "linear", "linear", "linear", "attention"]
+    calls = [item for item in model.report.matched if item.op == "canonical.attention"]
+    assert "Attention" in calls[0].source_ops
+    from relay_passes.canonical import canonical_calls
+
+    (scale,) = (
+        float(call.attrs["scale"])
+        for _, call in canonical_calls(model.module)
+        if call.op.name == "canonical.attention"
+    )
+    assert scale == (0.25 if flat else float(np.float32(WIDTH**-0.5)))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        ({"is_causal": 1}, "it hides later tokens (is_causal), as decoders do"),
+        ({"softcap": 5.0}, "it caps its scores (softcap), which has no integer form"),
+    ],
+)
+def test_attention_that_has_no_form_is_refused(attributes, why):
+    g = Graph(opset=23)
+    x = g.words()
+    parts = [g.heads(g.linear(x, name)) for name in "qkv"]
+    context = g.op("Attention", *parts, name="attend", **attributes)
+    with pytest.raises(UnsupportedModelError) as error:
+        import_onnx_model(g.model(g.joined(context)), source="by hand", verify=False)
+    assert error.value.what == "Attention has no integer form here"
+    assert error.value.where.startswith("operator Attention, node attend, layer q ")
+    assert error.value.why == why
+    # What was matched before it is in the report.
+    assert error.value.report is not None
+    assert [item.name for item in error.value.report.matched] == ["words", "q", "k", "v"]
+    assert [(item.op, item.node) for item in error.value.report.refusals] == [
+        ("Attention", "attend")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "why"),
+    [
+        ("Attention", {"unidirectional": 1}, "it hides later tokens (unidirectional)"),
+        ("Attention", {"do_rotary": 1}, "it rotates queries and keys"),
+        ("SimplifiedLayerNormalization", {}, "a normalisation by the root mean square"),
+        ("RotaryEmbedding", {}, "the operator com.microsoft.RotaryEmbedding is not known here"),
+    ],
+)
+def test_other_fused_operators_are_refused(kind, attributes, why):
+    g = Graph(opset=17)
+    x = g.words()
+    more = {"num_heads": HEADS} if kind == "Attention" else {}
+    size = 3 * CHANNELS if kind == "Attention" else CHANNELS
+    y = g.op(kind, x, g.weight("w.weight", CHANNELS, size), **more, **attributes, **ORT)
+    with pytest.raises(UnsupportedModelError) as error:
+        import_onnx_model(g.model(y), source="by hand", verify=False)
+    assert error.value.why.startswith(why)
+
+
+def test_local_functions_are_taken_apart():
+    function = helper.make_function(
+        "local",
+        "Twice",
+        ["x"],
+        ["y"],
+        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Add", ["r", "r"], ["y"])],
+        [helper.make_opsetid("", 17)],
+    )
+    g = Graph(opset=17)
+    x = g.op("Twice", g.linear(g.words(), "dense"), domain="local")
+    y = g.linear(x, "last")
+    model = g.model(y)
+    model.functions.append(function)
+    assert "relu" in ops(imported(model))

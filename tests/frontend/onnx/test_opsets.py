@@ -1,0 +1,89 @@
+"""Operators whose form changed between operator sets mean the same in each."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
+from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.reading import OLDEST_OPSET, check_model
+
+from .graphs import CHANNELS, Graph, layer_norm_written_out
+from .test_spellings import ops
+
+NEWEST = onnx.defs.onnx_opset_version()
+
+
+def encoder(opset: int) -> onnx.ModelProto:
+    """Slice, Squeeze, Unsqueeze, ReduceMean, ReduceSum, Softmax, Split, Dropout, Clip ..."""
+    g = Graph(opset=opset)
+    table = g.weight("positions.weight", 40, CHANNELS)
+    length = g.op("Gather", g.op("Shape", "input_ids"), g.array(1, "int64"), axis=0)
+    ids = g.op("Range", g.array(0, "int64"), length, g.array(1, "int64"))
+    rows = g.op("Gather", table, g.axes("Unsqueeze", ids, 0))
+    x = g.op("Add", g.words(), rows)
+    x = g.ops("Dropout", layer_norm_written_out(g, x, "norm"), outputs=1)[0]
+    x = g.attention(x, g.additive_mask)
+    wide = g.linear(x, "up", 2 * CHANNELS)
+    parts = (
+        g.ops("Split", wide, g.ints(CHANNELS, CHANNELS), outputs=2, axis=-1)
+        if opset >= 13
+        else g.ops("Split", wide, outputs=2, axis=-1, split=[CHANNELS, CHANNELS])
+    )
+    low = g.op("Clip", parts[0], g.array(0.0))
+    x = g.op("Add", low, parts[1])
+    first = g.op("Slice", x, g.ints(0), g.ints(1), g.ints(1))
+    pooled = g.op("Tanh", g.linear(g.axes("Squeeze", first, 1), "pooler"))
+    return g.model(pooled, names=("pooler_output",), rank=2)
+
+
+def test_old_and_new_operator_sets_are_covered():
+    assert NEWEST >= 24
+    assert OLDEST_OPSET == 11
+
+
+@pytest.mark.parametrize(
+    "opset",
+    [11, NEWEST, *(pytest.param(opset, marks=pytest.mark.slow) for opset in (13, 18, 21, 26))],
+)
+def test_an_encoder_in_each_operator_set_that_changed_it(opset):
+    model = import_onnx_model(encoder(opset), source="by hand")
+    assert model.verified_error is not None
+    assert model.verified_error < 1e-5
+    assert ops(model)[-3:] == ["select_token", "linear", "tanh"]
+    assert model.report.source == f"ONNX, operator set {opset}, made by hand"
+
+
+@pytest.fixture(scope="module")
+def expected() -> CanonicalModel:
+    return import_onnx_model(encoder(17), source="by hand", verify=False)
+
+
+@pytest.mark.parametrize("opset", range(11, NEWEST + 1))
+def test_every_operator_set_is_read(opset, expected):
+    """Nothing of the graph is left out, whatever the set; values are compared above."""
+    check_model(encoder(opset), "by hand")
+    model = import_onnx_model(encoder(opset), source="by hand", verify=False)
+    assert ops(model) == ops(expected)
+    assert [m.name for m in model.report.matched] == [m.name for m in expected.report.matched]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_softmax_of_old_operator_sets_normalises_over_several_axes(axis):
+    g = Graph(opset=11)
+    x = g.words()
+    q, k, v = (g.heads(g.linear(x, part)) for part in "qkv")
+    scores = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
+    weights = g.op("Softmax", g.additive_mask(scores), axis=axis, name="soft")
+    with pytest.raises(UnsupportedModelError) as error:
+        import_onnx_model(
+            g.model(g.joined(g.op("MatMul", weights, v))), source="by hand", verify=False
+        )
+    assert str(error.value) == (
+        "Softmax has no integer form here\n"
+        "  where: operator Softmax, node soft, layer q (needed by n37.out)\n"
+        f"  why: in operator set 11 it normalises over all axes from {axis} on, not one\n"
+        "  what to do: use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
+        "embedding and add, or change this part of it; `ibert inspect` shows what was matched"
+    )

@@ -1,0 +1,78 @@
+"""The same weights give the same integers, whichever way they came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.evaluate import evaluate_integers
+from tests.frontend.architectures import make
+
+from .exports import exported
+
+
+def batch() -> dict[str, NDArray[np.int64]]:
+    random = np.random.default_rng(0)
+    mask = np.ones((8, 16), np.int64)
+    mask[::3, 10:] = 0
+    return {
+        "input_ids": np.where(mask, random.integers(3, 61, mask.shape), 1) * mask + (1 - mask),
+        "attention_mask": mask,
+    }
+
+
+def integers(model: QuantizedModel) -> dict[str, NDArray[np.int64]]:
+    inputs = batch()
+    return evaluate_integers(model, {**inputs, "token_type_ids": np.zeros((8, 16), np.int64)})
+
+
+def compare(folder: Path, file: Path) -> None:
+    reference = ibert.quantize(ibert.load(folder, verify=False), [batch()])
+    imported = ibert.quantize(ibert.load(file, verify=False), [batch()])
+    # Every constant of the program, in its order; only names may differ.
+    arrays = [list(model.parameters.values()) for model in (reference, imported)]
+    assert len(arrays[0]) == len(arrays[1])
+    for have, want in zip(*arrays, strict=True):
+        np.testing.assert_array_equal(have, want)
+    expected, result = integers(reference), integers(imported)
+    assert list(expected) == list(result)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(result[name], array)
+    assert int(array.max()) - int(array.min()) > 1000
+
+
+def saved(folder: Path, architecture: str) -> Path:
+    make(architecture).save_pretrained(folder / architecture)
+    return folder / architecture
+
+
+@pytest.mark.parametrize(
+    ("architecture", "attention", "dynamo", "opset"),
+    [("bert", "sdpa", False, 14)],
+)
+def test_same_integers_as_the_folder(tmp_path, architecture, attention, dynamo, opset):
+    file = exported(tmp_path, architecture, attention, dynamo, opset)
+    compare(saved(tmp_path, architecture), file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize(
+    ("attention", "dynamo", "opset"),
+    [
+        ("eager", False, 11),
+        ("eager", False, 17),
+        ("sdpa", False, 17),
+        ("eager", True, 18),
+        ("sdpa", True, 18),
+        ("sdpa", True, 23),
+    ],
+)
+def test_same_integers_from_every_exporter(tmp_path, architecture, attention, dynamo, opset):
+    file = exported(tmp_path, architecture, attention, dynamo, opset)
+    compare(saved(tmp_path, architecture), file)
