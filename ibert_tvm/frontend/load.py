@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
-from ibert_tvm.frontend.hf_folder import HfFolder, check_head, given_tokenizer
+from ibert_tvm.frontend.hf_folder import HfFolder, check_head, given_tokenizer, head_of_class
 
 if TYPE_CHECKING:
     import torch
@@ -122,6 +122,11 @@ def load(
         check_head(head, "none")
     if hasattr(source, "config") and hasattr(source, "base_model"):
         _require("transformers")
+        if source.config.model_type == "ibert":
+            from ibert_tvm.frontend.ibert_checkpoint import load_ibert_module
+
+            own = head_of_class(type(source).__name__)
+            return load_ibert_module(source, check_head(head, own), verify)
         return _load_transformers(source, head, verify)
     _check_plain(head, type(source).__name__)
     from ibert_tvm.frontend.torch_load import load_module

@@ -131,6 +131,17 @@ def test_a_checkpoint_in_half_precision_is_its_rounded_self(checkpoint, tmp_path
     assert_same_program(half, full)
 
 
+@pytest.mark.parametrize("head", ["none", "sequence_classification"])
+def test_a_model_in_memory_is_the_same(checkpoint, head):
+    """Its quantised forward pass is not traced, and its mode stays as it is."""
+    saved = checkpoint(head, num_hidden_layers=2, num_labels=3)
+    model = ibert.load(saved.source)
+    assert model.info.head == head and 0 < model.verified_error < 1e-4
+    assert model.info.description == f"ibert module in memory, head {head}"
+    assert saved.source.config.quant_mode
+    assert_same_program(saved.model, model)
+
+
 def test_no_torch_is_needed(checkpoint):
     """Neither to import a checkpoint nor to quantise it."""
     program = (

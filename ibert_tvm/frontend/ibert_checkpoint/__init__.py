@@ -5,7 +5,7 @@ training collected become a quantisation table of the preset ``released``, so th
 calibrated again. transformers' quantised forward pass is never run.
 """
 
-from ibert_tvm.frontend.ibert_checkpoint.load import MODEL_TYPE, load_ibert
+from ibert_tvm.frontend.ibert_checkpoint.load import MODEL_TYPE, load_ibert, load_ibert_module
 from ibert_tvm.frontend.ibert_checkpoint.quantization import IbertQuantization
 
-__all__ = ["MODEL_TYPE", "IbertQuantization", "load_ibert"]
+__all__ = ["MODEL_TYPE", "IbertQuantization", "load_ibert", "load_ibert_module"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
@@ -72,14 +71,14 @@ class IbertConfig:
         return self.force_dequant in (kind, "nonlinear")
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], file: Path) -> IbertConfig:
+    def read(cls, document: Mapping[str, Any], file: str) -> IbertConfig:
         """Check a configuration.
 
         Parameters
         ----------
         document : mapping
             ``config.json``.
-        file : Path
+        file : str
             Where it was, for messages.
 
         Returns
@@ -112,7 +111,7 @@ class IbertConfig:
         if document.get("hidden_act", "gelu") != "gelu":
             raise UnsupportedModelError(
                 f"hidden_act is {document['hidden_act']!r}",
-                where=str(file),
+                where=file,
                 why="an I-BERT encoder has i-GELU and nothing else",
                 todo="check config.json",
             )
@@ -134,10 +133,10 @@ class IbertConfig:
         )
 
 
-def _wrong(file: Path, name: str, value: Any, allowed: str) -> ModelSourceError:
+def _wrong(file: str, name: str, value: Any, allowed: str) -> ModelSourceError:
     return ModelSourceError(
         f"{name} is {value!r}",
-        where=str(file),
+        where=file,
         why=f"it must be {allowed}",
         todo="check config.json",
     )

@@ -20,8 +20,9 @@ from ibert_tvm.frontend.report import Folding, ImportReport
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend.model import CanonicalModel
+    from ibert_tvm.frontend.verify import Source
 
-__all__ = ["MODEL_TYPE", "load_ibert"]
+__all__ = ["MODEL_TYPE", "load_ibert", "load_ibert_module"]
 
 MODEL_TYPE = "ibert"
 
@@ -63,36 +64,18 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     UnsupportedModelError
         If the float model differs from transformers'.
     """
-    from ibert_tvm.frontend.finish import OUTPUTS, finish
-    from ibert_tvm.frontend.ibert_checkpoint.verify import float_source
+    from ibert_tvm.frontend.ibert_checkpoint.verify import float_folder
     from ibert_tvm.tokenization import tokenizer_files
 
-    config = IbertConfig.read(folder.config, folder.model / "config.json")
-    arrays = CheckpointArrays(folder.weights)
-    labels = _labels(arrays, head)
-    weights = arrays.require({**shapes(config), **head_shapes(config, head, labels)})
-    layers = config.num_hidden_layers
-    buffers = _buffers(arrays, config)
-    canonical = build_canonical(config, weights, head, folder.pooling or "mean")
-    quantization = IbertQuantization(
-        config=config,
-        head=head,
-        output=canonical.outputs[0][0],
-        weights=canonical.parameters,
-        ranges=ranges_of(layers, buffers),
-        norm_shifts={name: _shift(name, buffers[f"{name}.shift"]) for name in layer_norms(layers)},
-        where=str(folder.path),
-    )
-    notes = _notes(quantization)
-    _complete(canonical.report, config)
-    model = finish(
-        canonical,
-        float_source(folder, head) if verify else None,
-        architecture=MODEL_TYPE,
-        head=head,
-        outputs=[OUTPUTS[head]],
-        pad_token_id=config.pad_token_id,
-        id2label=_id2label(folder.config, labels),
+    config = IbertConfig.read(folder.config, str(folder.model / "config.json"))
+    model = _assemble(
+        config,
+        CheckpointArrays.of_files(folder.weights),
+        head,
+        folder.pooling or "mean",
+        str(folder.path),
+        folder.config,
+        float_folder(folder, head) if verify else None,
     )
     tokenizer = tokenizer_files(folder.model) or tokenizer_files(folder.path)
     info = replace(
@@ -101,9 +84,94 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
         source_sha256=folder.sha256(),
         description=f"{MODEL_TYPE} from {folder.path.name}, head {head}",
         tokenizer_files=tuple(tokenizer),
-        notes=(*notes, *(folder.notes if head == "sentence_embedding" else ())),
+        notes=(*model.info.notes, *(folder.notes if head == "sentence_embedding" else ())),
     )
-    return replace(model, info=info, tokenizer=tokenizer, released=quantization)
+    return replace(model, info=info, tokenizer=tokenizer)
+
+
+def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
+    """Load a transformers `ibert` model in memory: its weights and ranges, not its forward pass.
+
+    Parameters
+    ----------
+    module : transformers.IBertPreTrainedModel
+        The model.
+    head : str
+        One of `ibert_tvm.model_info.HEADS`.
+    verify : bool
+        Compare the float model with a copy of the module in its float mode.
+
+    Returns
+    -------
+    CanonicalModel
+        See `load_ibert`.
+
+    Raises
+    ------
+    ModelSourceError, UnsupportedModelError
+        See `load_ibert`.
+    """
+    from ibert_tvm.frontend.finish import parameter_hash
+    from ibert_tvm.frontend.ibert_checkpoint.verify import float_module
+
+    where = f"{type(module).__module__}.{type(module).__qualname__}"
+    document = module.config.to_dict()
+    model = _assemble(
+        IbertConfig.read(document, where),
+        CheckpointArrays.of_state(module.state_dict(), where),
+        head,
+        "mean",
+        where,
+        document,
+        float_module(module, head) if verify else None,
+    )
+    info = replace(
+        model.info,
+        source=where,
+        source_sha256=parameter_hash(model.parameters),
+        description=f"{MODEL_TYPE} module in memory, head {head}",
+    )
+    return replace(model, info=info)
+
+
+def _assemble(
+    config: IbertConfig,
+    arrays: CheckpointArrays,
+    head: str,
+    pooling: str,
+    where: str,
+    document: Mapping[str, Any],
+    source: Source | None,
+) -> CanonicalModel:
+    """Build the float model, compare it with `source`, and keep the ranges beside it."""
+    from ibert_tvm.frontend.finish import OUTPUTS, finish
+
+    labels = _labels(arrays, head)
+    weights = arrays.require({**shapes(config), **head_shapes(config, head, labels)})
+    layers = config.num_hidden_layers
+    buffers = _buffers(arrays, config)
+    canonical = build_canonical(config, weights, head, pooling)
+    quantization = IbertQuantization(
+        config=config,
+        head=head,
+        output=canonical.outputs[0][0],
+        weights=canonical.parameters,
+        ranges=ranges_of(layers, buffers),
+        norm_shifts={name: _shift(name, buffers[f"{name}.shift"]) for name in layer_norms(layers)},
+        where=where,
+    )
+    _complete(canonical.report, config)
+    model = finish(
+        canonical,
+        source,
+        architecture=MODEL_TYPE,
+        head=head,
+        outputs=[OUTPUTS[head]],
+        pad_token_id=config.pad_token_id,
+        id2label=_id2label(document, labels),
+    )
+    info = replace(model.info, notes=_notes(quantization))
+    return replace(model, info=info, released=quantization)
 
 
 def _buffers(arrays: CheckpointArrays, config: IbertConfig) -> dict[str, NDArray[np.float32]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,10 @@ from ibert_tvm.frontend.errors import MissingExtraError
 from ibert_tvm.frontend.hf_folder import HfFolder
 from ibert_tvm.frontend.verify import Source
 
-__all__ = ["float_source"]
+__all__ = ["float_folder", "float_module"]
 
 
-def float_source(folder: HfFolder, head: str) -> Source:
+def float_folder(folder: HfFolder, head: str) -> Source:
     """Load the source model with ``quant_mode`` off.
 
     Its quantised forward pass hands every layer the scale of the embeddings, so that it is no
@@ -47,12 +48,40 @@ def float_source(folder: HfFolder, head: str) -> Source:
                 why="transformers runs the source model",
                 todo="pip install 'ibert-tvm[torch]', or load with verify=False",
             )
+    from ibert_tvm.frontend import transformers_import as hf
+
+    model, _ = hf.load_folder(folder, head, quant_mode=False)
+    return _source(model, head, folder.pooling or "mean")
+
+
+def float_module(module: Any, head: str) -> Source:
+    """Copy a model in memory with ``quant_mode`` off.
+
+    Parameters
+    ----------
+    module : transformers.IBertPreTrainedModel
+        The source.
+    head : str
+        The head to be compared.
+
+    Returns
+    -------
+    callable
+        See `float_folder`.
+    """
+    settings = copy.deepcopy(module.config)
+    settings.quant_mode = False
+    twin = type(module)(settings)
+    twin.load_state_dict(module.state_dict())
+    return _source(twin.float(), head, "mean")
+
+
+def _source(model: Any, head: str, pooling: str) -> Source:
     import torch
 
     from ibert_tvm.frontend import transformers_import as hf
 
-    model, _ = hf.load_folder(folder, head, quant_mode=False)
-    wrapper = hf.wrap(model, head, folder.pooling or "mean").eval()
+    wrapper = hf.wrap(model, head, pooling).eval()
 
     def run(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         with torch.no_grad():

@@ -6,7 +6,8 @@ left, or zeros, and are not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +27,77 @@ class CheckpointArrays:
 
     Parameters
     ----------
-    files : iterable of Path
-        Weight files: safetensors, or ``pytorch_model.bin``, which needs torch.
-
-    Raises
-    ------
-    MissingExtraError
-        If a ``.bin`` file is given and torch is not installed.
-    ModelSourceError
-        If a file cannot be read.
+    where : str
+        Where they come from, for messages.
     """
 
-    def __init__(self, files: Iterable[Path]) -> None:
-        self._files = tuple(files)
-        self._places: dict[str, tuple[Path, str]] = {}
-        self._loaded: dict[Path, Mapping[str, Any]] = {}
-        for file in self._files:
-            for key in self._keys(file):
-                self._places[key.removeprefix(_PREFIX)] = (file, key)
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._readers: dict[str, Callable[[], NDArray[Any]]] = {}
+
+    @classmethod
+    def of_files(cls, files: Iterable[Path]) -> CheckpointArrays:
+        """Open weight files.
+
+        Parameters
+        ----------
+        files : iterable of Path
+            safetensors, of which an array is read when it is asked for, or ``pytorch_model.bin``,
+            which needs torch.
+
+        Returns
+        -------
+        CheckpointArrays
+
+        Raises
+        ------
+        MissingExtraError
+            If a ``.bin`` file is given and torch is not installed.
+        ModelSourceError
+            If a ``.bin`` file cannot be read.
+        """
+        from safetensors import safe_open
+
+        files = tuple(files)
+        result = cls(", ".join(str(file) for file in files))
+        for file in files:
+            if file.suffix == ".safetensors":
+                with safe_open(file, framework="numpy") as stream:
+                    for key in stream.keys():  # noqa: SIM118 (it is no mapping)
+                        result._add(key, partial(_read_safetensors, file, key))
+            else:
+                result._add_state(_load_bin(file))
+        return result
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], where: str) -> CheckpointArrays:
+        """Take the tensors of a torch module.
+
+        Parameters
+        ----------
+        state : mapping of str to torch.Tensor
+            Its ``state_dict()``.
+        where : str
+            The module, for messages.
+
+        Returns
+        -------
+        CheckpointArrays
+        """
+        result = cls(where)
+        result._add_state(state)
+        return result
+
+    def _add(self, key: str, read: Callable[[], NDArray[Any]]) -> None:
+        self._readers[key.removeprefix(_PREFIX)] = read
+
+    def _add_state(self, state: Mapping[str, Any]) -> None:
+        for key, tensor in state.items():
+            if tensor.is_floating_point():
+                self._add(str(key), partial(_to_numpy, tensor))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places
-
-    @property
-    def where(self) -> str:
-        """The files, for messages."""
-        return ", ".join(str(file) for file in self._files)
+        return name in self._readers
 
     def require(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
         """Read arrays of known shapes.
@@ -83,10 +129,10 @@ class CheckpointArrays:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array that is there."""
-        return tuple(self._raw(name).shape)
+        return tuple(self._readers[name]().shape)
 
     def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        raw = self._raw(name)
+        raw = self._readers[name]()
         if raw.shape == () and shape == (1,):
             raw = raw.reshape(shape)
         if tuple(raw.shape) != shape:
@@ -113,35 +159,30 @@ class CheckpointArrays:
             )
         return array
 
-    def _keys(self, file: Path) -> list[str]:
-        if file.suffix != ".safetensors":
-            self._loaded[file] = _load_bin(file)
-            return list(self._loaded[file])
-        from safetensors import safe_open
 
+def _to_numpy(tensor: Any) -> NDArray[Any]:
+    array: NDArray[Any] = tensor.detach().float().cpu().numpy()
+    return array
+
+
+def _read_safetensors(file: Path, key: str) -> NDArray[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
         with safe_open(file, framework="numpy") as stream:
-            return list(stream.keys())
-
-    def _raw(self, name: str) -> NDArray[Any]:
-        file, key = self._places[name]
-        if file in self._loaded:
-            return np.asarray(self._loaded[file][key])
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(file, framework="numpy") as stream:
-                array: NDArray[Any] = stream.get_tensor(key)
-                return array
-        except (SafetensorError, TypeError, AttributeError) as error:  # types of 8 bits or fewer
-            raise ModelSourceError(
-                f"{name} cannot be read",
-                where=str(file),
-                why=f"{error}; float weights are {_KINDS}",
-                todo="save the checkpoint in float32",
-            ) from error
+            array: NDArray[Any] = stream.get_tensor(key)
+            return array
+    except (SafetensorError, TypeError, AttributeError) as error:  # types of 8 bits or fewer
+        raise ModelSourceError(
+            f"{key} cannot be read",
+            where=str(file),
+            why=f"{error}; float weights are {_KINDS}",
+            todo="save the checkpoint in float32",
+        ) from error
 
 
-def _load_bin(file: Path) -> dict[str, NDArray[Any]]:
+def _load_bin(file: Path) -> dict[str, Any]:
+    """Tensors of a pickle."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -154,12 +195,7 @@ def _load_bin(file: Path) -> dict[str, NDArray[Any]]:
     import torch
 
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        return {
-            str(name): tensor.float().numpy()
-            for name, tensor in state.items()
-            if tensor.is_floating_point()
-        }
+        return dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many classes for what a file can hold
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(
