@@ -17,9 +17,11 @@ from tvm import s_tir, tirx
 
 from targets import TargetDescription
 
+from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
 from .rule import (
     Rejection,
     block_names,
+    extent,
     kernel_name,
     output_blocks,
     vectorise_innermost,
@@ -71,9 +73,12 @@ class AttentionRule:
         present = set(block_names(sch))
 
         batch, head, rows, _columns = sch.get_loops(sch.get_sblock(ROWS))
+        per_sequence, tile = extent(sch, head), int(func.attrs["ibert.row_tile"])
         heads = sch.fuse(batch, head)
         sch.parallel(heads)
-        row_tiles, _row = sch.split(rows, [None, int(func.attrs["ibert.row_tile"])])
+        mark_sequence_loop(sch, heads, per_sequence)
+        row_tiles, _row = sch.split(rows, [None, tile])
+        mark_token_loop(sch, row_tiles, tile)
         for names, loop in ((PER_ROWS, row_tiles), (PER_HEAD, heads)):
             for name in reversed(names):
                 if name in present:
@@ -81,6 +86,7 @@ class AttentionRule:
         for name in outputs:
             output = sch.get_sblock(name)
             sch.reverse_compute_at(output, row_tiles, preserve_unit_loops=True)
+            mark_token_store(sch, output)
             vectorise_innermost(sch, output, target.vector_lanes)
         for name in ELEMENTWISE:
             if name in present:

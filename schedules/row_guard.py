@@ -1,22 +1,26 @@
-"""Skipping the rows of a kernel that hold no token.
+"""Skipping what a kernel would compute for rows that hold no token.
 
 Where the tokens of a padded batch are packed (`relay_passes.passes.pack_tokens`), the first rows of
-every activation hold tokens and the others nothing. How many there are is known at run time only,
-so shapes and schedules stay those of the whole batch, and each iteration of the loop over tiles of
-rows is skipped if its first row holds no token.
+every activation hold tokens and the others nothing; the rows of one sequence lie together. How many
+there are is known at run time only, so shapes and schedules stay those of the whole batch. Rules
+say which rows a loop goes over, and each iteration whose first row holds no token is skipped.
 """
 
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 from .errors import ScheduleError
 
 ROW_COUNT = "ibert.row_count"
-"""Attribute of a kernel that emission sets: position of the parameter whose last entry counts the
-rows in use. Rows behind them may hold anything; nothing reads what is computed from them."""
+"""Attribute of a kernel that emission sets: position of the parameter that holds the first row of
+each sequence, and last the number of rows in use. Rows behind them may hold anything; nothing reads
+what is computed from them."""
 _ROWS = "ibert.rows"
+_SEQUENCES = "ibert.sequences"
+_TOKENS = "ibert.tokens"
+_STORES = "ibert.stores_tokens"
 
 
 def mark_row_loop(
@@ -38,12 +42,131 @@ def mark_row_loop(
     tiles
         Number of tiles, where the loop is fused from an outer one and that over tiles.
     """
-    count = int(sch.get(loop).extent) if tiles is None else tiles
-    sch.annotate(loop, _ROWS, [count, tile])
+    sch.annotate(loop, _ROWS, [_count(sch, loop, tiles), tile])
+
+
+def mark_sequence_loop(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, inner: int = 1) -> None:
+    """Say which sequence a loop works on: iteration i on sequence ``i // inner``.
+
+    At most one loop of a kernel; loops inside of it may be marked by `mark_token_loop`.
+    """
+    sch.annotate(loop, _SEQUENCES, inner)
+
+
+def mark_token_loop(
+    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tile: int = 1, tiles: int | None = None
+) -> None:
+    """Say which tokens of its sequence a loop goes over, as `mark_row_loop` says rows."""
+    sch.annotate(loop, _TOKENS, [_count(sch, loop, tiles), tile])
+
+
+def mark_token_store(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Say that a block stores tokens: its first axes are the sequence and the token in it.
+
+    In a packed kernel its rows go to those of the sequence.
+    """
+    sch.annotate(block, _STORES, 1)
+
+
+def _count(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tiles: int | None) -> int:
+    return int(sch.get(loop).extent) if tiles is None else tiles
+
+
+class _Guards:
+    """What is inserted in one kernel; `starts` is None in a kernel on tokens in place."""
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.starts: tirx.Var | None = None
+        if func.attrs is not None and ROW_COUNT in func.attrs:
+            self.starts = func.params[int(func.attrs[ROW_COUNT])]
+        self.sequence: tirx.Expr | None = None
+        self.found = 0
+        tvm_ffi.structural_walk(func, (tirx.For, self._find_sequence))
+
+    def _find_sequence(self, loop: tirx.For) -> None:
+        if _SEQUENCES in loop.annotations:
+            self.sequence = loop.loop_var // int(loop.annotations[_SEQUENCES])
+
+    def start(self, sequence: tirx.Expr) -> tirx.Expr:
+        """First row of a sequence."""
+        return tirx.BufferLoad(self.starts, [sequence])
+
+    def rows(self) -> tirx.Expr:
+        """Rows in use."""
+        return self.start(tirx.const(int(self.starts.shape[0]) - 1, "int32"))
+
+    def length(self, sequence: tirx.Expr) -> tirx.Expr:
+        """Tokens of a sequence."""
+        return self.start(sequence + 1) - self.start(sequence)
+
+    def loop(self, loop: tirx.For) -> tirx.For:
+        """Guard a marked loop; remove the marks of any."""
+        marks = {key: loop.annotations[key] for key in (_ROWS, _TOKENS) if key in loop.annotations}
+        if not marks and _SEQUENCES not in loop.annotations:
+            return loop
+        body = loop.body
+        if self.starts is not None and marks:
+            ((key, mark),) = marks.items()
+            tiles, tile = (int(size) for size in mark)
+            first = (loop.loop_var if tiles == int(loop.extent) else loop.loop_var % tiles) * tile
+            limit = self.rows() if key == _ROWS else self.length(self.sequence)
+            body = tirx.IfThenElse(first < limit, body, None)
+            self.found += 1
+        rest = {
+            key: value
+            for key, value in loop.annotations.items()
+            if key not in (_ROWS, _TOKENS, _SEQUENCES)
+        }
+        return tirx.For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            loop.kind,
+            body,
+            loop.thread_binding,
+            rest,
+            loop.step,
+            loop.span,
+        )
+
+    def block(self, block: s_tir.SBlock) -> s_tir.SBlock:
+        """Move what a marked block stores to the rows of its sequence."""
+        if _STORES not in block.annotations:
+            return block
+        body, writes = block.body, block.writes
+        if self.starts is not None:
+            sequence, token = (axis.var for axis in block.iter_vars[:2])
+
+            def move(store: tirx.BufferStore) -> tirx.Stmt:
+                indices = [self.start(sequence) + token, *store.indices[1:]]
+                moved = tirx.BufferStore(store.buffer, store.value, indices)
+                return tirx.IfThenElse(token < self.length(sequence), moved, None)
+
+            body = tvm_ffi.structural_map(body, (tirx.BufferStore, move))
+            writes = [_whole(region) for region in writes]
+        rest = {key: value for key, value in block.annotations.items() if key != _STORES}
+        return s_tir.SBlock(
+            block.iter_vars,
+            block.reads,
+            writes,
+            block.name_hint,
+            body,
+            block.init,
+            block.alloc_buffers,
+            block.match_buffers,
+            rest,
+            block.span,
+        )
+
+
+def _whole(region: ir.TensorRegion) -> ir.TensorRegion:
+    """Region of all of a buffer."""
+    ranges = [ir.Range(0, extent) for extent in region.source.ty.shape]
+    return ir.TensorRegion(region.source, ranges, region.ty)
 
 
 def guard_rows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
-    """Guard the loops that `mark_row_loop` marked, in a kernel that is told the count of rows.
+    """Guard the loops that a rule marked, in a kernel that is told the rows in use.
 
     Parameters
     ----------
@@ -60,41 +183,13 @@ def guard_rows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     Raises
     ------
     ScheduleError
-        If the kernel is told the count and its rule marked no loop: it would work on rows without a
+        If the kernel is told the rows and its rule marked no loop: it would work on rows without a
         token for nothing.
     """
-    counted = func.attrs is not None and ROW_COUNT in func.attrs
-    count = None
-    if counted:
-        starts = func.params[int(func.attrs[ROW_COUNT])]
-        count = tirx.BufferLoad(starts, [int(starts.shape[0]) - 1])
-    found = 0
-
-    def guard(loop: tirx.For) -> tirx.For:
-        nonlocal found
-        if _ROWS not in loop.annotations:
-            return loop
-        found += 1
-        tiles, tile = (int(size) for size in loop.annotations[_ROWS])
-        body = loop.body
-        if count is not None:
-            first = (loop.loop_var if tiles == int(loop.extent) else loop.loop_var % tiles) * tile
-            body = tirx.IfThenElse(first < count, body, None)
-        rest = {key: value for key, value in loop.annotations.items() if key != _ROWS}
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            body,
-            loop.thread_binding,
-            rest,
-            loop.step,
-            loop.span,
-        )
-
-    guarded = tvm_ffi.structural_map(func, (tirx.For, guard))
-    if counted and not found:
+    guards = _Guards(func)
+    rewrites = [(tirx.For, guards.loop), (s_tir.SBlock, guards.block)]
+    guarded = tvm_ffi.structural_map(func, rewrites)
+    if guards.starts is not None and not guards.found:
         raise ScheduleError(
             what="the rule marks no loop over rows",
             where=f"kernel {name}",

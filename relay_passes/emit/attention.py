@@ -72,9 +72,9 @@ def emit_attention(
         [batch, seq_len, heads, head_dim] of the requested type; the finished kernel stores it as
         [tokens, heads * head_dim], which is the same memory.
     """
-    shape = _Shape(context, attrs.num_heads, q.shape[1])
+    shape = _Shape(context, attrs.num_heads, q.shape[1], *last[2:])
     context.attributes["ibert.row_tile"] = shape.tile
-    *mask, multiplier = last
+    *mask, multiplier = last[:2]
     keep = _kept(shape, mask[0]) if mask else _inside(shape)
     short = attrs.softmax == "short"
     context_of = (_short if short else _normalised)(shape, attrs, q, k, v, keep)
@@ -105,7 +105,10 @@ def emit_attention(
 class _Shape:
     """Sizes of the kernel, true and padded."""
 
-    def __init__(self, context: KernelContext, heads: int, channels: int) -> None:
+    def __init__(
+        self, context: KernelContext, heads: int, channels: int, starts: Stage | None = None
+    ) -> None:
+        self.starts = starts
         self.layout = context.layout
         self.batch, self.seq_len, self.heads = context.batch, context.seq_len, heads
         self.head_dim = channels // heads
@@ -114,13 +117,33 @@ class _Shape:
         self.depth = self.layout.padded_depth(self.head_dim)
         self.columns = self.layout.padded_columns(self.head_dim)
 
+    def query_row(self, batch: Any, token: Any) -> tirx.Expr:
+        """Row of a token; that of another one for a token behind the last."""
+        if self.starts is None:
+            return batch * self.seq_len + tirx.min(token, self.seq_len - 1)
+        last = tirx.const(self.batch * self.seq_len - 1, "int32")
+        return tirx.min(self.starts.tensor(batch) + token, last)
+
+    def first_key(self, batch: Any) -> tirx.Expr:
+        """Row of key 0. Packed, keys are as many rows as ever that hold those of the sequence."""
+        if self.starts is None or self.batch == 1:
+            return batch * self.seq_len
+        last = tirx.const((self.batch - 1) * self.seq_len, "int32")
+        return tirx.min(self.starts.tensor(batch), last)
+
 
 def _kept(shape: _Shape, mask: Stage) -> Keep:
     """Whether a key is a real token, no padding of the caller's or of the tile's."""
 
     def entry(batch: tirx.Var, key: tirx.Var) -> Ranged:
-        inside = tirx.all(key < shape.seq_len)
-        value = mask.tensor(batch, tirx.min(key, shape.seq_len - 1)) != 0
+        inside = key < shape.seq_len
+        token = tirx.min(key, shape.seq_len - 1)
+        value = mask.tensor(batch, token) != 0
+        if shape.starts is not None:
+            row = shape.first_key(batch) + token
+            first, end = shape.starts.tensor(batch), shape.starts.tensor(batch + 1)
+            inside = tirx.all(inside, row >= first, row < end)
+            value = mask.tensor(row // shape.seq_len, row % shape.seq_len) != 0
         flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
         return Ranged(0, 1, flag)
 
@@ -161,8 +184,8 @@ def _products(shape: _Shape, q: Stage, k: Stage) -> _Products:
     seq_len, head_dim = shape.seq_len, shape.head_dim
 
     def query(batch: Any, head: Any, row: Any, column: Any) -> tirx.Expr:
-        at = tirx.min(row, seq_len - 1), tirx.min(column, head_dim - 1)
-        value = q.tensor(batch * seq_len + at[0], head * head_dim + at[1]).astype("int32")
+        channel = head * head_dim + tirx.min(column, head_dim - 1)
+        value = q.tensor(shape.query_row(batch, row), channel).astype("int32")
         return (value + offset).astype(layout.lhs_dtype)
 
     q_operand = Stage(
@@ -231,7 +254,7 @@ def _pack(
         token, channel = (column, depth) if tokens_are_columns else (depth, column)
         inside = tirx.all(token < seq_len, channel < head_dim)
         value = x.tensor(
-            batch * seq_len + tirx.min(token, seq_len - 1),
+            shape.first_key(batch) + tirx.min(token, seq_len - 1),
             head * head_dim + tirx.min(channel, head_dim - 1),
         )
         return tirx.if_then_else(inside, value, tirx.const(0, "int8"))

@@ -37,7 +37,6 @@ from .packing import (
     emit_slot_starts,
     emit_slot_tokens,
     emit_token_slots,
-    emit_unpack_tokens,
     row_count_argument,
 )
 from .pooling import emit_mean_pool
@@ -237,7 +236,6 @@ _EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.mean_pool": emit_mean_pool,
     "integer.mask_tokens": emit_mask_tokens,
     "integer.pack_tokens": emit_pack_tokens,
-    "integer.unpack_tokens": emit_unpack_tokens,
 }
 _SERIAL: dict[str, Callable[..., tirx.PrimFunc]] = {
     "integer.token_slots": emit_token_slots,

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import te, tirx
 from tvm.script import from_source
 
-from ..integer.attrs import MaskTokensAttrs, PackTokensAttrs, TokenSlotsAttrs, UnpackTokensAttrs
+from ..integer.attrs import MaskTokensAttrs, PackTokensAttrs, TokenSlotsAttrs
 from ..spec.values import Ranged
 from .context import KernelContext
 from .stage import Stage, define
@@ -95,60 +95,31 @@ def row_of_token(slots: tuple[Stage, ...], seq_len: int, batch: Any, token: Any)
 
 
 def emit_pack_tokens(
-    context: KernelContext, attrs: PackTokensAttrs, x: Stage, tokens: Stage, *_starts: Stage
+    context: KernelContext, attrs: PackTokensAttrs, x: Stage, tokens: Stage
 ) -> Stage:
-    """`integer.pack_tokens`: ids [batch, seq_len], or values [tokens, channels].
+    """`integer.pack_tokens`: ids, positions or the mask, [batch, seq_len]."""
+    seq_len = context.seq_len
 
-    Which rows are in use the kernel is told as every kernel on packed rows is, by its schedule.
-    """
-    seq_len, dtype = context.seq_len, str(x.tensor.dtype)
-    if x.shape == tokens.shape:
+    def entry(batch: tirx.Var, token: tirx.Var) -> Ranged:
+        source = tokens.tensor(batch, token)
+        return x[source // seq_len, source % seq_len]
 
-        def entry(batch: tirx.Var, token: tirx.Var) -> Ranged:
-            source = tokens.tensor(batch, token)
-            return x[source // seq_len, source % seq_len]
-
-    else:
-
-        def entry(row: tirx.Var, channel: tirx.Var) -> Ranged:
-            return x[tokens.tensor(row // seq_len, row % seq_len), channel]
-
-    return define("packed", x.shape, entry, dtype)
-
-
-def emit_unpack_tokens(
-    context: KernelContext, attrs: UnpackTokensAttrs, x: Stage, slots: Stage
-) -> Stage:
-    """`integer.unpack_tokens`: rows back in place, 0 where there is none."""
-    return _in_place("unpacked", context, x, slots, (slots,), at_least=0)
+    return define("packed", x.shape, entry, str(x.tensor.dtype))
 
 
 def emit_mask_tokens(
     context: KernelContext, attrs: MaskTokensAttrs, x: Stage, mask: Stage, *slots: Stage
 ) -> Stage:
-    """`integer.mask_tokens`: rows in place, 0 where the mask is."""
-    return _in_place("masked", context, x, mask, slots, at_least=None)
-
-
-def _in_place(
-    name: str,
-    context: KernelContext,
-    x: Stage,
-    flag: Stage,
-    slots: tuple[Stage, ...],
-    at_least: int | None,
-) -> Stage:
-    """Rows of x where a number per token is not 0, or at least a bound; 0 elsewhere."""
+    """`integer.mask_tokens`: tokens in place, 0 where the mask is; with slots, x is packed."""
     seq_len, dtype = context.seq_len, str(x.tensor.dtype)
 
     def entry(row: tirx.Var, channel: tirx.Var) -> Ranged:
         batch, token = row // seq_len, row % seq_len
-        value = flag.tensor(batch, token)
-        keep = value != 0 if at_least is None else value >= at_least
         found = x.tensor(row_of_token(slots, seq_len, batch, token), channel)
-        return Ranged(min(x.low, 0), max(x.high, 0), tirx.Select(keep, found, tirx.const(0, dtype)))
+        kept = tirx.Select(mask.tensor(batch, token) != 0, found, tirx.const(0, dtype))
+        return Ranged(min(x.low, 0), max(x.high, 0), kept)
 
-    return define(name, x.shape, entry, dtype)
+    return define("masked", x.shape, entry, dtype)
 
 
 def row_count_argument(context: KernelContext) -> te.Tensor:

@@ -31,7 +31,6 @@ from .build import (
     slot_tokens,
     tanh,
     token_slots,
-    unpack_tokens,
 )
 from .ops import SPECS, attributes, is_integer_op, operator_name
 
@@ -66,5 +65,4 @@ __all__ = [
     "slot_tokens",
     "tanh",
     "token_slots",
-    "unpack_tokens",
 ]

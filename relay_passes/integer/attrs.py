@@ -665,9 +665,3 @@ class PackTokensAttrs(OpAttrs):
 
     OP: ClassVar[str] = "integer.pack_tokens"
 
-
-@dataclass(frozen=True)
-class UnpackTokensAttrs(OpAttrs):
-    """Attributes of `integer.unpack_tokens`: only the name."""
-
-    OP: ClassVar[str] = "integer.unpack_tokens"

@@ -199,12 +199,17 @@ def attention(
     high: int,
     dtype: str = "int8",
     zero_point: int = 0,
+    starts: relax.Expr | None = None,
 ) -> relax.Call:
-    """Integer attention of all heads, masked or not, requantised; see `AttentionAttrs`."""
+    """Integer attention of all heads, masked or not, requantised; see `AttentionAttrs`.
+
+    All values per token are packed if `starts` are given; the mask must be, then.
+    """
     attrs = _attrs.AttentionAttrs(
         name, num_heads, softmax, exponential, shift, low, high, dtype, zero_point
     )
-    return _call(attrs, q, k, v, *([] if mask is None else [mask]), multiplier)
+    first, last = [] if mask is None else [mask], [] if starts is None else [starts]
+    return _call(attrs, q, k, v, *first, multiplier, *last)
 
 
 def mean_pool(
@@ -271,14 +276,6 @@ def slot_starts(slots: relax.Expr, *, name: str) -> relax.Call:
     return _call(_attrs.SlotStartsAttrs(name), slots)
 
 
-def pack_tokens(
-    x: relax.Expr, tokens: relax.Expr, starts: relax.Expr | None = None, *, name: str
-) -> relax.Call:
-    """Move the tokens that are kept to the first rows."""
-    attrs = _attrs.PackTokensAttrs(name)
-    return _call(attrs, x, tokens, *([] if starts is None else [starts]))
-
-
-def unpack_tokens(x: relax.Expr, slots: relax.Expr, *, name: str) -> relax.Call:
-    """Move the rows of a packed value back to their tokens; 0 elsewhere."""
-    return _call(_attrs.UnpackTokensAttrs(name), x, slots)
+def pack_tokens(x: relax.Expr, tokens: relax.Expr, *, name: str) -> relax.Call:
+    """Move ids, positions or a mask, [batch, seq], to the rows of packed values."""
+    return _call(_attrs.PackTokensAttrs(name), x, tokens)

@@ -189,21 +189,28 @@ def _attention(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    *last: np.ndarray,
+    *operands: np.ndarray,
 ) -> np.ndarray:
+    last = list(operands)
     batch, length, channels = q.shape
+    starts = np.arange(batch + 1) * length
+    if len(last) == 3:
+        *last, starts = last
     multiplier = last[-1]
     keep = not_equal(last[0], 0) if len(last) > 1 else np.ones((batch, length), np.bool_)
     heads = attrs.num_heads
-    context = np.empty((batch, length, channels), np.int64)
+    context = np.zeros((batch * length, channels), np.int64)
 
-    def split(x: np.ndarray) -> np.ndarray:
-        return x.reshape(length, heads, channels // heads).transpose(1, 0, 2)
+    def split(x: np.ndarray, tokens: slice) -> np.ndarray:
+        rows = x.reshape(-1, heads, channels // heads)[tokens]
+        return rows.transpose(1, 0, 2)
 
     for item in range(batch):  # one sequence at a time bounds the memory of the scores
-        scores = exact_matmul(split(q[item]), split(k[item]).transpose(0, 2, 1))
-        rows = _context(attrs, scores, split(v[item]), keep[item])
-        context[item] = rows.transpose(1, 0, 2).reshape(length, channels)
+        tokens = slice(int(starts[item]), int(starts[item + 1]))
+        scores = exact_matmul(split(q, tokens), split(k, tokens).transpose(0, 2, 1))
+        rows = _context(attrs, scores, split(v, tokens), keep.reshape(-1)[tokens])
+        context[tokens] = rows.transpose(1, 0, 2).reshape(-1, channels)
+    context = context.reshape(q.shape)
     requantised = attrs.shift, attrs.zero_point, attrs.low, attrs.high
     if attrs.softmax == "short":
         return requantise_short(context, _wide(multiplier), 0, *requantised)
@@ -232,7 +239,7 @@ def _context(attrs: Any, scores: np.ndarray, v: np.ndarray, keep: np.ndarray) ->
 def _mean_pool(
     attrs: Any, x: np.ndarray, mask: np.ndarray | None = None, slots: np.ndarray | None = None
 ) -> Any:
-    x = x if slots is None else _unpack_tokens(attrs, x, slots)
+    x = x if slots is None else _in_place(x, slots)
     keep = np.ones(x.shape[:2], np.bool_) if mask is None else not_equal(mask, 0)
     total = np.where(keep[..., None], _wide(x), 0).sum(axis=1)
     count = keep.sum(axis=1, keepdims=True, dtype=np.int64)
@@ -240,13 +247,18 @@ def _mean_pool(
 
 
 def _select_token(attrs: Any, x: np.ndarray, slots: np.ndarray | None = None) -> np.ndarray:
-    return (x if slots is None else _unpack_tokens(attrs, x, slots))[:, attrs.index]
+    return (x if slots is None else _in_place(x, slots))[:, attrs.index]
+
+
+def _in_place(x: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """Rows of a packed value at their tokens; any row where a token has none."""
+    return x.reshape(-1, x.shape[-1])[slots]
 
 
 def _mask_tokens(
-    attrs: Any, x: np.ndarray, mask: np.ndarray, slots: np.ndarray | None = None
+    _attrs: Any, x: np.ndarray, mask: np.ndarray, slots: np.ndarray | None = None
 ) -> np.ndarray:
-    x = x if slots is None else _unpack_tokens(attrs, x, slots)
+    x = x if slots is None else _in_place(x, slots)
     return np.where(not_equal(mask, 0)[..., None], x, 0)
 
 
@@ -267,15 +279,8 @@ def _slot_starts(_attrs: Any, slots: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum((slots >= 0).sum(axis=1))])
 
 
-def _pack_tokens(
-    _attrs: Any, x: np.ndarray, tokens: np.ndarray, _starts: np.ndarray | None = None
-) -> np.ndarray:
-    return x.reshape(-1, *x.shape[2:])[tokens.reshape(-1)].reshape(x.shape)
-
-
-def _unpack_tokens(_attrs: Any, x: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    rows = x.reshape(-1, x.shape[-1])[slots.reshape(-1)].reshape(x.shape)
-    return np.where((slots >= 0)[..., None], rows, 0)
+def _pack_tokens(_attrs: Any, x: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    return x.reshape(-1)[tokens]
 
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -304,7 +309,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.slot_tokens": _slot_tokens,
     "integer.slot_starts": _slot_starts,
     "integer.pack_tokens": _pack_tokens,
-    "integer.unpack_tokens": _unpack_tokens,
 }
 
 

@@ -54,11 +54,11 @@ tokens that are kept in its first rows, counted over batch and sequence, and any
   row, 0 behind the last |
 | slot_starts | slots[b,s] i32 | | i32 [b+1]: the first row of each sequence, and the number of rows
   in use |
-| pack_tokens | x[b,s] or [b,s,C], tokens[b,s] i32, starts[b+1] i32 (may be left out) | | same type:
-  row r is token ``tokens[r]``; with starts, rows that are not in use may hold anything |
-| unpack_tokens | packed x[b,s,C], slots[b,s] i32 | | same type: tokens in place, others 0 |
+| pack_tokens | x[b,s], tokens[b,s] i32 | | same type: the number of row r is that of token
+  ``tokens[r]`` |
 
-mean_pool, select_token and mask_tokens take a packed x if slots[b,s] i32 are their last operand.
+mean_pool, select_token and mask_tokens take a packed x if slots[b,s] i32 are their last operand;
+attention takes packed q, k, v and mask, and packs its result, if starts[b+1] i32 are its last.
 
 The meaning of each operator is a function of `relay_passes.spec`, used by NumPy evaluation
 (`relay_passes.integer.evaluate`), by interval analysis (`relay_passes.integer.ranges`) and by the
@@ -327,7 +327,10 @@ def _infer_attention(call: relax.Call) -> relax.TensorType:
         for left, right in zip(q, mask, strict=False):
             _same(call, left, right, "batch and sequence of q and mask")
     multiplier = "int16" if str(call.attrs["softmax"]) == "short" else "int32"
-    _channelwise(call, len(call.args) - 1, "multiplier", multiplier, q[-1])
+    packed = len(call.args) > 5
+    _channelwise(call, 4 if packed else len(call.args) - 1, "multiplier", multiplier, q[-1])
+    if packed:
+        _operand(call, 5, "starts", ("int32",), 1)
     heads = int(call.attrs["num_heads"])
     if heads < 1 or int(q[-1]) % heads:
         raise _refuse(
@@ -390,16 +393,8 @@ def _infer_slot_starts(call: relax.Call) -> relax.TensorType:
 
 
 def _infer_pack_tokens(call: relax.Call) -> relax.TensorType:
-    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW, "int64"))
+    x, dtype = _operand(call, 0, "x", (*NARROW, "int64"), 2)
     _per_token(call, 1, "tokens", ("int32",), x)
-    if len(call.args) > 2:
-        _operand(call, 2, "starts", ("int32",), 1)
-    return relax.TensorType(x, dtype)
-
-
-def _infer_unpack_tokens(call: relax.Call) -> relax.TensorType:
-    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW), 3)
-    _per_token(call, 1, "slots", ("int32",), x)
     return relax.TensorType(x, dtype)
 
 
@@ -424,9 +419,9 @@ SPECS: dict[str, OpSpec] = {
         OpSpec(_attrs.ReleasedLayerNormAttrs, ("x", "offset"), _infer_released_layer_norm),
         OpSpec(
             _attrs.AttentionAttrs,
-            ("q", "k", "v", "mask", "multiplier"),
+            ("q", "k", "v", "mask", "multiplier", "starts"),
             _infer_attention,
-            ("mask",),
+            ("mask", "starts"),
         ),
         OpSpec(_attrs.MeanPoolAttrs, ("x", "mask", "slots"), _infer_mean_pool, ("mask", "slots")),
         OpSpec(_attrs.PatchesAttrs, ("pixel_values",), _infer_patches),
@@ -437,10 +432,7 @@ SPECS: dict[str, OpSpec] = {
         OpSpec(_attrs.TokenSlotsAttrs, ("mask",), _infer_token_slots),
         OpSpec(_attrs.SlotTokensAttrs, ("slots",), _infer_slot_tokens),
         OpSpec(_attrs.SlotStartsAttrs, ("slots",), _infer_slot_starts),
-        OpSpec(
-            _attrs.PackTokensAttrs, ("x", "tokens", "starts"), _infer_pack_tokens, ("starts",)
-        ),
-        OpSpec(_attrs.UnpackTokensAttrs, ("x", "slots"), _infer_unpack_tokens),
+        OpSpec(_attrs.PackTokensAttrs, ("x", "tokens"), _infer_pack_tokens),
     )
 }
 

@@ -344,7 +344,8 @@ def _released_layer_norm(run: _Analysis, step: Step, x: Ranged, offset: Ranged) 
 def _attention(
     run: _Analysis, step: Step, q: Ranged, k: Ranged, v: Ranged, *last: Ranged
 ) -> Ranged:
-    a, multiplier = step.attrs, last[-1]  # before it a mask, perhaps
+    # Before the multiplier a mask, perhaps; behind it the starts of packed sequences.
+    a, multiplier = step.attrs, last[1] if len(last) > 1 else last[0]
     head_dim = int(step.operands[0].ty.shape.values[-1]) // a.num_heads
     length = run.seq_len(step.operands[0])
     score = run.total("score", q * k, head_dim, "int32")
@@ -441,7 +442,6 @@ _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.slot_tokens": _row_or_token,
     "integer.slot_starts": _row_or_token,
     "integer.pack_tokens": _select_token,
-    "integer.unpack_tokens": _or_zero,
 }
 
 

@@ -12,9 +12,6 @@ from ..emit.layout import KernelLayout
 from ..errors import CompilerError, LoweringError
 from .program import IntegerProgram, is_primitive, num_inputs, relax_functions
 
-# Kernels of a packed program whose results have every token at its place.
-_IN_PLACE = ("attention", "unpack_tokens", "mask_tokens")
-
 
 class EmitKernels:
     """Lower ``Primitive`` functions over ``integer.*`` operators to TIR.
@@ -120,7 +117,7 @@ class _Emission:
         kind = binding.var.ty
         first = kind.fields[0] if isinstance(kind, relax.TupleType) else kind
         per_token = len(first.shape.values) == 3
-        return per_token and self._kind(binding) not in ("", *_IN_PLACE)
+        return per_token and self._kind(binding) not in ("", "mask_tokens")
 
     def _binding(
         self,

@@ -37,7 +37,6 @@ _CLOSED = frozenset(
         "slot_tokens",
         "slot_starts",
         "pack_tokens",
-        "unpack_tokens",
         "mask_tokens",
     )
 )

@@ -43,8 +43,8 @@ class PackTokens:
     ([batch, sequence, channels], unchanged in type) hold the kept tokens in their first rows
     afterwards, and anything behind them; ``integer.slot_starts`` says how many rows those are, so
     that kernels can skip the rest. Kept are the tokens that the attention mask keeps, and every
-    position that is selected. Attention still works on tokens in place. Results are unchanged bit
-    for bit, and so are ranges::
+    position that is selected. Attention finds the rows of each sequence by ``slot_starts``, too.
+    Results are unchanged bit for bit, and so are ranges::
 
         h = embedding(ids, table, m)           slots = token_slots(mask); rows = slot_tokens(slots)
         y = linear(h, w, b)               →    starts = slot_starts(slots)
@@ -135,7 +135,7 @@ class _Packing:
         self.mask = mask
         self.builder = relax.BlockBuilder()
         self.new: dict[relax.Var, relax.Expr] = {var: var for var in function.params}
-        self.packed_ids: dict[relax.Var, relax.Var] = {}
+        self.packed: dict[relax.Var, relax.Var] = {}
 
     def run(self) -> relax.Function:
         """Return the packed function."""
@@ -180,24 +180,21 @@ class _Packing:
         self.new[binding.var] = self.builder.emit(moved)
 
     def _embedding(self, call: relax.Call, _name: str) -> relax.Call:
-        ids = call.args[0]
-        if ids not in self.packed_ids:
-            name = f"packing.ids.{len(self.packed_ids)}"
-            self.packed_ids[ids] = self.builder.emit(
-                integer.pack_tokens(ids, self.tokens, name=name)
-            )
-        return relax.Call(call.op, [self.packed_ids[ids], *call.args[1:]], call.attrs)
+        return relax.Call(call.op, [self._packed(call.args[0]), *call.args[1:]], call.attrs)
 
-    def _attention(self, call: relax.Call, name: str) -> relax.Call:
-        """Tokens in place for the operands, packed again behind."""
-        in_place = [
-            self.builder.emit(
-                integer.unpack_tokens(operand, self.slots, name=f"{name}.{label}.in_place")
-            )
-            for label, operand in zip("qkv", call.args[:3], strict=True)
-        ]
-        context = self.builder.emit(relax.Call(call.op, [*in_place, *call.args[3:]], call.attrs))
-        return integer.pack_tokens(context, self.tokens, self.starts, name=f"{name}.packed")
+    def _packed(self, numbers: relax.Var) -> relax.Var:
+        """Pack ids, positions or the mask, each of them once."""
+        if numbers not in self.packed:
+            name = f"packing.operand.{len(self.packed)}"
+            call = integer.pack_tokens(numbers, self.tokens, name=name)
+            self.packed[numbers] = self.builder.emit(call)
+        return self.packed[numbers]
+
+    def _attention(self, call: relax.Call, _name: str) -> relax.Call:
+        *operands, mask, multiplier = call.args
+        return relax.Call(
+            call.op, [*operands, self._packed(mask), multiplier, self.starts], call.attrs
+        )
 
     def _placed(self, call: relax.Call, _name: str) -> relax.Call:
         return relax.Call(call.op, [*call.args, self.slots], call.attrs)

@@ -14,6 +14,7 @@ from relay_passes.integer.evaluate import evaluate
 from relay_passes.integer.ranges import analyse_ranges
 from relay_passes.passes import IntegerProgram, lower_to_kernels
 from relay_passes.passes.pack_tokens import PackTokens
+from relay_passes.passes.program import bindings
 from schedules import schedule_module
 from targets import get_target
 
@@ -113,13 +114,12 @@ def test_operators_of_a_packed_program() -> None:
         ("token_slots", "packing.slots"),
         ("slot_tokens", "packing.tokens"),
         ("slot_starts", "packing.starts"),
-        ("pack_tokens", "packing.ids.0"),
-        ("pack_tokens", "packing.ids.1"),
-        ("unpack_tokens", "attention.q.in_place"),
-        ("unpack_tokens", "attention.k.in_place"),
-        ("unpack_tokens", "attention.v.in_place"),
-        ("pack_tokens", "attention.packed"),
+        ("pack_tokens", "packing.operand.0"),
+        ("pack_tokens", "packing.operand.1"),
+        ("pack_tokens", "packing.operand.2"),
     ]
+    attention = next(b.value for b in bindings(main) if b.value.op.name == "integer.attention")
+    assert len(attention.args) == 6
 
 
 def test_packing_twice_changes_nothing() -> None:
@@ -175,8 +175,8 @@ def test_every_kernel_on_packed_rows_is_guarded() -> None:
         if "ibert.kernel" in function.attrs:
             has_guard = "if " in function.script() and "ibert.row_count" in function.attrs
             (guarded if has_guard else other).add(str(function.attrs["ibert.kernel"]))
-    assert {"linear", "layer_norm", "add", "pack_tokens"} <= guarded
-    assert "attention" in other
+    assert {"linear", "layer_norm", "add", "attention"} <= guarded
+    assert "mask_tokens" in other
 
 
 def test_rows_without_a_token_are_not_written() -> None:
@@ -209,23 +209,28 @@ def test_evaluation_of_the_index_operators() -> None:
     def body(p, i):
         slots = p.emit(build.token_slots(i["attention_mask"], name="slots", selected=(0,)))
         tokens = p.emit(build.slot_tokens(slots, name="tokens"))
-        packed = p.emit(build.pack_tokens(i["x"], tokens, name="packed"))
         return [
             slots,
             tokens,
             p.emit(build.slot_starts(slots, name="starts")),
-            p.emit(build.unpack_tokens(packed, slots, name="unpacked")),
-            p.emit(build.select_token(packed, slots, name="second", index=1)),
+            p.emit(build.pack_tokens(i["input_ids"], tokens, name="ids")),
+            p.emit(build.mask_tokens(i["x"], i["attention_mask"], slots, name="masked")),
+            p.emit(build.select_token(i["x"], slots, name="second", index=1)),
         ]
 
     program = small_program(body, x="int16")
     x = np.arange(1, 65, dtype="int16").reshape(2, 4, 8)
+    rows = x.reshape(8, 8)
     mask = np.array([[1, 1, 0, 1], [0, 1, 1, 0]], "int32")
-    inputs = {"input_ids": mask, "attention_mask": mask, "x": x}
-    slots, tokens, starts, unpacked, second = evaluate(program.module, inputs, program.parameters)
+    ids = np.arange(10, 18, dtype="int32").reshape(2, 4)
+    inputs = {"input_ids": ids, "attention_mask": mask, "x": x}
+    results = evaluate(program.module, inputs, program.parameters)
+    slots, tokens, starts, packed_ids, masked, second = results
     assert slots.tolist() == [[0, 1, -1, 2], [3, 4, 5, -1]]
     assert tokens.tolist() == [[0, 1, 3, 4], [5, 6, 0, 0]]
     assert starts.tolist() == [0, 3, 6]
-    kept = np.array([[1, 1, 0, 1], [1, 1, 1, 0]])[..., None]
-    np.testing.assert_array_equal(unpacked, x * kept)
-    np.testing.assert_array_equal(second, x[:, 1])
+    assert packed_ids.tolist() == [[10, 11, 13, 14], [15, 16, 10, 10]]
+    zero = np.zeros(8, "int16")
+    expected = [[rows[0], rows[1], zero, rows[2]], [zero, rows[4], rows[5], zero]]
+    np.testing.assert_array_equal(masked, expected)
+    np.testing.assert_array_equal(second, rows[[1, 4]])
