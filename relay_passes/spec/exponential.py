@@ -1,11 +1,12 @@
-"""i-exp: the exponential of a non-positive number, in integers, in two forms.
+"""i-exp: the exponential of a non-positive number, in integers.
 
 The argument comes as a distance ``d >= 0`` from the maximum of its row, in units of the scale S;
 the result stands for ``exp(-S d)`` in units of ``1 / maximum``.
 
-`BinaryExponential` (preset ``accurate``) splits in base 2, where the split is a shift and a mask,
-and stays in int32. `PolynomialExponential` (preset ``paper``) is the published form: it divides by
-``ln 2 / S``, here by an exact reciprocal multiplication, and needs int64 for fine scales.
+`PolynomialExponential` (preset ``paper``) is the published form: it divides by ``ln 2 / S``, here
+by an exact reciprocal multiplication, and needs int64 for fine scales. `BinaryExponential` (i-tanh)
+splits in base 2, where the split is a shift and a mask, and stays in int32. The softmax of preset
+``accurate`` has a form of 16 bits, `relay_passes.spec.short_softmax`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,8 @@ from .values import Value, bind, clamp, minimum, shift_right_round
 
 LOG2_E = math.log2(math.e)
 
-QUADRATIC = (1.0, 0.67483233, 0.17637571, 0.0)
-"""``2^-p`` on [0, 1) with value 1 at 0, minimax: maximal error 1.544e-3."""
 CUBIC = (1.0, 0.69183457, 0.23192877, 0.04015722)
-"""The same with a cubic term: maximal error 6.31e-5."""
+"""``2^-p`` on [0, 1) with value 1 at 0, minimax: maximal error 6.31e-5."""
 
 _FRACTION_BITS = 15
 _INT32_MAX = 2**31 - 1
@@ -33,24 +32,21 @@ _INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class BinaryExponential:
-    """Constants of the base-2 form (preset ``accurate``).
+    """Constants of ``exp(-2 |x|)`` in base 2, for i-tanh.
 
-    ``y = d S log2(e)`` in Q(fraction_bits), then ``2^-y = 2^-p >> z`` with ``2^-p`` a polynomial.
-    The result for ``d = 0`` is ``c0 >> guard`` exactly.
+    ``y = d 2 S log2(e)`` in Q(fraction_bits), then ``2^-y = 2^-p >> z`` with ``2^-p`` a polynomial.
+    The result for ``d = 0`` is c0 exactly.
 
     Parameters
     ----------
     limit : int
-        D; larger distances from the maximum are cut here, where the result is 0.
+        D; larger distances are cut here, where the result is 0.
     pre_shift, multiplier, shift : int
         ``y = ((d >> pre_shift) * multiplier + half) >> shift``.
     fraction_bits : int
         f.
     c0, c1, c2, c3 : int
-        ``L(p) = c0 - p (c1 - p (c2 - p c3))``, p in Q(f), in units of c0; c3 = 0 leaves it
-        quadratic.
-    guard : int
-        Bits of L below the result's last bit.
+        ``L(p) = c0 - p (c1 - p (c2 - p c3))``, p in Q(f), in units of c0.
     """
 
     limit: int
@@ -62,23 +58,20 @@ class BinaryExponential:
     c1: int
     c2: int
     c3: int
-    guard: int
 
     @property
     def maximum(self) -> int:
         """The result at distance 0."""
-        return self.c0 >> self.guard
+        return self.c0
 
     @staticmethod
-    def from_scale(scale: float, output_bits: int = 8) -> BinaryExponential:
-        """Constants for the scores of a softmax.
+    def for_tanh(scale: float) -> BinaryExponential:
+        """Constants for x at the given scale, result in units of 2^-15.
 
         Parameters
         ----------
         scale : float
-            Scale of the scores (of the int32 accumulator of Q K^T, 1/sqrt(d) included).
-        output_bits : int
-            8: maximum 255 (deferred normalisation). 15: maximum 32640 (normalised).
+            S of the input of tanh.
 
         Returns
         -------
@@ -89,61 +82,43 @@ class BinaryExponential:
         RangeError
             If the scale is so coarse that one step halves the result, or too fine for int32.
         """
-        if output_bits not in (8, 15):
+        check_scale(scale, "an exponential")
+        step = 2.0 * scale * LOG2_E  # exponents of two per unit of d
+        if step > 1.0:
             raise RangeError(
-                f"an exponential of {output_bits} bits",
-                why="its polynomial has 15 bits",
-                todo="use 8 or 15",
+                f"scale {scale:.3g} is too coarse for i-tanh",
+                why=f"one unit changes its exponential by a factor of {math.exp(2.0 * scale):.3g}",
+                todo="requantise the input of tanh to a finer scale",
             )
-        return _binary(scale, 255 << 7, QUADRATIC, guard=15 - output_bits)
-
-    @staticmethod
-    def for_tanh(scale: float) -> BinaryExponential:
-        """Constants of ``exp(-2 |x|)`` for x at the given scale, in units of 2^-15, cubic."""
-        return _binary(2.0 * scale, 1 << 15, CUBIC, guard=0)
-
-
-def _binary(
-    scale: float, one: int, coefficients: tuple[float, float, float, float], guard: int
-) -> BinaryExponential:
-    check_scale(scale, "an exponential")
-    step = scale * LOG2_E  # exponents of two per unit of d
-    if step > 1.0:
-        raise RangeError(
-            f"scale {scale:.3g} is too coarse for i-exp",
-            why=f"one unit changes the exponential by a factor of {math.exp(scale):.3g}",
-            todo="use finer scales of Q and K",
+        limit = math.ceil(17 / step)  # 2^-y rounds to 0 from y = 17 on
+        if limit > 2**30:
+            raise RangeError(
+                f"scale {scale:.3g} is too fine for i-tanh",
+                why=f"its exponential only vanishes at a distance of {limit}, beyond 30 bits",
+                todo="requantise the input of tanh to a coarser scale",
+            )
+        pre_shift = max(limit.bit_length() - 16, 0)
+        largest = limit >> pre_shift
+        factor = Dyadic.from_real(math.ldexp(step, _FRACTION_BITS + pre_shift), 31)
+        multiplier, shift = factor.multiplier, factor.shift
+        while largest * multiplier + (1 << shift >> 1) > _INT32_MAX:  # the product stays in int32
+            shift -= 1
+            multiplier = round(math.ldexp(step, _FRACTION_BITS + pre_shift + shift))
+        c0, c1, c2, c3 = (round(c * 2**15) for c in CUBIC)
+        return BinaryExponential(
+            limit, pre_shift, multiplier, shift, _FRACTION_BITS, c0, c1, c2, c3
         )
-    # 2^-y rounds to 0 from y = 17 - guard on, since L has at most 15 bits and a half.
-    limit = math.ceil((17 - guard) / step)
-    if limit > 2**30:
-        raise RangeError(
-            f"scale {scale:.3g} is too fine for i-exp",
-            why=f"the exponential only vanishes at a distance of {limit}, beyond 30 bits",
-            todo="use coarser scales of Q and K",
-        )
-    pre_shift = max(limit.bit_length() - 16, 0)
-    largest = limit >> pre_shift
-    factor = Dyadic.from_real(math.ldexp(step, _FRACTION_BITS + pre_shift), 31)
-    multiplier, shift = factor.multiplier, factor.shift
-    while largest * multiplier + (1 << shift >> 1) > _INT32_MAX:  # the product stays in int32
-        shift -= 1
-        multiplier = round(math.ldexp(step, _FRACTION_BITS + pre_shift + shift))
-    c0, c1, c2, c3 = (round(one * c) for c in coefficients)
-    return BinaryExponential(
-        limit, pre_shift, multiplier, shift, _FRACTION_BITS, c0, c1, c2, c3, guard
-    )
 
 
 def binary_exponential(d: Value, constants: BinaryExponential) -> Value:
-    """``exp(-S d)`` by powers of two.
+    """``exp(-2 S d)`` by powers of two.
 
     Parameters
     ----------
     d : Value
-        Distance from the maximum, int32; negative ones count as 0.
+        Absolute value of tanh's argument, int32; negative ones count as 0.
     constants : BinaryExponential
-        From ``BinaryExponential.from_scale(S)``.
+        From ``BinaryExponential.for_tanh(S)``.
 
     Returns
     -------
@@ -154,12 +129,9 @@ def binary_exponential(d: Value, constants: BinaryExponential) -> Value:
     f = k.fraction_bits
     y = bind(requantise(clamp(d, 0, k.limit) >> k.pre_shift, k.multiplier, k.shift))
     p = bind(y & ((1 << f) - 1))
-    slope: Value = k.c2
-    if k.c3:
-        slope = k.c2 - shift_right_round(p * k.c3, f)
-    slope = k.c1 - shift_right_round(p * slope, f)
+    slope = k.c1 - shift_right_round(p * (k.c2 - shift_right_round(p * k.c3, f)), f)
     mantissa = k.c0 - shift_right_round(p * slope, f)
-    return minimum(shift_right_round(mantissa, (y >> f) + k.guard), k.maximum)
+    return minimum(shift_right_round(mantissa, y >> f), k.maximum)
 
 
 @dataclass(frozen=True)
@@ -241,7 +213,7 @@ class PolynomialExponential:
         scale : float
             Scale of the scores, 1/sqrt(d) included.
         maximum : int
-            Result at distance 0: 32767 for normalised, 255 for deferred softmax.
+            Result at distance 0.
         coefficients : ExponentialCoefficients
             `RELEASED_EXPONENTIAL` or `PRINTED_EXPONENTIAL`.
         max_z : int
@@ -263,7 +235,7 @@ class PolynomialExponential:
             raise RangeError(
                 f"scale {scale:.3g} is too coarse for i-exp",
                 why=f"ln 2 is only {quotient:.2f} units, so the split by ln 2 means nothing",
-                todo="use finer scales of Q and K, or the binary exponential",
+                todo="use finer scales of Q and K, or the preset accurate",
             )
         q_b, q_d = math.floor(coefficients.b / scale), math.floor(coefficients.d / scale)
         q_c = math.floor(coefficients.c / (coefficients.a * scale * scale))
@@ -272,7 +244,7 @@ class PolynomialExponential:
             raise RangeError(
                 f"scale {scale:.3g} is too fine for i-exp",
                 why=f"the polynomial reaches {one}, the distance {max_z * q_ln2}",
-                todo="use coarser scales of Q and K, or the binary exponential",
+                todo="use coarser scales of Q and K, or the preset accurate",
             )
         reciprocal, reciprocal_shift = exact_reciprocal(q_ln2, max_z * q_ln2)
         pre_shift = max(one.bit_length() - 31, 0)
@@ -320,7 +292,7 @@ def polynomial_exponential(d: Value, constants: PolynomialExponential) -> Value:
     return clamp(shift_right_round(mantissa, z + k.shift), 0, k.maximum)
 
 
-Exponential = BinaryExponential | PolynomialExponential | ReleasedExponential
+Exponential = PolynomialExponential | ReleasedExponential
 
 
 def exponential(d: Value, constants: Exponential) -> Value:
@@ -330,7 +302,7 @@ def exponential(d: Value, constants: Exponential) -> Value:
     ----------
     d : Value
         Distance from the maximum of the row; negative ones count as 0.
-    constants : BinaryExponential, PolynomialExponential or ReleasedExponential
+    constants : PolynomialExponential or ReleasedExponential
         The form and its constants.
 
     Returns
@@ -338,8 +310,6 @@ def exponential(d: Value, constants: Exponential) -> Value:
     Value
         In [0, constants.maximum].
     """
-    if isinstance(constants, BinaryExponential):
-        return binary_exponential(d, constants)
     if isinstance(constants, PolynomialExponential):
         return polynomial_exponential(d, constants)
     return constants.evaluate(d)

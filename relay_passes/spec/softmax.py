@@ -1,16 +1,14 @@
-"""i-softmax, in the stages that surround the two matrix products of attention.
+"""i-softmax as published, in the stages that surround the two matrix products of attention.
 
-Two modes. "deferred": 8-bit exponentials are multiplied with V as they are and every context row
-is divided once by the sum of its exponentials, so no rounding of single probabilities happens.
-"normalised": as published, probabilities of 8 bits (floor) are multiplied with V. Both bring the
-context to V's scale with `CONTEXT_BITS` fraction bits; requantisation to the output follows.
+Probabilities of 8 bits (floor) are multiplied with V, which brings the context to V's scale with
+`CONTEXT_BITS` fraction bits; requantisation to the output follows. The form of preset ``accurate``
+is `relay_passes.spec.short_softmax`.
 
 Order of the stages, for one row of scores ``acc = q k^T`` (int32):
 
 1. ``row_max = max over unmasked keys of acc`` (`masked_score` of every key);
 2. ``e = exp_of(acc, row_max, keep, exponential)`` for every key, ``s = sum of e``;
-3. deferred: ``acc2 = sum_j e_j v_j``, ``r = reciprocal_of_sum(s)``, ``t = context_of(acc2, r)``;
-   normalised: ``f = factor_of_sum(s)``, ``p = probability_of(e, f)``, ``acc2 = sum_j p_j v_j``,
+3. ``f = factor_of_sum(s)``, ``p = probability_of(e, f)``, ``acc2 = sum_j p_j v_j``,
    ``t = context_of_probabilities(acc2)``;
 4. ``out = output_of(t, multiplier, shift, zero_point, low, high)``.
 
@@ -23,7 +21,7 @@ from typing import Any
 
 from .exponential import Exponential, exponential
 from .fixed_point import requantise_clamped
-from .values import Value, clamp, floor_divide, maximum, minimum, select, shift_right_round
+from .values import Value, clamp, floor_divide, maximum, minimum, select
 
 MASKED_SCORE = -(2**30)
 """Score of a masked key: below every real one (|acc| <= D 2^14 < 2^30 for heads of D < 2^16)."""
@@ -33,7 +31,6 @@ CONTEXT_BITS = 8
 CONTEXT_LIMIT = 128 << CONTEXT_BITS
 """A mean of int8 values cannot exceed this."""
 
-_SUM_BITS = 30
 _FACTOR_BITS = 32
 _PROBABILITY_BITS = 8
 
@@ -65,55 +62,19 @@ def exp_of(acc: Value, row_max: Value, keep: Any, constants: Exponential) -> Val
         int32; the maximum over the unmasked keys of the row (`MASKED_SCORE` if there is none).
     keep : condition
         True for a real token.
-    constants : BinaryExponential or PolynomialExponential
+    constants : PolynomialExponential or ReleasedExponential
         Form and constants.
 
     Returns
     -------
     Value
-        In [0, constants.maximum]: 8 bits for "deferred", up to 16 for "normalised".
+        In [0, constants.maximum]: up to 16 bits.
     """
     return select(keep, exponential(row_max - acc, constants), 0)
 
 
-def reciprocal_of_sum(total: Value) -> Value:
-    """``round(2^30 / max(s, 1))``: one division per row (deferred).
-
-    Parameters
-    ----------
-    total : Value
-        Sum of the exponentials of a row, int32.
-
-    Returns
-    -------
-    Value
-        int32, up to 2^30.
-    """
-    total = maximum(total, 1)
-    return floor_divide((total >> 1) + (1 << _SUM_BITS), total)
-
-
-def context_of(acc: Value, reciprocal: Value) -> Value:
-    """Context in V's scale with 8 fraction bits (deferred).
-
-    Parameters
-    ----------
-    acc : Value
-        ``sum_j e_j v_j``, int32.
-    reciprocal : Value
-        `reciprocal_of_sum` of the row.
-
-    Returns
-    -------
-    Value
-        int32, 16 bits and the sign; the product is int64.
-    """
-    mean = shift_right_round(acc * reciprocal, _SUM_BITS - CONTEXT_BITS)
-    return clamp(mean, -CONTEXT_LIMIT, CONTEXT_LIMIT)
-
-
 def factor_of_sum(total: Value) -> Value:
-    """``floor(2^32 / max(s, 1))`` as published: one division per row (normalised).
+    """``floor(2^32 / max(s, 1))`` as published: one division per row.
 
     Parameters
     ----------
@@ -129,7 +90,7 @@ def factor_of_sum(total: Value) -> Value:
 
 
 def probability_of(e: Value, factor: Value) -> Value:
-    """Probability of scale 1/256, floor as published, at most 255 (normalised).
+    """Probability of scale 1/256, floor as published, at most 255.
 
     Parameters
     ----------
@@ -147,7 +108,7 @@ def probability_of(e: Value, factor: Value) -> Value:
 
 
 def context_of_probabilities(acc: Value) -> Value:
-    """Context in V's scale with 8 fraction bits (normalised).
+    """Context in V's scale with 8 fraction bits.
 
     Parameters
     ----------
@@ -171,7 +132,7 @@ def output_of(
     Parameters
     ----------
     context : Value
-        `context_of` or `context_of_probabilities`.
+        `context_of_probabilities`.
     multiplier, shift
         Dyadic factor ``S_v / 256 / S_out``; with multipliers of 15 bits at most it stays in int32.
     zero_point, low, high : int

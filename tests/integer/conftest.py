@@ -14,6 +14,9 @@ from relay_passes import integer
 from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from relay_passes.spec.gelu import AccurateGelu, PaperGelu
 from relay_passes.spec.layer_norm import LayerNormConstants
+from relay_passes.spec.short_layer_norm import ShortLayerNorm
+from relay_passes.spec.short_requantise import short_factors
+from relay_passes.spec.short_softmax import ShortExponential
 
 
 class Builder:
@@ -64,19 +67,51 @@ def _linear(b: Builder, x: relax.Var, channels: int, name: str) -> relax.Var:
     return b.emit(integer.linear(x, weight, bias, name=name))
 
 
-def _narrow(
-    b: Builder, x: relax.Var, name: str, gain: float, dtype: str = "int8", zero_point: int = 0
-) -> relax.Var:
+def _narrow(b: Builder, x: relax.Var, name: str, gain: float, dtype: str = "int8") -> relax.Var:
     channels = int(x.ty.shape.values[-1])
     m = b.parameter(
         f"{name}.multiplier",
         b.random.uniform(gain / 2, gain, channels) * 2**30,
         "int32",
     )
-    low, high = {"int8": (-127, 127), "uint8": (0, 255), "int32": (-32767, 32767)}[dtype]
+    low, high = {"int8": (-127, 127), "int32": (-32767, 32767)}[dtype]
+    return b.emit(integer.requantise(x, m, name=name, shift=30, low=low, high=high, dtype=dtype))
+
+
+def _narrow_short(
+    b: Builder, x: relax.Var, name: str, gain: float, dtype: str = "int8", zero_point: int = 0
+) -> relax.Var:
+    """As `_narrow`, in 16-bit arithmetic; 15 bits of a result that is int16."""
+    channels = int(x.ty.shape.values[-1])
+    low, high = {"int8": (-127, 127), "uint8": (0, 255), "int16": (1 - 2**14, 2**14 - 1)}[dtype]
+    magnitude = 2**15 - 1 if str(x.ty.dtype) == "int16" else 2**31 - 1
+    k = short_factors(b.random.uniform(gain / 2, gain, channels), magnitude, low, high, zero_point)
+    bounds = {"shift": k.shift, "low": low, "high": high, "dtype": dtype}
     return b.emit(
-        integer.requantise(
-            x, m, name=name, shift=30, low=low, high=high, dtype=dtype, zero_point=zero_point
+        integer.requantise_short(
+            x,
+            b.parameter(f"{name}.multiplier", k.multipliers, "int16"),
+            b.parameter(f"{name}.pre_shift", k.pre_shifts, "int32"),
+            name=name,
+            zero_point=zero_point,
+            **bounds,
+        )
+    )
+
+
+def _norm_short(b: Builder, x: relax.Var, name: str) -> relax.Var:
+    channels = int(x.ty.shape.values[-1])
+    return b.emit(
+        integer.layer_norm_short(
+            x,
+            b.values(f"{name}.gain", 2**13, (channels,), "int32"),
+            b.values(f"{name}.offset", 2**24, (channels,), "int32"),
+            ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
+            name=name,
+            shift=13,
+            low=-32767,
+            high=32767,
+            dtype="int16",
         )
     )
 
@@ -111,37 +146,47 @@ def _encoder(b: Builder, preset: str) -> Any:
     total = b.emit(integer.add(words, places, name="sum"))
     x = _norm(b, total, "norm")
 
-    operand = _narrow(b, x, "operand", 0.01)
-    q, k, v = (
-        _narrow(b, _linear(b, operand, hidden, name), f"{name}.int8", 0.004) for name in "qkv"
-    )
     accurate = preset == "accurate"
+    narrow = _narrow_short if accurate else _narrow
+    operand = narrow(b, x, "operand", 0.01)
+    q, k, v = (
+        narrow(b, _linear(b, operand, hidden, name), f"{name}.int8", 0.004) for name in "qkv"
+    )
+    largest, dtype, shift = (2**15 - 1, "int16", 7) if accurate else (2**14, "int32", 21)
+    factors = b.random.integers(0 if accurate else -largest, largest, hidden)
     attended = b.emit(
         integer.attention(
             q,
             k,
             v,
             b.mask,
-            b.parameter("attended.multiplier", b.random.integers(-(2**14), 2**14, hidden), "int32"),
+            b.parameter("attended.multiplier", factors, dtype),
             name="attended",
             num_heads=heads,
-            softmax="deferred" if accurate else "normalised",
-            exponential=BinaryExponential.from_scale(2e-4)
+            softmax="short" if accurate else "normalised",
+            exponential=ShortExponential.from_scale(2e-4)
             if accurate
             else PolynomialExponential.from_scale(2e-4),
-            shift=21,
+            shift=shift,
             low=-127,
             high=127,
         )
     )
-    out = _narrow(b, _linear(b, attended, hidden, "projected"), "projected.wide", 0.3, "int32")
-    x = _norm(b, b.emit(integer.add(out, x, name="residual")), "norm2")
-
-    acc = _linear(b, _narrow(b, x, "operand2", 0.01), inner, "inner")
+    projected = _linear(b, attended, hidden, "projected")
     if accurate:
-        wide = _narrow(b, acc, "inner.wide", 0.1, "int32")
+        out = _narrow_short(b, projected, "projected.wide", 0.3, "int16")
+        x = _narrow_short(b, x, "norm.short", 0.4, "int16")
+        bounds = {"low": 1 - 2**14, "high": 2**14 - 1}
+        x = _norm_short(b, b.emit(integer.add_short(out, x, name="residual", **bounds)), "norm2")
+    else:
+        out = _narrow(b, projected, "projected.wide", 0.3, "int32")
+        x = _norm(b, b.emit(integer.add(out, x, name="residual")), "norm2")
+
+    acc = _linear(b, narrow(b, x, "operand2", 0.01), inner, "inner")
+    if accurate:
+        wide = _narrow_short(b, acc, "inner.wide", 0.1, "int16")
         active = b.emit(integer.gelu(wide, AccurateGelu.from_scale(3e-4), name="gelu"))
-        active = _narrow(b, active, "active", 0.02, "uint8", 17)
+        active = _narrow_short(b, active, "active", 0.02, "uint8", 17)
     else:
         scales = b.random.uniform(3e-5, 3e-4, inner)
         k_ = PaperGelu.from_scales(scales)

@@ -8,13 +8,16 @@ from tvm import relax, tirx
 
 from relay_passes import integer
 from relay_passes.errors import LoweringError
-from relay_passes.integer import attrs
+from relay_passes.integer import attrs, ops
 from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from relay_passes.spec.gelu import AccurateGelu
 from relay_passes.spec.layer_norm import LayerNormConstants
+from relay_passes.spec.short_layer_norm import ShortLayerNorm
+from relay_passes.spec.short_softmax import ShortExponential
 
 BATCH, SEQ = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
-BINARY = BinaryExponential.from_scale(1e-3)
+TANH = BinaryExponential.for_tanh(1e-3)
+SHORT = ShortExponential.from_scale(1e-3)
 
 
 def var(name: str, shape: list, dtype: str) -> relax.Var:
@@ -24,7 +27,9 @@ def var(name: str, shape: list, dtype: str) -> relax.Var:
 IDS = var("ids", [BATCH, SEQ], "int64")
 X8 = var("x", [BATCH, SEQ, 8], "int8")
 X32 = var("x32", [BATCH, SEQ, 8], "int32")
+X16 = var("x16", [BATCH, SEQ, 8], "int16")
 C32 = var("c", [8], "int32")
+C16 = var("c16", [8], "int16")
 ONE = var("one", [1], "int32")
 
 ALL_ATTRS = [
@@ -33,14 +38,17 @@ ALL_ATTRS = [
     attrs.LinearAttrs("l"),
     attrs.AddAttrs("a"),
     attrs.ReluAttrs("r"),
+    attrs.AddShortAttrs("a", -16383, 16383),
     attrs.RequantiseAttrs("q", 30, -127, 127, "int8", 5),
-    attrs.GeluAttrs("g", AccurateGelu.from_scale(1e-4)),
+    attrs.RequantiseShortAttrs("q", 7, -127, 127, "int8", 5),
+    attrs.GeluAttrs("g", AccurateGelu.from_scale(2e-4)),
     attrs.GeluAttrs("g", None),
-    attrs.TanhAttrs("t", BINARY, 7),
+    attrs.TanhAttrs("t", TANH, 7),
     attrs.LayerNormAttrs(
         "n", LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), 13, -32767, 32767, "int16"
     ),
-    attrs.AttentionAttrs("s", 2, "deferred", BINARY, 20, -128, 127, "int8", -3),
+    attrs.ShortLayerNormAttrs("n", ShortLayerNorm(2**20, 9), 13, -32767, 32767, "int16"),
+    attrs.AttentionAttrs("s", 2, "short", SHORT, 6, -128, 127, "int8", -3),
     attrs.AttentionAttrs(
         "s", 2, "normalised", PolynomialExponential.from_scale(1e-6), 20, -128, 127
     ),
@@ -58,8 +66,10 @@ def test_attributes_survive_json_unchanged(given: attrs.OpAttrs) -> None:
 
 
 def test_every_operator_is_registered() -> None:
-    assert len(integer.SPECS) == 15
+    assert len({spec.attrs for spec in integer.SPECS.values()}) == len(integer.SPECS)
     for name, spec in integer.SPECS.items():
+        documented = f"\n| {name.removeprefix('integer.')} | "
+        assert documented in ops.__doc__, "the table of operators is complete"
         assert name == spec.attrs.OP and name.startswith("integer.")
         tvm.ir.Op.get(name)
 
@@ -94,9 +104,16 @@ def typed(call: relax.Call) -> str:
             "uint8",
         ),
         (
-            lambda: integer.gelu(X32, AccurateGelu.from_scale(1e-3), name="g"),
+            lambda: integer.requantise_short(
+                X32, C16, C32, name="q", shift=7, low=-9, high=9, dtype="int16"
+            ),
             (BATCH, SEQ, 8),
-            "int32",
+            "int16",
+        ),
+        (
+            lambda: integer.gelu(X16, AccurateGelu.from_scale(1e-3), name="g"),
+            (BATCH, SEQ, 8),
+            "int16",
         ),
         (
             lambda: integer.gelu_paper(X32, C32, var("qc", [8], "int64"), C32, ONE, name="g"),
@@ -104,8 +121,24 @@ def typed(call: relax.Call) -> str:
             "int64",
         ),
         (lambda: integer.relu(X8, name="r"), (BATCH, SEQ, 8), "int8"),
-        (lambda: integer.tanh(X32, BINARY, name="t"), (BATCH, SEQ, 8), "int32"),
+        (lambda: integer.tanh(X32, TANH, name="t"), (BATCH, SEQ, 8), "int32"),
         (lambda: integer.add(X8, X32, name="a"), (BATCH, SEQ, 8), "int32"),
+        (lambda: integer.add_short(X8, X32, name="a", low=-9, high=9), (BATCH, SEQ, 8), "int16"),
+        (
+            lambda: integer.layer_norm_short(
+                X16,
+                C32,
+                C32,
+                ShortLayerNorm(9, 9),
+                name="n",
+                shift=1,
+                low=-9,
+                high=9,
+                dtype="int8",
+            ),
+            (BATCH, SEQ, 8),
+            "int8",
+        ),
         (
             lambda: integer.layer_norm(
                 X32,
@@ -127,11 +160,11 @@ def typed(call: relax.Call) -> str:
                 X8,
                 X8,
                 IDS,
-                C32,
+                C16,
                 name="s",
                 num_heads=2,
-                softmax="deferred",
-                exponential=BINARY,
+                softmax="short",
+                exponential=SHORT,
                 shift=1,
                 low=-9,
                 high=9,
@@ -188,11 +221,11 @@ def test_heads_must_divide_the_channels() -> None:
             X8,
             X8,
             IDS,
-            ONE,
+            C16,
             name="s",
             num_heads=3,
-            softmax="deferred",
-            exponential=BINARY,
+            softmax="short",
+            exponential=SHORT,
             shift=1,
             low=-9,
             high=9,
@@ -229,9 +262,9 @@ def test_bounds_must_fit_the_dtype() -> None:
             "int8, uint8, int16, int32",
         ),
         (
-            lambda: attrs.AttentionAttrs("q", 1, "flash", BINARY, 3, 0, 1),
+            lambda: attrs.AttentionAttrs("q", 1, "flash", SHORT, 3, 0, 1),
             "softmax 'flash'",
-            "deferred, normalised",
+            "short, normalised",
         ),
         (
             lambda: attrs.PositionIdsAttrs("q", "rotary"),
@@ -254,11 +287,97 @@ def test_unknown_choices_list_the_allowed_ones(make, what: str, allowed: str) ->
     )
 
 
+def test_an_exponential_that_does_not_belong_to_its_softmax_is_refused() -> None:
+    published = PolynomialExponential.from_scale(1e-3)
+    for mode, constants in (("short", published), ("normalised", SHORT)):
+        assert refused(lambda m=mode, k=constants: attrs.AttentionAttrs("s", 1, m, k, 3, 0, 1)) == (
+            f"a {type(constants).__name__} in {mode} softmax\n"
+            "  where: s\n"
+            "  why: a ShortExponential belongs to short softmax, the others to normalised softmax\n"
+            "  what to do: derive both from one preset"
+        )
+
+
 def test_an_exponential_too_wide_for_its_softmax_is_refused() -> None:
-    wide = BinaryExponential.from_scale(1e-3, 15)
-    assert refused(lambda: attrs.AttentionAttrs("s", 1, "deferred", wide, 3, 0, 1)) == (
-        "exponentials up to 32640 in deferred softmax\n"
+    wide = PolynomialExponential.from_scale(1e-3, 65536)
+    assert refused(lambda: attrs.AttentionAttrs("s", 1, "normalised", wide, 3, 0, 1)) == (
+        "exponentials up to 65536 in normalised softmax\n"
         "  where: s\n"
-        "  why: this mode stores them in 8 bits\n"
-        "  what to do: derive the exponential with output_bits=8 (deferred) or 16 (normalised)"
+        "  why: this mode stores them in 16 bits\n"
+        "  what to do: derive the exponential with a smaller maximum"
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: attrs.RequantiseShortAttrs("q", 15, -127, 127, "int8"),
+        lambda: attrs.AttentionAttrs("q", 1, "short", SHORT, 15, -127, 127),
+    ],
+)
+def test_a_shift_that_leaves_nothing_of_16_bits_is_refused(make) -> None:
+    assert refused(make) == (
+        "shift 15 is outside [0, 14]\n"
+        "  where: q\n"
+        "  why: it leaves at least one of the 15 bits of a Q15 product\n"
+        "  what to do: derive it with relay_passes.spec.short_requantise"
+    )
+
+
+def test_operators_of_16_bits_store_no_more() -> None:
+    norm = ShortLayerNorm(9, 9)
+    for make in (
+        lambda: attrs.RequantiseShortAttrs("q", 0, -9, 9, "int32"),
+        lambda: attrs.ShortLayerNormAttrs("q", norm, 9, -9, 9, "int32"),
+        lambda: attrs.AttentionAttrs("q", 1, "short", SHORT, 3, -9, 9, "int32"),
+    ):
+        assert refused(make) == (
+            "unknown dtype 'int32'\n"
+            "  where: q\n"
+            "  why: the integer dialect does not define it\n"
+            "  what to do: use one of: int8, uint8, int16"
+        )
+    assert refused(lambda: attrs.AddShortAttrs("q", -9, 2**15)) == (
+        "bounds [-9, 32768] cannot be stored as int16\n"
+        "  where: q\n"
+        "  why: int16 holds [-32768, 32767], and low must not exceed high\n"
+        "  what to do: choose a wider dtype or tighter bounds"
+    )
+
+
+def test_gelu_in_16_bits_takes_no_more() -> None:
+    assert refused(lambda: integer.gelu(X32, AccurateGelu.from_scale(1e-3), name="act")) == (
+        "operand x is int32\n"
+        "  where: integer.gelu 'act'\n"
+        "  why: allowed: int8, int16\n"
+        "  what to do: requantise or convert it first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("softmax", "given", "allowed"), [("short", C32, "int16"), ("normalised", C16, "int32")]
+)
+def test_the_multiplier_of_short_attention_has_16_bits(softmax, given, allowed: str) -> None:
+    exponential = SHORT if softmax == "short" else PolynomialExponential.from_scale(1e-3)
+    message = refused(
+        lambda: integer.attention(
+            X8,
+            X8,
+            X8,
+            IDS,
+            given,
+            name="s",
+            num_heads=2,
+            softmax=softmax,
+            exponential=exponential,
+            shift=1,
+            low=-9,
+            high=9,
+        )
+    )
+    assert message == (
+        f"operand multiplier is {given.ty.dtype}\n"
+        "  where: integer.attention 's'\n"
+        f"  why: allowed: {allowed}\n"
+        "  what to do: requantise or convert it first"
     )

@@ -13,7 +13,7 @@ from relay_passes import integer
 from relay_passes.errors import LoweringError, RangeError
 from relay_passes.integer.evaluate import evaluate
 from relay_passes.integer.ranges import RangeReport, accumulator_range, analyse_ranges
-from relay_passes.spec.exponential import BinaryExponential
+from relay_passes.spec.short_softmax import ShortExponential
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -110,6 +110,12 @@ def test_stages_of_reductions_are_reported(encoder) -> None:
     assert attended.stages["score"] == (-8 * 127 * 127, 8 * 127 * 127)
     assert attended.stages["sum"][1] == attended.stages["exponential"][1] * report.max_seq_len
     assert {"bounded", "mean", "deviation", "square_sum", "inverse"} <= set(norm.stages)
+    if attended.stages.keys() >= {"sum_bits"}:
+        short = report["norm2"].stages
+        assert {"bounded", "mean", "deviation", "square_sum"} <= set(short)
+        assert short["deviation"] == (-32766, 32766) and short["reciprocal"] == (2**14, 2**15 - 1)
+        assert attended.stages["sum_bits"] == (8, 13) and 255 * report.max_seq_len < 2**13
+        assert attended.stages["context"] == (-(2**14), 2**14)
     assert norm.width <= 64 and report.widest[1] <= 64
 
 
@@ -222,11 +228,11 @@ def test_a_sequence_too_long_for_the_context_names_its_layer(builder) -> None:
                 x8,
                 x8,
                 b.mask,
-                one,
+                b.parameter("half", [2**14], "int16"),
                 name="layer.0.attention",
                 num_heads=1,
-                softmax="deferred",
-                exponential=BinaryExponential.from_scale(1e-3),
+                softmax="short",
+                exponential=ShortExponential.from_scale(1e-3),
                 shift=8,
                 low=-127,
                 high=127,

@@ -6,7 +6,7 @@ from tvm import relax
 
 from relay_passes.integer import build
 from relay_passes.integer.work import multiply_accumulates
-from relay_passes.spec.exponential import BinaryExponential
+from relay_passes.spec.short_softmax import ShortExponential
 
 BATCH, SEQ, CHANNELS, HEADS = 3, 5, 16, 4
 
@@ -20,7 +20,7 @@ def test_linear_layers_and_both_products_of_attention_are_counted_and_nothing_el
     weight = var("weight", (24, CHANNELS), "int8")
     bias = var("bias", (24,), "int32")
     mask = var("mask", (BATCH, SEQ), "int32")
-    one = var("one", (1,), "int32")
+    one = var("one", (1,), "int16")
     builder = relax.BlockBuilder()
     with builder.function("main", [x, weight, bias, mask, one]):
         with builder.dataflow():
@@ -34,9 +34,9 @@ def test_linear_layers_and_both_products_of_attention_are_counted_and_nothing_el
                     one,
                     name="attention",
                     num_heads=HEADS,
-                    softmax="deferred",
-                    exponential=BinaryExponential.from_scale(1e-3),
-                    shift=20,
+                    softmax="short",
+                    exponential=ShortExponential.from_scale(1e-3),
+                    shift=7,
                     low=-127,
                     high=127,
                 )

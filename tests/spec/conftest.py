@@ -20,11 +20,16 @@ def _compile_and_run(
     function: Callable[..., Any],
     operands: tuple[tuple[np.ndarray, int, int], ...],
     vectorise: bool,
+    target: str | None,
 ) -> tuple[np.ndarray, Any]:
     import tvm
     from tvm import te
 
     from relay_passes.spec.values import Ranged, trace
+    from targets.pipeline import cpu_pipeline
+    from tests.twins import runnable_target
+
+    description = None if target is None else runnable_target(target)
 
     arrays = [np.ascontiguousarray(array, _storage(low, high)) for array, low, high in operands]
     (size,) = arrays[0].shape
@@ -44,9 +49,18 @@ def _compile_and_run(
     if vectorise:
         schedule = tvm.s_tir.Schedule(module)
         (loop,) = schedule.get_loops(schedule.get_sblock("output"))
-        schedule.vectorize(schedule.split(loop, [None, 8])[1])
+        # Lanes of 16 bits, so that 16-bit products fill a register.
+        lanes = 8 if description is None else 2 * description.vector_lanes
+        schedule.vectorize(schedule.split(loop, [None, lanes])[1])
         module = schedule.mod
-    library = tvm.compile(module, target="llvm")
+    if description is None:
+        library = tvm.compile(module, target="llvm")
+    else:
+        library = tvm.compile(
+            module,
+            target=tvm.target.Target(dict(description.tvm_target)),
+            tir_pipeline=cpu_pipeline(description),
+        )
     result = tvm.runtime.tensor(np.zeros(size, traced[0].dtype))
     library(*(tvm.runtime.tensor(array) for array in arrays), result)
     return result.numpy(), traced[0]
@@ -57,16 +71,18 @@ def both_domains() -> Callable[..., np.ndarray]:
     """Evaluate a function in both domains, and assert that they agree bit for bit.
 
     Called with the function and one ``(array, low, high)`` per operand; returns the result of the
-    NumPy domain. The result must also lie in the interval that the traced value claims.
+    NumPy domain. The result must also lie in the interval that the traced value claims. `target`
+    names one of ours, with its pipeline; by default it is any processor, with TVM's.
     """
 
     def check(
         function: Callable[..., Any],
         *operands: tuple[np.ndarray, int, int],
         vectorise: bool = True,
+        target: str | None = None,
     ) -> np.ndarray:
         expected = np.asarray(function(*(array.astype(np.int64) for array, _, _ in operands)))
-        got, traced = _compile_and_run(function, operands, vectorise)
+        got, traced = _compile_and_run(function, operands, vectorise, target)
         np.testing.assert_array_equal(got, expected)
         assert traced.low <= expected.min() and expected.max() <= traced.high
         return expected

@@ -1,4 +1,7 @@
-"""i-exp: accuracy of both forms, exactness of their parts, two domains, refusals."""
+"""i-exp: accuracy of both forms, exactness of their parts, two domains, refusals.
+
+The form of 16 bits is in `test_short_softmax`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from relay_passes.spec.exponential import (
     RELEASED_EXPONENTIAL,
     BinaryExponential,
     PolynomialExponential,
+    binary_exponential,
     exact_reciprocal,
     exponential,
 )
@@ -43,28 +47,6 @@ def test_printed_coefficients_reach_their_error() -> None:
     # 2.13e-3 before the maximum is made exactly 1, which takes the error at 0 away.
     assert 1.8e-3 < e.max() < 2.15e-3
     assert math.sqrt((e**2).mean()) < 1.45e-3
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize(("bits", "bound"), [(8, 1.55e-3 + 0.5 / 255), (15, 1.55e-3)])
-def test_binary_form_reaches_its_error(scale: float, bits: int, bound: float) -> None:
-    constants = BinaryExponential.from_scale(scale, bits)
-    d = np.unique(np.linspace(0, constants.limit * 1.1, 50_000).astype(np.int64))
-    # The argument has 16 bits: at a slope of 1 its resolution adds to the error.
-    resolution = scale * 2**constants.pre_shift
-    assert error(constants, scale, d).max() < bound + resolution + 2e-4
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("bits", [8, 15])
-def test_binary_form_falls_from_its_exact_maximum_to_zero(scale: float, bits: int) -> None:
-    constants = BinaryExponential.from_scale(scale, bits)
-    d = np.unique(np.linspace(0, constants.limit + 2, 20_000).astype(np.int64))
-    e = exponential(d, constants)
-    assert e[0] == constants.maximum == {8: 255, 15: 32640}[bits]
-    assert e[-1] == 0 and e[d >= constants.limit].max() == 0
-    assert (np.diff(e) <= 0).all(), "monotone, over the edges of the segments too"
-    assert exponential(np.array([-5]), constants)[0] == constants.maximum
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -106,16 +88,6 @@ def test_division_by_reciprocal_is_exact_everywhere(divisor: int) -> None:
     np.testing.assert_array_equal((d * multiplier) >> shift, d // divisor)
 
 
-@pytest.mark.parametrize("scale", [1e-5, 1e-3, 0.05])
-@pytest.mark.parametrize("bits", [8, 15])
-def test_binary_form_agrees_in_both_domains(both_domains, scale: float, bits: int) -> None:
-    constants = BinaryExponential.from_scale(scale, bits)
-    random = np.random.default_rng(0)
-    d = random.integers(-20, constants.limit * 2, 4096)
-    d[:5] = [0, 1, constants.limit, constants.limit - 1, 2**31 - 1]
-    both_domains(lambda v: exponential(v, constants), (d, -(2**31), 2**31 - 1))
-
-
 @pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-3, 0.05])
 def test_polynomial_form_agrees_in_both_domains(both_domains, scale: float) -> None:
     constants = PolynomialExponential.from_scale(scale)
@@ -125,61 +97,90 @@ def test_polynomial_form_agrees_in_both_domains(both_domains, scale: float) -> N
     both_domains(lambda v: exponential(v, constants), (d, -(2**31), 2**31 - 1))
 
 
-@pytest.mark.parametrize("scale", [*SCALES, 0.3, 0.6])
-@pytest.mark.parametrize("bits", [8, 15])
-def test_binary_form_is_int32_throughout(scale: float, bits: int) -> None:
+TANH_SCALES = [1e-6, 1e-5, 5e-5, 2.4e-4, 1e-3, 7.7e-3, 0.05]
+
+
+@pytest.mark.parametrize("scale", TANH_SCALES)
+def test_binary_form_reaches_its_error(scale: float) -> None:
+    k = BinaryExponential.for_tanh(scale)
+    d = np.unique(np.linspace(0, k.limit * 1.1, 50_000).astype(np.int64))
+    error = np.abs(binary_exponential(d, k) / k.maximum - np.exp(-2 * scale * d))
+    # 6.31e-5 of the cubic, three roundings in 15 bits; the argument's resolution where it is cut
+    # to 16 bits (exactly what the shift drops, at a slope of 2).
+    assert error.max() < 6.31e-5 + 1.5 / 2**15 + 2 * scale * ((1 << k.pre_shift) - 1)
+
+
+@pytest.mark.parametrize("scale", TANH_SCALES)
+def test_binary_form_falls_from_its_exact_maximum_to_zero(scale: float) -> None:
+    k = BinaryExponential.for_tanh(scale)
+    d = np.unique(np.linspace(0, k.limit + 2, 20_000).astype(np.int64))
+    e = binary_exponential(d, k)
+    assert e[0] == k.maximum == 2**15
+    assert e[-1] == 0 and e[d >= k.limit].max() == 0
+    # The segments of the cubic meet within twice its error.
+    assert np.diff(e).max() <= 5
+    assert binary_exponential(np.array([-5]), k)[0] == k.maximum
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e-3, 0.05])
+def test_binary_form_agrees_in_both_domains(both_domains, scale: float) -> None:
+    constants = BinaryExponential.for_tanh(scale)
+    random = np.random.default_rng(0)
+    d = random.integers(-20, constants.limit * 2, 4096)
+    d[:5] = [0, 1, constants.limit, constants.limit - 1, 2**31 - 1]
+    both_domains(lambda v: binary_exponential(v, constants), (d, -(2**31), 2**31 - 1))
+
+
+@pytest.mark.parametrize("scale", [*TANH_SCALES, 0.3])
+def test_binary_form_is_int32_throughout(scale: float) -> None:
     from tvm import tirx
 
-    constants = BinaryExponential.from_scale(scale, bits)
+    constants = BinaryExponential.for_tanh(scale)
     d = Ranged(-(2**31), 2**31 - 1, tirx.Var("d", "int32"))
-    traced = trace(exponential, d, constants)
+    traced = trace(binary_exponential, d, constants)
     assert "int64" not in str(traced.expr)
     assert (traced.low, traced.high) == (0, constants.maximum)
 
 
+def refused(make) -> str:
+    with pytest.raises(RangeError) as caught:
+        make()
+    return str(caught.value)
+
+
 def test_a_coarse_scale_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
-        BinaryExponential.from_scale(0.8)
-    assert str(caught.value) == (
-        "scale 0.8 is too coarse for i-exp\n"
-        "  why: one unit changes the exponential by a factor of 2.23\n"
-        "  what to do: use finer scales of Q and K"
+    assert refused(lambda: BinaryExponential.for_tanh(0.4)) == (
+        "scale 0.4 is too coarse for i-tanh\n"
+        "  why: one unit changes its exponential by a factor of 2.23\n"
+        "  what to do: requantise the input of tanh to a finer scale"
     )
-    with pytest.raises(RangeError) as caught:
-        PolynomialExponential.from_scale(0.2)
-    assert str(caught.value) == (
+    assert refused(lambda: PolynomialExponential.from_scale(0.2)) == (
         "scale 0.2 is too coarse for i-exp\n"
         "  why: ln 2 is only 3.47 units, so the split by ln 2 means nothing\n"
-        "  what to do: use finer scales of Q and K, or the binary exponential"
+        "  what to do: use finer scales of Q and K, or the preset accurate"
     )
 
 
 def test_a_fine_scale_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
-        BinaryExponential.from_scale(5e-9)
-    assert str(caught.value) == (
-        "scale 5e-09 is too fine for i-exp\n"
-        "  why: the exponential only vanishes at a distance of 1386294362, beyond 30 bits\n"
-        "  what to do: use coarser scales of Q and K"
+    assert refused(lambda: BinaryExponential.for_tanh(5e-9)) == (
+        "scale 5e-09 is too fine for i-tanh\n"
+        "  why: its exponential only vanishes at a distance of 1178350207, beyond 30 bits\n"
+        "  what to do: requantise the input of tanh to a coarser scale"
     )
-    with pytest.raises(RangeError, match="scale 1e-08 is too fine for i-exp"):
-        PolynomialExponential.from_scale(1e-8)
+    assert refused(lambda: PolynomialExponential.from_scale(1e-8)) == (
+        "scale 1e-08 is too fine for i-exp\n"
+        "  why: the polynomial reaches 27921147440774148, the distance 2079300000\n"
+        "  what to do: use coarser scales of Q and K, or the preset accurate"
+    )
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_a_scale_that_is_none_is_refused(scale: float) -> None:
-    with pytest.raises(RangeError) as caught:
-        BinaryExponential.from_scale(scale)
-    assert str(caught.value) == (
+@pytest.mark.parametrize(
+    "make", [BinaryExponential.for_tanh, PolynomialExponential.from_scale], ids=["tanh", "softmax"]
+)
+def test_a_scale_that_is_none_is_refused(make, scale: float) -> None:
+    assert refused(lambda: make(scale)) == (
         f"scale {scale} of an exponential\n"
         "  why: a scale is a positive finite number\n"
         "  what to do: calibrate again, with data that reaches this tensor"
-    )
-
-
-def test_other_widths_are_refused() -> None:
-    with pytest.raises(RangeError) as caught:
-        BinaryExponential.from_scale(1e-3, 16)
-    assert str(caught.value) == (
-        "an exponential of 16 bits\n  why: its polynomial has 15 bits\n  what to do: use 8 or 15"
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from relay_passes.errors import PresetError
-from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
+from relay_passes.spec.exponential import PolynomialExponential
 from relay_passes.spec.presets import ACCURATE, PAPER, RELEASED, preset
+from relay_passes.spec.short_softmax import ShortExponential
 
 
 def test_presets_are_found_by_name() -> None:
@@ -26,7 +27,7 @@ def test_an_unknown_preset_is_refused_with_the_allowed_ones() -> None:
 
 def test_each_preset_derives_the_exponential_of_its_softmax() -> None:
     accurate, paper = ACCURATE.exponential_for(1e-3), PAPER.exponential_for(1e-3)
-    assert isinstance(accurate, BinaryExponential) and accurate.maximum == 255
+    assert isinstance(accurate, ShortExponential) and accurate.maximum == 255
     assert isinstance(paper, PolynomialExponential) and paper.maximum == 32767
 
 
