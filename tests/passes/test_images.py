@@ -1,0 +1,96 @@
+"""Compiled kernels of image models equal their evaluation, at sizes that no tile divides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from models import ProgramBuilder
+from tvm import relax, tirx
+
+from relay_passes.emit import KernelLayout
+from relay_passes.integer import build
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from relay_passes.spec.presets import preset
+from schedules import schedule_module
+from targets import cpu_features, get_target, missing_features
+from targets.build import build_executable
+
+PLANES, HEIGHT, WIDTH, TALL, WIDE = 3, 13, 10, 3, 5  # the last row of pixels fills no patch
+HIDDEN, HEADS, PREFIX = 36, 3, 2
+TOKENS = (HEIGHT // TALL) * (WIDTH // WIDE) + PREFIX
+
+
+def program(name: str) -> IntegerProgram:
+    """Patch embedding, two learned tokens, positions, one attention of a preset, two poolings."""
+    p = ProgramBuilder(7)
+    pixels = relax.Var(
+        "pixel_values",
+        relax.TensorType([tirx.Var("batch", "int64"), PLANES, HEIGHT, WIDTH], "int8"),
+    )
+    chosen, short = preset(name), name == "accurate"
+    with p.builder.function("main", [pixels], attrs={"num_input": 1}):
+        with p.builder.dataflow():
+            x = p.emit(build.patches(pixels, name="patches", patch_height=TALL, patch_width=WIDE))
+            x = p.requantise("stream", p.linear("embed", x, HIDDEN), 0.6, -(2**19), 2**19, "int32")
+            tokens = p.integers("tokens", -(2**16), 2**16, (PREFIX, HIDDEN), "int32")
+            x = p.emit(build.prepend_tokens(x, tokens, name="prepended"))
+            table = p.integers("table", -(2**14), 2**14, (TOKENS, HIDDEN), "int32")
+            x = p.emit(build.add_positions(x, table, name="placed"))
+            x = p.layer_norm("norm", x)
+            operand = p.requantise("operand", x, 1 / 200, channels=HIDDEN)
+            q, k, v = (
+                p.requantise(f"{label}_8", p.linear(label, operand, HIDDEN), 1 / 900)
+                for label in "qkv"
+            )
+            largest, dtype, shift = (2**15 - 1, "int16", 7) if short else (2**14, "int32", 20)
+            context = p.emit(
+                build.attention(
+                    q,
+                    k,
+                    v,
+                    None,
+                    p.integers("context.multiplier", largest // 2, largest, (HIDDEN,), dtype),
+                    name="attention",
+                    num_heads=HEADS,
+                    softmax=chosen.softmax,
+                    exponential=chosen.exponential_for(1e-3),
+                    shift=shift,
+                    low=-127,
+                    high=127,
+                )
+            )
+            mean = p.emit(build.mean_pool(x, name="mean", fraction_bits=8))
+            first = p.emit(build.select_token(x, name="first", index=1))
+            results = [p.builder.emit_output(value) for value in (context, mean, first)]
+        p.builder.emit_func_output(results)
+    built = p.builder.get()["main"]
+    function = relax.Function([pixels, *p.vars], built.body, built.ret_ty, True, built.attrs)
+    module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
+    return IntegerProgram(module, p.parameters)
+
+
+@pytest.mark.parametrize("name", ["accurate", "paper"])
+@pytest.mark.parametrize("target", ["host", "x86-64"])
+def test_compiled_image_kernels_equal_their_evaluation(name: str, target: str) -> None:
+    description = get_target(target)
+    if missing := missing_features(description, cpu_features()):
+        pytest.skip(f"this processor lacks {', '.join(missing)}")
+    made = program(name)
+    dot = description.dot
+    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    shapes = [(1, TOKENS), (3, TOKENS)]
+    lowered = lower_to_kernels(made, layout, shapes)
+    module = schedule_module(lowered.program.module, description)
+    machine = relax.VirtualMachine(build_executable(module, description), tvm.cpu())
+    parameters = [tvm.runtime.tensor(a) for a in lowered.program.parameters.values()]
+    random = np.random.default_rng(3)
+    for batch, tokens in shapes:
+        size = (batch, PLANES, HEIGHT, WIDTH)
+        pixels = random.integers(-128, 128, size).astype("int8")
+        expected = evaluate(made.module, {"pixel_values": pixels}, made.parameters)
+        got = machine[function_name(batch, tokens)](tvm.runtime.tensor(pixels), *parameters)
+        for have, want in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(have.numpy(), want)
+            assert np.unique(want).size > 3, "a constant output would prove nothing"
