@@ -98,7 +98,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--cache", type=Path, default=ROOT / "build" / "bench", help="where artefacts are kept"
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, help="compilations of this project at the same time"
+        "--jobs",
+        type=int,
+        default=min(2, cores),
+        help="compilations of this project at the same time (default: %(default)s)",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--limits-only", action="store_true", help="measure the machine only")

@@ -61,14 +61,16 @@ def _build(model: str, peer_name: str, cell_text: str, cache: Path) -> None:
     from benchmarks.peers import find_peer
 
     spec, cell, peer = MODELS[model], Cell.parse(cell_text), find_peer(peer_name)
+    source = model_folder(spec, cache)
+    peer.prepare(spec, source, cache)
     folder = peer.artefact(spec, cell, cache)
-    stamp, fingerprint = folder / "fingerprint.json", peer.fingerprint(spec, cell)
+    stamp, fingerprint = folder / "fingerprint.json", peer.fingerprint(spec, cell, cache)
     if stamp.exists() and stamp.read_text() == fingerprint:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     start = time.perf_counter()
-    peer.build(spec, cell, model_folder(spec, cache), folder, cache)
+    peer.build(spec, cell, source, folder, cache)
     seconds = time.perf_counter() - start
     (folder / "build.json").write_text(
         json.dumps({"seconds": round(seconds, 1), "peak_mib": _memory_mib()["peak"]})

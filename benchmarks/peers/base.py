@@ -49,8 +49,14 @@ class Peer(ABC):
             return f"not installed: {', '.join(absent)} (make bench installs them)"
         return None
 
-    def fingerprint(self, spec: ModelSpec, cell: Cell) -> str:
+    def prepare(self, spec: ModelSpec, source: Path, cache: Path) -> None:  # noqa: B027
+        """Bring up to date what the artefacts of all cells of a model have in common."""
+
+    def fingerprint(self, spec: ModelSpec, cell: Cell, cache: Path) -> str:
         """What a cached artefact depends on: it is rebuilt when this text changes."""
+        return self._versions()
+
+    def _versions(self) -> str:
         versions = {}
         for _, distribution in self.packages:
             try:

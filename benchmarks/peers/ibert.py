@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import COMPILER, hash_sources
+from benchmarks.machine import hash_sources
 from benchmarks.models import Cell, ModelSpec, calibration_texts
 
 from .base import Peer, Run
 
 __all__ = ["IbertBuckets", "IbertPeer"]
 
-# What a quantised model depends on.
+# What a quantised model depends on, and what its compilation depends on besides.
 QUANTISING = (
     "ibert_tvm/artefact.py",
     "ibert_tvm/frontend",
@@ -25,6 +26,30 @@ QUANTISING = (
     "relay_passes/quantization_table.py",
     "relay_passes/spec",
 )
+COMPILING = (
+    "ibert_tvm/artefact.py",
+    "ibert_tvm/compile.py",
+    "ibert_tvm/errors.py",
+    "ibert_tvm/files.py",
+    "ibert_tvm/kernel_table.py",
+    "ibert_tvm/library_file.py",
+    "ibert_tvm/model_info.py",
+    "relay_passes",
+    "schedules",
+    "targets",
+)
+
+
+def _hash_folder(folder: Path) -> str:
+    """SHA-256 of the files of a folder, by name and content."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(path.relative_to(folder).as_posix().encode())
+            with path.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()
 
 
 class IbertPeer(Peer):
@@ -40,34 +65,46 @@ class IbertPeer(Peer):
         ("transformers", "transformers"),
     )
 
-    def fingerprint(self, spec: ModelSpec, cell: Cell) -> str:
-        """Versions, and the sources of the compiler."""
-        return super().fingerprint(spec, cell) + hash_sources(COMPILER)
+    def prepare(self, spec: ModelSpec, source: Path, cache: Path) -> None:
+        """Quantise, unless what was quantised before is of the same versions and sources."""
+        quantised = self._quantised(spec, cache)
+        key_file = quantised.parent / "quantised.json"
+        key = json.dumps([hash_sources(QUANTISING), self._versions()])
+        if key_file.exists():
+            stored = json.loads(key_file.read_text())
+            if isinstance(stored, dict) and stored.get("key") == key:
+                return
+        import ibert_tvm
+
+        key_file.unlink(missing_ok=True)
+        quantised.parent.mkdir(parents=True, exist_ok=True)
+        model = ibert_tvm.load(source)
+        # As many texts as the peers that calibrate get, where weights are random anyway.
+        texts = calibration_texts()[: None if spec.real else 64]
+        ibert_tvm.quantize(model, calibration=texts).save(quantised)
+        key_file.write_text(json.dumps({"key": key, "content": _hash_folder(quantised)}))
+
+    def fingerprint(self, spec: ModelSpec, cell: Cell, cache: Path) -> str:
+        """Versions, the compiler's sources, and what the quantised model holds."""
+        key_file = self._quantised(spec, cache).parent / "quantised.json"
+        content = json.loads(key_file.read_text())["content"]
+        return json.dumps([self._versions(), hash_sources(COMPILING), content, self.shapes(cell)])
 
     def artefact(self, spec: ModelSpec, cell: Cell, cache: Path) -> Path:
         """One folder per cell."""
         return cache / "artefacts" / spec.name / f"{self.name}-{cell}"
 
-    def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
-        """Quantise (kept for the other cells), compile, export."""
-        import ibert_tvm
+    @staticmethod
+    def _quantised(spec: ModelSpec, cache: Path) -> Path:
+        return cache / "artefacts" / spec.name / "quantised.ibert"
 
-        quantised = cache / "artefacts" / spec.name / "quantised.ibert"
-        key_file = quantised.parent / "quantised.json"
-        key = json.dumps([hash_sources(QUANTISING), super().fingerprint(spec, cell)])
-        if not key_file.exists() or key_file.read_text() != key:
-            key_file.unlink(missing_ok=True)
-            model = ibert_tvm.load(source)
-            # As many texts as the peers that calibrate get, where weights are random anyway.
-            texts = calibration_texts()[: None if spec.real else 64]
-            ibert_tvm.quantize(model, calibration=texts).save(quantised)
-            del model
-            key_file.write_text(key)
+    def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
+        """Compile what `prepare` quantised, and export it."""
+        import ibert_tvm
         from ibert_tvm.artefact import QuantizedModel
 
-        library = ibert_tvm.compile(
-            QuantizedModel.load(quantised), target="host", shapes=self.shapes(cell)
-        )
+        quantised = QuantizedModel.load(self._quantised(spec, cache))
+        library = ibert_tvm.compile(quantised, target="host", shapes=self.shapes(cell))
         library.export(folder / "model.so")
 
     def shapes(self, cell: Cell) -> list[tuple[int, int]]:
