@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tvm import relax
 
     from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model_info import ModelInfo
     from targets import TargetDescription
 
 __all__ = ["CompiledModel", "compile"]
@@ -172,7 +173,8 @@ def _checked_shapes(
     info = quantized.info
     if shapes is None:
         only = info.max_sequence_length if info.image_size is not None else None
-        shapes = [(1, only or _DEFAULT_LENGTH)]
+        batch, length = info.static_shape or (None, None)
+        shapes = [(batch or 1, length or only or _DEFAULT_LENGTH)]
     if not shapes:
         raise UsageError(
             "no shape to compile for",
@@ -193,6 +195,7 @@ def _checked_shapes(
                 why=f"images of {' x '.join(map(str, info.image_size))} become {longest} tokens",
                 todo=f"choose {longest}",
             )
+        _check_static(batch, seq_len, info)
         if longest is not None and seq_len > longest:
             raise UsageError(
                 f"cannot compile for sequence length {seq_len}",
@@ -200,6 +203,23 @@ def _checked_shapes(
                 todo=f"choose a sequence length of {longest} or less",
             )
     return sorted(set((int(batch), int(seq_len)) for batch, seq_len in shapes))
+
+
+def _check_static(batch: int, seq_len: int, info: ModelInfo) -> None:
+    """Refuse a shape that the source, exported for one shape only, cannot be compared at."""
+    only_batch, only_length = info.static_shape or (None, None)
+    if only_batch not in (None, batch) or only_length not in (None, seq_len):
+        words = [
+            f"{what} {value}"
+            for what, value in (("batch", only_batch), ("sequence length", only_length))
+            if value is not None
+        ]
+        raise UsageError(
+            f"cannot compile for batch {batch}, sequence length {seq_len}",
+            why=f"the source was exported for {' and '.join(words)} only",
+            todo=f"choose {' and '.join(words)}, or export the source with dynamic axes and "
+            "quantise it again",
+        )
 
 
 class _Dump:

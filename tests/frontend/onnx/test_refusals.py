@@ -1,0 +1,232 @@
+"""Graphs without a canonical form: one test per kind, the whole message, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from ibert_tvm.frontend import UnsupportedModelError
+from ibert_tvm.frontend.onnx import import_onnx_model
+
+from .graphs import CHANNELS, WIDTH, Graph
+
+ADVICE = (
+    "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
+    "change this part of it; `ibert inspect` shows what was matched"
+)
+
+
+def at(make: Callable[[Graph], str]) -> UnsupportedModelError:
+    g = Graph(opset=17)
+    output = make(g)
+    with pytest.raises(UnsupportedModelError) as error:
+        import_onnx_model(g.model(output, names=("out",)), source="by hand", verify=False)
+    return error.value
+
+
+def check(make: Callable[[Graph], str], kind: str, place: str, why: str) -> None:
+    assert str(at(make)) == (
+        f"{kind} has no integer form here\n  where: operator {kind}, {place} (needed by out)\n"
+        f"  why: {why}\n  what to do: {ADVICE}"
+    )
+
+
+def dense(g: Graph) -> str:
+    return g.linear(g.words(), "encoder.dense")
+
+
+def quick_gelu(g: Graph) -> str:
+    x = dense(g)
+    gate = g.op("Sigmoid", g.op("Mul", x, g.array(1.702)), name="gate")
+    return g.layer_norm(g.op("Mul", x, gate, name="times"), "norm")
+
+
+def rms_norm(g: Graph) -> str:
+    x = g.words()
+    square = g.axes("ReduceMean", g.op("Mul", x, x), -1)
+    root = g.op("Sqrt", g.op("Add", square, g.array(1e-6)))
+    scaled = g.op("Mul", g.op("Div", x, root), g.weight("norm.weight", CHANNELS), name="scale")
+    return g.linear(scaled, "last")
+
+
+def softmax_of_hidden(g: Graph) -> str:
+    return g.op("Softmax", dense(g), axis=-1, name="soft")
+
+
+def causal(g: Graph) -> str:
+    def mask(scores: str) -> str:
+        length = g.op("Slice", g.op("Shape", "input_ids"), g.ints(1), g.ints(2))
+        ones = g.op("ConstantOfShape", g.op("Concat", length, length, axis=0))
+        later = g.op("Trilu", g.op("Add", ones, g.array(1.0)), g.array(1, "int64"), upper=1)
+        return g.op("Add", scores, g.op("Mul", later, g.array(-1e9)), name="hide")
+
+    return g.attention(g.words(), mask)
+
+
+def relative_bias(g: Graph) -> str:
+    def mask(scores: str) -> str:
+        wide = g.axes("Unsqueeze", "attention_mask", 1, 2)
+        real = g.op("Cast", wide, to=TensorProto.FLOAT)
+        return g.op("Add", scores, g.op("Mul", real, g.array(2.0)), name="bias")
+
+    return g.attention(g.words(), mask)
+
+
+def branch(g: Graph) -> str:
+    kept = g.op("ReduceSum", "attention_mask", keepdims=0)
+    many = g.op("Greater", kept, g.array(3, "int64"))
+    x = dense(g)
+    bodies = [
+        helper.make_graph(
+            [helper.make_node("Identity", [x], [f"{name}_out"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)],
+        )
+        for name in ("then", "else")
+    ]
+    return g.op("If", many, name="branch", then_branch=bodies[0], else_branch=bodies[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "place", "why"),
+    [
+        (
+            lambda g: g.op("HardSwish", dense(g), name="act"),
+            "HardSwish",
+            "node act, layer encoder.dense",
+            "the operator HardSwish is not known here",
+        ),
+        (
+            lambda g: g.op("Mystery", dense(g), name="act", domain="my.domain"),
+            "Mystery",
+            "node act, layer encoder.dense",
+            "the operator my.domain.Mystery is not known here",
+        ),
+        (
+            quick_gelu,
+            "Mul",
+            "node times, layer encoder.dense",
+            "the function multiply(x, sigmoid(multiply(x, 1.702))) is none of gelu (erf or tanh "
+            "form), relu, tanh",
+        ),
+        (
+            rms_norm,
+            "Mul",
+            "node scale, layer words",
+            "over the channels of a token it computes multiply(divide(x, sqrt(add("
+            "mean(multiply(x, x)), weight))), weight), which is no LayerNorm",
+        ),
+        (
+            softmax_of_hidden,
+            "Softmax",
+            "node soft, layer encoder.dense",
+            "a softmax is taken of something other than attention scores",
+        ),
+        (
+            causal,
+            "Add",
+            "node hide, layer self.q",
+            "the mask follows none of the inputs: it is causal, a token sees only those before it, "
+            "and every token of an encoder sees all",
+        ),
+        (
+            relative_bias,
+            "Add",
+            "node bias, layer self.q",
+            "the mask follows none of the inputs: what is added to the scores is neither 0 nor "
+            "below -1000: it is a bias, not a mask",
+        ),
+        (
+            branch,
+            "If",
+            "node branch, layer unknown",
+            "its condition depends on the data, so it would be a branch",
+        ),
+        (
+            lambda g: g.axes("ReduceMean", dense(g), 1, name="average"),
+            "ReduceMean",
+            "node average, layer encoder.dense",
+            "a mean over all tokens counts padding too, so the result would change with the "
+            "length; use a mean over the tokens that the mask marks",
+        ),
+        (
+            lambda g: g.op("Reshape", dense(g), g.array([5, CHANNELS], "int64"), name="fixed"),
+            "Reshape",
+            "node fixed, layer encoder.dense",
+            f"the shape (5, {CHANNELS}) does not hold (2, 13, {CHANNELS}): sizes of the exported "
+            "example are written into it",
+        ),
+    ],
+)
+def test_refusals(make, kind, place, why):
+    check(make, kind, place, why)
+
+
+def test_the_report_holds_what_was_matched_before():
+    def make(g: Graph) -> str:
+        x = g.attention(g.words(), g.additive_mask)
+        return g.linear(g.op("HardSwish", g.linear(x, "up"), name="act"), "down")
+
+    report = at(make).report
+    assert report is not None
+    assert report.source == "ONNX, operator set 17, made by hand"
+    assert [(m.op.removeprefix("canonical."), m.name) for m in report.matched] == [
+        ("embedding", "words"),
+        ("linear", "self.q"),
+        ("linear", "self.k"),
+        ("linear", "self.v"),
+        ("attention", "self"),
+        ("linear", "up"),
+    ]
+    assert [(r.op, r.node, r.layer, r.why) for r in report.refusals] == [
+        ("HardSwish", "act", "up", "the operator HardSwish is not known here")
+    ]
+
+
+def test_what_no_output_needs_is_not_refused():
+    g = Graph(opset=17)
+    x = dense(g)
+    g.op("NonZero", x)
+    model = import_onnx_model(g.model(x, names=("out",)), source="by hand", verify=False)
+    assert [m.name for m in model.report.matched] == ["words", "encoder.dense"]
+
+
+def test_a_graph_that_disagrees_with_itself_is_found():
+    """The comparison with ONNX Runtime is made: a doubled weight in the import is noticed."""
+    from ibert_tvm.frontend.onnx import importing
+
+    g = Graph(opset=17)
+    model = g.model(dense(g), names=("out",))
+    original = importing.canonicalise
+
+    def doubled(module, parameters, **more):
+        return original(module, {k: 2 * v for k, v in parameters.items()}, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importing, "canonicalise", doubled)
+        with pytest.raises(UnsupportedModelError) as error:
+            import_onnx_model(model, source="by hand")
+    assert error.value.what == "the imported model differs from its source"
+    assert error.value.report is not None
+    assert [m.name for m in error.value.report.matched] == ["words", "encoder.dense"]
+
+
+def test_scales_of_attention_that_are_no_rounding_stay():
+    g = Graph(opset=17)
+
+    def mask(scores: str) -> str:
+        return g.additive_mask(g.op("Mul", scores, g.array(1.01)))
+
+    model = import_onnx_model(g.model(g.attention(g.words(), mask)), source="by hand", verify=False)
+    from relay_passes.canonical import canonical_calls
+
+    scales = [
+        float(call.attrs["scale"])
+        for _, call in canonical_calls(model.module)
+        if call.op.name == "canonical.attention"
+    ]
+    np.testing.assert_allclose(scales, [1.01 * WIDTH**-0.5], rtol=1e-6)

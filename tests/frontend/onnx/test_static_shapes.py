@@ -1,0 +1,100 @@
+"""Graphs that were exported for one shape: imported as they are, compiled for that shape only."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.compile import _checked_shapes
+from ibert_tvm.errors import UsageError
+from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
+from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.model_info import ModelInfo
+
+from .graphs import CHANNELS, HEADS, WIDTH, Graph, batch_of
+from .test_spellings import ops
+
+
+def encoder(batch: int | str, length: int | str, folded: bool = False) -> CanonicalModel:
+    """Attention with sizes written into its shapes where they are known, and positions."""
+    g = Graph(opset=17, shape=(batch, length))
+    sizes = [0 if isinstance(size, str) else size for size in (batch, length)]
+    rows = g.weight("positions.weight", 40, CHANNELS)
+    if folded:  # the sum over the table is computed, as exporters do that fold constants
+        table = np.random.default_rng(3).normal(size=(batch, length, CHANNELS))
+        rows = g.array(np.broadcast_to(table[:1], table.shape), name="positions.weight_1")
+    else:
+        rows = g.op("Gather", rows, g.array([np.arange(16)], "int64"))
+    x = g.op("Add", g.words(), rows)
+    parts = []
+    for name in "qkv":
+        split = g.op("Reshape", g.linear(x, name), g.ints(*sizes, HEADS, WIDTH))
+        parts.append(g.op("Transpose", split, perm=[0, 2, 1, 3]))
+    scores = g.op("MatMul", parts[0], g.op("Transpose", parts[1], perm=[0, 1, 3, 2]))
+    weights = g.op("Softmax", g.additive_mask(scores), axis=-1)
+    moved = g.op("Transpose", g.op("MatMul", weights, parts[2]), perm=[0, 2, 1, 3])
+    joined = g.op("Reshape", moved, g.ints(*sizes, CHANNELS))
+    return import_onnx_model(g.model(joined, names=("last_hidden_state",)), source="by hand")
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "folded"), [(1, 16, False), (1, 16, True), (3, 16, True), ("b", 16, False)]
+)
+def test_one_shape(batch, length, folded):
+    model = encoder(batch, length, folded)
+    assert sorted(ops(model)) == sorted(
+        ["embedding", "position_ids", "embedding", "add", *["linear"] * 3, "attention"]
+    )
+    assert model.info.static_shape == (None if batch == "b" else batch, length)
+    assert model.info.max_sequence_length == (16 if folded else 40)
+    assert model.verified_error is not None
+    assert ModelInfo.from_json(json.loads(json.dumps(model.info.to_json()))) == model.info
+
+
+def test_it_is_compiled_for_its_shape_only():
+    quantized = ibert.quantize(encoder(1, 16), [batch_of(8, 16)])
+    with pytest.raises(UsageError) as error:
+        ibert.compile(quantized, target="x86-64-v3", shapes=[(1, 16), (2, 16)])
+    assert str(error.value) == (
+        "cannot compile for batch 2, sequence length 16\n"
+        "  why: the source was exported for batch 1 and sequence length 16 only\n"
+        "  what to do: choose batch 1 and sequence length 16, or export the source with dynamic "
+        "axes and quantise it again"
+    )
+    assert _checked_shapes(None, quantized) == [(1, 16)]
+
+
+def test_a_shape_that_leaves_the_axes_alike():
+    with pytest.raises(UnsupportedModelError) as error:
+        encoder(16, 16)
+    assert str(error.value) == (
+        "the model is exported for 16 sequences of 16 tokens\n  where: by hand\n"
+        "  why: batch and length are equal, so that the two axes cannot be told apart\n"
+        "  what to do: export it with dynamic axes, or with another batch size"
+    )
+
+
+def test_inputs_of_different_shapes():
+    g = Graph(opset=17, shape=(1, 16))
+    g.inputs[1].type.tensor_type.shape.dim[1].dim_value = 8
+    with pytest.raises(UnsupportedModelError) as error:
+        import_onnx_model(g.model(g.words()), source="by hand")
+    assert str(error.value) == (
+        "the inputs have lengths of 8 and 16\n  where: by hand\n"
+        "  why: all inputs are tensors [batch, seq_len] of one shape, with several tokens\n"
+        "  what to do: export the model with inputs of one shape, or with dynamic axes"
+    )
+
+
+def test_long_sequences_take_few_probes():
+    from ibert_tvm.frontend.canonicalise.inputs import Probes
+
+    short, long = Probes(("ids", "mask"), 2, 13), Probes(("ids", "mask"), 1, 512)
+    assert len(short.runs) == 2 + 2 * 26 + 3 + 3 + 1
+    assert len(long.runs) == 2 + 2 * 64 + 64 + 3 + 1
+    # Every place of every input differs from others in some run of zeros and ones.
+    masks = np.stack([long.runs[i]["mask"][0] for i in long.binary("mask")])
+    assert len({column.tobytes() for column in masks.T}) == 512
