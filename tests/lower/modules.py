@@ -54,8 +54,9 @@ def table_for(
     parameters: Mapping[str, NDArray[Any]],
     inputs: Mapping[str, NDArray[Any]],
     preset: str = "accurate",
+    sum_high: int = SUM_HIGH,
 ) -> QuantizationTable:
-    """The exact ranges of one run as a table."""
+    """The exact ranges of one run as a table; a quarter of the integers of a sum are headroom."""
     values = run(module, {**inputs, **parameters})
     needed = requirements(module, preset)
     matmul, stream = {}, {}
@@ -65,7 +66,7 @@ def table_for(
             matmul[name] = ActivationQuant(top / 127, -127, 127)
         if value.stream:
             stream[name] = (
-                ActivationQuant(top / 2**17, -SUM_HIGH, SUM_HIGH)
+                ActivationQuant(top / (0.75 * sum_high), -sum_high, sum_high)
                 if value.op == "canonical.add"
                 else ActivationQuant(top / 32767, -32767, 32767)
             )

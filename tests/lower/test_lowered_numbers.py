@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 
 from relay_passes.integer.evaluate import evaluate
 from relay_passes.integer.ranges import analyse_ranges
 from relay_passes.lower import lower_to_integer
 from tests.canonical.reference import Tiny, run
-from tests.lower.modules import table_for
+from tests.lower.modules import SUM_HIGH, table_for
 
 # Norm of the error over the norm of the value; ranges clip nothing. One int8 step is 1/254
 # of the range and errors add up over the layers; the published forms floor.
 TOLERANCE = {"accurate": 0.04, "paper": 0.06}
 
 
-@pytest.fixture(scope="module", params=["accurate", "paper"])
+@pytest.fixture(
+    scope="module",
+    params=[("accurate", SUM_HIGH), ("accurate", 2**14 - 1), ("paper", SUM_HIGH)],
+    ids=["accurate", "accurate, sums of 15 bits", "paper"],
+)
 def lowered(request):
+    preset, sum_high = request.param
     tiny = Tiny(width=16, heads=3, feed=64)
-    table = table_for(tiny.module, tiny.parameters, tiny.inputs(6, 23), request.param)
-    return tiny, request.param, lower_to_integer(tiny.module, tiny.parameters, table)
+    table = table_for(tiny.module, tiny.parameters, tiny.inputs(6, 23), preset, sum_high)
+    model = lower_to_integer(tiny.module, tiny.parameters, table)
+    short = '"integer.add_short"' in tvm.ir.save_json(model.module)
+    assert short == (sum_high < SUM_HIGH)
+    return tiny, preset, model
 
 
 def relative_error(actual, expected, mask) -> float:

@@ -127,8 +127,8 @@ def test_constants_that_do_not_fit_name_the_layer(tiny, table):
     assert refused(tiny, coarse, RangeError) == (
         "scale 3 cannot serve i-GELU\n"
         "  where: up.gelu\n"
-        "  why: its polynomial ends at 3.69652, which is 1 units; 8 to 2^26 serve\n"
-        "  what to do: requantise the input of GELU to a scale between 1e-5 and 6e-2"
+        "  why: its polynomial ends at 3.69652, which is 1 units; 8 to 32767 serve\n"
+        "  what to do: requantise the input of GELU to a scale between 1.2e-4 and 0.4"
     )
 
 

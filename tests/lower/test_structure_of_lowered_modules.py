@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -9,12 +11,14 @@ from tvm import relax
 
 from relay_passes import integer
 from relay_passes.canonical import build
+from relay_passes.integer.attrs import GeluAttrs
 from relay_passes.lower import lower_to_integer
 from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
 from relay_passes.spec.fixed_point import dyadic_vector
-from relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
 from relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
 from relay_passes.spec.presets import ACCURATE, PAPER
+from relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.lower.modules import SUM_HIGH, function, tensor, token_inputs
 
 # Scales are powers of two: factors between them are exact, so the expected constants can be
@@ -30,6 +34,25 @@ BIAS = np.array([1.0, -2.0, 0.3], np.float32)
 def multiplier(factors: list[float], bits: int) -> tuple[np.ndarray, int]:
     vector = dyadic_vector(np.array(factors), bits)
     return vector.multipliers, vector.shift
+
+
+def requantised_short(
+    expected: Expected,
+    x: relax.Var,
+    name: str,
+    multipliers: list[int],
+    pre_shifts: list[int],
+    **settings: Any,
+) -> relax.Call:
+    """The 16-bit requantisation with the given constants."""
+    bounds = {"low": -127, "high": 127, "dtype": "int8", **settings}
+    return integer.requantise_short(
+        x,
+        expected.constant(f"{name}.multiplier", np.array(multipliers, np.int16)),
+        expected.constant(f"{name}.pre_shift", np.array(pre_shifts, np.int32)),
+        name=name,
+        **bounds,
+    )
 
 
 class Expected:
@@ -128,20 +151,33 @@ def linear(emit, x, weights):
     return emit(build.linear(x, weights["up.weight"], weights["up.bias"], name="up"))
 
 
-def expected_linear(expected: Expected, emit, zero_point: int = 0) -> relax.Var:
-    low, high = (-127, 127) if zero_point == 0 else (0, 255)
-    x = emit(
+def expected_operand(
+    expected: Expected, emit, zero_point: int = 0, short: bool = True
+) -> relax.Var:
+    """The embedding times 2^-10 in 8 bits."""
+    x = expected.embedded(emit)
+    if short and zero_point == 0:
+        # 2^14 / 2^15 of the accumulator / 2^2, with the 7 fraction bits that 14 - 7 leave.
+        return emit(requantised_short(expected, x, "x.matmul", [2**14], [2], shift=7))
+    if short:
+        # 246 steps above the zero point are 8 bits, so one fraction bit less.
+        unsigned = {"low": 0, "high": 255, "dtype": "uint8", "zero_point": zero_point}
+        return emit(requantised_short(expected, x, "x.matmul", [2**14], [3], shift=6, **unsigned))
+    return emit(
         integer.requantise(
-            expected.embedded(emit),
+            x,
             expected.constant("x.matmul.multiplier", multiplier([2.0**-10], 31)[0]),
             name="x.matmul",
             shift=40,
-            low=low,
-            high=high,
-            dtype="int8" if zero_point == 0 else "uint8",
-            zero_point=zero_point,
+            low=-127,
+            high=127,
+            dtype="int8",
         )
     )
+
+
+def expected_linear(expected: Expected, emit, zero_point: int = 0, short: bool = True) -> relax.Var:
+    x = expected_operand(expected, emit, zero_point, short)
     # b / (S_x S_w[n]) with S_x = 1/16, less zero_point times the sum of the row.
     bias = np.array([32, -128, 38], np.int32) - zero_point * np.array([-1, 11, 120], np.int32)
     weight = expected.constant("up.weight", MATRIX.values)
@@ -203,11 +239,10 @@ def test_smoothing_only_changes_the_multipliers_of_the_8_bit_form():
         for name in plain.parameters
         if not np.array_equal(plain.parameters[name], lowered.parameters[name])
     ]
-    assert changed == ["x.matmul.multiplier"]
+    assert changed == ["x.matmul.multiplier", "x.matmul.pre_shift"]
     # 2^-10 / 4 and 2^-10 / 0.5 are a factor of 8 apart.
-    m = lowered.parameters["x.matmul.multiplier"]
-    assert m.shape == (2,)
-    assert m[1] == 8 * m[0]
+    assert lowered.parameters["x.matmul.multiplier"].tolist() == [2**14, 2**14]
+    assert lowered.parameters["x.matmul.pre_shift"].tolist() == [4, 1]
 
 
 def test_accurate_gelu_works_on_the_16_bit_stream():
@@ -306,7 +341,7 @@ def test_paper_gelu_works_on_the_accumulator():
     constants = PaperGelu.from_scales(np.array([2.0**-5, 2.0**-6, 2.0**-7]))
 
     def body(emit):
-        acc = expected_linear(expected, emit)
+        acc = expected_linear(expected, emit, short=False)
         arrays = [
             expected.constant(f"y.{name}", getattr(constants, name))
             for name in ("q_b", "q_c", "q_1", "erf_shift")
@@ -371,6 +406,64 @@ def test_layer_norm_reads_a_sum_as_it_is(preset):
     check(lowered, expected, body)
 
 
+def test_a_sum_of_15_bits_is_added_and_normalised_in_16():
+    gamma, beta = np.array([1.0, -0.5], np.float32), np.array([0.25, 3.0], np.float32)
+    lowered = lower(
+        lambda emit, x, mask, w: emit(
+            build.layer_norm(
+                emit(build.add(x, x, name="sum")), w["gamma"], w["beta"], name="y", epsilon=1e-5
+            )
+        ),
+        {"gamma": gamma, "beta": beta},
+        stream={"sum": ActivationQuant(2.0**-10, 1 - 2**14, 2**14 - 1), "y": STREAM},
+    )
+    expected = Expected()
+    affine = LayerNormAffine.from_scale(gamma, beta, STREAM.scale)
+
+    def body(emit):
+        factors, shift = multiplier([2.0**9, 2.0**8, 2.0**10], 22)
+        words = expected.constant("words.weight", WORDS.values)
+        m = expected.constant("x.for.sum.multiplier", factors)
+        term = emit(integer.embedding(expected.ids, words, m, name="x.for.sum", shift=shift))
+        bounds = {"low": 1 - 2**14, "high": 2**14 - 1}
+        return emit(
+            integer.layer_norm_short(
+                emit(integer.add_short(term, term, name="sum", **bounds)),
+                expected.constant("gamma", affine.gain),
+                # n is rounded down: half a gain is added.
+                expected.constant("beta", affine.offset + affine.gain // 2),
+                ShortLayerNorm.from_scale(2.0**-10, 1e-5, 2),
+                name="y",
+                shift=affine.shift,
+                low=-32767,
+                high=32767,
+                dtype="int16",
+            )
+        )
+
+    check(lowered, expected, body)
+
+
+def test_gelu_of_a_scale_that_16_bits_do_not_serve_is_requantised_once_more():
+    # 2^-14 ends before T = 3.69652, where the polynomial does.
+    lowered = lower(
+        lambda emit, x, mask, w: emit(build.gelu(linear(emit, x, w), name="y", form="erf")),
+        LINEAR,
+        **LINEAR_TABLE,
+        stream={"up": ActivationQuant(2.0**-14, -32767, 32767), "y": STREAM},
+    )
+    calls = {
+        integer.attributes(binding.value).name: binding.value
+        for binding in lowered.module["main"].body.blocks[0].bindings
+        if integer.is_integer_op(binding.value)
+    }
+    scale = gelu_scale(32767 * 2.0**-14)
+    term = integer.attributes(calls["up.for.y"])
+    assert (term.low, term.high, term.dtype) == (1 - 2**14, 2**14 - 1, "int16")
+    assert integer.attributes(calls["y"]) == GeluAttrs("y", AccurateGelu.from_scale(scale))
+    assert lowered.scales["values"]["y"][0]["scale"] == scale
+
+
 @pytest.mark.parametrize("preset", [ACCURATE, PAPER])
 def test_attention_yields_the_8_bit_context_at_once(preset):
     values = ActivationQuant(2.0**-4, -127, 127, 0, np.array([1.0, 0.5, 0.25]))
@@ -396,17 +489,7 @@ def test_attention_yields_the_8_bit_context_at_once(preset):
     expected = Expected()
 
     def body(emit):
-        x = emit(
-            integer.requantise(
-                expected.embedded(emit),
-                expected.constant("x.matmul.multiplier", multiplier([2.0**-10], 31)[0]),
-                name="x.matmul",
-                shift=40,
-                low=-127,
-                high=127,
-                dtype="int8",
-            )
-        )
+        x = expected_operand(expected, emit, short=preset.short)
         accumulators = [
             emit(
                 integer.linear(
@@ -422,6 +505,12 @@ def test_attention_yields_the_8_bit_context_at_once(preset):
         for name, acc in zip("qkv", accumulators, strict=True):
             scales = [1.0, 1.0, 1.0] if name != "v" else [1.0, 0.5, 0.25]
             factors = [2.0**-n / s / 2**-4 for n, s in zip((5, 6, 7), scales, strict=True)]
+            if preset.short:  # the accumulator has 16 bits: no shift before or after
+                array = [int(factor * 2**15) for factor in factors]
+                heads.append(
+                    emit(requantised_short(expected, acc, f"{name}.matmul", array, [0], shift=0))
+                )
+                continue
             array, shift = multiplier(factors, 15)
             heads.append(
                 emit(
@@ -436,8 +525,11 @@ def test_attention_yields_the_8_bit_context_at_once(preset):
                     )
                 )
             )
-        factors = [2.0**-4 * v / 256 / 2**-5 / d for v, d in ((1, 2), (0.5, 1), (0.25, 1))]
-        array, shift = multiplier(factors, 15)
+        ratios = [2.0**-4 * v / 2**-5 / d for v, d in ((1, 2), (0.5, 1), (0.25, 1))]
+        if preset.short:  # 7 fraction bits; 6 more leave the multipliers below 1
+            array, shift = np.array([2.0**14 * r for r in ratios], np.int16), 6
+        else:
+            array, shift = multiplier([r / 256 for r in ratios], 15)
         y = emit(
             integer.attention(
                 *heads,
