@@ -67,13 +67,12 @@ def read_batches(
 
 def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
     todo = "write it with numpy.savez(file, input_ids=..., attention_mask=...)"
+    arrays: dict[str, NDArray[np.generic]] | None = None
     try:
-        with np.load(file, allow_pickle=False) as content:
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise UsageError(
-                    f"{file.name} is no file of several arrays", where=str(file), todo=todo
-                )
-            arrays = {name: content[name] for name in content.files}
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.lib.npyio.NpzFile):
+            with content:
+                arrays = {name: content[name] for name in content.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(
             "cannot read the calibration batches",
@@ -81,6 +80,8 @@ def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
             why=getattr(error, "strerror", None) or str(error),
             todo=todo,
         ) from error
+    if arrays is None:
+        raise UsageError(f"{file.name} is no file of several arrays", where=str(file), todo=todo)
     if not arrays:
         raise UsageError("there is no array in the file", where=str(file), todo=todo)
     return arrays

@@ -1,0 +1,174 @@
+"""The command line on ONNX files: what an import matches is shown before anything is quantised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.conftest import Outcome, ibert  # noqa: F401 (a fixture)
+
+from .graphs import VOCABULARY, Graph
+
+WORDS = [f"w{i}" for i in range(VOCABULARY - 5)]
+
+
+def encoder(activation: str = "Relu") -> onnx.ModelProto:
+    g = Graph(opset=17)
+    x = g.attention(g.layer_norm(g.words(), "first"), g.additive_mask)
+    x = g.op(activation, g.linear(x, "up"), name="layer0/act")
+    return g.model(g.layer_norm(g.linear(x, "down"), "norm"), names=("last_hidden_state",))
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "model.onnx"
+    onnx.save(encoder(), path)
+    return path
+
+
+@pytest.fixture
+def tokenizer(tmp_path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    return folder
+
+
+Command = Callable[..., Outcome]
+
+
+def test_inspect_shows_what_was_matched(ibert: Command, file):  # noqa: F811
+    outcome = ibert("inspect", file)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    lines = [line.rstrip() for line in outcome.stdout.splitlines()]
+    assert lines[:7] == [
+        f"source model  {file}",
+        "source        ONNX, operator set 17, made by hand",
+        f"model         onnx, 1 layers, 24 channels, head none, vocabulary {VOCABULARY}",
+        "inputs        input_ids, attention_mask",
+        "outputs       last_hidden_state (hidden_state)",
+        "matched       1 attention, 1 embedding, 2 layer_norm, 5 linear, 1 relu",
+        lines[6],
+    ]
+    assert lines[6].startswith("verified      largest difference from the source ")
+    rows = [line.split() for line in lines[9:]]
+    assert rows[0] == ["words", "embedding", "Gather", "n2"]
+    assert ["up.relu", "relu", "Relu", "layer0/act"] in rows
+    attention = next(row for row in rows if row[1] == "attention")
+    assert attention[:2] == ["self", "attention"]
+    assert "Softmax" in " ".join(attention)
+
+
+def test_inspect_as_json(ibert: Command, file):  # noqa: F811
+    document = ibert("inspect", file, "--json").document
+    assert (document["kind"], document["supported"]) == ("source model", True)
+    assert document["info"]["inputs"] == ["input_ids", "attention_mask"]
+    report = document["report"]
+    relu = next(item for item in report["matched"] if item["op"] == "canonical.relu")
+    assert relu == {
+        "op": "canonical.relu",
+        "name": "up.relu",
+        "source_ops": ["Relu"],
+        "nodes": ["layer0/act"],
+    }
+    # Tensors of the file that show the value.
+    assert {"tensor": "layer0/act.out", "value": "up.relu", "factor": 1.0} in report["tensors"]
+    names = [item["tensor"] for item in report["tensors"] if item["value"] == "norm"]
+    assert names[-1] == "last_hidden_state"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_refused_model_shows_everything_up_to_the_refusal(
+    ibert: Command,  # noqa: F811
+    file,
+    as_json,
+):
+    onnx.save(encoder("HardSwish"), file)
+    outcome = ibert("inspect", file, *(["--json"] if as_json else []))
+    assert (outcome.code, outcome.stderr) == (3, "")
+    if as_json:
+        document = outcome.document
+        assert document["supported"] is False
+        assert [item["name"] for item in document["report"]["matched"]][-2:] == ["self", "up"]
+        assert document["report"]["refusals"] == [
+            {
+                "op": "HardSwish",
+                "layer": "up",
+                "why": "the operator HardSwish is not known here",
+                "node": "layer0/act",
+            }
+        ]
+        assert document["error"]["what"] == "HardSwish has no integer form here"
+        return
+    assert "\nself    attention  " in outcome.stdout
+    assert outcome.stdout.endswith(
+        "\nrefused: HardSwish has no integer form here\n"
+        "  where: operator HardSwish, node layer0/act, layer up (needed by last_hidden_state)\n"
+        "  why: the operator HardSwish is not known here\n"
+        "  what to do: use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
+        "embedding and add, or change this part of it; `ibert inspect` shows what was matched\n"
+    )
+
+
+def test_inspect_takes_names_of_inputs(ibert: Command, tmp_path):  # noqa: F811
+    g = Graph(inputs=("tokens", "attention_mask"))
+    g.nodes.append(onnx.helper.make_node("Identity", ["tokens"], ["input_ids"]))
+    file = tmp_path / "model.onnx"
+    onnx.save(g.model(g.linear(g.words(), "dense")), file)
+    outcome = ibert("inspect", file, "--input", "tokens=input_ids")
+    assert outcome.code == 0
+    outcome = ibert("inspect", file, "--input", "tokens")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: bad value for --input: 'tokens'\n  why: it is not NAME=MEANING\n"
+        "  what to do: give the name in the file and what it is, for example "
+        "--input mask=attention_mask\n",
+    )
+
+
+def test_token_arrays_calibrate_without_a_tokenizer(ibert: Command, file, tmp_path):  # noqa: F811
+    random = np.random.default_rng(0)
+    arrays = tmp_path / "batches.npz"
+    ids = random.integers(0, VOCABULARY, (20, 12))
+    np.savez(arrays, input_ids=ids, attention_mask=np.ones_like(ids))
+    output = tmp_path / "model.ibert"
+    outcome = ibert("quantize", file, "-o", output, "--calibration", arrays, "--json")
+    assert outcome.code == 0
+    assert outcome.document["calibration_texts"] == 20
+    document = json.loads((output / "quantization.json").read_text())
+    assert document["info"]["architecture"] == "onnx"
+    assert document["calibration"]["sequences"] == 20
+    # Texts need a tokenizer, which neither file has.
+    outcome = ibert("quantize", file, "-o", output)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: texts cannot be tokenised\n"
+        "  why: the model came without tokenizer files\n"
+        "  what to do: give batches of token ids, or a tokenizer\n",
+    )
+
+
+def test_quantise_with_a_tokenizer_and_evaluate(
+    ibert: Command,  # noqa: F811
+    file,
+    tokenizer,
+    tmp_path,
+):
+    texts = tmp_path / "texts.txt"
+    random = np.random.default_rng(1)
+    texts.write_text("\n".join(" ".join(random.choice(WORDS, 9)) for _ in range(12)))
+    output = tmp_path / "model.ibert"
+    outcome = ibert(
+        "quantize", file, "-o", output, "--tokenizer", tokenizer, "--calibration", texts
+    )
+    assert outcome.code == 0
+    assert (output / "tokenizer" / "vocab.txt").is_file()
+    outcome = ibert("eval", output, "--against", file, "--text", texts, "--seq-len", 16, "--json")
+    assert outcome.code == 0
+    assert outcome.document["cosine_mean"] > 0.99
