@@ -91,7 +91,7 @@ class GivenMatrix:
     Parameters
     ----------
     integers : numpy.ndarray
-        int64 [N, K], less their zero points; rows that are not `found` hold 0.
+        int32 [N, K], less their zero points; rows that are not `found` hold 0.
     scale : numpy.ndarray
         float64 [N].
     found : numpy.ndarray
@@ -100,7 +100,7 @@ class GivenMatrix:
         Name of the matrix in the source.
     """
 
-    integers: NDArray[np.int64]
+    integers: NDArray[np.int32]
     scale: NDArray[np.float64]
     found: NDArray[np.bool_]
     tensor: str

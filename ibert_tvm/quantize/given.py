@@ -319,7 +319,10 @@ class _Filler:
             return _asymmetric(step, np.zeros_like(zero), bottom, top)
         reach = np.maximum(-low, high)
         coarser = np.asarray(step * reach / 127)
-        self._note(scale, f"made symmetric int8, {float(np.max(reach)) / 127:.3g} times coarser")
+        what = f"made symmetric int8, {float(np.max(reach)) / 127:.3g} times coarser"
+        if scale.bits > 8:
+            what = f"{scale.bits} bits reduced to symmetric int8 over the same range"
+        self._note(scale, what)
         return _asymmetric(coarser, np.zeros_like(zero), -127, 127)
 
 

@@ -115,7 +115,7 @@ def embedding_rows(
     """
     if rounded is not None and rounded.bits <= 8:
         scale, zero = float(rounded.scale), int(rounded.zero_point)
-        steps = np.rint(table / np.float32(scale)).astype(np.int64)
+        steps = np.rint(table / np.float32(scale)).astype(np.int32)
         steps = np.clip(steps, rounded.low - zero, rounded.high - zero)
         same = (
             given is not None and (steps == given.integers).all() and (given.scale == scale).all()
@@ -158,9 +158,10 @@ def _rows(
 
 
 def _squeezed(
-    integers: NDArray[np.int64], scale: NDArray[np.float64]
+    integers: NDArray[np.int32], scale: NDArray[np.float64]
 ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
     """Rows beyond int8: saturated or coarser, whichever has the smaller squared error per row."""
+    integers = integers.astype(np.int64)
     clipped = np.clip(integers, -128, 127)
     factor = np.abs(integers).max(axis=1) / 127.0
     coarse = np.rint(integers / factor[:, None])

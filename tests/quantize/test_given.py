@@ -79,6 +79,12 @@ def test_attention_takes_a_coarser_scale_where_much_would_saturate():
     assert texts(result) == ["made symmetric int8, 2 times coarser"]
 
 
+def test_sixteen_bits_in_attention_become_eight_symmetric_ones():
+    result = fill("linear", [scale("s16", 0.5)], readers=attention(1), matmul=True)
+    assert fields(result.matmul["v"]) == (0.5 * 2**15 / 127, -127, 127, 0)
+    assert texts(result) == ["16 bits reduced to symmetric int8 over the same range"]
+
+
 def test_values_may_have_a_scale_per_channel_and_queries_not():
     steps = np.array([0.5, 0.25, 1.0, 0.125])
     per_channel = scale("s8", steps)

@@ -118,7 +118,9 @@ class Grid:
     def dequantize(self, integers: NDArray[Any]) -> NDArray[np.float32]:
         """Real values of `integers`, float32."""
         shape = integers.shape
-        steps = integers.astype(np.int64) - self.spread(self.zero_point, shape)
+        wide = np.int64 if self.dtype == "int32" else np.int32
+        zero_point = self.spread(self.zero_point.astype(wide), shape)
+        steps = integers.astype(wide) - zero_point
         with np.errstate(over="ignore"):  # the scale of a mask of -FLT_MAX rounds beyond it
             result = steps.astype(np.float32) * self.spread(self.scale, shape)
         return np.asarray(result, np.float32)

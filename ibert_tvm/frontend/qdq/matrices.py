@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,17 @@ _RELATIVE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """One orientation of a given tensor: float rows, their integers and scales."""
+    """One orientation of a given tensor: views of its floats and integers, a scale per row."""
 
     tensor: str
     values: NDArray[np.float32]
-    integers: NDArray[np.int64]
+    integers: NDArray[Any]
+    zero_point: NDArray[np.int32]
     scale: NDArray[np.float64]
+
+    def steps(self, rows: Any = slice(None)) -> NDArray[np.int32]:
+        """Integers of some rows, counted from their zero points."""
+        return self.integers[rows].astype(np.int32) - self.zero_point[rows][..., None]
 
 
 class MatrixIndex:
@@ -44,9 +50,9 @@ class MatrixIndex:
 
     def __init__(self, given: Iterable[GivenTensor]) -> None:
         self._by_width: dict[int, list[_Rows]] = {}
-        self._given = [tensor for tensor in given if _matrix_shape(tensor.integers) is not None]
-        for tensor in self._given:
-            for rows in _orientations(tensor):
+        for tensor in given:
+            shape = _matrix_shape(tensor.integers)
+            for rows in _orientations(tensor, shape) if shape is not None else []:
                 self._by_width.setdefault(rows.values.shape[1], []).append(rows)
         self._lookup: dict[int, dict[bytes, list[tuple[_Rows, int]]]] = {}
 
@@ -70,7 +76,7 @@ class MatrixIndex:
         if scaled is not None:
             return scaled
         lookup = self._rows_of_width(matrix.shape[1])
-        integers = np.zeros(matrix.shape, np.int64)
+        integers = np.zeros(matrix.shape, np.int32)
         scale = np.ones(len(matrix))
         found = np.zeros(len(matrix), np.bool_)
         tensor = ""
@@ -79,7 +85,7 @@ class MatrixIndex:
             if not candidates:
                 continue
             rows, at = min(candidates, key=lambda item: item[0].tensor not in (hint, tensor))
-            integers[index], scale[index], found[index] = rows.integers[at], rows.scale[at], True
+            integers[index], scale[index], found[index] = rows.steps(at), rows.scale[at], True
             tensor = rows.tensor
         return GivenMatrix(integers, scale, found, tensor) if tensor else None
 
@@ -112,7 +118,7 @@ class MatrixIndex:
                 exact = factor if not np.array_equal(rows.values, matrix) else 1.0
                 sign = int(np.sign(exact))
                 return GivenMatrix(
-                    rows.integers * sign,
+                    rows.steps() * np.int32(sign),
                     rows.scale * abs(exact),
                     np.ones(len(matrix), np.bool_),
                     rows.tensor,
@@ -120,42 +126,35 @@ class MatrixIndex:
         return None
 
 
-def _matrix_shape(array: NDArray[np.int64]) -> tuple[int, ...] | None:
+def _matrix_shape(array: NDArray[Any]) -> tuple[int, int] | None:
     """Shape of a matrix, also of one that is broadcast over a batch; None for anything else."""
     shape = array.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
-    return shape if len(shape) == 2 and array.size else None
+    return (shape[0], shape[1]) if len(shape) == 2 and array.size else None
 
 
-def _orientations(tensor: GivenTensor) -> list[_Rows]:
+def _orientations(tensor: GivenTensor, shape: tuple[int, int]) -> list[_Rows]:
     """Both ways to read a matrix as rows with one scale each, where there is one."""
     grid, integers = tensor.grid, tensor.integers
-    steps = integers - grid.spread(grid.zero_point, integers.shape)
-    values = grid.dequantize(integers)
-    shape = _matrix_shape(integers)
-    assert shape is not None
+    matrices = [array.reshape(shape) for array in (grid.dequantize(integers), integers)]
     result = []
     for rows_first in (True, False):
-        scale = _row_scale(tensor, shape, rows_first)
-        if scale is None:
-            continue
-        matrices = (array.reshape(shape) for array in (values, steps))
-        two = [array if rows_first else array.T for array in matrices]
-        result.append(
-            _Rows(tensor.name, np.ascontiguousarray(two[0]), np.ascontiguousarray(two[1]), scale)
-        )
+        values, steps = (array if rows_first else array.T for array in matrices)
+        scale = _per_row(tensor, grid.scale, shape, rows_first)
+        zero = _per_row(tensor, grid.zero_point, shape, rows_first)
+        if scale is not None and zero is not None:
+            result.append(
+                _Rows(tensor.name, values, steps, zero.astype(np.int32), scale.astype(np.float64))
+            )
     return result
 
 
-def _row_scale(
-    tensor: GivenTensor, shape: tuple[int, ...], rows_first: bool
-) -> NDArray[np.float64] | None:
-    grid = tensor.grid
-    count = shape[0] if rows_first else shape[1]
-    if grid.per_tensor:
-        return np.full(count, float(grid.scale))
-    spread = np.broadcast_to(grid.spread(grid.scale, tensor.integers.shape), tensor.integers.shape)
-    matrix = spread.reshape(shape) if rows_first else spread.reshape(shape).T
-    same = bool((matrix == matrix[:, :1]).all())
-    return matrix[:, 0].astype(np.float64) if same else None
+def _per_row(
+    tensor: GivenTensor, array: NDArray[Any], shape: tuple[int, int], rows_first: bool
+) -> NDArray[Any] | None:
+    """Scales or zero points of the rows; None if they change within one."""
+    whole = tensor.integers.shape
+    spread = np.broadcast_to(tensor.grid.spread(array, whole), whole).reshape(shape)
+    matrix = spread if rows_first else spread.T
+    return matrix[:, 0] if bool((matrix == matrix[:, :1]).all()) else None

@@ -70,13 +70,13 @@ class GivenTensor:
     name : str
         Name of the float initialiser that replaces it.
     integers : numpy.ndarray
-        The integers, int64.
+        The integers, of the file's type or another that holds them.
     grid : Grid
         What they stand for.
     """
 
     name: str
-    integers: NDArray[np.int64]
+    integers: NDArray[Any]
     grid: Grid
 
 
@@ -273,11 +273,13 @@ class _Stripper:
 
     def _float_constant(self, name: str, floats: list[onnx.TensorProto]) -> str:
         """Replace the integers `name` by a float initialiser; return its name."""
-        integers = np.asarray(self.constants[name]).astype(np.int64)
+        integers = np.asarray(self.constants[name])
+        if integers.dtype.kind not in "iu":  # types of fewer than 8 bits are not NumPy's own
+            integers = integers.astype(np.int8)
         return self._keep(name, integers, self.grids[name], floats)
 
     def _keep(
-        self, name: str, integers: NDArray[np.int64], grid: Grid, floats: list[onnx.TensorProto]
+        self, name: str, integers: NDArray[Any], grid: Grid, floats: list[onnx.TensorProto]
     ) -> str:
         base = name.removesuffix("_quantized")
         new = name if base == name else unused_name(base, self.taken)
@@ -294,7 +296,7 @@ class _Stripper:
         grid = self.grids[node.output[0]]
         values = np.asarray(self.constants[node.input[0]], np.float32)
         try:
-            integers = grid.quantize(values)
+            integers = grid.quantize(values).astype(np.int32)
         except ValueError as error:
             raise refusals.odd_scales(f"node {label(node)}", str(error)) from None
         floats.append(numpy_helper.from_array(_finite(grid.dequantize(integers)), node.output[0]))
