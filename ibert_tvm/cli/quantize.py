@@ -46,7 +46,12 @@ class Preset(str, Enum):
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A Hugging Face folder, or an ONNX file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A Hugging Face folder, an ONNX file, or an exported torch program (.pt2)."
+        ),
+    ],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder to write, NAME.ibert.")
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.cli import main
 from ibert_tvm.evaluate import evaluate_integers
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.quantize import CalibrationOptions, quantize
@@ -78,9 +81,28 @@ def test_an_additive_mask_and_arguments_that_say_nothing():
     assert loaded.info.inputs == ("input_ids", "attention_mask")
 
 
-def test_a_saved_program_of_dynamic_shapes(tmp_path):
-    path = tmp_path / "encoder.pt2"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("programs") / "encoder.pt2"
     torch.export.save(exported(Encoder(), dynamic=True), path)
+    return path
+
+
+def test_the_command_line_takes_a_saved_program(saved, tmp_path, capsys):
+    random = np.random.default_rng(0)
+    ids = random.integers(0, VOCABULARY, (6, 12))
+    np.savez(tmp_path / "batches.npz", input_ids=ids, attention_mask=np.ones_like(ids))
+    target = tmp_path / "encoder.ibert"
+    arguments = ["quantize", saved, "-o", target, "--calibration", tmp_path / "batches.npz"]
+    assert main([str(argument) for argument in (*arguments, "--json")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["architecture"], document["calibration_texts"]) == ("exported program", 6)
+    info = QuantizedModel.load(target).info
+    assert (info.inputs, info.vocab_size) == (("input_ids", "attention_mask"), VOCABULARY)
+
+
+def test_a_saved_program_of_dynamic_shapes(saved):
+    path = saved
     loaded = load(path)
     assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
     info = loaded.info

@@ -123,6 +123,17 @@ def test_patches_by_a_convolution_and_the_last_token():
     assert [int(call.attrs["index"]) for call in select] == [6]
 
 
+def test_an_exported_program_of_images():
+    batch = {0: torch.export.Dim("batch", min=1, max=64)}
+    program = torch.export.export(
+        Convolution().eval(), (torch.zeros(3, 3, 8, 12),), dynamic_shapes={"images": batch}
+    )
+    loaded = load(program)
+    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    assert (loaded.info.inputs, loaded.info.image_size) == (("pixel_values",), (3, 8, 12))
+    assert loaded.info.notes == ()
+
+
 def test_overlapping_patches_are_refused():
     with pytest.raises(UnsupportedModelError) as error:
         load(Convolution(stride=2), image_size=(3, 8, 8), verify=False)

@@ -218,6 +218,11 @@ def as_ids(value: FromInputs, probes: Probes) -> Ids:
         return Ids("constant", value=int(first.flat[0]), has_batch=has_batch)
     tokens = [_as_tokens(array, probes) for array in arrays]
     kept = [array for array in tokens if array is not None]
+    if first.size == probes.seq_len**2:
+        raise Mismatch(
+            "its indices are one per pair of tokens: a bias by relative position, which attention "
+            "does not take"
+        )
     if len(kept) != len(tokens):
         raise Mismatch(f"indices of shape {value.shape} are not one per token")
     has_batch = kept[0].shape[0] == probes.batch
