@@ -190,7 +190,8 @@ def _measure(
         "macs": function.macs or None,
     }
     if per_layer:
-        row["layers"] = _profile(measure_layers(library, batches[0], function.kernels, seconds))
+        profile = measure_layers(library, batches[0], function.kernels, seconds)
+        row["layers"] = _profile(profile, full=tokens == places)
     return row
 
 
@@ -202,16 +203,16 @@ def _efficiency(row: dict[str, Any], ceiling: Ceiling) -> dict[str, Any]:
     return {"gmacs": gmacs, "of_ceiling": fraction}
 
 
-def _profile(profile: Profile) -> dict[str, list[dict[str, Any]]]:
+def _profile(profile: Profile, full: bool) -> dict[str, list[dict[str, Any]]]:
     return {
-        "kernels": [_part(part) for part in profile.parts],
-        "by_kind": [_part(part) for part in profile.by_kind()],
-        "by_role": [_part(part) for part in profile.by_role()],
-        "by_layer": [_part(part) for part in profile.by_block()],
+        "kernels": [_part(part, full) for part in profile.parts],
+        "by_kind": [_part(part, full) for part in profile.by_kind()],
+        "by_role": [_part(part, full) for part in profile.by_role()],
+        "by_layer": [_part(part, full) for part in profile.by_block()],
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: Part, full: bool) -> dict[str, Any]:
     return {
         "name": part.name,
         "kind": part.kind,
@@ -220,7 +221,7 @@ def _part(part: Part) -> dict[str, Any]:
         "ms": part.milliseconds,
         "share": part.share,
         "macs": part.macs,
-        "gmacs": part.gmacs,
+        "gmacs": part.gmacs if full else None,
     }
 
 

@@ -86,6 +86,31 @@ def test_work_gives_throughput_and_the_fraction_of_the_ceiling(
         assert math.isclose(result["of_ceiling"], result["gmacs"] / ceiling)
 
 
+def test_padding_makes_the_work_of_layers_uncertain_too(
+    ibert: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    names = [
+        kernel["name"]
+        for kernel in ibert(
+            "bench", TinyModel(shapes=((1, 8),)).build(tmp_path / "a.so"), *_QUICK, "--per-layer",
+            "--json",
+        ).document["results"][0]["layers"]["kernels"][:-1]
+    ]  # fmt: skip
+    kernels = [{"name": n, "kind": "linear", "layer": "encoder.0.fc", "macs": 9} for n in names]
+    functions = [{"name": "main_b1_s8", "batch": 1, "seq_len": 8, "kernels": kernels}]
+    changes = {"functions": functions}
+    path = TinyModel(shapes=((1, 8),), metadata_changes=changes).build(tmp_path / "b.so")
+    file = tmp_path / "texts.txt"
+    file.write_text("hello\n", encoding="utf-8")
+    for arguments, known in (((), True), (("--texts", file), False)):
+        outcome = ibert("bench", path, *_QUICK, "--per-layer", "--json", *arguments)
+        (kind, _outside) = sorted(
+            outcome.document["results"][0]["layers"]["by_kind"], key=lambda part: -part["macs"]
+        )
+        assert (kind["name"], kind["macs"]) == ("linear", 9 * len(names))
+        assert (kind["gmacs"] is not None) == known
+
+
 def test_layers_make_up_the_whole(ibert: Callable[..., Outcome], library: Path) -> None:
     arguments = ("--batch", "4", "--per-layer", "--json")
     (result,) = ibert("bench", library, *_QUICK, *arguments).document["results"]
