@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ibert_tvm.frontend.onnx.operators_layout import look_up, reshape, split, transpose
-from ibert_tvm.frontend.onnx.operators_matrix import epsilon_of, layer_norm
+from ibert_tvm.frontend.onnx.operators_matrix import epsilon_of, gemm, layer_norm
 from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
 from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
 
@@ -108,6 +108,17 @@ def _fused_matmul(t: Translator, node: Node) -> Traced:
     if alpha != 1.0:
         result = t.emit(op.multiply(result.var, relax.const(alpha, result.dtype)), result)
     return result
+
+
+@operator("FusedGemm", domain=_ORT)
+def _fused_gemm(t: Translator, node: Node) -> Traced:
+    result = gemm(t, node)
+    name = bytes(node.attributes.get("activation", b"")).decode()
+    make = {"": None, "Relu": op.nn.relu, "Sigmoid": op.sigmoid, "Tanh": op.tanh}
+    if name not in make:
+        raise Untranslatable(f"its activation {name} is none of {', '.join(sorted(make)[1:])}")
+    function = make[name]
+    return result if function is None else t.emit(function(result.var), result)
 
 
 def _transpose_last(t: Translator, x: Known | Traced) -> Known | Traced:

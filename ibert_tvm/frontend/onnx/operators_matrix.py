@@ -27,7 +27,8 @@ def _matmul(t: Translator, node: Node) -> Traced:
 
 
 @operator("Gemm")
-def _gemm(t: Translator, node: Node) -> Traced:
+def gemm(t: Translator, node: Node) -> Traced:
+    """Emit a matrix product with its bias."""
     x = node.traced()
     alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
     if node.attributes.get("transA", 0):

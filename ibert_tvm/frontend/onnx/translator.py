@@ -18,6 +18,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.onnx.folding import fold
 from ibert_tvm.frontend.onnx.naming import Naming, label
 from ibert_tvm.frontend.onnx.signature import ProbeShape
@@ -281,7 +282,7 @@ class Translator:
 
     def _visit(self, nodes: Sequence[onnx.NodeProto]) -> None:
         for proto in nodes:
-            operands = [self._values[name] if name else None for name in proto.input]
+            operands = [self._operand(proto, name) if name else None for name in proto.input]
             refused = next((item for item in operands if isinstance(item, Refused)), None)
             if refused is not None:
                 self._values.update((name, refused) for name in proto.output if name)
@@ -301,6 +302,17 @@ class Translator:
                     self._values[name] = value
                     if isinstance(value, Traced):
                         self._tensors.setdefault(value.var.name, []).append(name)
+
+    def _operand(self, proto: onnx.NodeProto, name: str) -> Known | Traced | Refused:
+        if name not in self._values:
+            raise ModelSourceError(
+                "the model is malformed",
+                where=f"node {label(proto)} ({proto.op_type})",
+                why=f"its operand {name} is no input, no initializer and no result of an earlier "
+                "node",
+                todo="export it again",
+            )
+        return self._values[name]
 
     def _note(self, proto: onnx.NodeProto, refused: str) -> None:
         for name in self._emitted:

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from ibert_tvm.frontend import UnsupportedModelError
 from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.reading import check_model
 
 from .graphs import CHANNELS, HEADS, VOCABULARY, WIDTH, Graph
 from .test_spellings import imported, ops
@@ -215,6 +216,18 @@ def test_other_fused_operators_are_refused(kind, attributes, why):
     with pytest.raises(UnsupportedModelError) as error:
         import_onnx_model(g.model(y), source="by hand", verify=False)
     assert error.value.why.startswith(why)
+
+
+def test_a_gemm_with_its_activation_and_a_layer_norm_before_its_operator_set():
+    """ONNX Runtime saves optimised models with operators that the set does not have."""
+    g = Graph(opset=14)
+    x = g.layer_norm(g.words(), "norm")  # LayerNormalization came with 17
+    first = g.op("Gather", x, g.array(0, "int64"), axis=1)
+    weight, bias = g.weight("pooler.weight", CHANNELS, CHANNELS), g.weight("pooler.bias", CHANNELS)
+    pooled = g.op("FusedGemm", first, weight, bias, transB=1, activation="Tanh", **ORT)
+    model = g.model(pooled, names=("pooler_output",), rank=2)
+    check_model(model, "by hand")
+    assert ops(imported(model)) == ["embedding", "layer_norm", "select_token", "linear", "tanh"]
 
 
 def test_local_functions_are_taken_apart():

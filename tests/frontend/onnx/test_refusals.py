@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from ibert_tvm.frontend import UnsupportedModelError
+from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.onnx import import_onnx_model
 
 from .graphs import CHANNELS, WIDTH, Graph
@@ -193,6 +193,18 @@ def test_what_no_output_needs_is_not_refused():
     g.op("NonZero", x)
     model = import_onnx_model(g.model(x, names=("out",)), source="by hand", verify=False)
     assert [m.name for m in model.report.matched] == ["words", "encoder.dense"]
+
+
+def test_an_operand_from_nowhere():
+    g = Graph(opset=17)
+    model = g.model(g.op("Add", g.words(), "lost", name="sum"), names=("out",))
+    with pytest.raises(ModelSourceError) as error:
+        import_onnx_model(model, source="by hand", verify=False)
+    assert str(error.value) == (
+        "the model is malformed\n  where: node sum (Add)\n"
+        "  why: its operand lost is no input, no initializer and no result of an earlier node\n"
+        "  what to do: export it again"
+    )
 
 
 def test_a_graph_that_disagrees_with_itself_is_found():
