@@ -31,7 +31,7 @@ from .measure import measure_cell
 from .memory import measure_all_memory
 from .models import MODELS, Cell
 from .peers import PEERS
-from .process import WorkerError, build_artefact
+from .process import WorkerError, ask, build_artefact
 from .report import write_report
 from .store import StoreError, add_limits, add_rows, continue_result, is_measured, new_result
 
@@ -250,6 +250,24 @@ def _measure_memory(
             write_report(result, options.output)
 
 
+def _profile(
+    options: argparse.Namespace, ready: dict[tuple[str, str], list[str]], result: dict[str, Any]
+) -> None:
+    """Where the time of this project goes, for every model's batch 1, one thread."""
+    for model, text in ready:
+        cell = Cell.parse(text)
+        if cell.batch != 1 or BASELINE not in ready[model, text]:
+            continue
+        row: dict[str, Any] = {"model": model, "cell": text, "threads": 1, "peer": BASELINE}
+        try:
+            row.update(ask("profile", MODELS[model], BASELINE, cell, 1, options.cache))
+        except WorkerError as error:
+            row["failed"] = str(error)
+            LOG.warning("profile of %s %s: %s", model, text, error)
+        add_rows(result, "profiles", [row])
+        write_report(result, options.output)
+
+
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     """Everything; returns the result."""
     result = new_result(options.peers, asdict(options.effort))
@@ -279,6 +297,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         _measure_memory(options, ready, result)
     if not options.memory_only:
         _measure_cells(options, tasks, ready, result)
+        _profile(options, ready, result)
         _measure_limits(options, result)  # the clock drifts: the better figure counts
     return result
 

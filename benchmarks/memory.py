@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .models import Cell, ModelSpec
-from .process import WorkerError, measure_memory
+from .process import WorkerError, ask
 
 __all__ = ["measure_all_memory"]
 
@@ -35,7 +35,7 @@ def measure_all_memory(
             "peer": peer,
         }
         try:
-            row.update(measure_memory(spec, peer, cell, threads, cache))
+            row.update(ask("memory", spec, peer, cell, threads, cache))
         except WorkerError as error:
             row["failed"] = str(error)
             LOG.warning("memory of %s, %s: %s", spec.name, peer, error)

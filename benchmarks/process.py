@@ -19,7 +19,7 @@ from typing import Any
 
 from .models import Cell, ModelSpec
 
-__all__ = ["Worker", "WorkerError", "build_artefact", "measure_memory"]
+__all__ = ["Worker", "WorkerError", "ask", "build_artefact"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _PR_SET_PDEATHSIG = 1
@@ -72,16 +72,19 @@ def build_artefact(spec: ModelSpec, peer: str, cell: Cell, cache: Path) -> None:
         )
 
 
-def measure_memory(
-    spec: ModelSpec, peer: str, cell: Cell, threads: int, cache: Path
+def ask(
+    action: str, spec: ModelSpec, peer: str, cell: Cell, threads: int, cache: Path
 ) -> dict[str, Any]:
-    """Load and run a peer in a process that does nothing else.
+    """Load and run a peer in a process that does nothing else, and return what it says.
 
-    Returns
-    -------
-    dict
-        ``stages``: memory in MiB by kind at ``start``, when ``loaded`` and when it ``ran``;
-        ``mappings``: the largest ones at the end.
+    Parameters
+    ----------
+    action : str
+        ``memory``: memory in MiB by kind, in ``stages`` (at ``start``, when ``loaded``, when it
+        ``ran``), and the largest ``mappings``; ``profile``: where the time of this project goes,
+        ``by_kind`` and ``by_role``.
+    spec, peer, cell, threads, cache
+        What to load, and from where.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def measure_memory(
         If it fails.
     """
     done = subprocess.run(
-        _command("memory", spec.name, peer, cell, threads, cache),
+        _command(action, spec.name, peer, cell, threads, cache),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,

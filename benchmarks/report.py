@@ -225,6 +225,34 @@ def _memory_lines(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def _profile_lines(result: dict[str, Any]) -> list[str]:
+    """Where the time of this project goes."""
+    lines: list[str] = []
+    for row in result["profiles"]:
+        if "by_role" not in row:
+            continue
+        parts = [
+            [
+                part["name"],
+                part["kind"],
+                str(part["calls"]),
+                f"{part['milliseconds']:.3f}",
+                f"{part['share']:.1%}",
+                "–" if part["gmacs"] is None else f"{part['gmacs']:.0f}",
+            ]
+            for part in row["by_role"]
+        ]
+        header = ["place", "kernel", "calls", "ms", "share", "GMAC/s"]
+        lines += ["", f"### {row['model']} {row['cell']}", "", *table(header, parts)]
+    if not lines:
+        return []
+    return [
+        *("", f"## Where the time of {BASELINE} goes", ""),
+        "On one thread; all repeated layers together (`ibert bench --per-layer` shows more).",
+        *lines,
+    ]
+
+
 def _markdown(result: dict[str, Any], chart: str | None) -> str:
     lines = ["# Latency on the CPU, beside other runtimes", "", *machine_lines(result)]
     settings = result["settings"]
@@ -246,14 +274,15 @@ def _markdown(result: dict[str, Any], chart: str | None) -> str:
             *_latency_lines(result),
         ]
         lines += _efficiency_lines(result)
-    lines += [*_memory_lines(result), *_limit_lines(result), "", "## Peers", ""]
+    lines += [*_profile_lines(result), *_memory_lines(result), *_limit_lines(result)]
+    lines += ["", "## Peers", ""]
     lines += [f"- `{name}`: {title}" for name, title in result["peers"].items()]
     missing = [f"- `{name}`: {reason}" for name, reason in result["skipped"].items()]
     missing += [
         f"- `{row['peer']}` on {row['model']} {row['cell']}"
         + (f", {row['threads']} threads" if "threads" in row else "")
         + f": {row['failed']}"
-        for row in [*result["rows"], *result["memory"]]
+        for row in [*result["rows"], *result["memory"], *result["profiles"]]
         if "failed" in row
     ]
     if missing:

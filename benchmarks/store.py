@@ -55,6 +55,7 @@ def new_result(peers: Iterable[str], settings: dict[str, Any]) -> dict[str, Any]
         "limits": {},
         "rows": [],
         "memory": [],
+        "profiles": [],
     }
 
 
@@ -108,7 +109,7 @@ def _replace(rows: list[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[
 
 
 def add_rows(result: dict[str, Any], section: str, new: Iterable[dict[str, Any]]) -> None:
-    """Add rows to ``rows`` or ``memory``, replacing older ones of the same cell and peer."""
+    """Add rows to a section, replacing older ones of the same cell and peer."""
     result[section] = _replace(result[section], new)
 
 
@@ -155,7 +156,7 @@ def _absorb(result: dict[str, Any], other: dict[str, Any]) -> None:
         result[section] = {**other[section], **result[section]}
     for threads, limits in other["limits"].items():
         add_limits(result, int(threads), limits)
-    for section in ("rows", "memory"):
+    for section in ("rows", "memory", "profiles"):
         add_rows(result, section, [row for row in other[section] if "failed" not in row])
 
 

@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -208,6 +209,33 @@ def _measure_memory(
     reply({"stages": stages, "mappings": _mappings()})
 
 
+def _profile(
+    model: str, peer_name: str, cell_text: str, threads: int, cache: Path, reply: _Reply
+) -> None:
+    """Where the time of this project goes; other runtimes have profilers of their own."""
+    _restrict(threads)
+    from benchmarks.models import MODELS, Cell
+    from benchmarks.peers import find_peer
+    from ibert_tvm.bench.inputs import full_batch
+    from ibert_tvm.bench.latency import measure_latency
+    from ibert_tvm.bench.layers import measure_layers
+    from ibert_tvm.runtime import load_library
+
+    spec, cell = MODELS[model], Cell.parse(cell_text)
+    folder = find_peer(peer_name).artefact(spec, cell, cache)
+    library = load_library(folder / "model.so", num_threads=threads)
+    batch = full_batch(library.metadata, cell.batch, cell.seq_len)
+    measure_latency(library, [batch], seconds=0.5)
+    (function,) = library.metadata.functions
+    profile = measure_layers(library, batch, function.kernels, seconds=2.0)
+    reply(
+        {
+            name: [{**asdict(part), "gmacs": part.gmacs} for part in parts]
+            for name, parts in (("by_kind", profile.by_kind()), ("by_role", profile.by_role()))
+        }
+    )
+
+
 class _Reply:
     """Writes JSON lines to the process that started this one."""
 
@@ -222,8 +250,8 @@ class _Reply:
 def main() -> None:
     """Run as ``build MODEL PEER CELL CACHE`` or ``memory MODEL PEER CELL THREADS CACHE``.
 
-    Or as ``serve`` with the arguments of ``memory`` and a workload, ``cell`` or
-    ``lengths:BATCHES``.
+    Or as ``profile`` with the same arguments, or as ``serve`` with a workload besides, ``cell``
+    or ``lengths:BATCHES``.
     """
     # Runtimes print to standard output at will: keep it for the replies.
     reply = _Reply(os.fdopen(os.dup(1), "w"))
@@ -231,8 +259,9 @@ def main() -> None:
     action, model, peer, cell, *rest = sys.argv[1:]
     if action == "build":
         _build(model, peer, cell, Path(rest[0]))
-    elif action == "memory":
-        _measure_memory(model, peer, cell, int(rest[0]), Path(rest[1]), reply)
+    elif action in ("memory", "profile"):
+        work = _measure_memory if action == "memory" else _profile
+        work(model, peer, cell, int(rest[0]), Path(rest[1]), reply)
     else:
         _serve(model, peer, cell, int(rest[0]), Path(rest[1]), rest[2], reply)
     # Some runtimes hang or crash while their thread pools are torn down; nothing is left to do.

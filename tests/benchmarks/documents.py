@@ -82,5 +82,6 @@ def document(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
         },
         "rows": list(rows),
         "memory": [],
+        "profiles": [],
     }
     return {**result, **changes}

@@ -41,6 +41,9 @@ def test_one_cell_is_built_measured_reported_interrupted_and_continued(tmp_path:
     assert rows["pytorch-fp32"]["cosine_to_pytorch"] == 1.0
     assert rows["ibert"]["cosine_to_pytorch"] > 0.97
     assert rows["ibert"]["median_ms"] >= rows["ibert"]["min_ms"] > 0
+    (profile,) = result["profiles"]
+    assert sum(part["share"] for part in profile["by_role"]) == pytest.approx(1)
+    assert "encoder.layer.*.output.dense" in {part["name"] for part in profile["by_role"]}
     memory = {row["peer"]: row["stages"] for row in result["memory"]}
     for stages in memory.values():
         peaks = [stages[stage]["peak"] for stage in ("start", "loaded", "ran")]

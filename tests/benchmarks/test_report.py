@@ -48,6 +48,18 @@ def test_fast_but_wrong_is_told(tmp_path):
     )
 
 
+def test_the_profile_is_shown_by_place(tmp_path):
+    part = {"kind": "linear", "layer": "", "calls": 12, "milliseconds": 3.0, "share": 0.75}
+    parts = [part | {"name": "encoder.layer.*.dense", "macs": 9, "gmacs": 210.4}]
+    parts.append(part | {"name": "outside of kernels", "kind": "", "calls": 0, "gmacs": None})
+    profile = {"model": "minilm", "cell": "1x128", "threads": 1, "peer": "ibert", "by_role": parts}
+    write_report(document(row("ibert", 4.0), profiles=[profile]), tmp_path / "cpu")
+    text = (tmp_path / "cpu.md").read_text()
+    assert "### minilm 1x128" in text
+    assert "| encoder.layer.*.dense | linear | 12 | 3.000 | 75.0% | 210 |" in text
+    assert "| outside of kernels |  | 0 | 3.000 | 75.0% | – |" in text
+
+
 def test_traffic_is_a_fraction_of_the_nearest_memory_that_holds_the_weights(tmp_path):
     fp32 = row("openvino-fp32", 16.0, cell="1x32")
     write_report(document(row("ibert", 4.0), fp32), tmp_path / "cpu")
