@@ -156,7 +156,8 @@ def _verified(shape: ProbeShape) -> tuple[int, int] | None:
 
 
 def _describe(model: onnx.ModelProto, versions: Mapping[str, int]) -> str:
-    others = ", ".join(f"{name} {version}" for name, version in versions.items() if name)
+    used = {node.domain for node in model.graph.node}
+    others = ", ".join(f"{name} {versions[name]}" for name in sorted(used & set(versions)) if name)
     producer = f"{model.producer_name} {model.producer_version}".strip()
     return (
         f"ONNX, operator set {versions['']}"

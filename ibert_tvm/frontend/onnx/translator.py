@@ -243,7 +243,13 @@ class Translator:
         -------
         Translation
             The Relax module and where its parts come from.
+
+        Raises
+        ------
+        ModelSourceError
+            If a node reads a tensor that nothing before it computes.
         """
+        self._check_operands()
         with self._builder.function("main"):
             with self._builder.dataflow():
                 for name, var in self._inputs.items():
@@ -266,6 +272,20 @@ class Translator:
             self._builder.get(), self._arrays, self._names, self._weights, origins, self._foldings
         )
 
+    def _check_operands(self) -> None:
+        known = {*self._values, *self._inputs, ""}
+        for proto in self._nodes:
+            for name in proto.input:
+                if name not in known:
+                    raise ModelSourceError(
+                        "the model is malformed",
+                        where=f"node {label(proto)} ({proto.op_type})",
+                        why=f"its operand {name} is no input, no initializer and no result of an "
+                        "earlier node",
+                        todo="export it again",
+                    )
+            known.update(proto.output)
+
     def _cast_input(self, var: relax.Var, dtype: str) -> relax.Var:
         zero = relax.const(0, "int64")
         return self._builder.emit(
@@ -282,7 +302,7 @@ class Translator:
 
     def _visit(self, nodes: Sequence[onnx.NodeProto]) -> None:
         for proto in nodes:
-            operands = [self._operand(proto, name) if name else None for name in proto.input]
+            operands = [self._values[name] if name else None for name in proto.input]
             refused = next((item for item in operands if isinstance(item, Refused)), None)
             if refused is not None:
                 self._values.update((name, refused) for name in proto.output if name)
@@ -302,17 +322,6 @@ class Translator:
                     self._values[name] = value
                     if isinstance(value, Traced):
                         self._tensors.setdefault(value.var.name, []).append(name)
-
-    def _operand(self, proto: onnx.NodeProto, name: str) -> Known | Traced | Refused:
-        if name not in self._values:
-            raise ModelSourceError(
-                "the model is malformed",
-                where=f"node {label(proto)} ({proto.op_type})",
-                why=f"its operand {name} is no input, no initializer and no result of an earlier "
-                "node",
-                todo="export it again",
-            )
-        return self._values[name]
 
     def _note(self, proto: onnx.NodeProto, refused: str) -> None:
         for name in self._emitted:
