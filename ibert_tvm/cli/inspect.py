@@ -25,7 +25,7 @@ def command(
         Path,
         typer.Argument(
             help="A NAME.ibert folder, a compiled library, or a model to import: a Hugging Face "
-            "folder or an ONNX file."
+            "folder, an ONNX file, an exported torch program (.pt2)."
         ),
     ],
     head: Annotated[

@@ -26,7 +26,7 @@ def is_source_model(path: Path) -> bool:
         return not (path / "quantization.json").exists() and (
             (path / "config.json").exists() or (path / "modules.json").exists()
         )
-    return path.suffix.lower() == ".onnx"
+    return path.suffix.lower() in (".onnx", ".pt2")
 
 
 def inspect_model(
@@ -37,7 +37,7 @@ def inspect_model(
     Parameters
     ----------
     path : pathlib.Path
-        A Hugging Face folder or an ONNX file.
+        A Hugging Face folder, an ONNX file or an exported torch program.
     head : str or None
         The head to import.
     inputs : mapping of str to str or None
@@ -110,7 +110,7 @@ def _summary(path: Path, model: CanonicalModel) -> list[tuple[str, str]]:
     counts = Counter(item.op.removeprefix("canonical.") for item in model.report.matched)
     rows = [
         ("source model", str(path)),
-        ("source", model.report.source or f"Hugging Face folder, {info.architecture}"),
+        ("source", model.report.source or info.description),
         (
             "model",
             f"{info.architecture}, {info.num_layers} layers, {info.hidden_size} channels, head "
