@@ -1,0 +1,93 @@
+"""`ibert quantize` and `ibert inspect` on quantised ONNX files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.conftest import Outcome
+from tests.frontend.qdq.encoder import batches, encoder, quantize
+from tests.frontend.qdq.variants import VARIANTS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """``all.onnx``, ``linear.onnx``, and token batches for calibration."""
+    path = tmp_path_factory.mktemp("files")
+    for name, variant in (("all", "qdq_all_per_channel"), ("linear", "qdq_linear")):
+        model = quantize(path, encoder(layers=1), **VARIANTS[variant])
+        onnx.save(model, path / f"{name}.onnx")
+    stacked = {name: np.concatenate([b[name] for b in batches()]) for name in batches(1)[0]}
+    np.savez(path / "calibration.npz", **stacked)
+    return path
+
+
+Command = Callable[..., Outcome]
+
+
+def lines(text: str) -> dict[str, list[str]]:
+    """Labelled lines of a table without headers."""
+    result: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        label, _, rest = line.strip().partition("  ")
+        result.setdefault(label, []).append(rest.strip())
+    return result
+
+
+def test_quantise_and_inspect_tell_what_the_file_gave(
+    ibert: Command, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "500")
+    output = tmp_path / "all.ibert"
+    outcome = ibert("quantize", folder / "all.onnx", "-o", output)
+    assert outcome.code == 0, outcome.stderr
+    for text in (outcome.stdout, ibert("inspect", output).stdout):
+        shown = lines(text)
+        assert shown["scales of the file"] == [
+            "7 8-bit operands, 6 rounded values, 7 16-bit streams"
+        ]
+        assert shown["calibrated"] == ["nothing"]
+        assert shown["ignored"] == [
+            "15 inside operators that are computed in one piece",
+            "2 of tensors that depend on the inputs only, such as a mask",
+        ]
+    stored: Mapping[str, Any] = json.loads((output / "quantization.json").read_text())
+    document = ibert("inspect", output, "--json").document
+    assert document["source_scales"] == stored["source_scales"]
+    mask = [e for e in stored["source_scales"]["ignored"] if e["tensor"] == "/mask/Mul_output_0"]
+    assert [edge["use"] for edge in mask] == ["inputs"]
+    assert "e+36" in mask[0]["grid"]
+
+
+def test_missing_scales_are_asked_for_and_estimated(ibert: Command, folder, tmp_path):
+    file, output = folder / "linear.onnx", tmp_path / "linear.ibert"
+    outcome = ibert("quantize", file, "-o", output, "--json")
+    assert outcome.code == 2
+    assert outcome.error["what"] == "the quantised model has no scale for 5 values"
+    assert not output.exists()
+    document = ibert(
+        "quantize", file, "-o", output, "--calibration", folder / "calibration.npz", "--json"
+    ).document
+    assert len(document["source_scales"]["calibrated"]["stream"]) == 5
+    assert document["calibration_texts"] == 16
+
+
+def test_inspect_says_what_is_missing_before_anything_is_quantised(
+    ibert: Command, folder, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "500")
+    shown = lines(ibert("inspect", folder / "linear.onnx", "-v").stdout)
+    assert shown["scales"] == ["8 of 16 roundings, of 7 values"]
+    assert shown["weights"] == ["6 quantised matrices, 112 of 112 rows found"]
+    (missing,) = shown["need calibration"]
+    assert missing.startswith("embeddings.position_embeddings.add (16-bit stream), ")
+    assert len(shown["rounding"]) == 8
+    document = ibert("inspect", folder / "linear.onnx", "--json").document["quantisation"]
+    assert len(document["edges"]) == 16
+    assert len(document["missing"]) == 5
