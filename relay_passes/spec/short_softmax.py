@@ -235,8 +235,9 @@ def context_of(acc: Value, bits: Value, factor: Value) -> Value:
     Returns
     -------
     Value
-        In [-2^14, 2^14], short.
+        In [-2^14 - 1, 2^14], short.
     """
     # |acc| <= 128 s < 2^(b + 7)
     kept = short(known(acc >> (bits - _LEAST_SUM_BITS), -(2**15), 2**15 - 1))
-    return known(q15_multiply(kept, factor), -(2**14), 2**14)
+    # |acc| r <= 128 2^(b + 14); rounding `kept` down adds at most one unit below 0.
+    return known(q15_multiply(kept, factor), -(2**14) - 1, 2**14)

@@ -115,7 +115,7 @@ def test_stages_of_reductions_are_reported(encoder) -> None:
         assert {"bounded", "mean", "deviation", "square_sum"} <= set(short)
         assert short["deviation"] == (-32766, 32766) and short["reciprocal"] == (2**14, 2**15 - 1)
         assert attended.stages["sum_bits"] == (8, 13) and 255 * report.max_seq_len < 2**13
-        assert attended.stages["context"] == (-(2**14), 2**14)
+        assert attended.stages["context"] == (-(2**14) - 1, 2**14)
     assert norm.width <= 64 and report.widest[1] <= 64
 
 
