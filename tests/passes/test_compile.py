@@ -84,16 +84,17 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
     assert [file.name for file in files] == [
         "00_integer.py",
         "01_offset_activations.py",
-        "02_specialise_shapes.py",
-        "03_fuse_epilogues.py",
-        "04_emit_kernels.py",
-        "05_schedule.py",
+        "02_pack_tokens.py",
+        "03_specialise_shapes.py",
+        "04_fuse_epilogues.py",
+        "05_emit_kernels.py",
+        "06_schedule.py",
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert "integer.embedding" in texts[0] and LAYER in texts[0]
-    assert "main_b2_s5" in texts[2] and "seq_len" not in texts[2]
-    assert "T.sblock" in texts[4] and "T.parallel" not in texts[4]
-    assert "T.parallel" in texts[5]
+    assert "main_b2_s5" in texts[3] and "seq_len" not in texts[3]
+    assert "T.sblock" in texts[5] and "T.parallel" not in texts[5]
+    assert "T.parallel" in texts[6]
 
     report = compiled.report
     assert report["shapes"] == [[1, 3], [2, 5]]
@@ -116,7 +117,7 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         ("linear", LAYER, 2 * 5 * 8 * 8),
         ("mean_pool", "mean", 0),
     ]
-    assert all(k["name"] in texts[5] for f in functions for k in f["kernels"])
+    assert all(k["name"] in texts[6] for f in functions for k in f["kernels"])
     assert metadata["inputs"] == [
         {"name": "input_ids", "dtype": "int32"},
         {"name": "attention_mask", "dtype": "int32"},
