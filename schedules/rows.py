@@ -27,6 +27,10 @@ from .rule import (
 ROW_STATISTICS = ("sum", "mean", "square_sum", "half_bits", "square_root", "root_bits", "inverse")
 
 
+# Kernels that count tokens: one number per token, each from the one before.
+COUNTING = ("token_slots", "slot_tokens", "slot_starts")
+
+
 class LayerNormRule:
     """Schedule kernels of kind ``layer_norm``: a row stays in cache from sums to results."""
 
@@ -86,6 +90,8 @@ class ElementwiseRule:
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
+        if kernel_name(func) in COUNTING:
+            return Rejection(self.name, "an iteration depends on those before it")
         sch = s_tir.Schedule(func)
         for name in block_names(sch):
             if _is_reduction(sch, name):
@@ -100,8 +106,8 @@ class ElementwiseRule:
         return sch
 
 
-# Kernels that go over one number per token, in order.
-SERIAL = ("position_ids", "token_slots", "slot_tokens", "slot_starts")
+# Kernels that are small enough to run as they are.
+SERIAL = ("position_ids", *COUNTING)
 
 
 class SerialRule:

@@ -19,18 +19,19 @@ _SLOTS = """
 def main(mask: T.Buffer(({batch}, {seq_len}), "{dtype}"),
          slots: T.Buffer(({batch}, {seq_len}), "int32")):
     T.func_attr({{"tirx.noalias": True}})
-    with T.sblock("slots"):
-        T.reads(mask[0:{batch}, 0:{seq_len}])
-        T.writes(slots[0:{batch}, 0:{seq_len}])
-        count = T.sblock_alloc_buffer((1,), "int32")
-        count[0] = 0
-        for b in range({batch}):
-            for s in range({seq_len}):
-                if mask[b, s] != 0{selected}:
-                    slots[b, s] = count[0]
-                    count[0] = count[0] + 1
-                else:
-                    slots[b, s] = -1
+    with T.sblock("root"):
+        with T.sblock("slots"):
+            T.reads(mask[0:{batch}, 0:{seq_len}])
+            T.writes(slots[0:{batch}, 0:{seq_len}])
+            count = T.sblock_alloc_buffer((1,), "int32")
+            count[0] = 0
+            for b in range({batch}):
+                for s in range({seq_len}):
+                    if mask[b, s] != 0{selected}:
+                        slots[b, s] = count[0]
+                        count[0] = count[0] + 1
+                    else:
+                        slots[b, s] = -1
 """
 
 _TOKENS = """
@@ -38,16 +39,18 @@ _TOKENS = """
 def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
          tokens: T.Buffer(({batch}, {seq_len}), "int32")):
     T.func_attr({{"tirx.noalias": True}})
-    with T.sblock("tokens"):
-        T.reads(slots[0:{batch}, 0:{seq_len}])
-        T.writes(tokens[0:{batch}, 0:{seq_len}])
-        for b in range({batch}):
-            for s in range({seq_len}):
-                tokens[b, s] = 0
-        for b in range({batch}):
-            for s in range({seq_len}):
-                if slots[b, s] >= 0:
-                    tokens[slots[b, s] // {seq_len}, slots[b, s] % {seq_len}] = b * {seq_len} + s
+    with T.sblock("root"):
+        with T.sblock("tokens"):
+            T.reads(slots[0:{batch}, 0:{seq_len}])
+            T.writes(tokens[0:{batch}, 0:{seq_len}])
+            for b in range({batch}):
+                for s in range({seq_len}):
+                    tokens[b, s] = 0
+            for b in range({batch}):
+                for s in range({seq_len}):
+                    row = slots[b, s]
+                    if row >= 0:
+                        tokens[row // {seq_len}, row % {seq_len}] = b * {seq_len} + s
 """
 
 _STARTS = """
@@ -55,16 +58,17 @@ _STARTS = """
 def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
          starts: T.Buffer(({batch} + 1,), "int32")):
     T.func_attr({{"tirx.noalias": True}})
-    with T.sblock("starts"):
-        T.reads(slots[0:{batch}, 0:{seq_len}])
-        T.writes(starts[0:{batch} + 1])
-        count = T.sblock_alloc_buffer((1,), "int32")
-        count[0] = 0
-        for b in range({batch}):
-            starts[b] = count[0]
-            for s in range({seq_len}):
-                count[0] = count[0] + T.Select(slots[b, s] >= 0, 1, 0)
-        starts[{batch}] = count[0]
+    with T.sblock("root"):
+        with T.sblock("starts"):
+            T.reads(slots[0:{batch}, 0:{seq_len}])
+            T.writes(starts[0:{batch} + 1])
+            count = T.sblock_alloc_buffer((1,), "int32")
+            count[0] = 0
+            for b in range({batch}):
+                starts[b] = count[0]
+                for s in range({seq_len}):
+                    count[0] = count[0] + T.Select(slots[b, s] >= 0, 1, 0)
+            starts[{batch}] = count[0]
 """
 
 
