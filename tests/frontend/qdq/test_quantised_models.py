@@ -9,12 +9,14 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+import ibert_tvm
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.qdq.importing import import_quantised_onnx_model
 from ibert_tvm.metrics import RunningSimilarity
 from ibert_tvm.quantize import quantize as quantize_model
+from ibert_tvm.runtime import load_library
 from relay_passes.integer.evaluate import evaluate
 from tests.frontend.qdq.encoder import HIDDEN, INNER, batches, encoder, quantize, run, weights
 from tests.frontend.qdq.variants import VARIANTS
@@ -240,3 +242,16 @@ def test_integers_beyond_int8_are_rounded_again_where_they_occur(tmp_path):
             assert use["why"] == "integers beyond int8, counted from their zero point"
             squeezed += 1
     assert squeezed
+
+
+@pytest.mark.parametrize("preset", ["accurate", "paper"])
+def test_the_compiled_library_computes_the_same_integers(tmp_path, preset):
+    """Rounded sums and inputs of GELU reach kernels that calibration alone never makes."""
+    model = quantize(tmp_path, encoder(layers=1), **VARIANTS["qdq_all_per_channel"])
+    quantized = quantize_model(imported(model, verify=False), preset=preset)
+    compiled = ibert_tvm.compile(quantized, target="host", shapes=[(2, 12)])
+    library = load_library(compiled.export(tmp_path / "model.so"))
+    for inputs in batches(2):
+        (have,) = library.run(**inputs, dequantize=False).values()
+        (want,) = evaluate(quantized.module, quantized.parameters, inputs)
+        np.testing.assert_array_equal(have.values, want)
