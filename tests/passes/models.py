@@ -11,6 +11,8 @@ from relay_passes.passes import IntegerProgram
 from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from relay_passes.spec.gelu import AccurateGelu, PaperGelu
 from relay_passes.spec.layer_norm import LayerNormConstants
+from relay_passes.spec.short_layer_norm import ShortLayerNorm
+from relay_passes.spec.short_requantise import short_factors
 from relay_passes.spec.short_softmax import ShortExponential
 
 VOCABULARY, POSITIONS = 50, 64
@@ -80,6 +82,54 @@ class ProgramBuilder:
                 high=high,
                 dtype=dtype,
                 zero_point=zero_point,
+            )
+        )
+
+    def requantise_short(
+        self,
+        name: str,
+        x: relax.Var,
+        gain: float,
+        low: int = -127,
+        high: int = 127,
+        dtype: str = "int8",
+        zero_point: int = 0,
+        channels: int = 1,
+    ) -> relax.Var:
+        """Bind a requantisation in 16 bits by about `gain`, per channel."""
+        magnitude = 2**15 - 1 if str(x.ty.dtype) == "int16" else 2**31 - 1
+        reals = self.random.uniform(gain / 2, gain, channels)
+        factors = short_factors(reals, magnitude, low, high, zero_point)
+        return self.emit(
+            build.requantise_short(
+                x,
+                self.parameter(f"{name}.multiplier", factors.multipliers),
+                self.parameter(f"{name}.pre_shift", factors.pre_shifts),
+                name=name,
+                shift=factors.shift,
+                low=low,
+                high=high,
+                dtype=dtype,
+                zero_point=zero_point,
+            )
+        )
+
+    def layer_norm_short(self, name: str, x: relax.Var) -> relax.Var:
+        """Bind a layer norm of 15 bits to int16; some gains are negative, one is zero."""
+        channels = int(x.ty.shape.values[-1])
+        gain = self.random.integers(-(2**14), 2**14, channels).astype("int32")
+        gain[0] = 0
+        return self.emit(
+            build.layer_norm_short(
+                x,
+                self.parameter(f"{name}.gain", gain),
+                self.integers(f"{name}.offset", -(2**24), 2**24, (channels,), "int32"),
+                ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
+                name=name,
+                shift=14,
+                low=-32767,
+                high=32767,
+                dtype="int16",
             )
         )
 
@@ -169,13 +219,15 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
         value = p.emit(build.embedding(index, table, factor, name=name, shift=16))
         summed = value if summed is None else p.emit(build.add(summed, value, name="embedded"))
     hidden_state = p.layer_norm("embedding_norm", summed)
-    operand = p.requantise("operand", hidden_state, 1 / 200, channels=hidden)
-    spread = 127 / (127 * 30 * hidden**0.5)
+    short = preset == "accurate"
+    requantise = p.requantise_short if short else p.requantise
+    operand = requantise("operand", hidden_state, 1 / 200, channels=hidden)
+    # What makes 8 bits of an accumulator; below the largest factor of the 16-bit form.
+    spread = min(127 / (127 * 30 * hidden**0.5), 2.0**-7)
     q, k, v = (
-        p.requantise(f"{name}_8", p.linear(name, operand, hidden), spread, channels=hidden)
+        requantise(f"{name}_8", p.linear(name, operand, hidden), spread, channels=hidden)
         for name in "qkv"
     )
-    short = preset == "accurate"
     exponential = (
         ShortExponential.from_scale(1e-3) if short else PolynomialExponential.from_scale(1e-3)
     )
@@ -203,15 +255,15 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
     hidden_state = p.layer_norm(
         "attention_norm", p.emit(build.add(projected, residual, name="attention_sum"))
     )
-    operand = p.requantise("feed_forward_in", hidden_state, 1 / 200, channels=hidden)
+    operand = requantise("feed_forward_in", hidden_state, 1 / 200, channels=hidden)
     inner = p.linear("inner", operand, feed_forward)
     if activation == "relu":
         active = p.emit(build.relu(inner, name="relu"))
-        active = p.requantise("active", active, spread, 0, 255, "uint8", channels=feed_forward)
+        active = requantise("active", active, spread, 0, 255, "uint8", channels=feed_forward)
     elif short:
-        wide = p.requantise("wide", inner, 0.1, -32767, 32767, "int16", channels=feed_forward)
+        wide = requantise("wide", inner, 0.1, 1 - 2**14, 2**14 - 1, "int16", channels=feed_forward)
         active = p.emit(build.gelu(wide, AccurateGelu.from_scale(1e-3), name="gelu"))
-        active = p.requantise("active", active, 0.02, 0, 255, "uint8", 20, feed_forward)
+        active = requantise("active", active, 0.02, 0, 255, "uint8", 20, feed_forward)
     else:
         scales = p.random.uniform(1e-4, 1e-3, feed_forward)
         constants = PaperGelu.from_scales(scales)
@@ -221,11 +273,17 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
         ]
         active = p.emit(build.gelu_paper(inner, *arrays, name="gelu"))
         active = p.requantise("active", active, 1e-6, -127, 127, "int8", 0, feed_forward)
-    outer = p.requantise(
-        "outer_wide", p.linear("outer", active, hidden), 0.5, -(2**19), 2**19, "int32"
-    )
-    residual = p.requantise("residual_2", hidden_state, 0.9, -(2**19), 2**19, "int32")
-    last = p.layer_norm("output_norm", p.emit(build.add(outer, residual, name="output_sum")))
+    outer = p.linear("outer", active, hidden)
+    if short:
+        bounds = {"low": 1 - 2**14, "high": 2**14 - 1}
+        outer = requantise("outer_wide", outer, 0.3, **bounds, dtype="int16", channels=hidden)
+        residual = requantise("residual_2", hidden_state, 0.6, **bounds, dtype="int16")
+        total = p.emit(build.add_short(outer, residual, name="output_sum", **bounds))
+        last = p.layer_norm_short("output_norm", total)
+    else:
+        outer = p.requantise("outer_wide", outer, 0.5, -(2**19), 2**19, "int32")
+        residual = p.requantise("residual_2", hidden_state, 0.9, -(2**19), 2**19, "int32")
+        last = p.layer_norm("output_norm", p.emit(build.add(outer, residual, name="output_sum")))
     mean = p.emit(build.mean_pool(last, mask, name="mean", fraction_bits=8))
     first = p.emit(build.select_token(last, name="first", index=0))
     first = p.requantise("first_8", first, 1 / 200)

@@ -75,6 +75,7 @@ def test_every_fused_function_is_one_kernel_and_says_which(encoder) -> None:
         "position_ids",
         "add",
         "layer_norm",
+        "layer_norm_short",
         "linear",
         "attention",
         "mean_pool",
@@ -175,7 +176,14 @@ def test_attributes_tell_schedules_what_they_must_know(encoder) -> None:
     assert not any("ibert.lhs_copied" in even[layer].attrs for layer in LINEAR)
     for func in found.values():
         keys = {key for key in dict(func.attrs.items()) if key.startswith("ibert.")}
-        assert keys <= {"ibert.kernel", "ibert.layer", "ibert.row_tile", "ibert.lhs_copied"}
+        assert keys <= {
+            "ibert.kernel",
+            "ibert.layer",
+            "ibert.macs",
+            "ibert.row_tile",
+            "ibert.lhs_copied",
+            "ibert.whole_tiles",
+        }
 
 
 def test_an_operand_of_16_bits_is_copied_in_every_linear_kernel() -> None:

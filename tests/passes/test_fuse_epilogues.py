@@ -27,7 +27,7 @@ def fused_kernels(body: Body, **inputs: str) -> dict[str, list[tuple[str, str]]]
 
 
 def feed_forward(p, inputs):
-    inner = p.requantise("wide", p.linear("inner", inputs["x"], 8), 0.1, -9999, 9999, "int32")
+    inner = p.requantise("wide", p.linear("inner", inputs["x"], 8), 0.1, -9999, 9999, "int16")
     active = p.emit(build.gelu(inner, AccurateGelu.from_scale(1e-3), name="gelu"))
     return [p.requantise("active", active, 0.02, 0, 255, "uint8", 20)]
 

@@ -76,7 +76,7 @@ def test_a_value_that_does_not_fit_stops_it_before_emission() -> None:
             small_program(body, x="int32"), LAYOUT, [(1, 4)], lambda phase, _: seen.append(phase)
         )
     assert "encoder.sum_0" in str(caught.value)
-    assert seen == PHASES[:2]
+    assert seen == PHASES[:3]
 
 
 def test_a_function_without_num_input_is_refused() -> None:
