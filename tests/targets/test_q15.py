@@ -1,0 +1,114 @@
+"""Kernels of 16-bit arithmetic use the target's product, and nothing of 64 bits per entry."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tvm
+from models import encoder_program
+from tvm import te, tirx
+
+from relay_passes.emit import KernelLayout
+from relay_passes.passes import lower_to_kernels
+from relay_passes.spec.q15 import Q15_MULTIPLY as SPECIFIED
+from relay_passes.spec.q15 import q15_product
+from schedules import schedule_module
+from targets import TargetDescription, get_target
+from targets.pipeline import cpu_pipeline
+from targets.q15 import Q15_MULTIPLY, select_q15_instructions
+
+INSTRUCTION = re.compile(r"\bv?pmulhrsw\b")
+# Products of 64 bits in vector registers, in either operand size.
+WIDE_PRODUCT = re.compile(r"\bv?pmul(?:lq|dq|udq)\b")
+HIDDEN, FEED_FORWARD = 64, 128
+TARGETS = ("x86-avx512-vnni", "x86-avx-vnni", "x86-64-v3")
+
+
+def assembly(functions: dict[str, tirx.PrimFunc], target: TargetDescription) -> str:
+    """What a processor runs, without comments; not linked."""
+    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    built = tvm.compile(
+        tvm.IRModule(named),
+        target=tvm.target.Target(dict(target.tvm_target)),
+        tir_pipeline=cpu_pipeline(target),
+    )
+    return str(built.mod.inspect_source("asm"))
+
+
+def kernels(target: TargetDescription) -> dict[str, tirx.PrimFunc]:
+    """Scheduled kernels of an encoder of preset accurate, by layer."""
+    dot = target.dot
+    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    program = encoder_program(hidden=HIDDEN, heads=4, feed_forward=FEED_FORWARD)
+    lowered = lower_to_kernels(program, layout, [(1, 16)])
+    module = schedule_module(lowered.program.module, target)
+    return {
+        str(func.attrs["ibert.layer"]): func
+        for func in module.functions.values()
+        if isinstance(func, tirx.PrimFunc) and "ibert.layer" in func.attrs
+    }
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def texts(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Assembly of the kernels that requantise, normalise or activate in 16 bits, by layer."""
+    target = get_target(request.param)
+    found = kernels(target)
+    return {layer: assembly({layer: found[layer]}, target) for layer in (*SHORT, "projected")}
+
+
+# Linear layers with their epilogues (of `inner` GELU too), and attention.
+SHORT = ("q", "k", "v", "attention", "inner", "outer")
+
+
+@pytest.mark.parametrize("layer", SHORT)
+def test_no_entry_takes_a_product_of_64_bits(texts, layer: str) -> None:
+    assert INSTRUCTION.search(texts[layer])
+    assert WIDE_PRODUCT.search(texts[layer]) is None
+
+
+def test_the_wide_form_is_what_such_a_product_looks_like(texts) -> None:
+    # Its epilogue is `integer.requantise`, with a multiplier of 31 bits.
+    assert WIDE_PRODUCT.search(texts["projected"])
+
+
+def vectorised_product(lanes: int) -> tirx.PrimFunc:
+    a, b = (te.placeholder((4 * lanes,), "int16", name=name) for name in "ab")
+    product = te.compute(
+        a.shape, lambda i: q15_product(a[i].asobject(), b[i].asobject()), name="product"
+    )
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([a, b, product]))
+    (loop,) = schedule.get_loops(schedule.get_sblock("product"))
+    if lanes > 1:
+        schedule.vectorize(schedule.split(loop, [None, lanes])[1])
+    return schedule.mod["main"]
+
+
+def test_both_packages_speak_of_the_same_operator() -> None:
+    assert Q15_MULTIPLY == SPECIFIED
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_number_of_lanes_of_a_target_is_one_instruction(name: str) -> None:
+    target = get_target(name)
+    assert target.q15_multiply
+    for lanes, _ in target.q15_multiply:
+        text = assembly({"product": vectorised_product(lanes)}, target)
+        register = {8: "xmm", 16: "ymm", 32: "zmm"}[lanes]
+        assert re.search(rf"\bvpmulhrsw\b.*%{register}", text)
+        assert not re.search(r"\bv?pmull[dw]\b", text)
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("x86-64", 8), ("x86-64-v3", 1), ("x86-64-v3", 4)])
+def test_other_numbers_of_lanes_take_the_arithmetic_that_defines_it(name: str, lanes: int) -> None:
+    text = assembly({"product": vectorised_product(lanes)}, get_target(name))
+    assert SPECIFIED.rpartition(".")[2] not in text
+    assert INSTRUCTION.search(text) is None
+    assert re.search(r"\b(?:v?pmul|v?pmadd|imul)\w*\b", text)
+
+
+def test_a_target_without_the_instruction_leaves_the_operator_alone() -> None:
+    module = tvm.IRModule({"main": vectorised_product(8)})
+    plain = select_q15_instructions(get_target("x86-64"))(module)
+    tvm.ir.assert_structural_equal(plain, module)
