@@ -81,15 +81,15 @@ def source_nodes(ops: Iterable[str]) -> tuple[str, ...]:
 
 
 def source_kinds(ops: Iterable[str]) -> tuple[str, ...]:
-    """Return the operators of `ops` in the source's terms; several of one node count once."""
+    """Return the operators of `ops` in the source's terms, where a node is one operator."""
     result: list[str] = []
     seen: set[str] = set()
     for op in ops:
-        node = getattr(op, "node", "")
-        if node and node in seen:
+        kind, node = str(getattr(op, "kind", op)), getattr(op, "node", "")
+        if kind != op and node in seen:
             continue
         seen.add(node)
-        result.append(str(getattr(op, "kind", op)))
+        result.append(kind)
     return tuple(result)
 
 

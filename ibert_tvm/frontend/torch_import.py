@@ -15,6 +15,7 @@ from tvm import relax
 
 from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
+from ibert_tvm.frontend.report import Origin
 
 __all__ = ["PROBE_SHAPE", "evaluating", "example", "import_exported", "import_module", "tensors_of"]
 
@@ -161,7 +162,7 @@ def import_exported(
     UnsupportedModelError
         If an operator has no canonical form.
     """
-    imported = _translate(exported)
+    imported, origins = _translate(exported, prefix)
     function = imported["main"]
     count = int(function.attrs["num_input"])
     if count != len(inputs):
@@ -188,6 +189,7 @@ def import_exported(
         inputs=inputs,
         outputs=outputs,
         names={key: name.removeprefix(prefix) for key, name in names.items()},
+        origins=origins,
     )
 
 
@@ -224,23 +226,56 @@ def _export(
         ) from error
 
 
-def _translate(exported: torch.export.ExportedProgram) -> tvm.IRModule:
-    from tvm.relax.frontend.torch import from_exported_program
+def _translate(
+    exported: torch.export.ExportedProgram, prefix: str
+) -> tuple[tvm.IRModule, dict[str, Origin]]:
+    """Translate a program with TVM, and tell which of its nodes each variable comes from."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
+    # What `from_exported_program` does; the importer itself remembers the variables of nodes.
+    importer = ExportedProgramImporter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return from_exported_program(
-                exported, keep_params_as_input=True, unwrap_unit_return_tuple=True
+            module = importer.from_exported_program(
+                exported.run_decompositions(),
+                keep_params_as_input=True,
+                unwrap_unit_return_tuple=True,
+                no_bind_return_tuple=False,
+                custom_convert_map=None,
             )
     except Exception as error:  # the importer asserts, and raises several classes
-        reason = _last_line(error)
+        reason = _sorted_names(_last_line(error))
         raise UnsupportedModelError(
             "TVM's importer does not know an operator of the model",
             where=_where(exported, error, reason),
             why=reason,
             todo="replace the operator by ones that TVM imports",
         ) from error
+    return module, _origins(module, importer, prefix)
+
+
+def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Origin]:
+    """Nodes by the variables that hold them, and by those on the way there."""
+    nodes: dict[str, Any] = {}
+    for node, value in importer.env.items():
+        if isinstance(value, relax.Var) and node.op == "call_function":
+            nodes.setdefault(value.name, node)  # later nodes that compute nothing share it
+    result: dict[str, Origin] = {}
+    pending: list[str] = []
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            pending.append(binding.var.name)
+            node = nodes.get(binding.var.name)
+            if node is not None:
+                stack = list((node.meta.get("nn_module_stack") or {}).values())
+                path = str(stack[-1][0]).removeprefix(prefix) if stack else ""
+                label = f"{path}:{node.name}" if path else node.name
+                origin = Origin(label, tensors=(node.name,))
+                result.update((name, Origin(label)) for name in pending[:-1])
+                result[binding.var.name] = origin
+                pending = []
+    return result
 
 
 def _where(exported: torch.export.ExportedProgram, error: BaseException, reason: str) -> str:
@@ -248,11 +283,22 @@ def _where(exported: torch.export.ExportedProgram, error: BaseException, reason:
     node = _node_of(error)
     if node is not None:
         return _place(node)
-    for node in exported.graph.nodes:
-        target = getattr(node.target, "__name__", "")
-        if node.op == "call_function" and target and f"'{target}'" in reason:
-            return _place(node)
+    # The importer decomposes some operators first, and names what they became.
+    for program in (exported, exported.run_decompositions()):
+        for node in program.graph.nodes:
+            target = getattr(node.target, "__name__", "")
+            if node.op == "call_function" and target and f"'{target}'" in reason:
+                return _place(node)
     return "the traced program"
+
+
+def _sorted_names(reason: str) -> str:
+    """Put the operators that the importer lists out of a set in one order."""
+    head, opening, rest = reason.partition("['")
+    names, closing, tail = rest.partition("']")
+    if not closing:
+        return reason
+    return head + opening + "', '".join(sorted(names.split("', '"))) + closing + tail
 
 
 def _node_of(error: BaseException) -> torch.fx.Node | None:

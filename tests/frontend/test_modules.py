@@ -176,7 +176,7 @@ def test_an_operator_without_integer_form_names_its_layer():
         load(Gated())
     assert str(error.value) == (
         "relax.multiply has no integer form here\n"
-        "  where: operator relax.multiply, layer query (needed by output0)\n"
+        "  where: operator relax.multiply, node mul, layer query (needed by output0)\n"
         "  why: two different hidden tensors are combined, and only sums have a form\n"
         f"  what to do: {ADVICE}"
     )

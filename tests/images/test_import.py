@@ -139,7 +139,7 @@ def test_overlapping_patches_are_refused():
         load(Convolution(stride=2), image_size=(3, 8, 8), verify=False)
     assert str(error.value) == (
         "relax.nn.conv2d has no integer form here\n"
-        "  where: operator relax.nn.conv2d, layer patches (needed by output 0)\n"
+        "  where: operator relax.nn.conv2d, node patches:convolution, layer patches (needed by output 0)\n"
         "  why: a convolution of 4 x 4 with strides [2, 2], padding [0, 0, 0, 0], dilation [1, 1] "
         "and 1 groups; only patches that do not overlap have a form\n"
         "  what to do: use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
