@@ -218,7 +218,7 @@ def export_library(
                 "--undefined=ibert_set_threads",
                 "--undefined=ibert_started_threads",
             ]
-            command = [*linker, "-shared", "-fPIC", "-pthread", "-o", output, *objects]
+            command = [*linker, "-shared", "-fPIC", "-o", output, *objects, "-pthread"]
             _run(
                 [*command, *(f"-Wl,{flag}" for flag in flags)],
                 work,

@@ -53,7 +53,6 @@ def test_the_audit_finds_a_float_in_a_library(tmp_path: Path) -> None:
         ("x86-64", {"preset": "paper"}),
         ("x86-64-v3", {"preset": "accurate"}),
         ("x86-64-v3", {"preset": "paper", "roberta": True}),
-        ("x86-avx-vnni", {"preset": "accurate"}),
         ("x86-avx512-vnni", {"preset": "accurate", "roberta": True}),
         ("x86-avx512-vnni", {"preset": "paper"}),
         ("x86-avx512-vnni", {"activation": "relu"}),
