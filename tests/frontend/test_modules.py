@@ -285,3 +285,21 @@ def test_loading_leaves_the_model_as_it_was():
     assert model.config._attn_implementation == attention != "eager"
     for name, tensor in model.state_dict().items():
         np.testing.assert_array_equal(tensor.numpy(), before[name].numpy())
+
+
+def test_the_report_names_nodes_of_the_traced_program():
+    class Dense(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(11, 8)
+            self.dense = torch.nn.Linear(8, 8)
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.dense(self.words(input_ids)))
+
+    report = load(Dense(), inputs=("input_ids",), verify=False).report
+    nodes = {item.name: item.nodes for item in report.matched}
+    assert nodes["words"] == ("words:embedding",)
+    assert nodes["dense"][-1].startswith("dense:")
+    assert nodes["dense.relu"][-1] == "relu"
+    assert ("relu", "dense.relu") in [(item.tensor, item.value) for item in report.tensors]
