@@ -10,7 +10,7 @@ JOBS   ?= 2
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
 
-.PHONY: help setup demo test test-slow lint format bench clean distclean
+.PHONY: help setup demo test test-slow compatibility lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -38,6 +38,9 @@ test: setup  ## the default tests: no GPU, no network, minutes
 
 test-slow: setup  ## the tests marked slow: whole models, large shapes
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+compatibility: setup  ## write docs/compatibility.md anew: every architecture, imported or refused
+	$(BIN)/python -m tests.compatibility.table
 
 lint: setup  ## ruff (rules and format) and mypy, as CI runs them
 	$(BIN)/ruff check .

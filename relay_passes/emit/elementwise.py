@@ -165,7 +165,7 @@ def emit_prepend_tokens(
         value = tirx.if_then_else(
             token < count,
             tokens.tensor(tirx.min(token, count - 1), channel),
-            x.tensor(batch * old + tirx.max(token - count, 0), channel),
+            x.tensor(batch * old + tirx.max(token - count, 0), channel).astype("int32"),
         )
         return Ranged(min(x.low, tokens.low), max(x.high, tokens.high), value)
 

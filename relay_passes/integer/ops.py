@@ -30,8 +30,8 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
 | layer_norm | x s8/s16/s32 [...,C], gain[C] s32, offset[C] s32 | shift, low, high, dtype, norm_* of
   `LayerNormConstants` | dtype, same shape |
 | patches | pixel_values[b,c,H,W] s8/u8 | patch_height, patch_width | same type, [b,p,c*h*w] |
-| prepend_tokens | x s32 [b,s,C], tokens[n,C] s32 | | i32 [b,n+s,C] |
-| add_positions | x s32 [b,s,C], table[s,C] s32 | | i32 [b,s,C]: ``x + table``, s static |
+| prepend_tokens | x s8/s16/s32 [b,s,C], tokens[n,C] s32 | | i32 [b,n+s,C] |
+| add_positions | x s8/s16/s32 [b,s,C], table[s,C] s32 | | i32 [b,s,C]: ``x + table``, s static |
 | released_layer_norm | x s8/s16/s32 [...,C], offset[C] s64 | norm_* of `ReleasedLayerNorm` | i64,
   same shape, at the scale gamma sqrt(C) / 2^30 per channel |
 | attention | q, k, v s8 [b,s,H*D], mask[b,s] i8/i32/i64 (0 = padding; may be left out: no token is
@@ -231,14 +231,14 @@ def _infer_patches(call: relax.Call) -> relax.TensorType:
 
 
 def _infer_prepend_tokens(call: relax.Call) -> relax.TensorType:
-    x, _ = _operand(call, 0, "x", ("int32",), 3)
+    x, _ = _operand(call, 0, "x", NARROW, 3)
     tokens, _ = _operand(call, 1, "tokens", ("int32",), 2)
     _same(call, x[-1], tokens[1], "channels of x and tokens")
     return relax.TensorType([x[0], x[1] + tokens[0], x[2]], "int32")
 
 
 def _infer_add_positions(call: relax.Call) -> relax.TensorType:
-    x, _ = _operand(call, 0, "x", ("int32",), 3)
+    x, _ = _operand(call, 0, "x", NARROW, 3)
     table, _ = _operand(call, 1, "table", ("int32",), 2)
     for left, right in zip(x[1:], table, strict=True):
         _same(call, left, right, "tokens and channels of x and table")

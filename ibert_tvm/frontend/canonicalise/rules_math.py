@@ -13,7 +13,12 @@ from ibert_tvm.frontend.canonicalise import functions, views
 from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
 from ibert_tvm.frontend.canonicalise.engine import Rule
 from ibert_tvm.frontend.canonicalise.images import channel_order
-from ibert_tvm.frontend.canonicalise.inputs import as_token_count, as_token_mask, scalar
+from ibert_tvm.frontend.canonicalise.inputs import (
+    as_token_count,
+    as_token_mask,
+    constant_array,
+    scalar,
+)
 from ibert_tvm.frontend.canonicalise.operands import optional_axes
 from ibert_tvm.frontend.canonicalise.rules_attention import scores_binary
 from ibert_tvm.frontend.canonicalise.rules_images import add_table
@@ -159,6 +164,11 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if op == "relax.multiply" and isinstance(other, FromInputs):
         x = c.hidden(hidden[0])
         if x.view[:2] != (c.rows, (c.seq_len,)) or x.factor != 1.0:
+            if constant_array(other) is not None:
+                raise Mismatch(
+                    "a hidden tensor is multiplied by numbers that differ between positions, as "
+                    "rotary embeddings do; positions may only be added to embeddings"
+                )
             raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
         mask = as_token_mask(other, c.probes, views.shape_of(x.view))
         return MaskedHidden(x, mask, False, x.view, ops=(*x.ops, op), layer=x.layer)
