@@ -86,6 +86,14 @@ def command(
     head: Annotated[
         Head, typer.Option("--head", help="Which head to import; auto takes what the model has.")
     ] = Head.auto,
+    widen: Annotated[
+        bool,
+        typer.Option(
+            "--widen",
+            help="Of a quantised model: keep sums, LayerNorm and GELU's input in 16 bits over the "
+            "range that the file gives them, instead of rounding them to its 8 bits.",
+        ),
+    ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
     ] = None,
@@ -130,6 +138,7 @@ def command(
             preset=None if preset is None else preset.value,
             seq_len=length,
             observer=observer.value,
+            widen=widen,
             progress=advance,
         )
     quantized.save(output)

@@ -45,6 +45,9 @@ def artefact_lines(source: Mapping[str, Any], verbose: bool) -> list[tuple[str, 
         if source["file"][section]
     ]
     lines = [("scales of the file", ", ".join(used) or "none")]
+    if source["widened"]:
+        text = "streams keep 16 bits over the file's range; its roundings to 8 bits are left out"
+        lines.append(("widened", text))
     estimated = [
         f"{value} ({_FORMS[section]})"
         for section, values in source["calibrated"].items()

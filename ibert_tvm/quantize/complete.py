@@ -41,12 +41,15 @@ class SourceScales:
         Canonical names whose scales were estimated, by section of the table.
     report : TableReport or None
         Of the calibration, if there was one.
+    widened : bool
+        Whether roundings to 8 bits were left out where no matrix product reads them.
     """
 
     scales: GivenScales
     weights: Mapping[str, WeightUse]
     calibrated: Mapping[str, Sequence[str]]
     report: TableReport | None
+    widened: bool = False
 
     def to_json(self, given: GivenQuantization) -> dict[str, Any]:
         """Return the record of the artefact.
@@ -62,7 +65,7 @@ class SourceScales:
             ``file``: the source's tensor by section and value; ``calibrated``: values by section;
             ``notes``: scales that are not used as they are; ``weights``: per layer the rows, how
             many of them are the source's integers, and why others are not; ``ignored``: roundings
-            of the source that belong to no value; ``centred_keys``.
+            of the source that belong to no value; ``centred_keys``; ``widened``.
         """
         sections: dict[str, dict[str, str]] = {"matmul": {}, "stream": {}, "grids": {}}
         for key, tensor in self.scales.tensors.items():
@@ -73,6 +76,7 @@ class SourceScales:
                 **sections,
                 "embeddings": {k: v.tensor for k, v in self.scales.tables.items()},
             },
+            "widened": self.widened,
             "calibrated": {section: list(names) for section, names in self.calibrated.items()},
             "notes": [asdict(note) for note in self.scales.notes],
             "weights": {name: asdict(use) for name, use in self.weights.items()},
@@ -117,7 +121,7 @@ def complete(
         If scales are missing and there is no calibration data; lists them.
     """
     needed = requirements(model.module, preset)
-    scales = fill_scales(given, needed, preset)
+    scales = fill_scales(given, needed, preset, options.widen)
     if scales.missing and batches is None:
         raise missing_scales(scales, given)
     estimated = QuantizationTable(preset)
@@ -135,7 +139,7 @@ def complete(
         section: [item.value for item in scales.missing if item.section == section]
         for section in ("matmul", "stream")
     }
-    return table, SourceScales(scales, uses, calibrated, report)
+    return table, SourceScales(scales, uses, calibrated, report, options.widen)
 
 
 class _MissingBuilder(TableBuilder):

@@ -11,6 +11,7 @@ Each value of the canonical module has up to three entries in a table (`relay_pa
   takes the grid's values as they are (GELU has a scale of its own, far finer too). A grid of
   16 bits is the stream itself.
 
+With `widen` no grids are made, and streams are as fine as they can be over the grid's range.
 What the source does not round stays missing, for calibration. Weights keep their integers.
 """
 
@@ -112,7 +113,10 @@ class GivenScales:
 
 
 def fill_scales(
-    given: GivenQuantization, needed: Mapping[str, Requirement], preset_name: str
+    given: GivenQuantization,
+    needed: Mapping[str, Requirement],
+    preset_name: str,
+    widen: bool = False,
 ) -> GivenScales:
     """Turn the source's grids into entries of a table.
 
@@ -124,6 +128,9 @@ def fill_scales(
         What lowering needs, from `relay_passes.lower.requirements`.
     preset_name : str
         "accurate" or "paper".
+    widen : bool
+        Keep what matrix products do not read in 15 or 16 bits, over the range that the source
+        gives it, instead of rounding it to the source's 8.
 
     Returns
     -------
@@ -132,7 +139,7 @@ def fill_scales(
     result = GivenScales()
     chosen = preset(preset_name)
     for value in needed.values():
-        _Filler(given, value, chosen, result).run()
+        _Filler(given, value, chosen, widen, result).run()
     return result
 
 
@@ -161,10 +168,16 @@ class _Filler:
     """Fills the entries of one value."""
 
     def __init__(
-        self, given: GivenQuantization, value: Requirement, chosen: Preset, result: GivenScales
+        self,
+        given: GivenQuantization,
+        value: Requirement,
+        chosen: Preset,
+        widen: bool,
+        result: GivenScales,
     ) -> None:
         self.value = value
         self.preset = chosen
+        self.widen = widen
         self.result = result
         readers = given.readers.get(value.name, ())
         self.products = [r.scale for r in readers if r.product and r.scale is not None]
@@ -222,6 +235,10 @@ class _Filler:
         grid = _plain(scale)
         if op == "canonical.attention":
             self._note(scale, "not used: the context leaves attention as a matrix operand")
+        elif self.widen and scale.bits < _WIDE:
+            if self.value.stream:
+                wide = _finer_sum(grid) if op in SUMS else self._finer(grid)
+                self._set("stream", wide, scale)
         elif op in SUMS:
             if scale.bits >= _WIDE:
                 # Terms may exceed their sum: they get room for it.

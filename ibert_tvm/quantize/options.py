@@ -34,6 +34,9 @@ class CalibrationOptions:
         Tokens of which whole rows are kept for the searches.
     seed : int
         Of the choice of these tokens.
+    widen : bool
+        Of a model that came quantised to 8 bits throughout: keep sums, LayerNorm's outputs and
+        GELU's inputs in 16 bits over the range that it gives them, instead of rounding them.
 
     Raises
     ------
@@ -48,6 +51,7 @@ class CalibrationOptions:
     compensate: bool = True
     sample_tokens: int = 2048
     seed: int = 0
+    widen: bool = False
 
     def __post_init__(self) -> None:
         if self.observer not in OBSERVERS:

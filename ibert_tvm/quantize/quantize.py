@@ -39,6 +39,7 @@ def quantize(
     *,
     seq_len: int = 128,
     observer: str = "mse",
+    widen: bool = False,
     options: CalibrationOptions | None = None,
     tokenizer: Tokenizer | None = None,
     progress: Progress | None = None,
@@ -62,8 +63,11 @@ def quantize(
         Texts are truncated to this many tokens.
     observer : {"mse", "minmax", "percentile"}
         How the range of an 8-bit activation is chosen.
+    widen : bool
+        Of a model that came quantised: keep the residual stream in 16 bits where the model rounds
+        it to 8.
     options : CalibrationOptions, optional
-        All settings; given, `seq_len` and `observer` are not looked at.
+        All settings; given, `seq_len`, `observer` and `widen` are not looked at.
     tokenizer : Tokenizer, optional
         For texts; by default the model's own.
     progress : callable, optional
@@ -88,7 +92,7 @@ def quantize(
     from relay_passes.integer.ranges import analyse_ranges
     from relay_passes.lower import lower_to_integer
 
-    options = options or CalibrationOptions(seq_len=seq_len, observer=observer)
+    options = options or CalibrationOptions(seq_len=seq_len, observer=observer, widen=widen)
     table, summary = calibrate(
         model, calibration, preset, options, tokenizer=tokenizer, progress=progress
     )

@@ -21,13 +21,13 @@ def scale(kind: str, step=0.5, zero=0, tensor: str = "t") -> GivenScale:
     return GivenScale(np.asarray(step, np.float64), zeros, low, high, tensor)
 
 
-def fill(op, products=(), others=(), readers=(), preset="accurate", **flags):
+def fill(op, products=(), others=(), readers=(), preset="accurate", widen=False, **flags):
     """Entries of one value v, whose readers are rounded as given."""
     found = [GivenReader("n", True, s) for s in products]
     found += [GivenReader("n", False, s) for s in others]
     value = Requirement("v", f"canonical.{op}", 4, readers=list(readers), **flags)
     given = GivenQuantization({"v": tuple(found)}, {})
-    return fill_scales(given, {"v": value}, preset)
+    return fill_scales(given, {"v": value}, preset, widen)
 
 
 def fields(quant: ActivationQuant):
@@ -276,3 +276,26 @@ def test_an_embedding_on_its_own_grid_keeps_its_integers():
     rows, use = embedding_rows(floats(given), given, scale("u8", 0.5, 100, "rounded"))
     np.testing.assert_array_equal(rows.values, given.integers)
     assert (use.tensor, use.exact) == ("w", 2)
+
+
+# -- widened ----------------------------------------------------------------------------------
+
+
+def test_widening_keeps_the_range_and_rounds_nothing():
+    grid = scale("u8", 0.5, 100)
+    for op, expected in (
+        ("layer_norm", (0.5 / 128, -STREAM, STREAM, 0)),
+        ("add", (0.5 / 32, -SHORT, SHORT, 0)),
+    ):
+        result = fill(op, [grid], [grid], LINEAR, widen=True, matmul=True, stream=True)
+        assert fields(result.stream["v"]) == expected
+        assert fields(result.matmul["v"]) == (0.5, 0, 255, 100)
+        assert result.grids == {}
+        assert result.missing == []
+    term = fill("linear", others=[grid], widen=True)
+    assert (term.grids, term.stream, term.missing) == ({}, {}, [])
+
+
+def test_widening_leaves_sixteen_bits_alone():
+    result = fill("add", others=[scale("s16", 0.001)], widen=True, stream=True)
+    assert fields(result.stream["v"]) == (0.001, -SUM, SUM, 0)

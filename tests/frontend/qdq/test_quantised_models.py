@@ -82,6 +82,16 @@ def test_a_model_that_is_quantised_throughout_needs_no_calibration(tmp_path):
         np.testing.assert_array_equal(again.parameters[name], array)
 
 
+def test_widening_needs_no_calibration_and_comes_nearer(tmp_path):
+    model = quantize(tmp_path, encoder(), **VARIANTS["qdq_all_per_channel"])
+    canonical = imported(model, verify=False)
+    narrow, wide = (quantize_model(canonical, widen=widen) for widen in (False, True))
+    assert wide.quantization["source_scales"]["widened"]
+    assert wide.quantization["source_scales"]["file"]["grids"] == {}
+    cosine, widened = (fidelity(model, encoder(), result)[0] for result in (narrow, wide))
+    assert 1 - widened < 0.7 * (1 - cosine)
+
+
 def test_symmetric_weights_are_the_integers_of_the_file(tmp_path):
     model = quantize(tmp_path, encoder(layers=1), **VARIANTS["qdq_linear_symmetric"])
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
