@@ -17,6 +17,7 @@ from tvm import s_tir, tirx
 
 from targets import TargetDescription
 
+from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
 from .rule import (
     Rejection,
@@ -24,6 +25,8 @@ from .rule import (
     extent,
     kernel_name,
     output_blocks,
+    reduce_by_lane,
+    reduce_lanes,
     vectorise_innermost,
 )
 from .tensorised import tile_matrix_product
@@ -33,8 +36,10 @@ PER_HEAD = ("ones", "valid", "q_operand", "k_packed", "k_sum", "key_offset", "v_
 PER_ROWS = (
     "score_products",
     "scores",
+    "row_max_lanes",
     "row_max",
     "exponential",
+    "row_sum_lanes",
     "row_sum",
     "row_bits",
     "row_factor",
@@ -52,6 +57,10 @@ ELEMENTWISE = (
     "probability",
     ROWS,
 )
+LANES = {"row_max": "max", "row_sum": "sum"}
+# A head's depth is short: LLVM unrolls it, and keeps what the queries of the tile broadcast for all
+# keys. With more rows that does not fit the registers.
+SCORE_TILE = (4, 2)
 PRODUCTS = ("k_sum", "score_products", "context")
 
 
@@ -70,6 +79,9 @@ class AttentionRule:
         for name in block_names(sch):
             if name not in named:
                 sch.compute_inline(sch.get_sblock(name))
+        if "row_max_lanes" in block_names(sch):
+            # An addition costs less than storing and loading the sum.
+            sch.compute_inline(sch.get_sblock("scores"))
         present = set(block_names(sch))
 
         batch, head, rows, _columns = sch.get_loops(sch.get_sblock(ROWS))
@@ -91,9 +103,13 @@ class AttentionRule:
         for name in ELEMENTWISE:
             if name in present:
                 vectorise_innermost(sch, sch.get_sblock(name), target.vector_lanes)
-        # Along a key's channels the copy into packed form moves whole groups of `depth` bytes.
-        vectorise_innermost(sch, sch.get_sblock("k_packed"), target.dot.depth)
+        for name, kind in LANES.items():
+            if f"{name}_lanes" in present:
+                reduce_by_lane(sch, sch.get_sblock(f"{name}_lanes"))
+                reduce_lanes(sch, sch.get_sblock(name), kind)
+        pack_operands(sch, target.dot, whole=bool(func.attrs["ibert.whole_tiles"]))
         for name in PRODUCTS:
             if name in present:
-                tile_matrix_product(sch, sch.get_sblock(name), target.dot)
+                smaller = SCORE_TILE if name == "score_products" else None
+                tile_matrix_product(sch, sch.get_sblock(name), target.dot, smaller)
         return sch

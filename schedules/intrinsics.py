@@ -70,6 +70,31 @@ _VPMADDWD_256 = """C.vload([0], dtype="int32x8") + T.call_llvm_pure_intrin(
                 dtype="int16x16"),
             T.cast(B.vload([0, 0], dtype="int8x16"), "int16x16"))"""
 
+# Left to itself, LLVM's vectoriser reduces several rows at once with gathers.
+_REDUCTION = """
+@T.prim_func(s_tir=True)
+def {which}(
+    A: T.Buffer(({lanes},), "int32", offset_factor=1),
+    C: T.Buffer((1,), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(C[0], A[0:{lanes}])
+        T.writes(C[0])
+        {body}
+"""
+
+_REDUCED_BY_LOOP = """for i in T.serial(0, {lanes}):
+            with T.sblock("update"):
+                vi = T.axis.remap("R", [i])
+                C[0] = {combined}"""
+
+_REDUCED_AT_ONCE = """C[0] = {combined}"""
+
+_COMBINED = {
+    "max": ("T.max(C[0], {value})", "smax"),
+    "sum": ("C[0] + {value}", "add"),
+}
+
 _BODIES = {
     "vpdpbusd_512": _VPDPBUSD_512,
     "vpdpbusd_256": _VPDPBUSD_256,
@@ -133,3 +158,149 @@ def dot_intrinsic(dot: DotInstruction) -> DotIntrinsic | None:
         name, from_source(description), from_source(implementation), override=True
     )
     return DotIntrinsic(name, dot)
+
+
+def reduction_sources(kind: str, lanes: int) -> tuple[str, str]:
+    """Text of the description and of the implementation of a horizontal reduction.
+
+    Parameters
+    ----------
+    kind
+        "max" or "sum".
+    lanes
+        Number of int32 lanes.
+    """
+    combined, operation = _COMBINED[kind]
+    loop = _REDUCED_BY_LOOP.format(lanes=lanes, combined=combined.format(value="A[vi]"))
+    value = (
+        f'T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.{operation}.v{lanes}i32", '
+        f'A.vload([0], dtype="int32x{lanes}"))'
+    )
+    once = _REDUCED_AT_ONCE.format(combined=combined.format(value=value))
+    return (
+        _REDUCTION.format(which="description", lanes=lanes, body=loop),
+        _REDUCTION.format(which="implementation", lanes=lanes, body=once),
+    )
+
+
+@cache
+def reduction_intrinsic(kind: str, lanes: int) -> str:
+    """Register ``C[0] = combine(C[0], A[0:lanes])`` with TVM once; return its name.
+
+    Parameters
+    ----------
+    kind
+        "max" or "sum".
+    lanes
+        Number of int32 lanes.
+    """
+    from tvm.s_tir import TensorIntrin
+    from tvm.script import from_source
+
+    description, implementation = reduction_sources(kind, lanes)
+    name = f"ibert.reduce_{kind}_{lanes}"
+    TensorIntrin.register(
+        name, from_source(description), from_source(implementation), override=True
+    )
+    return name
+
+
+LOADED_BYTES = 16
+"""Bytes of a key's channels that its packing loads at once."""
+
+_PACKING = """
+@T.prim_func(s_tir=True)
+def {which}(
+    A: T.Buffer({source}, "int8", offset_factor=1, strides=[T.int32(), 1]),
+    C: T.Buffer({packed}, "int8", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(A[0:{rows}, 0:{columns}])
+        T.writes(C[{region}])
+        {body}
+"""
+
+_KEYS_BY_LOOPS = """for c, l, i in T.grid({group}, {lanes}, {depth}):
+            with T.sblock("update"):
+                vc, vl, vi = T.axis.remap("SSS", [c, l, i])
+                C[vc, vl, vi] = A[vl, vc * {depth} + vi]"""
+
+_VALUES_BY_LOOPS = """for l, i in T.grid({lanes}, {depth}):
+            with T.sblock("update"):
+                vl, vi = T.axis.remap("SS", [l, i])
+                C[vl, vi] = A[vi, vl]"""
+
+
+def key_packing_sources(lanes: int, depth: int) -> tuple[str, str]:
+    """Text of the description and of the implementation of packing `lanes` keys.
+
+    ``C[c, l, i] = A[l, c depth + i]``: groups of `depth` channels are transposed as numbers.
+    """
+    group = LOADED_BYTES // depth
+    shape = {
+        "source": f"({lanes}, {LOADED_BYTES})",
+        "packed": f"({group}, {lanes}, {depth})",
+        "rows": lanes,
+        "columns": LOADED_BYTES,
+        "region": f"0:{group}, 0:{lanes}, 0:{depth}",
+    }
+    loops = _KEYS_BY_LOOPS.format(group=group, lanes=lanes, depth=depth)
+    number = f"int{8 * depth}"
+    rows = ", ".join(
+        f'T.reinterpret(A.vload([{row}, 0], dtype="int8x{LOADED_BYTES}"), dtype="{number}x{group}")'
+        for row in range(lanes)
+    )
+    stores = [
+        f"C.vstore([{c}, 0, 0], T.reinterpret(T.Shuffle([{rows}], "
+        f'{[row * group + c for row in range(lanes)]}), dtype="int8x{lanes * depth}"))'
+        for c in range(group)
+    ]
+    return (
+        _PACKING.format(which="description", body=loops, **shape),
+        _PACKING.format(which="implementation", body="\n        ".join(stores), **shape),
+    )
+
+
+def value_packing_sources(lanes: int, depth: int) -> tuple[str, str]:
+    """Text of the description and of the implementation of packing `depth` tokens of V.
+
+    ``C[l, i] = A[i, l]``: the bytes of `depth` tokens are interleaved.
+    """
+    shape = {
+        "source": f"({depth}, {lanes})",
+        "packed": f"({lanes}, {depth})",
+        "rows": depth,
+        "columns": lanes,
+        "region": f"0:{lanes}, 0:{depth}",
+    }
+    loops = _VALUES_BY_LOOPS.format(lanes=lanes, depth=depth)
+    rows = ", ".join(f'A.vload([{row}, 0], dtype="int8x{lanes}")' for row in range(depth))
+    order = [row * lanes + lane for lane in range(lanes) for row in range(depth)]
+    store = f"C.vstore([0, 0], T.Shuffle([{rows}], {order}))"
+    return (
+        _PACKING.format(which="description", body=loops, **shape),
+        _PACKING.format(which="implementation", body=store, **shape),
+    )
+
+
+def _register_packing(name: str, sources: tuple[str, str]) -> str:
+    from tvm.s_tir import TensorIntrin
+    from tvm.script import from_source
+
+    description, implementation = (from_source(source) for source in sources)
+    TensorIntrin.register(name, description, implementation, override=True)
+    return name
+
+
+@cache
+def key_packing_intrinsic(lanes: int, depth: int) -> str:
+    """Register `key_packing_sources` with TVM once; return the intrinsic's name."""
+    return _register_packing(f"ibert.pack_keys_{lanes}x{depth}", key_packing_sources(lanes, depth))
+
+
+@cache
+def value_packing_intrinsic(lanes: int, depth: int) -> str:
+    """Register `value_packing_sources` with TVM once; return the intrinsic's name."""
+    return _register_packing(
+        f"ibert.pack_values_{lanes}x{depth}", value_packing_sources(lanes, depth)
+    )

@@ -9,6 +9,8 @@ from tvm import s_tir, tirx
 
 from targets import TargetDescription
 
+from .intrinsics import reduction_intrinsic
+
 
 @dataclass(frozen=True)
 class Rejection:
@@ -63,6 +65,22 @@ def vectorise_innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, lan
     if width < length:
         _, loop = sch.split(loop, [None, width])
     sch.vectorize(loop)
+
+
+def reduce_by_lane(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Vectorise a reduction whose last spatial loop runs over the lanes of a vector."""
+    lane, step = sch.get_loops(block)[-2:]
+    sch.reorder(step, lane)
+    sch.vectorize(lane)
+    zero = sch.decompose_reduction(block, step)
+    sch.vectorize(sch.get_loops(zero)[-1])
+
+
+def reduce_lanes(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, kind: str) -> None:
+    """Reduce the lanes of a vector, the last loop around `block`, by "max" or "sum" at once."""
+    lane = sch.get_loops(block)[-1]
+    sch.decompose_reduction(block, lane)
+    sch.tensorize(lane, reduction_intrinsic(kind, extent(sch, lane)))
 
 
 def output_blocks(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:

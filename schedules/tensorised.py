@@ -11,7 +11,10 @@ from .rule import extent, largest_divisor
 
 
 def tile_matrix_product(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
+    sch: s_tir.Schedule,
+    block: s_tir.schedule.SBlockRV,
+    dot: DotInstruction,
+    tile: tuple[int, int] | None = None,
 ) -> None:
     """Schedule the innermost (rows, columns, depth) loops around a reduction block.
 
@@ -29,12 +32,17 @@ def tile_matrix_product(
         depth]``.
     dot
         The instruction.
+    tile
+        Rows and vectors of a smaller tile than the kernel's.
     """
     rows, columns, depth = sch.get_loops(block)[-3:]
     vectors, lane = sch.split(columns, [None, dot.lanes])
     chunks, inner = sch.split(depth, [None, dot.depth])
-    width = largest_divisor(extent(sch, vectors), dot.tile_vectors)
+    width = largest_divisor(extent(sch, vectors), tile[1] if tile else dot.tile_vectors)
     tiles, vector = sch.split(vectors, [None, width])
+    if tile is not None:
+        outer, rows = sch.split(rows, [None, largest_divisor(extent(sch, rows), tile[0])])
+        sch.reorder(outer, tiles)
     sch.reorder(tiles, chunks, rows, vector, lane, inner)
     sch.unroll(rows)
     sch.unroll(vector)

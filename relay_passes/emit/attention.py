@@ -8,14 +8,15 @@ never stored.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
 from ..integer.attrs import AttentionAttrs
 from ..spec import short_softmax, softmax
+from ..spec.exponential import Exponential
 from ..spec.short_requantise import requantise_short
+from ..spec.short_softmax import ShortExponential
 from ..spec.values import Condition, Ranged, known, not_equal
 from .context import KernelContext
 from .elementwise import per_channel
@@ -64,7 +65,7 @@ def emit_attention(
         [tokens, heads * head_dim] int8.
     last
         The mask [batch, seq_len], where 0 marks padding, unless there is none; the multiplier,
-        [1] or [heads * head_dim].
+        [1] or [heads * head_dim]; and of packed operands the first row of each sequence.
 
     Returns
     -------
@@ -74,10 +75,16 @@ def emit_attention(
     """
     shape = _Shape(context, attrs.num_heads, q.shape[1], *last[2:])
     context.attributes["ibert.row_tile"] = shape.tile
+    context.attributes["ibert.whole_tiles"] = shape.whole
     *mask, multiplier = last[:2]
     keep = _kept(shape, mask[0]) if mask else _inside(shape)
-    short = attrs.softmax == "short"
-    context_of = (_short if short else _normalised)(shape, attrs, q, k, v, keep)
+    constants = attrs.exponential
+    short = isinstance(constants, ShortExponential)
+    context_of = (
+        _short(shape, constants, q, k, v, keep)
+        if isinstance(constants, ShortExponential)
+        else _normalised(shape, constants, q, k, v, keep)
+    )
 
     head_dim, seq_len = shape.head_dim, shape.seq_len
     requantised = attrs.shift, attrs.zero_point, attrs.low, attrs.high
@@ -103,7 +110,7 @@ def emit_attention(
 
 
 class _Shape:
-    """Sizes of the kernel, true and padded."""
+    """Sizes of the kernel, true and padded, and where the tokens of a sequence lie."""
 
     def __init__(
         self, context: KernelContext, heads: int, channels: int, starts: Stage | None = None
@@ -116,6 +123,12 @@ class _Shape:
         self.keys = self.layout.padded_columns(self.seq_len)
         self.depth = self.layout.padded_depth(self.head_dim)
         self.columns = self.layout.padded_columns(self.head_dim)
+        # Whole tiles everywhere: K and V are packed by shuffles, with nothing to fill up.
+        self.whole = (self.keys, self.depth, self.columns) == (
+            self.seq_len,
+            self.head_dim,
+            self.head_dim,
+        )
 
     def query_row(self, batch: Any, token: Any) -> tirx.Expr:
         """Row of a token; that of another one for a token behind the last."""
@@ -158,68 +171,69 @@ def _inside(shape: _Shape) -> Keep:
     return lambda batch, token: Condition(tirx.all(token < shape.seq_len))
 
 
-@dataclass(frozen=True)
-class _Products:
-    """QK^T of the operands as the instruction takes them.
+class _Queries:
+    """Q and K as the instruction takes them, and what their product is.
 
     Attributes
     ----------
-    products
-        [batch, heads, rows, keys] int32.
     compensation
-        ``compensation(batch, head, key)``: what to add for the offset that queries carry; None
-        where they carry none.
+        ``compensation(batch, head, key)``: what to add to a product for the offset that queries
+        carry; None where they carry none.
     limit
         Bound of the absolute score.
     """
 
-    products: Stage
-    compensation: Callable[..., Ranged] | None
-    limit: int
+    def __init__(self, shape: _Shape, q: Stage, k: Stage) -> None:
+        self.shape = shape
+        layout = shape.layout
+        self.offset = _UNSIGNED_OFFSET if layout.lhs_dtype == "uint8" else 0
+        operand = te.compute(
+            (shape.batch, shape.heads, shape.rows, shape.depth), self._query(q), name="q_operand"
+        )
+        self.operand = Stage(operand, q.low + self.offset, q.high + self.offset)
+        self.keys, self.key = _pack("k_packed", shape, k, tokens_are_columns=True)
+        # |q k| summed over the head: what scores can be, whatever offset the operands carry.
+        self.limit = max(abs(q.low), abs(q.high)) * max(abs(k.low), abs(k.high)) * shape.head_dim
+        self.compensation = self._compensation() if self.offset else None
 
+    def _query(self, q: Stage) -> Callable[..., tirx.Expr]:
+        shape = self.shape
 
-def _products(shape: _Shape, q: Stage, k: Stage) -> _Products:
-    layout = shape.layout
-    offset = _UNSIGNED_OFFSET if layout.lhs_dtype == "uint8" else 0
-    seq_len, head_dim = shape.seq_len, shape.head_dim
+        def entry(batch: Any, head: Any, row: Any, column: Any) -> tirx.Expr:
+            channel = head * shape.head_dim + tirx.min(column, shape.head_dim - 1)
+            value = q.tensor(shape.query_row(batch, row), channel)
+            return (value.astype("int32") + self.offset).astype(shape.layout.lhs_dtype)
 
-    def query(batch: Any, head: Any, row: Any, column: Any) -> tirx.Expr:
-        channel = head * head_dim + tirx.min(column, head_dim - 1)
-        value = q.tensor(shape.query_row(batch, row), channel).astype("int32")
-        return (value + offset).astype(layout.lhs_dtype)
+        return entry
 
-    q_operand = Stage(
-        te.compute((shape.batch, shape.heads, shape.rows, shape.depth), query, name="q_operand"),
-        q.low + offset,
-        q.high + offset,
-    )
-    k_packed, packed = _pack("k_packed", shape, k, tokens_are_columns=True)
-
-    corners = [
-        a * b for a in (q_operand.low, q_operand.high) for b in (k_packed.low, k_packed.high)
-    ]
-    products = _sum(
-        "score_products",
-        (shape.batch, shape.heads, shape.rows, shape.keys),
-        shape.depth,
-        lambda b, h, i, j, d: _int32(q_operand, b, h, i, d) * packed(b, h, j, d),
-        (min(corners), max(corners)),
-    )
-    # |q k| summed over the head: what the scores can be, whatever offset the operands carry.
-    limit = max(abs(q.low), abs(q.high)) * max(abs(k.low), abs(k.high)) * head_dim
-    if offset:
-        # The sum of a key's channels as the product with a row of ones: the instruction does it.
-        ones = te.compute((1, shape.depth), lambda *_: tirx.const(1, layout.lhs_dtype), name="ones")
+    def _compensation(self) -> Callable[..., Ranged]:
+        """Sum the channels of a key as the product with a row of ones: the instruction does it."""
+        shape, dtype = self.shape, self.shape.layout.lhs_dtype
+        ones = te.compute((1, shape.depth), lambda *_: tirx.const(1, dtype), name="ones")
         k_sum = _sum(
             "k_sum",
             (shape.batch, shape.heads, 1, shape.keys),
             shape.depth,
-            lambda b, h, i, j, d: ones(i, d).astype("int32") * packed(b, h, j, d),
-            (k_packed.low, k_packed.high),
+            lambda b, h, i, j, d: ones(i, d).astype("int32") * self.key(b, h, j, d),
+            (self.keys.low, self.keys.high),
         )
+        return lambda b, h, j: k_sum[b, h, 0, j] * -self.offset
 
-    compensation = (lambda b, h, j: k_sum[b, h, 0, j] * -offset) if offset else None
-    return _Products(products, compensation, limit)
+    def products(self) -> Stage:
+        """QK^T, [batch, heads, rows, keys] int32."""
+        shape = self.shape
+        ends = (self.operand.low, self.operand.high), (self.keys.low, self.keys.high)
+        corners = [a * b for a in ends[0] for b in ends[1]]
+        low, high = min(*corners, 0) * shape.depth, max(*corners, 0) * shape.depth
+        d = te.reduce_axis((0, shape.depth), name="k")
+
+        def entry(b: Any, h: Any, i: Any, j: Any) -> Any:
+            return te.sum(_int32(self.operand, b, h, i, d) * self.key(b, h, j, d), axis=d)
+
+        tensor = te.compute(
+            (shape.batch, shape.heads, shape.rows, shape.keys), entry, name="score_products"
+        )
+        return Stage(tensor, low, high)
 
 
 def _pack(
@@ -252,6 +266,8 @@ def _pack(
     def entry(batch: Any, head: Any, block: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
         column, depth = block * lanes + lane, chunk * step + inner
         token, channel = (column, depth) if tokens_are_columns else (depth, column)
+        if shape.whole:
+            return x.tensor(shape.first_key(batch) + token, head * head_dim + channel)
         inside = tirx.all(token < seq_len, channel < head_dim)
         value = x.tensor(
             shape.first_key(batch) + tirx.min(token, seq_len - 1),
@@ -272,13 +288,14 @@ def _pack(
 
 def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
     """Masked accumulators of QK^T, [batch, heads, rows, keys] int32."""
-    product = _products(shape, q, k)
+    queries = _Queries(shape, q, k)
+    products = queries.products()
 
     def score(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
-        value = product.products[batch, head, row, token]
-        if product.compensation is not None:
-            value = value + product.compensation(batch, head, token)
-        exact = known(value, -product.limit, product.limit)
+        value = products[batch, head, row, token]
+        if queries.compensation is not None:
+            value = value + queries.compensation(batch, head, token)
+        exact = known(value, -queries.limit, queries.limit)
         return softmax.masked_score(exact, keep(batch, token))
 
     return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
@@ -286,21 +303,37 @@ def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
 
 def _short_scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
     """Scores of the short softmax: one addition per entry compensates and masks."""
-    product = _products(shape, q, k)
+    queries = _Queries(shape, q, k)
 
     def offset(batch: Any, head: Any, key: Any) -> Ranged:
         masked = short_softmax.key_offset(keep(batch, key))
-        if product.compensation is None:
+        if queries.compensation is None:
             return masked
-        return masked + product.compensation(batch, head, key)
+        return short_softmax.score_of(queries.compensation(batch, head, key), masked)
 
+    products = queries.products()
     offsets = define("key_offset", (shape.batch, shape.heads, shape.keys), offset, "int32")
+    return define(
+        "scores",
+        products.shape,
+        lambda b, h, i, j: short_softmax.score_of(products[b, h, i, j], offsets[b, h, j]),
+        "int32",
+    )
 
-    def score(batch: Any, head: Any, row: Any, key: Any) -> Ranged:
-        acc = product.products[batch, head, row, key]
-        return short_softmax.score_of(acc, offsets[batch, head, key])
 
-    return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
+def _by_lanes(
+    shape: _Shape, name: str, x: Stage, entry: Callable[..., Any], reduce: Callable[..., Any]
+) -> te.Tensor:
+    """Reduce [batch, heads, rows, keys] along the keys, first by vector lane, then the lanes."""
+    lanes = shape.layout.lanes
+    c = te.reduce_axis((0, shape.keys // lanes), name="c")
+    by_lane = te.compute(
+        (*x.shape[:3], lanes),
+        lambda b, h, i, j: reduce(entry(b, h, i, c * lanes + j), axis=c),
+        name=f"{name}_lanes",
+    )
+    j = te.reduce_axis((0, lanes), name="j")
+    return te.compute(x.shape[:3], lambda b, h, i: reduce(by_lane(b, h, i, j), axis=j), name=name)
 
 
 def _row_max(shape: _Shape, scores: Stage) -> Stage:
@@ -314,27 +347,33 @@ def _row_max(shape: _Shape, scores: Stage) -> Stage:
 
 
 def _short(
-    shape: _Shape, attrs: AttentionAttrs, q: Stage, k: Stage, v: Stage, keep: Keep
+    shape: _Shape, constants: ShortExponential, q: Stage, k: Stage, v: Stage, keep: Keep
 ) -> Callable[..., Ranged]:
     """u8 exponentials times V, divided by the row's sum once per entry of the context."""
     scores = _short_scores(shape, q, k, keep)
-    row_max = _row_max(shape, scores)
+    row_max = Stage(
+        _by_lanes(shape, "row_max", scores, scores.tensor, te.max), scores.low, scores.high
+    )
     dtype, offset = _byte_operand(shape)
     dims = (shape.batch, shape.heads, shape.rows)
-    largest = attrs.exponential.maximum
+    largest = constants.maximum
 
     def entry(batch: Any, head: Any, row: Any, key: Any) -> Ranged:
         top = short_softmax.row_floor(row_max[batch, head, row])
-        e = short_softmax.exponential_of(scores[batch, head, row, key], top, attrs.exponential)
+        e = short_softmax.exponential_of(scores[batch, head, row, key], top, constants)
         return e + offset if offset else e
 
     weights = define("exponential", (*dims, shape.keys), entry, dtype)
-    total = _sum(
-        "row_sum",
-        dims,
-        shape.keys,
-        lambda b, h, i, j: _int32(weights, b, h, i, j) - offset,
-        (0, largest),
+    total = Stage(
+        _by_lanes(
+            shape,
+            "row_sum",
+            weights,
+            lambda *index: _int32(weights, *index) - offset,
+            te.sum,
+        ),
+        0,
+        largest * shape.keys,
     )
     bits = define(
         "row_bits",
@@ -355,7 +394,7 @@ def _short(
 
 
 def _normalised(
-    shape: _Shape, attrs: AttentionAttrs, q: Stage, k: Stage, v: Stage, keep: Keep
+    shape: _Shape, constants: Exponential, q: Stage, k: Stage, v: Stage, keep: Keep
 ) -> Callable[..., Ranged]:
     """Probabilities of 8 bits, as published, times V."""
     scores = _scores(shape, q, k, keep)
@@ -363,7 +402,7 @@ def _normalised(
 
     def entry(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
         score, top = scores[batch, head, row, token], row_max[batch, head, row]
-        return softmax.exp_of(score, top, keep(batch, token), attrs.exponential)
+        return softmax.exp_of(score, top, keep(batch, token), constants)
 
     dims = (shape.batch, shape.heads, shape.rows)
     exponential = define("exponential", (*dims, shape.keys), entry, "int32")
@@ -372,7 +411,7 @@ def _normalised(
         dims,
         shape.keys,
         lambda b, h, i, j: exponential.tensor(b, h, i, j),
-        (0, attrs.exponential.maximum),
+        (0, constants.maximum),
     )
     factor = define(
         "row_factor",

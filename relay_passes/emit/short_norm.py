@@ -52,14 +52,12 @@ def emit_layer_norm_short(
         lambda row, channel: norm.square(deviation(row, channel)),
         attrs.name,
     )
-    half = define(
-        "half_bits", (rows,), lambda row: norm.root_half_bits(squares[row], k), "int32"
+    half = define("half_bits", (rows,), lambda row: norm.root_half_bits(squares[row], k), "int32")
+    root = define(
+        "square_root", (rows,), lambda row: norm.root(squares[row], half[row], k), "int32"
     )
-    root = define("square_root", (rows,), lambda row: norm.root(squares[row], half[row], k), "int32")
     bits = define("root_bits", (rows,), lambda row: norm.root_bits(root[row], k), "int32")
-    inverse = define(
-        "inverse", (rows,), lambda row: norm.reciprocal(root[row], bits[row]), "int32"
-    )
+    inverse = define("inverse", (rows,), lambda row: norm.reciprocal(root[row], bits[row]), "int32")
     return define(
         "normalised",
         (rows, channels),

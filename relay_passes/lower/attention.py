@@ -27,7 +27,8 @@ class LowerAttention(LoweringRule):
     Emits ``integer.attention`` (specification: `i-exp` and the softmax stages of the preset).
     ``scale`` of the operator is folded in the scale of the scores, S_q S_k scale. The context
     leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / S_out[c]`` and
-    the fraction bits of the softmax form, so smoothing of the context and V's own channel scales cost nothing. The native form is int8::
+    the fraction bits of the softmax form, so smoothing of the context and V's own channel scales
+    cost nothing. The native form is int8::
 
         c = attention(q, k, v, mask)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32)
     """

@@ -24,9 +24,10 @@ class LowerGelu(LoweringRule):
     """GELU in the form of the preset.
 
     ``accurate``: expects x in stream form; one whose scale does not suit 16 bits is requantised
-    once more. Emits ``integer.gelu`` (form accurate), int16 at the scale of its input. ``paper``: takes what the producer yields, as a
-    rule the int32 accumulator with a scale per channel; emits the published form with its
-    constants per channel, int64 at a scale per channel that is negative. Both the erf and the tanh
+    once more. Emits ``integer.gelu`` (form accurate), int16 at the scale of its input. ``paper``:
+    takes what the producer yields, as a rule the int32 accumulator with a scale per channel; emits
+    the published form with its constants per channel, int64 at a scale per channel that is
+    negative. Both the erf and the tanh
     definition of GELU lower to the same approximation, which is coarser than their difference::
 
         g = gelu(y)  →  r = integer.requantise(y, m);  g = integer.gelu(r)       # accurate

@@ -1,8 +1,8 @@
 """i-GELU in two forms: a clipped polynomial in 16 bits, and the published i-erf.
 
-`AccurateGelu` (preset ``accurate``) is ``relu(x)`` minus a bump that vanishes beyond T, all of it in
-16-bit arithmetic. The published form (preset ``paper``) works on the
-int32 accumulator with one scale per channel and needs int64.
+`AccurateGelu` (preset ``accurate``) is ``relu(x)`` minus a bump that vanishes beyond T, in 16-bit
+arithmetic. The published form (preset ``paper``) works on the int32 accumulator with one scale per
+channel and needs int64.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class Preset:
         "paper" (i-erf on the accumulator, constants per channel) or "accurate" (polynomial of
         16 bits at one scale) or "released" (i-erf with its fixed shift).
     exponential : str
-        "polynomial" (published), "short" (by powers of two, 16 bits) or "released" (with a calibrated
-        result).
+        "polynomial" (published), "short" (by powers of two, 16 bits) or "released" (with a
+        calibrated result).
     softmax : str
         "normalised" (published) or "short" (divided once per row, 16 bits).
     reciprocal_bits : int

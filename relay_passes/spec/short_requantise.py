@@ -1,9 +1,9 @@
 """Requantisation in 16-bit arithmetic: preset ``accurate``.
 
 A 31-bit multiplier needs a 64-bit product for every entry of an accumulator. But the result has 8
-bits (or 15), so 16 bits of the accumulator are enough: shift it, saturate it to 16 bits, multiply in
-Q15, and bring the product to the result. On a vector machine that is a quarter of the instructions;
-no 64-bit number occurs.
+bits (or 15), so 16 bits of the accumulator are enough: shift it, saturate it to 16 bits, multiply
+in Q15, and bring the product to the result. On a vector machine that is a quarter of the
+instructions; no 64-bit number occurs.
 
 The result differs from exact rounding of ``value * factor`` by one step in a few thousandths of the
 entries, all of them near the middle between two steps; `docs/numerics.md` has the figures.

@@ -298,6 +298,10 @@ def _shift_amount(value: Value) -> Ranged:
     return ranged(bind(n))
 
 
+def _is_short_constant(value: Ranged) -> bool:
+    return isinstance(value, _Constant) and _fits(value.low, value.high, INT16)
+
+
 def _apply(
     what: str,
     low: int,
@@ -324,7 +328,7 @@ def _apply(
     narrow = (
         _fits(low, high, INT16)
         and (a.is_short or b.is_short)
-        and all(x.is_short or isinstance(x, _Constant) and _fits(x.low, x.high, INT16) for x in (a, b))
+        and all(x.is_short or _is_short_constant(x) for x in (a, b))
         and (shift is None or shift.high <= 15)
     )
     dtype = "int16" if narrow else "int64" if wide else "int32"
@@ -519,8 +523,8 @@ def saturate_short(value: Value) -> Value:
 def q15_multiply(a: Value, b: Value) -> Value:
     """``round_half_up(a b / 2^15)``: the product of two 16-bit numbers, one of them in Q15.
 
-    Every instruction set with 16-bit lanes has it as one instruction (pmulhrsw, sqrdmulh, vqrdmulh);
-    elsewhere it is a 32-bit product and two shifts.
+    Every instruction set with 16-bit lanes has it as one instruction (pmulhrsw, sqrdmulh,
+    vqrdmulh); elsewhere it is a 32-bit product, an addition and a shift.
 
     Parameters
     ----------
