@@ -231,16 +231,12 @@ class IntegerValue:
         dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
         return self.context.requantise(native.var, dyadic, quant, name)
 
-    def _short(
-        self, factors: NDArray[np.float64], quant: ActivationQuant
-    ) -> ShortFactors | None:
+    def _short(self, factors: NDArray[np.float64], quant: ActivationQuant) -> ShortFactors | None:
         """Constants in 16-bit arithmetic; None where only the wide form serves."""
         native = self.native()
         if str(native.var.ty.dtype) == "int64":
             return None
         try:
-            return short_factors(
-                factors, native.magnitude, quant.low, quant.high, quant.zero_point
-            )
+            return short_factors(factors, native.magnitude, quant.low, quant.high, quant.zero_point)
         except RangeError:
             return None
