@@ -76,3 +76,26 @@ def test_same_integers_as_the_folder(tmp_path, architecture, attention, dynamo, 
 def test_same_integers_from_every_exporter(tmp_path, architecture, attention, dynamo, opset):
     file = exported(tmp_path, architecture, attention, dynamo, opset)
     compare(saved(tmp_path, architecture), file)
+
+
+@pytest.mark.slow
+def test_same_integers_after_the_optimiser_of_onnx_runtime(tmp_path):
+    optimizer = pytest.importorskip(
+        "onnxruntime.transformers.optimizer", reason="this onnxruntime has no optimiser"
+    )
+    from onnxruntime.transformers.fusion_options import FusionOptions
+
+    options = FusionOptions("bert")
+    options.use_raw_attention_mask(True)
+    model = optimizer.optimize_model(
+        str(exported(tmp_path, "bert", "eager", False, 14)),
+        model_type="bert",
+        num_heads=4,
+        hidden_size=32,
+        optimization_options=options,
+        opt_level=0,
+    )
+    assert model.get_fused_operator_statistics()["Attention"] == 2
+    file = tmp_path / "fused.onnx"
+    model.save_model_to_file(str(file))
+    compare(saved(tmp_path, "bert"), file)
