@@ -72,7 +72,9 @@ def _images(name: str, cls: Any, heads: tuple[str, ...] = (), **more: Any) -> Ar
 
 
 ARCHITECTURES: tuple[Architecture, ...] = (
-    _tokens("bert", hf.BertConfig, ("sentence_embedding", "token_classification", "question_answering")),
+    _tokens(
+        "bert", hf.BertConfig, ("sentence_embedding", "token_classification", "question_answering")
+    ),
     _roberta("roberta", hf.RobertaConfig, ("pooled",)),
     _roberta("xlm-roberta", hf.XLMRobertaConfig),
     _roberta("camembert", hf.CamembertConfig),
