@@ -29,6 +29,7 @@ enum {
     TASKS_PER_THREAD = 4,
     SPINS_BEFORE_YIELD = 2000,
     YIELDS_BEFORE_SLEEP = 500, /* together well below a millisecond */
+    CLOSED = 1 << 30,
 };
 
 static struct {
@@ -42,7 +43,10 @@ static struct {
 /* Number of the job in the upper bits, threads besides the caller's that shall work on it in the
  * lower 8: one word, so that a thread that wakes late cannot mix two jobs. */
 static atomic_uint_fast64_t ticket;
-static atomic_int working;
+/* Threads besides the caller's that are at the job, and CLOSED while none may join: the caller
+ * waits for those that joined and for no other, so a thread that the system does not run now (the
+ * processors are busy with something else) holds nobody up. */
+static atomic_int members = CLOSED;
 static atomic_uchar asleep[MOST_THREADS];
 static int started;
 static pthread_mutex_t region = PTHREAD_MUTEX_INITIALIZER; /* held while a job is running */
@@ -97,8 +101,12 @@ static void *serve(void *argument) {
     uint_fast64_t index = (uint_fast64_t)(uintptr_t)argument, seen = 0;
     for (;;) {
         seen = next_ticket(seen, index);
-        work();
-        atomic_fetch_sub_explicit(&working, 1, memory_order_release);
+        /* The job that is open may be a later one than the ticket's, with fewer threads. */
+        if (!(atomic_fetch_add(&members, 1) & CLOSED) &&
+            index < (atomic_load(&ticket) & 0xff)) {
+            work();
+        }
+        atomic_fetch_sub_explicit(&members, 1, memory_order_release);
     }
     return NULL;
 }
@@ -107,6 +115,7 @@ static void *serve(void *argument) {
 static void forget_threads(void) {
     started = 0;
     atomic_store(&ticket, 0);
+    atomic_store(&members, CLOSED);
     for (int index = 0; index < MOST_THREADS; index++) {
         atomic_store(&asleep[index], 0);
     }
@@ -166,7 +175,7 @@ int ibert_parallel_launch(task_function function, void *data, int num_task) {
     job.env.num_task = num_task > 0 ? num_task : (others + 1) * TASKS_PER_THREAD;
     atomic_store_explicit(&job.next_task, 0, memory_order_relaxed);
     atomic_store_explicit(&job.failure, 0, memory_order_relaxed);
-    atomic_store_explicit(&working, others, memory_order_relaxed);
+    atomic_fetch_and(&members, ~CLOSED); /* before the ticket, which calls the threads */
     atomic_store(&ticket, (((atomic_load(&ticket) >> 8) + 1) << 8) | (uint_fast64_t)others);
     for (int index = 0; index < others; index++) {
         if (atomic_load(&asleep[index])) {
@@ -177,7 +186,8 @@ int ibert_parallel_launch(task_function function, void *data, int num_task) {
         }
     }
     work();
-    for (int spin = 0; atomic_load_explicit(&working, memory_order_acquire) > 0; spin++) {
+    atomic_fetch_or(&members, CLOSED);
+    for (int spin = 0; atomic_load_explicit(&members, memory_order_acquire) != CLOSED; spin++) {
         if (spin < SPINS_BEFORE_YIELD) {
             relax();
         } else {
