@@ -77,8 +77,10 @@ class _Guards:
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.starts: tirx.Var | None = None
+        self.sequences = 0
         if func.attrs is not None and ROW_COUNT in func.attrs:
-            self.starts = func.params[int(func.attrs[ROW_COUNT])]
+            starts = func.params[int(func.attrs[ROW_COUNT])]
+            self.starts, self.sequences = starts, int(starts.shape[0]) - 1
         self.sequence: tirx.Expr | None = None
         self.found = 0
         tvm_ffi.structural_walk(func, (tirx.For, self._find_sequence))
@@ -93,7 +95,7 @@ class _Guards:
 
     def rows(self) -> tirx.Expr:
         """Rows in use."""
-        return self.start(tirx.const(int(self.starts.shape[0]) - 1, "int32"))
+        return self.start(tirx.const(self.sequences, "int32"))
 
     def length(self, sequence: tirx.Expr) -> tirx.Expr:
         """Tokens of a sequence."""
