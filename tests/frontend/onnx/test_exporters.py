@@ -51,7 +51,6 @@ def check(file: Path, architecture: str) -> CanonicalModel:
     [
         ("bert", "eager", False, 14),
         ("bert", "sdpa", True, 23),
-        ("roberta", "sdpa", False, 17),
         ("distilbert", "eager", True, 18),
     ],
 )
@@ -78,6 +77,7 @@ def test_exports_agree_with_onnx_runtime(folder, architecture, attention, dynamo
         ("eager", False, 13),
         ("eager", False, 17),
         ("sdpa", False, 14),
+        ("sdpa", False, 17),
         ("sdpa", False, 18),
         ("eager", True, 18),
         ("eager", True, 23),

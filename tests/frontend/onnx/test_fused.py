@@ -100,7 +100,7 @@ def bert(fused_attention: str, mask: str) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("attention", "mask"),
     [
-        ("Attention", "raw"),
+        pytest.param("Attention", "raw", marks=pytest.mark.slow),
         ("Attention", "counts"),
         ("Attention", "summed"),
         ("MultiHeadAttention", "raw"),
@@ -132,8 +132,15 @@ def test_a_bias_with_fast_gelu_goes_to_its_linear_layer():
     assert [item.name for item in model.report.matched] == ["words", "up", "up.gelu"]
 
 
-@pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize(
+    ("flat", "kind"),
+    [
+        (True, "bool"),
+        (False, "float"),
+        pytest.param(False, "bool", marks=pytest.mark.slow),
+        pytest.param(True, "float", marks=pytest.mark.slow),
+    ],
+)
 def test_attention_of_operator_set_23(flat, kind):
     g = Graph(opset=23)
     x = g.words()

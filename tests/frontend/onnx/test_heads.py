@@ -136,7 +136,7 @@ def test_outputs_by_other_names_are_all_imported():
     ]
 
 
-@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("opset", [pytest.param(12, marks=pytest.mark.slow), 17])
 def test_mean_pooling_is_added(opset):
     g = Graph(opset=opset)
     hidden = g.attention(g.words(), g.additive_mask)
@@ -156,7 +156,10 @@ def test_mean_pooling_is_added(opset):
     )
 
 
-@pytest.mark.parametrize("how", ["ReduceL2", "Sqrt", "LpNormalization"])
+@pytest.mark.parametrize(
+    "how",
+    ["ReduceL2", *(pytest.param(x, marks=pytest.mark.slow) for x in ("Sqrt", "LpNormalization"))],
+)
 def test_embeddings_that_are_normalised_leave_that_to_the_caller(how):
     g = Graph()
     hidden = g.attention(g.words(), g.additive_mask)

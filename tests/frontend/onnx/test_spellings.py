@@ -281,7 +281,9 @@ def test_a_graph_without_a_mask_takes_one_that_ignores_padding():
     )
 
 
-@pytest.mark.parametrize("dtype", ["INT32", "FLOAT", "BOOL"])
+@pytest.mark.parametrize(
+    "dtype", ["FLOAT", *(pytest.param(x, marks=pytest.mark.slow) for x in ("INT32", "BOOL"))]
+)
 def test_the_mask_may_have_other_types(dtype):
     g = Graph(opset=17)
     g.inputs[1].type.tensor_type.elem_type = getattr(TensorProto, dtype)
