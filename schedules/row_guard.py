@@ -17,6 +17,11 @@ ROW_COUNT = "ibert.row_count"
 """Attribute of a kernel that emission sets: position of the parameter that holds the first row of
 each sequence, and last the number of rows in use. Rows behind them may hold anything; nothing reads
 what is computed from them."""
+KEYS = "ibert.keys"
+"""Attribute of an attention kernel on packed rows: positions of the parameters (K and V) that are
+read from the first key of a sequence on. A sequence has as many keys as the bucket is long, rows of
+other sequences among them, which are masked; its first key is its first row, or so many rows before
+the end."""
 _ROWS = "ibert.rows"
 _SEQUENCES = "ibert.sequences"
 _TOKENS = "ibert.tokens"
@@ -81,6 +86,9 @@ class _Guards:
         if func.attrs is not None and ROW_COUNT in func.attrs:
             starts = func.params[int(func.attrs[ROW_COUNT])]
             self.starts, self.sequences = starts, int(starts.shape[0]) - 1
+        self.keys: list[tirx.Var] = []
+        if func.attrs is not None and KEYS in func.attrs:
+            self.keys = [func.params[int(place)] for place in func.attrs[KEYS]]
         self.sequence: tirx.Expr | None = None
         self.found = 0
         tvm_ffi.structural_walk(func, (tirx.For, self._find_sequence))
@@ -100,6 +108,38 @@ class _Guards:
     def length(self, sequence: tirx.Expr) -> tirx.Expr:
         """Tokens of a sequence."""
         return self.start(sequence + 1) - self.start(sequence)
+
+    def _first_key(self, row: tirx.Expr, keys: tirx.Var) -> tirx.Expr:
+        """Row of a key, from that where it would lie in place."""
+        if self.sequence is None:
+            raise ScheduleError(
+                what="the rule marks no loop over sequences",
+                where="the keys of packed attention",
+                why="every sequence has its keys at other rows",
+                todo="call schedules.row_guard.mark_sequence_loop in the rule",
+            )
+        length = int(keys.shape[0]) // self.sequences
+        first = tirx.min(self.start(self.sequence), int(keys.shape[0]) - length)
+        return row - self.sequence * length + first
+
+    def load(self, load: ir.TensorLoad) -> ir.TensorLoad:
+        """Move what is read of keys and values to the rows of the sequence."""
+        if not any(load.source.same_as(keys) for keys in self.keys):
+            return load
+        row, *columns = load.indices
+        return tirx.BufferLoad(load.source, [self._first_key(row, load.source), *columns])
+
+    def match(self, match: s_tir.MatchBufferRegion) -> s_tir.MatchBufferRegion:
+        """Move the region that an instruction reads of keys and values, likewise."""
+        region = match.source
+        if not any(region.source.same_as(keys) for keys in self.keys):
+            return match
+        rows, *columns = region.region
+        moved = ir.Range.from_min_extent(self._first_key(rows.min, region.source), rows.extent)
+        ranges = [moved, *columns]
+        return s_tir.MatchBufferRegion(
+            match.buffer, ir.TensorRegion(region.source, ranges, region.ty)
+        )
 
     def loop(self, loop: tirx.For) -> tirx.For:
         """Guard a marked loop; remove the marks of any."""
@@ -189,7 +229,12 @@ def guard_rows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         token for nothing.
     """
     guards = _Guards(func)
-    rewrites = [(tirx.For, guards.loop), (s_tir.SBlock, guards.block)]
+    rewrites = [
+        (tirx.For, guards.loop),
+        (s_tir.SBlock, guards.block),
+        (ir.TensorLoad, guards.load),
+        (s_tir.MatchBufferRegion, guards.match),
+    ]
     guarded = tvm_ffi.structural_map(func, rewrites)
     if guards.starts is not None and not guards.found:
         raise ScheduleError(

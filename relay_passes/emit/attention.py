@@ -138,7 +138,11 @@ class _Shape:
         return tirx.min(self.starts.tensor(batch) + token, last)
 
     def first_key(self, batch: Any) -> tirx.Expr:
-        """Row of key 0. Packed, keys are as many rows as ever that hold those of the sequence."""
+        """Row of key 0. Packed, keys are as many rows as ever that hold those of the sequence.
+
+        K and V are read as if their tokens lay in place, so that schedules find what they know;
+        `schedules.row_guard` moves what is read of them to these rows.
+        """
         if self.starts is None or self.batch == 1:
             return batch * self.seq_len
         last = tirx.const((self.batch - 1) * self.seq_len, "int32")
@@ -267,10 +271,10 @@ def _pack(
         column, depth = block * lanes + lane, chunk * step + inner
         token, channel = (column, depth) if tokens_are_columns else (depth, column)
         if shape.whole:
-            return x.tensor(shape.first_key(batch) + token, head * head_dim + channel)
+            return x.tensor(batch * seq_len + token, head * head_dim + channel)
         inside = tirx.all(token < seq_len, channel < head_dim)
         value = x.tensor(
-            shape.first_key(batch) + tirx.min(token, seq_len - 1),
+            batch * seq_len + tirx.min(token, seq_len - 1),
             head * head_dim + tirx.min(channel, head_dim - 1),
         )
         return tirx.if_then_else(inside, value, tirx.const(0, "int8"))

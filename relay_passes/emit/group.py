@@ -133,6 +133,7 @@ class GroupEmitter:
         if counted:
             context.attributes["ibert.row_count"] = len(arguments)
             arguments.append(row_count_argument(context))
+            self._note_keys(context, function)
         func = te.create_prim_func([*arguments, *outputs])
         if context.merged_output:
             func = _merge_axes(func)
@@ -148,6 +149,14 @@ class GroupEmitter:
         for key, value in context.attributes.items():
             func = func.with_attr(key, value)
         return func
+
+    @staticmethod
+    def _note_keys(context: KernelContext, function: relax.Function) -> None:
+        """Say which operands of packed attention are read from the first key of a sequence on."""
+        call = function.body.blocks[0].bindings[0].value
+        if operator_name(call) == "integer.attention":
+            places = [list(function.params).index(var) for var in call.args[1:3]]
+            context.attributes["ibert.keys"] = places
 
     def _serial(self, function: relax.Function) -> tirx.PrimFunc | None:
         """Kernel of an operator that counts tokens; None for any other."""

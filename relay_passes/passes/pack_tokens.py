@@ -102,6 +102,8 @@ def _packable(function: relax.Function) -> bool:
         operands = [var for var in variables(binding.value) if _per_token(var)]
         if any(var in masked for var in operands):
             return False  # an operator behind an output finds tokens in place
+        if op == "integer.attention" and binding.value.args[0] in binding.value.args[1:3]:
+            return False  # a kernel finds queries and keys at different rows
         if op == "integer.mask_tokens":
             masked.add(binding.var)
         elif op == "":
