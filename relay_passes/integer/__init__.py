@@ -6,8 +6,8 @@ and types, `attrs` the attributes, `evaluate` runs a module with NumPy and `rang
 
 from .build import (
     add,
-    add_short,
     add_positions,
+    add_short,
     attention,
     embedding,
     gelu,
@@ -37,8 +37,8 @@ from .ops import SPECS, attributes, is_integer_op, operator_name
 __all__ = [
     "SPECS",
     "add",
-    "add_short",
     "add_positions",
+    "add_short",
     "attention",
     "attributes",
     "embedding",

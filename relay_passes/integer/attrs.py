@@ -664,4 +664,3 @@ class PackTokensAttrs(OpAttrs):
     """Attributes of `integer.pack_tokens`: only the name."""
 
     OP: ClassVar[str] = "integer.pack_tokens"
-
