@@ -99,6 +99,7 @@ def test_quantize_says_what_it_did(
         "architecture": "bert",
         "calibration_texts": 3,
         "seq_len": 8,
+        "notes": [],
     }
     inspected = ibert("inspect", output, "--json").document
     assert inspected["preset"] == "paper"

@@ -241,6 +241,7 @@ def test_no_number_of_64_bits_occurs_in_an_exponential(scale: float) -> None:
     k = ShortExponential.from_scale(scale)
     traced = trace(softmax.exponential_of, score, largest, k)
     assert "int64" not in str(traced.expr)
+    assert 'T.Cast("int32"' not in str(traced.expr), "once in 16 bits, it stays there"
     assert (traced.low, traced.high) == (0, 255) and traced.is_short
 
 
