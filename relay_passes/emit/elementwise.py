@@ -20,6 +20,7 @@ from ..integer.attrs import (
     RequantiseEvenAttrs,
     RequantiseShortAttrs,
     SelectTokenAttrs,
+    SplitChannelsAttrs,
     TanhAttrs,
 )
 from ..spec.fixed_point import requantise, requantise_clamped
@@ -246,6 +247,18 @@ def emit_position_ids(context: KernelContext, attrs: PositionIdsAttrs, ids: Stag
         ),
         "int32",
     )
+
+
+def emit_split_channels(context: KernelContext, attrs: SplitChannelsAttrs, x: Stage) -> Stage:
+    """`integer.split_channels`: a run of channels, read in place by whatever follows."""
+    rows, channels = x.shape
+    width = channels // attrs.parts
+    tensor = te.compute(
+        (rows, width),
+        lambda row, channel: x.tensor(row, channel + attrs.index * width),
+        name="run_of_channels",
+    )
+    return Stage(tensor, x.low, x.high)
 
 
 def emit_select_token(

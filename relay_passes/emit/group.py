@@ -27,6 +27,7 @@ from .elementwise import (
     emit_requantise_even,
     emit_requantise_short,
     emit_select_token,
+    emit_split_channels,
     emit_tanh,
 )
 from .layout import KernelLayout
@@ -153,10 +154,15 @@ class GroupEmitter:
     @staticmethod
     def _note_keys(context: KernelContext, function: relax.Function) -> None:
         """Say which operands of packed attention are read from the first key of a sequence on."""
-        call = function.body.blocks[0].bindings[0].value
-        if operator_name(call) == "integer.attention":
-            places = [list(function.params).index(var) for var in call.args[1:3]]
-            context.attributes["ibert.keys"] = places
+        runs: dict[relax.Var, relax.Var] = {}
+        for binding in function.body.blocks[0].bindings:
+            call = binding.value
+            if operator_name(call) == "integer.split_channels":
+                runs[binding.var] = call.args[0]
+            elif operator_name(call) == "integer.attention":
+                read = [runs.get(var, var) for var in call.args[1:3]]
+                params = list(function.params)
+                context.attributes["ibert.keys"] = [params.index(var) for var in read]
 
     def _serial(self, function: relax.Function) -> tirx.PrimFunc | None:
         """Kernel of an operator that counts tokens; None for any other."""
@@ -238,6 +244,7 @@ _EMITTERS: dict[str, Callable[..., Stage]] = {
     "integer.embedding": emit_embedding,
     "integer.position_ids": emit_position_ids,
     "integer.select_token": emit_select_token,
+    "integer.split_channels": emit_split_channels,
     "integer.layer_norm": emit_layer_norm,
     "integer.layer_norm_short": emit_layer_norm_short,
     "integer.released_layer_norm": emit_released_layer_norm,

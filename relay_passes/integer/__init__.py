@@ -29,6 +29,7 @@ from .build import (
     select_token,
     slot_starts,
     slot_tokens,
+    split_channels,
     tanh,
     token_slots,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "select_token",
     "slot_starts",
     "slot_tokens",
+    "split_channels",
     "tanh",
     "token_slots",
 ]

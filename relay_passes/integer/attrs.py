@@ -589,6 +589,31 @@ class AttentionAttrs(OpAttrs):
 
 
 @dataclass(frozen=True)
+class SplitChannelsAttrs(OpAttrs):
+    """Attributes of `integer.split_channels`.
+
+    Parameters
+    ----------
+    index, parts : int
+        Which of how many equal runs of channels.
+    """
+
+    index: int
+    parts: int
+
+    OP: ClassVar[str] = "integer.split_channels"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.parts:
+            raise LoweringError(
+                f"part {self.index} of {self.parts}",
+                self.name,
+                "parts are counted from 0",
+                "build the call in relay_passes.passes.merge_projections",
+            )
+
+
+@dataclass(frozen=True)
 class MeanPoolAttrs(OpAttrs):
     """Attributes of `integer.mean_pool`.
 

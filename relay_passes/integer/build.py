@@ -279,3 +279,8 @@ def slot_starts(slots: relax.Expr, *, name: str) -> relax.Call:
 def pack_tokens(x: relax.Expr, tokens: relax.Expr, *, name: str) -> relax.Call:
     """Move ids, positions or a mask, [batch, seq], to the rows of packed values."""
     return _call(_attrs.PackTokensAttrs(name), x, tokens)
+
+
+def split_channels(x: relax.Expr, *, name: str, index: int, parts: int) -> relax.Call:
+    """Run number `index` of `parts` equal runs of channels, same dtype."""
+    return _call(_attrs.SplitChannelsAttrs(name, index, parts), x)

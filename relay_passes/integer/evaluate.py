@@ -283,6 +283,11 @@ def _pack_tokens(_attrs: Any, x: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return x.reshape(-1)[tokens]
 
 
+def _split_channels(attrs: Any, x: np.ndarray) -> np.ndarray:
+    width = x.shape[-1] // attrs.parts
+    return x[..., attrs.index * width : (attrs.index + 1) * width]
+
+
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.position_ids": _position_ids,
     "integer.embedding": _embedding,
@@ -304,6 +309,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,
     "integer.select_token": _select_token,
+    "integer.split_channels": _split_channels,
     "integer.mask_tokens": _mask_tokens,
     "integer.token_slots": _token_slots,
     "integer.slot_tokens": _slot_tokens,

@@ -41,6 +41,7 @@ attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every ope
 | mean_pool | x s8/s16/s32 [b,s,C], mask[b,s] (may be left out) | fraction_bits |
   i32 [b,C], scale / 2^fraction_bits |
 | select_token | x[b,s,C] | index | same dtype, [b,C] |
+| split_channels | x[...,C] | index, parts | same dtype, [...,C/parts]: a run of channels |
 | mask_tokens | x[b,s,C], mask[b,s] | | same type: 0 where the mask is 0 |
 
 Operators of packed programs (`relay_passes.passes.pack_tokens`). There, a value [b,s,C] holds the
@@ -342,6 +343,19 @@ def _infer_attention(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(q, str(call.attrs["dtype"]))
 
 
+def _infer_split_channels(call: relax.Call) -> relax.TensorType:
+    x, dtype = _operand(call, 0, "x", ("uint8", *NARROW))
+    parts = int(call.attrs["parts"])
+    if int(x[-1]) % parts:
+        raise _refuse(
+            call,
+            f"{parts} parts do not divide {_dim(x[-1])} channels",
+            "every part has the same number of channels",
+            "merge layers of equal width only",
+        )
+    return relax.TensorType([*x[:-1], int(x[-1]) // parts], dtype)
+
+
 def _infer_mean_pool(call: relax.Call) -> relax.TensorType:
     x, _ = _operand(call, 0, "x", NARROW, 3)
     if len(call.args) > 1:
@@ -427,6 +441,7 @@ SPECS: dict[str, OpSpec] = {
         OpSpec(_attrs.PatchesAttrs, ("pixel_values",), _infer_patches),
         OpSpec(_attrs.PrependTokensAttrs, ("x", "tokens"), _infer_prepend_tokens),
         OpSpec(_attrs.AddPositionsAttrs, ("x", "table"), _infer_add_positions),
+        OpSpec(_attrs.SplitChannelsAttrs, ("x",), _infer_split_channels),
         OpSpec(_attrs.SelectTokenAttrs, ("x", "slots"), _infer_select_token, ("slots",)),
         OpSpec(_attrs.MaskTokensAttrs, ("x", "mask", "slots"), _infer_mask_tokens, ("slots",)),
         OpSpec(_attrs.TokenSlotsAttrs, ("mask",), _infer_token_slots),

@@ -416,6 +416,10 @@ def _row_or_token(_run: _Analysis, step: Step, _operand: Ranged) -> Ranged:
     return Ranged(-1 if step.op == "integer.token_slots" else 0, INT32[1])
 
 
+def _split_channels(_run: _Analysis, _step: Step, x: Ranged) -> Ranged:
+    return x
+
+
 _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.position_ids": _position_ids,
     "integer.embedding": _embedding,
@@ -437,6 +441,7 @@ _OPERATORS: dict[str, Callable[..., Ranged]] = {
     "integer.attention": _attention,
     "integer.mean_pool": _mean_pool,
     "integer.select_token": _select_token,
+    "integer.split_channels": _split_channels,
     "integer.mask_tokens": _or_zero,
     "integer.token_slots": _row_or_token,
     "integer.slot_tokens": _row_or_token,

@@ -27,6 +27,7 @@ ELEMENTWISE = frozenset(
     )
 )
 # Kernels whose result has another iteration space than what would follow it.
+SPLIT = "integer.split_channels"
 _CLOSED = frozenset(
     f"integer.{name}"
     for name in (
@@ -116,9 +117,14 @@ class _FunctionFuser:
         return index
 
     def _absorbed(self) -> dict[int, int]:
-        """Elementwise bindings that move into the addition they feed: binding → addition."""
+        """Bindings that move into what they feed: elementwise → addition, split → attention."""
         owner: dict[int, int] = {}
         for index, op in enumerate(self.ops):
+            if op == "integer.attention":
+                for var in self.bindings[index].value.args[:3]:
+                    at = self.position.get(var)
+                    if at is not None and self.ops[at] == SPLIT and self._private(at):
+                        owner[at] = index
             if op not in ("integer.add", "integer.add_short"):
                 continue
             left, right = variables(self.bindings[index].value)
@@ -197,10 +203,14 @@ class _FunctionFuser:
         """Build the private function of a group; return it, its arguments and its results."""
         members = sorted(group.members)
         inside = {self.bindings[index].var for index in members}
+        split = {self.bindings[at].value.args[0] for at in members if self.ops[at] == SPLIT}
         arguments: list[relax.Var] = []
         for index in members:
             for operand in variables(self.bindings[index].value):
-                if operand not in inside and operand not in arguments:
+                # Each run of channels is an argument of its own: attention finds queries, keys and
+                # values at different rows of the same tensor.
+                again = self.ops[index] == SPLIT
+                if operand not in inside and (again or operand not in arguments):
                     arguments.append(operand)
         results = [
             self.bindings[index].var
@@ -209,9 +219,9 @@ class _FunctionFuser:
             or any(user not in members for user in self.users[self.bindings[index].var])
         ]
         anchor = self.bindings[group.anchor].value
-        renamed: dict[relax.Var, relax.Var] = {
-            var: relax.Var(self._value_name(var), var.ty) for var in arguments
-        }
+        params = [relax.Var(self._value_name(var), var.ty) for var in arguments]
+        renamed: dict[relax.Var, relax.Var] = dict(zip(arguments, params, strict=True))
+        runs = iter([param for var, param in zip(arguments, params, strict=True) if var in split])
         name = str(anchor.attrs["name"]).replace(".", "_")
         attrs = {
             "Primitive": True,
@@ -219,15 +229,14 @@ class _FunctionFuser:
             "ibert.layer": str(anchor.attrs["name"]),
         }
         kernel = relax.BlockBuilder()
-        with kernel.function(
-            "kernel", [renamed[var] for var in arguments], attrs=attrs, private=True
-        ):
+        with kernel.function("kernel", params, attrs=attrs, private=True):
             with kernel.dataflow():
                 for index in members:
                     call = self.bindings[index].value
-                    moved = relax.Call(
-                        call.op, [renamed.get(arg, arg) for arg in call.args], call.attrs
-                    )
+                    operands = [renamed.get(arg, arg) for arg in call.args]
+                    if self.ops[index] == SPLIT:
+                        operands = [next(runs)]
+                    moved = relax.Call(call.op, operands, call.attrs)
                     var = self.bindings[index].var
                     renamed[var] = (kernel.emit_output if var in results else kernel.emit)(moved)
                 outputs = [renamed[var] for var in results]

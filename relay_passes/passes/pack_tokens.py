@@ -31,6 +31,7 @@ _PER_TOKEN = frozenset(
         "layer_norm",
         "layer_norm_short",
         "released_layer_norm",
+        "split_channels",
     )
 )
 _MASKED_READERS = frozenset({"integer.mean_pool", "integer.mask_tokens"})

@@ -13,6 +13,7 @@ from ..integer.ranges import analyse_ranges
 from .check_integer_only import CheckIntegerOnly
 from .emit_kernels import EmitKernels
 from .fuse_epilogues import FuseEpilogues
+from .merge_projections import MergeProjections
 from .offset_activations import OffsetActivations
 from .pack_tokens import PackTokens
 from .program import IntegerProgram
@@ -58,10 +59,9 @@ def lower_to_kernels(
     """Lower an integer program to kernels for one target layout and several shapes.
 
     Phases, in order: ``check_integer_only`` (nothing but integers comes in),
-    ``offset_activations``, ``pack_tokens``, range analysis (proves every width),
-    ``specialise_shapes``,
-    ``fuse_epilogues``, ``emit_kernels``, ``check_integer_only`` again (nothing but integers goes
-    out).
+    ``offset_activations``, ``merge_projections``, ``pack_tokens``, range analysis (proves every
+    width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``, ``check_integer_only``
+    again (nothing but integers goes out).
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def lower_to_kernels(
     watch = observe or (lambda phase, module: None)
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
-    for first in (OffsetActivations(layout), PackTokens()):
+    for first in (OffsetActivations(layout), MergeProjections(), PackTokens()):
         program = first(program)
         watch(first.name, program.module)
     longest = max(seq_len for _, seq_len in shapes)

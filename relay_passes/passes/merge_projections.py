@@ -1,0 +1,217 @@
+"""Compute queries, keys and values of an attention layer in one matrix product."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .. import integer
+from ..integer.ops import operator_name
+from .program import IntegerProgram, bindings, num_inputs, substitute, variables
+
+_REQUANTISATION = "integer.requantise_short"
+
+
+@dataclass(frozen=True)
+class _Projection:
+    """A linear layer and its requantisation, which one attention layer reads and nothing else."""
+
+    linear: relax.VarBinding
+    requantised: relax.VarBinding
+
+    @property
+    def source(self) -> relax.Var:
+        """What is projected."""
+        return self.linear.value.args[0]
+
+    @property
+    def weights(self) -> tuple[relax.Var, ...]:
+        """Parameters of both: weight, bias, multiplier, pre_shift."""
+        return (*self.linear.value.args[1:], *self.requantised.value.args[1:])
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What must agree: the attributes of the requantisation, but for its name."""
+        attrs = self.requantised.value.attrs
+        shape = tuple(int(size) for size in self.linear.value.args[1].ty.shape.values)
+        keys = ("shift", "zero_point", "low", "high", "dtype")
+        return (shape, *(str(attrs[key]) for key in keys))
+
+
+class MergeProjections:
+    """Merge the linear layers that make queries, keys and values of one activation.
+
+    Expects ``main`` over ``integer.*`` operators. Where two or three operands of an attention layer
+    are linear layers of the same activation, of the same width and requantised with the same
+    attributes, they are rows of one layer afterwards, and each operand is a run of its channels,
+    which costs nothing: attention reads it in place. Values and ranges are unchanged; the merged
+    layer takes the name of the attention layer with ``.projections``::
+
+        q = requantise_short(linear(x, wq, bq), mq)    y = requantise_short(linear(x, w, b), m)
+        k = requantise_short(linear(x, wk, bk), mk)  → q, k, v = split_channels(y, 0..2)
+        v = requantise_short(linear(x, wv, bv), mv)    c = attention(q, k, v, ...)
+        c = attention(q, k, v, ...)
+
+    A weight that some other layer reads as well stays where it is, and its layer too.
+    """
+
+    name = "merge_projections"
+
+    def __call__(self, program: IntegerProgram) -> IntegerProgram:
+        """Apply the pass."""
+        return _Merger(program).run()
+
+
+class _Merger:
+    def __init__(self, program: IntegerProgram) -> None:
+        self.program = program
+        self.main = program.module["main"]
+        self.parameters = dict(program.parameters)
+        self.made_by = {binding.var: binding for binding in bindings(self.main)}
+        self.readers: dict[relax.Var, int] = defaultdict(int)
+        for binding in bindings(self.main):
+            for operand in variables(binding.value):
+                self.readers[operand] += 1
+        for operand in variables(self.main.body.body):
+            self.readers[operand] += 1
+        self.added: dict[tuple[str, ...], relax.Var] = {}
+
+    def run(self) -> IntegerProgram:
+        """Return the rewritten program; the same one where nothing can be merged."""
+        groups = self._groups()
+        if not groups:
+            return self.program
+        # A merged layer is emitted where the last of its parts was.
+        last = {group[-1].requantised.var: group for group in groups.values()}
+        owner = {group[-1].requantised.var: name for name, group in groups.items()}
+        dropped = {
+            var
+            for group in groups.values()
+            for part in group
+            for var in (part.linear.var, part.requantised.var)
+        }
+        new: dict[relax.Var, relax.Expr] = {}
+        builder = relax.BlockBuilder()
+        body: list[relax.VarBinding] = bindings(self.main)
+        params = list(self.main.params)
+        with builder.function("main", params, attrs=dict(self.main.attrs.items())):
+            with builder.dataflow():
+                for binding in body:
+                    if binding.var in last:
+                        self._emit(builder, owner[binding.var], last[binding.var], new)
+                    elif binding.var not in dropped:
+                        new[binding.var] = builder.emit(substitute(binding.value, new))
+                result = builder.emit_output(substitute(self.main.body.body, new))
+            builder.emit_func_output(result)
+        return self._with_parameters(builder.get()["main"])
+
+    def _groups(self) -> dict[str, list[_Projection]]:
+        """Layers to be merged, in the order of the program, by name of the merged one."""
+        position = {binding.var: index for index, binding in enumerate(bindings(self.main))}
+        groups: dict[str, list[_Projection]] = {}
+        for binding in bindings(self.main):
+            if operator_name(binding.value) != "integer.attention":
+                continue
+            found: dict[tuple[object, ...], list[_Projection]] = defaultdict(list)
+            for operand in binding.value.args[:3]:
+                part = self._projection(operand)
+                if part is not None:
+                    found[(part.source, *part.settings)].append(part)
+            for parts in found.values():
+                if len(parts) > 1:
+                    name = f"{binding.value.attrs['name']}.projections"
+                    groups[name] = sorted(parts, key=lambda part: position[part.requantised.var])
+        return self._without_shared_weights(groups)
+
+    def _projection(self, operand: relax.Expr) -> _Projection | None:
+        requantised = self.made_by.get(operand)
+        if requantised is None or operator_name(requantised.value) != _REQUANTISATION:
+            return None
+        linear = self.made_by.get(requantised.value.args[0])
+        if linear is None or operator_name(linear.value) != "integer.linear":
+            return None
+        private = self.readers[operand] == 1 and self.readers[linear.var] == 1
+        return _Projection(linear, requantised) if private else None
+
+    def _without_shared_weights(
+        self, groups: dict[str, list[_Projection]]
+    ) -> dict[str, list[_Projection]]:
+        """Drop groups with a matrix that is read elsewhere: it would be stored twice.
+
+        Layers that share all their matrices (ALBERT) share the merged one.
+        """
+        merged: dict[relax.Var, int] = defaultdict(int)
+        together: dict[relax.Var, set[tuple[relax.Var, ...]]] = defaultdict(set)
+        for parts in groups.values():
+            matrices = tuple(part.weights[0] for part in parts)
+            for matrix in matrices:
+                merged[matrix] += 1
+                together[matrix].add(matrices)
+        return {
+            name: parts
+            for name, parts in groups.items()
+            if all(
+                merged[part.weights[0]] == self.readers[part.weights[0]]
+                and len(together[part.weights[0]]) == 1
+                for part in parts
+            )
+        }
+
+    def _emit(
+        self,
+        builder: relax.BlockBuilder,
+        name: str,
+        parts: list[_Projection],
+        new: dict[relax.Var, relax.Expr],
+    ) -> None:
+        weight, bias, multiplier, pre_shift = (
+            self._joined([part.weights[place] for part in parts], parts) for place in range(4)
+        )
+        source = new.get(parts[0].source, parts[0].source)
+        linear = builder.emit(integer.linear(source, weight, bias, name=name))
+        attrs = {**dict(parts[0].requantised.value.attrs.items()), "name": f"{name}.matmul"}
+        requantised = builder.emit(
+            relax.Call(
+                parts[0].requantised.value.op,
+                [linear, multiplier, pre_shift],
+                tvm.ir.make_node("ir.DictAttrs", **attrs),
+            )
+        )
+        for index, part in enumerate(parts):
+            own = str(part.requantised.value.attrs["name"])
+            run = integer.split_channels(requantised, name=own, index=index, parts=len(parts))
+            new[part.requantised.var] = builder.emit(run)
+
+    def _joined(self, variables_: list[relax.Var], parts: list[_Projection]) -> relax.Var:
+        """Parameter with the rows of several; one entry for all channels is repeated."""
+        names = tuple(str(var.name) for var in variables_)
+        if names not in self.added:
+            rows = [int(part.weights[0].ty.shape.values[0]) for part in parts]
+            arrays = [
+                np.repeat(self.parameters[name], count if len(self.parameters[name]) == 1 else 1, 0)
+                for name, count in zip(names, rows, strict=True)
+            ]
+            joined = np.concatenate(arrays)
+            label = f"{names[0]}.with.{len(names) - 1}.more"
+            self.parameters[label] = joined
+            kind = relax.TensorType(list(joined.shape), str(joined.dtype))
+            self.added[names] = relax.Var(label, kind)
+        return self.added[names]
+
+    def _with_parameters(self, function: relax.Function) -> IntegerProgram:
+        """Give the function the new parameters and take from it those that nothing reads now."""
+        count = num_inputs(function)
+        read = {var for binding in bindings(function) for var in variables(binding.value)}
+        read.update(variables(function.body.body))
+        kept = [var for var in function.params[count:] if var in read]
+        params = [*function.params[:count], *kept, *self.added.values()]
+        function = relax.Function(
+            params, function.body, function.ret_ty, function.is_pure, function.attrs
+        )
+        module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
+        names = [str(var.name) for var in params[count:]]
+        return IntegerProgram(module, {name: self.parameters[name] for name in names})
