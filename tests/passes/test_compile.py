@@ -84,17 +84,18 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
     assert [file.name for file in files] == [
         "00_integer.py",
         "01_offset_activations.py",
-        "02_pack_tokens.py",
-        "03_specialise_shapes.py",
-        "04_fuse_epilogues.py",
-        "05_emit_kernels.py",
-        "06_schedule.py",
+        "02_merge_projections.py",
+        "03_pack_tokens.py",
+        "04_specialise_shapes.py",
+        "05_fuse_epilogues.py",
+        "06_emit_kernels.py",
+        "07_schedule.py",
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert "integer.embedding" in texts[0] and LAYER in texts[0]
-    assert "main_b2_s5" in texts[3] and "seq_len" not in texts[3]
-    assert "T.sblock" in texts[5] and "T.parallel" not in texts[5]
-    assert "T.parallel" in texts[6]
+    assert "main_b2_s5" in texts[4] and "seq_len" not in texts[4]
+    assert "T.sblock" in texts[6] and "T.parallel" not in texts[6]
+    assert "T.parallel" in texts[7]
 
     report = compiled.report
     assert report["shapes"] == [[1, 3], [2, 5]]

@@ -245,9 +245,9 @@ def test_equal_kernels_of_several_shapes_are_emitted_once() -> None:
         for function in lowered.program.module.functions.values()
         if isinstance(function, tirx.PrimFunc)
     ]
-    assert {layer: layers.count(layer) for layer in ("inner", "q", "attention", "mean")} == {
+    assert {layer: layers.count(layer) for layer in ("inner", "outer", "attention", "mean")} == {
         "inner": 1,
-        "q": 1,
+        "outer": 1,
         "attention": 2,
         "mean": 2,
     }

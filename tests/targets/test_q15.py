@@ -59,7 +59,7 @@ def texts(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 # Linear layers with their epilogues (of `inner` GELU too), and attention.
-SHORT = ("q", "k", "v", "attention", "inner", "outer")
+SHORT = ("attention.projections", "attention", "inner", "outer")
 
 
 @pytest.mark.parametrize("layer", SHORT)

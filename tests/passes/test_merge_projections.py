@@ -1,0 +1,214 @@
+"""MergeProjections: queries, keys and values in one matrix product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from models import ProgramBuilder, encoder_program
+from small import CHANNELS, calls, kernels, outputs_of, small_program
+
+from relay_passes.integer import build
+from relay_passes.integer.ranges import analyse_ranges
+from relay_passes.passes import IntegerProgram
+from relay_passes.passes.fuse_epilogues import FuseEpilogues
+from relay_passes.passes.merge_projections import MergeProjections
+from relay_passes.passes.specialise_shapes import SpecialiseShapes
+from relay_passes.spec.short_softmax import ShortExponential
+
+
+def merge(program: IntegerProgram) -> IntegerProgram:
+    """Apply the pass."""
+    return MergeProjections()(program)
+
+
+def attention(p: ProgramBuilder, inputs, name: str, q, k, v):
+    """Attention of two heads on three 8-bit values."""
+    return p.emit(
+        build.attention(
+            q,
+            k,
+            v,
+            inputs["attention_mask"],
+            p.integers(f"{name}.multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16"),
+            name=name,
+            num_heads=2,
+            softmax="short",
+            exponential=ShortExponential.from_scale(1e-3),
+            shift=7,
+            low=-127,
+            high=127,
+        )
+    )
+
+
+def projections(p: ProgramBuilder, x, labels: str = "qkv", highs=(127, 127, 127), shared=None):
+    """Linear layers of one value, each requantised; `shared` is a weight that the first reads."""
+    results = []
+    for place, (label, high) in enumerate(zip(labels, highs, strict=True)):
+        if shared is not None and place == 0:
+            bias = p.integers(f"{label}.bias", -99, 99, (CHANNELS,), "int32")
+            layer = p.emit(build.linear(x, shared, bias, name=label))
+        else:
+            layer = p.linear(label, x, CHANNELS)
+        # One channel's constants for some of them: they are repeated.
+        channels = 1 if place == 1 else CHANNELS
+        results.append(
+            p.requantise_short(f"{label}_8", layer, 2.0**-8, high=high, channels=channels)
+        )
+    return results
+
+
+def plain(p: ProgramBuilder, inputs):
+    """Attention whose operands can be merged."""
+    return [attention(p, inputs, "attention", *projections(p, inputs["x"]))]
+
+
+def test_three_layers_become_one_and_attention_reads_runs_of_its_channels() -> None:
+    before = small_program(plain, x="int8")
+    after = merge(before)
+    assert calls(after.module["main"]) == [
+        ("linear", "attention.projections"),
+        ("requantise_short", "attention.projections.matmul"),
+        ("split_channels", "q_8"),
+        ("split_channels", "k_8"),
+        ("split_channels", "v_8"),
+        ("attention", "attention"),
+    ]
+    np.testing.assert_array_equal(outputs_of(after)[0], outputs_of(before)[0])
+
+
+def test_parameters_are_joined_and_the_old_ones_dropped() -> None:
+    before = small_program(plain, x="int8")
+    after = merge(before)
+    names = [str(var.name) for var in after.module["main"].params[3:]]
+    assert names == list(after.parameters)
+    assert not any(name in after.parameters for name in ("q.weight", "k.bias", "v_8.multiplier"))
+    joined = after.parameters["q.weight.with.2.more"]
+    rows = [before.parameters[f"{label}.weight"] for label in "qkv"]
+    np.testing.assert_array_equal(joined, np.concatenate(rows))
+    shifts = after.parameters["q_8.pre_shift.with.2.more"]
+    assert shifts.shape == (3 * CHANNELS,)
+    assert set(shifts[CHANNELS : 2 * CHANNELS]) == {int(before.parameters["k_8.pre_shift"][0])}
+
+
+def test_values_keep_their_intervals() -> None:
+    before = small_program(plain, x="int8")
+    old = analyse_ranges(before.module, before.parameters).values
+    after = merge(before)
+    new = analyse_ranges(after.module, after.parameters).values
+    for name in ("q_8", "k_8", "v_8", "attention"):
+        assert new[name] == old[name]
+
+
+def test_a_second_application_changes_nothing() -> None:
+    once = merge(small_program(plain, x="int8"))
+    assert merge(once) is once
+
+
+def test_only_operands_with_equal_settings_are_merged() -> None:
+    def body(p, inputs):
+        q, k, v = projections(p, inputs["x"], highs=(127, 100, 127))
+        return [attention(p, inputs, "attention", q, k, v)]
+
+    before = small_program(body, x="int8")
+    after = merge(before)
+    names = [name for op, name in calls(after.module["main"]) if op == "linear"]
+    assert names == ["k", "attention.projections"]
+    np.testing.assert_array_equal(outputs_of(after)[0], outputs_of(before)[0])
+
+
+def test_layers_of_different_values_stay_apart() -> None:
+    def body(p, inputs):
+        (q,) = projections(p, inputs["x"], "q", (127,))
+        k, v = projections(p, inputs["y"], "kv", (127, 127))
+        return [attention(p, inputs, "attention", q, k, v)]
+
+    before = small_program(body, x="int8", y="int8")
+    after = merge(before)
+    names = [name for op, name in calls(after.module["main"]) if op == "linear"]
+    assert names == ["q", "attention.projections"]
+    np.testing.assert_array_equal(outputs_of(after)[0], outputs_of(before)[0])
+
+
+def test_a_value_with_another_reader_is_no_part_of_a_merged_layer() -> None:
+    def body(p, inputs):
+        q, k, v = projections(p, inputs["x"])
+        return [attention(p, inputs, "attention", q, k, v), q, v]
+
+    before = small_program(body, x="int8")
+    assert merge(before) is before
+
+
+def test_a_matrix_that_another_layer_reads_is_not_stored_twice() -> None:
+    def body(p, inputs):
+        shared = p.integers("shared", -99, 99, (CHANNELS, CHANNELS), "int8")
+        q, k, v = projections(p, inputs["x"], shared=shared)
+        bias = p.integers("other.bias", -99, 99, (CHANNELS,), "int32")
+        other = p.emit(build.linear(inputs["x"], shared, bias, name="other"))
+        return [attention(p, inputs, "attention", q, k, v), other]
+
+    before = small_program(body, x="int8")
+    assert merge(before) is before
+
+
+def test_layers_that_share_their_matrices_share_the_merged_one() -> None:
+    def body(p, inputs):
+        matrices = [
+            p.integers(f"{label}.weight", -99, 99, (CHANNELS, CHANNELS), "int8") for label in "qkv"
+        ]
+        x, contexts = inputs["x"], []
+        for layer in range(2):
+            parts = []
+            for label, matrix in zip("qkv", matrices, strict=True):
+                bias = p.integers(f"{layer}.{label}.bias", -99, 99, (CHANNELS,), "int32")
+                value = p.emit(build.linear(x, matrix, bias, name=f"{layer}.{label}"))
+                parts.append(p.requantise_short(f"{layer}.{label}_8", value, 2.0**-8))
+            contexts.append(attention(p, inputs, f"{layer}.attention", *parts))
+            x = contexts[-1]
+        return contexts
+
+    before = small_program(body, x="int8")
+    after = merge(before)
+    assert [name for name in after.parameters if after.parameters[name].dtype == np.int8] == [
+        "q.weight.with.2.more"
+    ]
+    for got, want in zip(outputs_of(after), outputs_of(before), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_the_published_preset_has_a_scale_of_its_own_for_each_and_stays() -> None:
+    program = encoder_program(preset="paper")
+    assert merge(program) is program
+
+
+def test_attention_takes_the_runs_into_its_kernel_as_arguments_of_their_own() -> None:
+    program = SpecialiseShapes([(2, 4)])(merge(small_program(plain, x="int8")))
+    fused = FuseEpilogues()(program).module
+    assert kernels(fused) == {
+        "attention.projections": [
+            ("linear", "attention.projections"),
+            ("requantise_short", "attention.projections.matmul"),
+        ],
+        "attention": [
+            ("split_channels", "q_8"),
+            ("split_channels", "k_8"),
+            ("split_channels", "v_8"),
+            ("attention", "attention"),
+        ],
+    }
+    (function,) = (
+        f
+        for f in fused.functions.values()
+        if "ibert.layer" in (f.attrs or {}) and str(f.attrs["ibert.layer"]) == "attention"
+    )
+    # The merged value three times, the mask, the multiplier.
+    assert len(function.params) == 5
+
+
+@pytest.mark.parametrize("hidden", [32, 20])
+def test_the_merged_encoder_computes_what_the_program_says(hidden: int) -> None:
+    before = encoder_program(hidden=hidden, heads=4)
+    after = merge(before)
+    assert after is not before
+    for got, want in zip(outputs_of(after), outputs_of(before), strict=True):
+        np.testing.assert_array_equal(got, want)
