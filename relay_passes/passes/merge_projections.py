@@ -96,17 +96,23 @@ class _Merger:
         }
         new: dict[relax.Var, relax.Expr] = {}
         builder = relax.BlockBuilder()
-        body: list[relax.VarBinding] = bindings(self.main)
         params = list(self.main.params)
+        returned = self.main.body.body
+        if returned in self.made_by and isinstance(self.made_by[returned].value, relax.Tuple):
+            dropped.add(returned)
+            returned = self.made_by[returned].value
         with builder.function("main", params, attrs=dict(self.main.attrs.items())):
             with builder.dataflow():
-                for binding in body:
+                for binding in bindings(self.main):
                     if binding.var in last:
                         self._emit(builder, owner[binding.var], last[binding.var], new)
                     elif binding.var not in dropped:
                         new[binding.var] = builder.emit(substitute(binding.value, new))
-                result = builder.emit_output(substitute(self.main.body.body, new))
-            builder.emit_func_output(result)
+                results = [
+                    builder.emit_output(substitute(var, new)) for var in variables(returned)
+                ]
+            many = isinstance(returned, relax.Tuple)
+            builder.emit_func_output(results if many else results[0])
         return self._with_parameters(builder.get()["main"])
 
     def _groups(self) -> dict[str, list[_Projection]]:
