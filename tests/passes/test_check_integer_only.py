@@ -255,7 +255,7 @@ def test_integer_programs_pass_unchanged_and_are_counted(preset: str) -> None:
 
     lowered = lower_to_kernels(program, LAYOUT, [(1, 4)])
     assert lowered.checked["kernels"] == (14 if preset == "accurate" else 16)
-    assert lowered.checked["parameters"] == len(program.parameters)
+    assert lowered.checked["parameters"] == len(lowered.program.parameters)
 
 
 def test_a_second_check_counts_afresh() -> None:

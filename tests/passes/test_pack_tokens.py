@@ -193,7 +193,7 @@ def test_rows_without_a_token_are_not_written() -> None:
     name = next(
         var
         for var, f in module.functions_items()
-        if f.attrs.get("ibert.kernel") == "linear" and f.attrs["ibert.layer"] == "q"
+        if f.attrs.get("ibert.kernel") == "linear" and f.attrs["ibert.layer"] == "outer"
     )
     function = module[name].with_attr("global_symbol", "kernel")
     built = tvm.compile(tvm.IRModule({"kernel": function}), target="llvm")
