@@ -108,9 +108,7 @@ class _Merger:
                         self._emit(builder, owner[binding.var], last[binding.var], new)
                     elif binding.var not in dropped:
                         new[binding.var] = builder.emit(substitute(binding.value, new))
-                results = [
-                    builder.emit_output(substitute(var, new)) for var in variables(returned)
-                ]
+                results = [builder.emit_output(substitute(var, new)) for var in variables(returned)]
             many = isinstance(returned, relax.Tuple)
             builder.emit_func_output(results if many else results[0])
         return self._with_parameters(builder.get()["main"])
