@@ -40,7 +40,7 @@ def command(
     if not path.exists():
         raise UsageError(
             f"there is nothing at {path}",
-            todo="give a NAME.ibert folder or a library that `ibert compile` wrote",
+            todo="give a model, a NAME.ibert folder or a library of `ibert compile`",
         )
     if is_source_model(path):
         chosen = None if head is Head.auto else head.value

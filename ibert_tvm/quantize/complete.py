@@ -13,7 +13,7 @@ from ibert_tvm.frontend.given import GivenQuantization
 from ibert_tvm.quantize.batches import Batch
 from ibert_tvm.quantize.given import GivenScales, fill_scales, missing_scales
 from ibert_tvm.quantize.given_weights import WeightUse, embedding_rows, linear_rows
-from ibert_tvm.quantize.observe import observe
+from ibert_tvm.quantize.observe import observe_and_build
 from ibert_tvm.quantize.observers import Statistics, choose_range
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.table import TableBuilder, TableReport
@@ -189,25 +189,7 @@ def _estimate(
         for name, value in needed.items()
     }
     builder = _MissingBuilder(open_, model.parameters, preset, options, given.matrices)
-    steps = len(batches) + len(builder.operands)
-    done = 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, steps)
-
-    statistics = observe(
-        model,
-        batches,
-        builder.observed,
-        builder.operands,
-        options.sample_tokens,
-        options.seed,
-        advance,
-    )
-    return builder.build(statistics, advance)
+    return observe_and_build(model, batches, builder, options, progress)
 
 
 def _weights(

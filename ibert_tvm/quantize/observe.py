@@ -15,8 +15,11 @@ from ibert_tvm.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
+    from ibert_tvm.quantize.options import CalibrationOptions
+    from ibert_tvm.quantize.table import TableBuilder, TableReport
+    from relay_passes.quantization_table import QuantizationTable
 
-__all__ = ["observe", "sampled_positions"]
+__all__ = ["observe", "observe_and_build", "sampled_positions"]
 
 
 def sampled_positions(batches: Sequence[Batch], count: int, seed: int) -> list[NDArray[np.bool_]]:
@@ -127,3 +130,51 @@ def _check_finite(name: str, value: NDArray[np.float32], mask: NDArray[np.bool_]
             why="on real tokens of the calibration data",
             todo="check the checkpoint: run the source model on the same texts",
         )
+
+
+def observe_and_build(
+    model: CanonicalModel,
+    batches: Sequence[Batch],
+    builder: TableBuilder,
+    options: CalibrationOptions,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[QuantizationTable, TableReport]:
+    """Run the batches through the model and let a builder choose the scales.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        Float model.
+    batches : sequence of Batch
+        Calibration data.
+    builder : TableBuilder
+        Says what is to be observed, and chooses.
+    options : CalibrationOptions
+        Sample size and seed.
+    progress : callable, optional
+        Called with the steps done and the number of steps.
+
+    Returns
+    -------
+    table : QuantizationTable
+    report : TableReport
+    """
+    steps = len(batches) + len(builder.operands)
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, steps)
+
+    statistics = observe(
+        model,
+        batches,
+        builder.observed,
+        builder.operands,
+        options.sample_tokens,
+        options.seed,
+        advance,
+    )
+    return builder.build(statistics, advance)

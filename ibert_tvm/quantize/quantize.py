@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import UsageError
 from ibert_tvm.quantize.batches import Batch, batches_of_arrays, batches_of_texts
-from ibert_tvm.quantize.observe import observe
+from ibert_tvm.quantize.observe import observe_and_build
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.released import released_table
 from ibert_tvm.quantize.table import TableBuilder, TableReport
@@ -164,25 +164,7 @@ def calibrate(
     needed = requirements(model.module, preset)
     batches = _batches(model, calibration, options, tokenizer)
     builder = TableBuilder(needed, model.parameters, preset, options)
-    steps = len(batches) + len(builder.operands)
-    done = 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, steps)
-
-    statistics = observe(
-        model,
-        batches,
-        builder.observed,
-        builder.operands,
-        options.sample_tokens,
-        options.seed,
-        advance,
-    )
-    table, report = builder.build(statistics, advance)
+    table, report = observe_and_build(model, batches, builder, options, progress)
     return table, _summary(batches, options, report)
 
 

@@ -19,8 +19,9 @@ class LowerAdd(LoweringRule):
 
     Both terms are requantised to the sum's own stream scale; then the integers are added. Where the
     preset computes in 16 bits and the sum's entry has 15, emits ``integer.add_short``, clamped to
-    that entry; otherwise ``integer.add``, int32, one bit more than its terms. Terms are clamped to
-    the range of the sum's entry, embeddings are not (they come at the right scale at once)::
+    that entry; otherwise ``integer.add``, int32, one bit more than its terms. Wide terms are
+    clamped to the range of the sum's entry; short ones may use all of 16 bits, and embeddings come
+    at the right scale at once::
 
         y = add(a, b)  →  r = integer.requantise(a, m);  s = integer.requantise(b, n)
                           y = integer.add(r, s)                                   # S_y

@@ -207,7 +207,7 @@ def test_inspect_of_nothing(ibert: Callable[..., Outcome], tmp_path: Path) -> No
     assert (outcome.code, outcome.stderr) == (
         2,
         f"error: there is nothing at {tmp_path / 'nothing'}\n"
-        "  what to do: give a NAME.ibert folder or a library that `ibert compile` wrote\n",
+        "  what to do: give a model, a NAME.ibert folder or a library of `ibert compile`\n",
     )
 
 
