@@ -52,6 +52,53 @@ class DotInstruction:
 
 
 @dataclass(frozen=True)
+class Toolchain:
+    """The C compiler that assembles and links for a target.
+
+    Attributes
+    ----------
+    compiler
+        Its command, for example ``aarch64-linux-gnu-gcc``.
+    machine
+        What the command must answer to ``-dumpmachine``.
+    package
+        Debian packages that have it and the headers of its C library.
+    flags
+        Which processor to compile for.
+    """
+
+    compiler: str
+    machine: str
+    package: str
+    flags: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """The emulator that runs what was compiled, on a machine of another kind.
+
+    Attributes
+    ----------
+    program
+        QEMU's command.
+    package
+        Debian package that has it.
+    processor
+        Processor to emulate: it has what the target has, and nothing more.
+    board
+        Board to emulate; empty where single programs are emulated, and the system is the host's.
+    libraries
+        Folder of the target's shared libraries; empty on a board.
+    """
+
+    program: str
+    package: str
+    processor: str
+    board: str = ""
+    libraries: str = ""
+
+
+@dataclass(frozen=True)
 class TargetDescription:
     """One thing that can be compiled for.
 
@@ -74,6 +121,12 @@ class TargetDescription:
     q15_multiply
         LLVM intrinsics of the rounding high product of 16-bit integers, by number of lanes. Other
         numbers of lanes take 32-bit arithmetic.
+    toolchain
+        Compiler to cross-compile with; None where the host's own compiler serves.
+    emulator
+        What runs the result on a machine of another kind; None where none is needed.
+    system
+        ``"linux"``, or ``"bare-metal"`` where there is no operating system.
     """
 
     name: str
@@ -84,3 +137,6 @@ class TargetDescription:
     elf_machine: str
     required_features: tuple[str, ...] = field(default=())
     q15_multiply: tuple[tuple[int, str], ...] = field(default=())
+    toolchain: Toolchain | None = None
+    emulator: Emulator | None = None
+    system: str = "linux"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
+from .arm import ARM_BOARDS
+from .cortex_m import CORTEX_M
 from .description import TargetDescription
 from .errors import TargetError
 from .host import host_target
 from .toolchain import find_linker
 from .x86 import HOSTS
 
-_NAMED: dict[str, TargetDescription] = {description.name: description for description in HOSTS}
+_NAMED: dict[str, TargetDescription] = {
+    description.name: description for description in (*HOSTS, *ARM_BOARDS, *CORTEX_M)
+}
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,21 @@ def find_linker(description: TargetDescription) -> tuple[str, ...]:
     TargetError
         If none is installed; the message names the Debian package that has it.
     """
-    candidates = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "cc", "clang"]
+    cross = description.toolchain
+    if cross is not None:
+        candidates = [cross.compiler]
+    else:
+        candidates = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "cc", "clang"]
     for candidate in candidates:
         program, *arguments = candidate.split() or [""]
         path = shutil.which(program)
         if path is not None:
-            return (path, *arguments)
+            return (path, *arguments, *(cross.flags if cross else ()))
     raise TargetError(
         what=f"no C compiler to link for target {description.name!r}",
         where=f"PATH (looked for {', '.join(candidates)})",
         why="the library's weights are assembled and linked by the system's C compiler",
-        todo="install one (Debian: apt-get install gcc binutils), or set CC",
+        todo=f"install it (Debian: apt-get install {cross.package})"
+        if cross
+        else "install one (Debian: apt-get install gcc binutils), or set CC",
     )

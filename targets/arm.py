@@ -1,0 +1,116 @@
+"""ARM processors under Linux, 64 and 32 bits, with and without a floating-point unit.
+
+Code for a processor without floating-point unit is compiled with soft-float, so that a
+floating-point operation could only be a call of a library function, which nothing links.
+"""
+
+from __future__ import annotations
+
+from .description import DotInstruction, Emulator, TargetDescription, Toolchain
+
+NO_DOT_64 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
+NO_DOT_32 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=2, tile_vectors=1)
+
+_AARCH64 = Toolchain(
+    "aarch64-linux-gnu-gcc",
+    "aarch64-linux-gnu",
+    "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+)
+
+
+def _aarch64_emulator(processor: str) -> Emulator:
+    return Emulator("qemu-aarch64", "qemu-user", processor, libraries="/usr/aarch64-linux-gnu")
+
+
+def _arm_emulator(processor: str, libraries: str) -> Emulator:
+    return Emulator("qemu-arm", "qemu-user", processor, libraries=libraries)
+
+
+RPI4 = TargetDescription(
+    name="rpi4",
+    description="Raspberry Pi 4 and other ARMv8.0 boards (Cortex-A72), 64 bits, NEON",
+    tvm_target={"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"},
+    dot=NO_DOT_64,
+    vector_lanes=4,
+    elf_machine="EM_AARCH64",
+    required_features=("asimd",),
+    toolchain=_AARCH64,
+    emulator=_aarch64_emulator("cortex-a53"),
+)
+
+AARCH64_DOTPROD = TargetDescription(
+    name="aarch64-dotprod",
+    description="64-bit ARM with SDOT (Cortex-A55, A76, Neoverse N1, Raspberry Pi 5 and newer)",
+    tvm_target={
+        "kind": "llvm",
+        "mtriple": "aarch64-linux-gnu",
+        "mattr": ["+v8.2a", "+neon", "+dotprod"],
+    },
+    dot=NO_DOT_64,
+    vector_lanes=4,
+    elf_machine="EM_AARCH64",
+    required_features=("asimd", "asimddp"),
+    toolchain=_AARCH64,
+    emulator=_aarch64_emulator("cortex-a76"),
+)
+
+AARCH64_I8MM = TargetDescription(
+    name="aarch64-i8mm",
+    description="64-bit ARM with SMMLA (Neoverse V1, N2, Cortex-A510, A715, Apple M2 and newer)",
+    tvm_target={
+        "kind": "llvm",
+        "mtriple": "aarch64-linux-gnu",
+        "mattr": ["+v8.2a", "+neon", "+dotprod", "+i8mm"],
+    },
+    dot=NO_DOT_64,
+    vector_lanes=4,
+    elf_machine="EM_AARCH64",
+    required_features=("asimd", "asimddp", "i8mm"),
+    toolchain=_AARCH64,
+    emulator=_aarch64_emulator("max"),
+)
+
+ARMV7_NEON = TargetDescription(
+    name="armv7-neon",
+    description="32-bit ARM with NEON (Cortex-A7, A9, A15; Raspberry Pi 2 and 3 in 32 bits)",
+    tvm_target={
+        "kind": "llvm",
+        "mcpu": "cortex-a7",
+        "mtriple": "armv7-linux-gnueabihf",
+        "mattr": ["+neon"],
+    },
+    dot=NO_DOT_64,
+    vector_lanes=4,
+    elf_machine="EM_ARM",
+    required_features=("neon",),
+    toolchain=Toolchain(
+        "arm-linux-gnueabihf-gcc",
+        "arm-linux-gnueabihf",
+        "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
+        ("-mcpu=cortex-a7", "-mfpu=neon-vfpv4"),
+    ),
+    emulator=_arm_emulator("cortex-a7", "/usr/arm-linux-gnueabihf"),
+)
+
+ARMV6_SOFTFLOAT = TargetDescription(
+    name="armv6-softfloat",
+    description="32-bit ARM without floating-point unit (ARM1176 with soft float, and newer)",
+    tvm_target={
+        "kind": "llvm",
+        "mcpu": "arm1176jz-s",
+        "mtriple": "armv6-linux-gnueabi",
+        "mattr": ["+soft-float", "-neon"],
+    },
+    dot=NO_DOT_32,
+    vector_lanes=1,
+    elf_machine="EM_ARM",
+    toolchain=Toolchain(
+        "arm-linux-gnueabi-gcc",
+        "arm-linux-gnueabi",
+        "gcc-arm-linux-gnueabi libc6-dev-armel-cross",
+        ("-march=armv6", "-mfloat-abi=soft"),
+    ),
+    emulator=_arm_emulator("cortex-a7,vfp=off,neon=off", "/usr/arm-linux-gnueabi"),
+)
+
+ARM_BOARDS = (RPI4, AARCH64_DOTPROD, AARCH64_I8MM, ARMV7_NEON, ARMV6_SOFTFLOAT)
