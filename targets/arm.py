@@ -90,6 +90,8 @@ ARMV7_NEON = TargetDescription(
         ("-mcpu=cortex-a7", "-mfpu=neon-vfpv4"),
     ),
     emulator=_arm_emulator("cortex-a7", "/usr/arm-linux-gnueabihf"),
+    runtimes=("none",),
+    float_abi="hard",
 )
 
 ARMV6_SOFTFLOAT = TargetDescription(
@@ -111,6 +113,8 @@ ARMV6_SOFTFLOAT = TargetDescription(
         ("-march=armv6", "-mfloat-abi=soft"),
     ),
     emulator=_arm_emulator("cortex-a7,vfp=off,neon=off", "/usr/arm-linux-gnueabi"),
+    runtimes=("none",),
+    float_abi="soft",
 )
 
 ARM_BOARDS = (RPI4, AARCH64_DOTPROD, AARCH64_I8MM, ARMV7_NEON, ARMV6_SOFTFLOAT)

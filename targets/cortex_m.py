@@ -30,6 +30,8 @@ def _microcontroller(
         ),
         emulator=Emulator("qemu-system-arm", "qemu-system-arm", name, board=board),
         system="bare-metal",
+        runtimes=("none",),
+        float_abi="soft",
     )
 
 

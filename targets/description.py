@@ -127,6 +127,12 @@ class TargetDescription:
         What runs the result on a machine of another kind; None where none is needed.
     system
         ``"linux"``, or ``"bare-metal"`` where there is no operating system.
+    runtimes
+        What a compiled model can be run by, the default first: ``"tvm"`` (TVM's runtime, for
+        which there are packages on x86-64 and 64-bit ARM only) and ``"none"`` (a plain C ABI).
+    float_abi
+        ``"hard"`` or ``"soft"``: how 32-bit ARM passes floating-point arguments, which linked
+        objects must agree on although nothing here passes any; empty on all other processors.
     """
 
     name: str
@@ -140,3 +146,5 @@ class TargetDescription:
     toolchain: Toolchain | None = None
     emulator: Emulator | None = None
     system: str = "linux"
+    runtimes: tuple[str, ...] = field(default=("tvm", "none"))
+    float_abi: str = ""
