@@ -13,17 +13,14 @@ The library is an ordinary TVM module (``tvm.runtime.load_module`` loads it) wit
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .description import TargetDescription
-from .errors import TargetError
+from .linking import check_machine, replacing, run_tool, unwritable
 from .toolchain import find_linker
 
 if TYPE_CHECKING:
@@ -114,40 +111,6 @@ def _write_sources(
     (folder / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
 
 
-def _run(command: Sequence[str], folder: Path, what: str, description: TargetDescription) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise TargetError(
-            what=what,
-            where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
-            why=(done.stderr or done.stdout).strip()[-2000:] or f"exit status {done.returncode}",
-            todo="check that the C toolchain works for this target; see `ibert doctor`",
-        )
-
-
-def _unwritable(path: Path, error: OSError) -> TargetError:
-    return TargetError(
-        what=f"cannot write {path}",
-        where=f"directory {path.parent}",
-        why=error.strerror or str(error),
-        todo="choose an output path in a directory that exists, is writable and has space",
-    )
-
-
-def _check_machine(path: Path, description: TargetDescription) -> None:
-    from elftools.elf.elffile import ELFFile
-
-    with path.open("rb") as stream:
-        machine = ELFFile(stream).header["e_machine"]
-    if machine != description.elf_machine:
-        raise TargetError(
-            what="the linked library is for another processor",
-            where=f"target {description.name!r}, {path.name}",
-            why=f"its ELF machine is {machine}, expected {description.elf_machine}",
-            todo="set CC to the compiler of the target, or unset it",
-        )
-
-
 def export_library(
     executable: relax.VMExecutable,
     parameters: Mapping[str, np.ndarray],
@@ -179,27 +142,19 @@ def export_library(
     linker = find_linker(description)
     rows, size = layout_weights(parameters)
     text = json.dumps({**metadata, "parameters": rows}, sort_keys=True)
-    try:
-        scratch = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    with scratch as folder:
-        # The tools run inside the folder and get names without a directory: an assembler, and the
-        # commas of -Wl, would trip over what a user's path may contain.
-        work = Path(folder).resolve()
-        linked = work / "model.so"
+    with replacing(path, "model.so") as work:
         try:
             _write_sources(work, parameters, size, text)
         except OSError as error:
-            raise _unwritable(path, error) from error
-        _run(
+            raise unwritable(path, error) from error
+        run_tool(
             [*linker, "-c", "weights.s", "-o", "weights.o"],
             work,
             "cannot assemble the weights",
             description,
         )
         flags = ["-O2", "-fPIC", "-pthread", "-ffunction-sections", "-mgeneral-regs-only"]
-        _run(
+        run_tool(
             [*linker, "-c", *flags, "parallel.c", "-o", "parallel.o"],
             work,
             "cannot compile the thread pool",
@@ -219,7 +174,7 @@ def export_library(
                 "--undefined=ibert_started_threads",
             ]
             command = [*linker, "-shared", "-fPIC", "-o", output, *objects, "-pthread"]
-            _run(
+            run_tool(
                 [*command, *(f"-Wl,{flag}" for flag in flags)],
                 work,
                 "cannot link the library",
@@ -227,18 +182,9 @@ def export_library(
             )
 
         executable.export_library(
-            str(linked),
+            str(work / "model.so"),
             fcompile=link,
             addons=[str(work / name) for name in ("weights.o", "parallel.o")],
             workspace_dir=str(work),
         )
-        _check_machine(linked, description)
-        try:
-            os.replace(linked, path)
-        except OSError as error:
-            raise TargetError(
-                what=f"cannot write {path}",
-                where=str(path),
-                why=error.strerror or str(error),
-                todo="choose another output path",
-            ) from error
+        check_machine(work / "model.so", description)

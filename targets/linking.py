@@ -1,0 +1,117 @@
+"""Running the tools that assemble and link, and checking what they leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from .description import TargetDescription
+from .errors import TargetError
+
+
+def run_tool(
+    command: Sequence[str], folder: Path, what: str, description: TargetDescription
+) -> None:
+    """Run a tool of the toolchain inside a folder.
+
+    Parameters
+    ----------
+    command
+        Program and arguments.
+    folder
+        Working directory.
+    what
+        What failed if it fails, for the error.
+    description
+        The target, for the error.
+
+    Raises
+    ------
+    TargetError
+        With the tool's own words, if it ends with another status than 0.
+    """
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TargetError(
+            what=what,
+            where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
+            why=(done.stderr or done.stdout).strip()[-2000:] or f"exit status {done.returncode}",
+            todo="check that the C toolchain works for this target; see `ibert doctor`",
+        )
+
+
+def unwritable(path: Path, error: OSError) -> TargetError:
+    """Error for an output file whose folder cannot be written."""
+    return TargetError(
+        what=f"cannot write {path}",
+        where=f"directory {path.parent}",
+        why=error.strerror or str(error),
+        todo="choose an output path in a directory that exists, is writable and has space",
+    )
+
+
+@contextmanager
+def replacing(path: Path, name: str) -> Iterator[Path]:
+    """Make a file in a folder of its own, then put it in its place in one step.
+
+    The tools run inside the folder and get names without a directory: an assembler, and the commas
+    of ``-Wl,``, would trip over what a user's path may contain.
+
+    Parameters
+    ----------
+    path
+        Output file; replaced once the body has ended without an error.
+    name
+        Name that the body gives the file in the folder.
+
+    Yields
+    ------
+    pathlib.Path
+        The folder, beside `path`, removed in the end.
+
+    Raises
+    ------
+    TargetError
+        If the folder cannot be made, or the file cannot be put in its place.
+    """
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    with scratch as folder:
+        work = Path(folder).resolve()
+        yield work
+        try:
+            os.replace(work / name, path)
+        except OSError as error:
+            raise TargetError(
+                what=f"cannot write {path}",
+                where=str(path),
+                why=error.strerror or str(error),
+                todo="choose another output path",
+            ) from error
+
+
+def check_machine(path: Path, description: TargetDescription) -> None:
+    """Check that a linked library is for the target's processor.
+
+    Raises
+    ------
+    TargetError
+        If its ELF machine is another one.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        machine = ELFFile(stream).header["e_machine"]
+    if machine != description.elf_machine:
+        raise TargetError(
+            what="the linked library is for another processor",
+            where=f"target {description.name!r}, {path.name}",
+            why=f"its ELF machine is {machine}, expected {description.elf_machine}",
+            todo="set CC to the compiler of the target, or unset it",
+        )
