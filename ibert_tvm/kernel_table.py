@@ -22,7 +22,7 @@ def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
     -------
     dict of str to list of dict
         By function: ``name`` of the kernel in the library, ``kind`` (``linear``, ``attention``,
-        ``layer_norm`` ...), ``layer`` (the canonical name of its anchor), ``macs`` (the
+        ``layer_norm`` ...), ``layer`` (the canonical name of the one that the call serves), ``macs`` (the
         multiply-accumulates of its matrix products).
     """
     from tvm import relax
@@ -35,22 +35,16 @@ def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
 
 
 def _calls(module: tvm.IRModule, function: Any) -> list[dict[str, Any]]:
-    from tvm import relax, tirx
+    from relay_passes.passes.share_kernels import LAYERS, called_kernels
 
-    rows = []
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            callees = [value.op, *value.args[:1]] if isinstance(value, relax.Call) else []
-            for callee in callees:
-                kernel = module[callee] if isinstance(callee, relax.GlobalVar) else None
-                if isinstance(kernel, tirx.PrimFunc) and "ibert.kernel" in kernel.attrs:
-                    rows.append(
-                        {
-                            "name": callee.name_hint,
-                            "kind": str(kernel.attrs["ibert.kernel"]),
-                            "layer": str(kernel.attrs["ibert.layer"]),
-                            "macs": int(kernel.attrs.get("ibert.macs", 0)),
-                        }
-                    )
-    return rows
+    kernels = called_kernels(function)
+    layers = [str(layer) for layer in function.attrs[LAYERS]] if kernels else []
+    return [
+        {
+            "name": var.name_hint,
+            "kind": str(module[var].attrs["ibert.kernel"]),
+            "layer": layer,
+            "macs": int(module[var].attrs.get("ibert.macs", 0)),
+        }
+        for var, layer in zip(kernels, layers, strict=True)
+    ]

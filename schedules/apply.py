@@ -15,6 +15,7 @@ from .linear import LinearRule
 from .row_guard import guard_rows
 from .rows import ElementwiseRule, LayerNormRule, PoolingRule, SerialRule
 from .rule import Rejection, Rule, kernel_name
+from .weight_prefetch import request_panels
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def schedule_kernel(
         result = rule.apply(func, target)
         if not isinstance(result, Rejection):
             log.debug("kernel %s scheduled by rule %s", name, rule.name)
-            scheduled = guard_rows(result.mod["main"], name)
+            scheduled = request_panels(guard_rows(result.mod["main"], name))
             return scheduled.with_attr("tirx.is_scheduled", True)
         rejections.append(f"{result.rule}: {result.reason}")
     raise ScheduleError(

@@ -28,7 +28,8 @@ from .rule import (
     output_blocks,
     vectorise_innermost,
 )
-from .tensorised import tile_matrix_product
+from .tensorised import exact_instruction, tile_matrix_product
+from .weight_prefetch import mark_panel_loop
 
 ACCUMULATOR = "accumulator"
 LHS = "lhs"
@@ -43,7 +44,7 @@ class LinearRule:
         """See the module's strategy."""
         if kernel_name(func) != "linear":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
-        dot = target.dot
+        dot = exact_instruction(target.dot, func)
         tile = int(func.attrs["ibert.row_tile"])
         sch = s_tir.Schedule(func)
         copies_lhs = "ibert.lhs_copied" in func.attrs
@@ -58,9 +59,11 @@ class LinearRule:
         parallel = sch.fuse(column_tiles, row_tiles)
         sch.parallel(parallel)
         mark_row_loop(sch, parallel, tile, tiles)
+        if target.prefetches_weights:
+            mark_panel_loop(sch, parallel, block, width // dot.lanes, tiles)
         for output in output_blocks(sch):
             sch.reverse_compute_at(output, parallel)
-            vectorise_innermost(sch, output, dot.lanes)
+            vectorise_innermost(sch, output, target.vector_lanes)
         tile_matrix_product(sch, sch.get_sblock(ACCUMULATOR), dot)
         if copies_lhs:
             copy = sch.get_sblock(LHS)

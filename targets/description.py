@@ -121,6 +121,9 @@ class TargetDescription:
     q15_multiply
         LLVM intrinsics of the rounding high product of 16-bit integers, by number of lanes. Other
         numbers of lanes take 32-bit arithmetic.
+    prefetches_weights
+        Whether matrix kernels request weights ahead; worth its instructions where several levels of
+        cache lie between a core and memory.
     toolchain
         Compiler to cross-compile with; None where the host's own compiler serves.
     emulator
@@ -143,6 +146,7 @@ class TargetDescription:
     elf_machine: str
     required_features: tuple[str, ...] = field(default=())
     q15_multiply: tuple[tuple[int, str], ...] = field(default=())
+    prefetches_weights: bool = False
     toolchain: Toolchain | None = None
     emulator: Emulator | None = None
     system: str = "linux"

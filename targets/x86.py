@@ -43,6 +43,7 @@ X86_64_V3 = TargetDescription(
     vector_lanes=8,
     elf_machine="EM_X86_64",
     required_features=_V3,
+    prefetches_weights=True,
     q15_multiply=_PMULHRSW_256,
 )
 
@@ -59,6 +60,7 @@ X86_AVX_VNNI = TargetDescription(
     vector_lanes=8,
     elf_machine="EM_X86_64",
     required_features=(*_V3, "avx_vnni"),
+    prefetches_weights=True,
     q15_multiply=_PMULHRSW_256,
 )
 
@@ -70,6 +72,7 @@ X86_AVX512_VNNI = TargetDescription(
     vector_lanes=16,
     elf_machine="EM_X86_64",
     required_features=_VNNI,
+    prefetches_weights=True,
     q15_multiply=_PMULHRSW_512,
 )
 

@@ -161,7 +161,8 @@ def measure_layers(
     batch : Batch
         Inputs of one call.
     records : sequence of KernelRecord
-        What the metadata says about the kernels; a kernel that is not listed keeps its name.
+        What the metadata says about the kernel calls, in order; a call that does not fit them
+        keeps its name.
     seconds : float
         How long to measure.
 
@@ -169,7 +170,6 @@ def measure_layers(
     -------
     Profile
     """
-    known = {record.name: record for record in records}
     observed: list[list[tuple[str, int]]] = []
     plain: list[int] = []
     end = time.perf_counter() + seconds
@@ -195,11 +195,19 @@ def measure_layers(
     fast: list[int] = sorted(plain)[: (len(plain) + 1) // 2]
     whole = max(statistics.fmean(fast) * 1e-6, kernels)
     parts = []
-    for name, milliseconds in zip(names, means, strict=True):
-        record = known.get(name)
+    listed = _matched(names, records)
+    for name, milliseconds, record in zip(names, means, listed, strict=True):
         kind, layer, macs = (
             (record.kind, record.layer, record.macs) if record else ("unlisted", "", 0)
         )
         parts.append(Part(name, kind, layer, 1, milliseconds, milliseconds / whole, macs))
     parts.append(Part(OUTSIDE, "", "", 0, whole - kernels, 1 - kernels / whole, 0))
     return Profile(tuple(parts))
+
+
+def _matched(names: Sequence[str], records: Sequence[KernelRecord]) -> list[KernelRecord | None]:
+    """What is known of every call; layers share kernels, so that the order tells them apart."""
+    if [record.name for record in records] == list(names):
+        return list(records)
+    known = {record.name: record for record in records}
+    return [known.get(name) for name in names]

@@ -17,6 +17,7 @@ from .merge_projections import MergeProjections
 from .offset_activations import OffsetActivations
 from .pack_tokens import PackTokens
 from .program import IntegerProgram
+from .share_kernels import ShareKernels
 from .specialise_shapes import SpecialiseShapes
 
 Observer = Callable[[str, tvm.IRModule], None]
@@ -60,8 +61,8 @@ def lower_to_kernels(
 
     Phases, in order: ``check_integer_only`` (nothing but integers comes in),
     ``offset_activations``, ``merge_projections``, ``pack_tokens``, range analysis (proves every
-    width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``, ``check_integer_only``
-    again (nothing but integers goes out).
+    width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``, ``share_kernels``,
+    ``check_integer_only`` again (nothing but integers goes out).
 
     Parameters
     ----------
@@ -95,6 +96,7 @@ def lower_to_kernels(
         SpecialiseShapes(shapes),
         FuseEpilogues(),
         EmitKernels(layout, bounds.values),
+        ShareKernels(),
     )
     for step in passes:
         program = step(program)

@@ -1,0 +1,85 @@
+"""Asking for weights before they are needed.
+
+The weights of a model do not fit a cache near the core: each panel of a column tile comes from the
+last-level cache or from memory, the first rows of the tile wait for it, and the hardware's
+prefetcher begins anew at every panel. While the rows of one tile pass over their panel, the next
+panel is requested piece by piece.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm_ffi
+from tvm import s_tir, tirx
+
+_PANEL = "ibert.next_panel"
+_CACHE_LINE = 64
+# With few row tiles the requests for a panel come in a burst, which keeps other loads waiting.
+_FEWEST_TILES = 8
+_READ, _INTO_L2, _DATA = 0, 2, 1  # operands of LLVM's prefetch
+
+
+def mark_panel_loop(
+    sch: s_tir.Schedule,
+    loop: s_tir.schedule.LoopRV,
+    block: s_tir.schedule.SBlockRV,
+    panel: int,
+    tiles: int,
+) -> None:
+    """Say that a loop goes over column tiles and, inside them, over row tiles.
+
+    With few row tiles nothing is marked.
+
+    Parameters
+    ----------
+    sch
+        Schedule of a kernel.
+    loop
+        Its iteration i works on the rows of tile ``i % tiles`` and on panel ``i // tiles``.
+    block
+        The matrix product; what it reads last is the packed weight.
+    panel
+        Blocks of the packed weight, along its first axis, that a column tile reads.
+    tiles
+        Number of row tiles.
+    """
+    if tiles < _FEWEST_TILES:
+        return
+    func = sch.mod["main"]
+    weight = sch.get(block).reads[-1].source
+    place = next(index for index, param in enumerate(func.params) if param.same_as(weight))
+    sch.annotate(loop, _PANEL, [place, panel, tiles])
+
+
+def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Put the requests into the loops that a rule marked; remove the marks."""
+
+    def request(loop: tirx.For) -> tirx.For:
+        if _PANEL not in loop.annotations:
+            return loop
+        place, panel, tiles = (int(value) for value in loop.annotations[_PANEL])
+        weight = func.params[place]
+        _blocks, *inner = (int(size) for size in weight.shape)
+        lines = math.ceil(panel * math.prod(inner) / (tiles * _CACHE_LINE))
+        line = tirx.Var("line", "int32")
+        # Behind the last panel lies the next weight, or nothing: a request never faults.
+        next_panel = (loop.loop_var // tiles + 1) * panel
+        byte = ((loop.loop_var % tiles) * lines + line) * _CACHE_LINE
+        address = tirx.address_of(tirx.BufferLoad(weight, [next_panel, 0, 0, byte]))
+        call = tirx.call_intrin("void", "tirx.prefetch", address, _READ, _INTO_L2, _DATA)
+        requests = tirx.For(line, 0, lines, tirx.ForKind.SERIAL, tirx.Evaluate(call))
+        rest = {key: value for key, value in loop.annotations.items() if key != _PANEL}
+        return tirx.For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            loop.kind,
+            tirx.SeqStmt([requests, loop.body]),
+            loop.thread_binding,
+            rest,
+            loop.step,
+            loop.span,
+        )
+
+    return tvm_ffi.structural_map(func, (tirx.For, request))
