@@ -28,7 +28,7 @@ from .rule import (
     output_blocks,
     vectorise_innermost,
 )
-from .tensorised import exact_instruction, tile_matrix_product
+from .tensorised import tile_matrix_product
 from .weight_prefetch import mark_panel_loop
 
 ACCUMULATOR = "accumulator"
@@ -44,7 +44,7 @@ class LinearRule:
         """See the module's strategy."""
         if kernel_name(func) != "linear":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
-        dot = exact_instruction(target.dot, func)
+        dot = target.dot
         tile = int(func.attrs["ibert.row_tile"])
         sch = s_tir.Schedule(func)
         copies_lhs = "ibert.lhs_copied" in func.attrs
@@ -63,7 +63,7 @@ class LinearRule:
             mark_panel_loop(sch, parallel, block, width // dot.lanes, tiles)
         for output in output_blocks(sch):
             sch.reverse_compute_at(output, parallel)
-            vectorise_innermost(sch, output, target.vector_lanes)
+            vectorise_innermost(sch, output, dot.lanes)
         tile_matrix_product(sch, sch.get_sblock(ACCUMULATOR), dot)
         if copies_lhs:
             copy = sch.get_sblock(LHS)
