@@ -10,6 +10,21 @@ from .q15 import select_q15_instructions
 from .stack_buffers import keep_small_buffers_on_stack
 
 
+def kernel_passes(description: TargetDescription) -> list[tvm.transform.Pass]:
+    """Passes of ours, to run after loops are vectorised and buffers flattened.
+
+    Parameters
+    ----------
+    description
+        The target.
+
+    Returns
+    -------
+    list of tvm.transform.Pass
+    """
+    return [keep_small_buffers_on_stack, select_q15_instructions(description)]
+
+
 def cpu_pipeline(description: TargetDescription) -> str:
     """Register the TIR pipeline of a target with TVM.
 
@@ -29,8 +44,7 @@ def cpu_pipeline(description: TargetDescription) -> str:
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
 
     def finalize() -> tvm.transform.Pass:
-        ours = [keep_small_buffers_on_stack, select_q15_instructions(description)]
-        return tvm.transform.Sequential([*ours, finalize_host()])
+        return tvm.transform.Sequential([*kernel_passes(description), finalize_host()])
 
     name = f"ibert.cpu.{description.name}"
     tirx.register_tir_pipeline(name, lambda: (lower, finalize, finalize_device))
