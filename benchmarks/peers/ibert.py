@@ -67,7 +67,7 @@ class IbertPeer(Peer):
 
     def prepare(self, spec: ModelSpec, source: Path, cache: Path) -> None:
         """Quantise, unless what was quantised before is of the same versions and sources."""
-        quantised = self._quantised(spec, cache)
+        quantised = self.quantised(spec, cache)
         key_file = quantised.parent / "quantised.json"
         key = json.dumps([hash_sources(QUANTISING), self._versions()])
         if key_file.exists():
@@ -86,7 +86,7 @@ class IbertPeer(Peer):
 
     def fingerprint(self, spec: ModelSpec, cell: Cell, cache: Path) -> str:
         """Versions, the compiler's sources, and what the quantised model holds."""
-        key_file = self._quantised(spec, cache).parent / "quantised.json"
+        key_file = self.quantised(spec, cache).parent / "quantised.json"
         content = json.loads(key_file.read_text())["content"]
         return json.dumps([self._versions(), hash_sources(COMPILING), content, self.shapes(cell)])
 
@@ -95,7 +95,8 @@ class IbertPeer(Peer):
         return cache / "artefacts" / spec.name / f"{self.name}-{cell}"
 
     @staticmethod
-    def _quantised(spec: ModelSpec, cache: Path) -> Path:
+    def quantised(spec: ModelSpec, cache: Path) -> Path:
+        """Where `prepare` leaves the quantised model."""
         return cache / "artefacts" / spec.name / "quantised.ibert"
 
     def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
@@ -103,7 +104,7 @@ class IbertPeer(Peer):
         import ibert_tvm
         from ibert_tvm.artefact import QuantizedModel
 
-        quantised = QuantizedModel.load(self._quantised(spec, cache))
+        quantised = QuantizedModel.load(self.quantised(spec, cache))
         library = ibert_tvm.compile(quantised, target="host", shapes=self.shapes(cell))
         library.export(folder / "model.so")
 

@@ -1,0 +1,1 @@
+"""Executed instructions of kernels and models on ARM targets, counted under emulation."""
