@@ -85,7 +85,7 @@ void Reset_Handler(void) {
 #if !defined(__ARM_ARCH_6M__)
   REGISTER(0xe000ed24) |= 7u << 16; /* SHCSR: faults of their own instead of HardFault */
 #endif
-#if defined(__ARM_ARCH_8_1M_MAIN__)
+#if defined(__ARM_ARCH_8M_MAIN__) || defined(__ARM_ARCH_8_1M_MAIN__) /* GCC 12 says 8M */
   REGISTER(0xe000ed88) |= 15u << 20; /* CPACR: CP10 and CP11 */
   __asm__ volatile("dsb\nisb");
 #endif
