@@ -3,13 +3,14 @@
 from .description import DotInstruction, TargetDescription
 from .errors import TargetError
 from .host import cpu_features, host_target, missing_features
-from .registry import TargetStatus, get_target, list_targets, target_names
+from .registry import TargetStatus, check_runtime, get_target, list_targets, target_names
 
 __all__ = [
     "DotInstruction",
     "TargetDescription",
     "TargetError",
     "TargetStatus",
+    "check_runtime",
     "cpu_features",
     "get_target",
     "host_target",

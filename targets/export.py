@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .description import TargetDescription
-from .linking import check_machine, replacing, run_tool, unwritable
+from .elf_check import check_elf
+from .library_check import LibraryCheck, check_library
+from .linking import replacing, run_tool, unwritable
+from .registry import check_runtime
 from .toolchain import find_linker
 
 if TYPE_CHECKING:
@@ -33,30 +36,38 @@ WEIGHTS_SECTION = ".ibert.weights"
 METADATA_SECTION = ".ibert.metadata"
 ALIGNMENT = 64
 
+_OUR_SYMBOLS = (
+    "ibert_weights",
+    "ibert_metadata",
+    "ibert_parallel_launch",
+    "ibert_set_threads",
+    "ibert_started_threads",
+)
+_LOADED_SYMBOLS = ("__tvm_ffi__library_bin", *_OUR_SYMBOLS)
 # What a loader looks for; everything else stays local, so that what nothing calls can be dropped.
 _VERSION_SCRIPT = "{ global: __tvm*; __TVM*; TVM*; ibert_*; local: *; };\n"
 
 _ASSEMBLY = """\
-    .section {weights_section},"a",@progbits
+    .section {weights_section},"a",%progbits
     .balign 4096
     .globl ibert_weights
-    .type ibert_weights, @object
+    .type ibert_weights, %object
 ibert_weights:
     .incbin "weights.bin"
     .size ibert_weights, . - ibert_weights
     .globl ibert_weights_size
-    .type ibert_weights_size, @object
+    .type ibert_weights_size, %object
     .balign 8
 ibert_weights_size:
     .quad {weights_size}
     .size ibert_weights_size, 8
-    .section {metadata_section},"a",@progbits
+    .section {metadata_section},"a",%progbits
     .globl ibert_metadata
-    .type ibert_metadata, @object
+    .type ibert_metadata, %object
 ibert_metadata:
     .incbin "metadata.json"
     .size ibert_metadata, . - ibert_metadata
-    .section .note.GNU-stack,"",@progbits
+    .section .note.GNU-stack,"",%progbits
 """
 
 
@@ -111,13 +122,25 @@ def _write_sources(
     (folder / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
 
 
+def _needed_symbols(metadata: Mapping[str, Any]) -> list[str]:
+    """What TVM's runtime and ours look up in the library: its program, its kernels, its weights."""
+    kernels = {
+        kernel["name"]
+        for function in metadata.get("functions", ())
+        for kernel in function.get("kernels", ())
+    }
+    return [*_LOADED_SYMBOLS, *(f"__tvm_ffi_{kernel}" for kernel in sorted(kernels))]
+
+
 def export_library(
     executable: relax.VMExecutable,
     parameters: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
     description: TargetDescription,
     path: Path,
-) -> None:
+    *,
+    require_load: bool = False,
+) -> LibraryCheck | None:
     """Write the shared library; an existing file is replaced only once the new one is complete.
 
     Parameters
@@ -132,13 +155,22 @@ def export_library(
         Target that `executable` was compiled for.
     path
         Output file.
+    require_load
+        Fail where a library for another machine cannot be loaded under its emulator.
+
+    Returns
+    -------
+    LibraryCheck or None
+        Whether it was loaded as on its board; None for targets without emulator, x86-64, whose
+        libraries are checked by their headers only.
 
     Raises
     ------
     TargetError
         If the directory cannot be written, a tool is missing or fails, or the result is for another
-        processor.
+        processor or cannot be loaded; or if the target has no TVM runtime.
     """
+    check_runtime(description, "tvm")
     linker = find_linker(description)
     rows, size = layout_weights(parameters)
     text = json.dumps({**metadata, "parameters": rows}, sort_keys=True)
@@ -167,11 +199,7 @@ def export_library(
             flags = [
                 "--version-script=exports.map",
                 "--gc-sections",
-                "--undefined=ibert_weights",
-                "--undefined=ibert_metadata",
-                "--undefined=ibert_parallel_launch",
-                "--undefined=ibert_set_threads",
-                "--undefined=ibert_started_threads",
+                *(f"--undefined={symbol}" for symbol in _OUR_SYMBOLS),
             ]
             command = [*linker, "-shared", "-fPIC", "-o", output, *objects, "-pthread"]
             run_tool(
@@ -187,4 +215,9 @@ def export_library(
             addons=[str(work / name) for name in ("weights.o", "parallel.o")],
             workspace_dir=str(work),
         )
-        check_machine(work / "model.so", description)
+        if description.emulator is None:
+            check_elf(work / "model.so", description)
+            return None
+        return check_library(
+            work / "model.so", description, _needed_symbols(metadata), required=require_load
+        )

@@ -94,24 +94,3 @@ def replacing(path: Path, name: str) -> Iterator[Path]:
                 why=error.strerror or str(error),
                 todo="choose another output path",
             ) from error
-
-
-def check_machine(path: Path, description: TargetDescription) -> None:
-    """Check that a linked library is for the target's processor.
-
-    Raises
-    ------
-    TargetError
-        If its ELF machine is another one.
-    """
-    from elftools.elf.elffile import ELFFile
-
-    with path.open("rb") as stream:
-        machine = ELFFile(stream).header["e_machine"]
-    if machine != description.elf_machine:
-        raise TargetError(
-            what="the linked library is for another processor",
-            where=f"target {description.name!r}, {path.name}",
-            why=f"its ELF machine is {machine}, expected {description.elf_machine}",
-            todo="set CC to the compiler of the target, or unset it",
-        )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .arm import ARM_BOARDS
 from .cortex_m import CORTEX_M
 from .description import TargetDescription
+from .emulation import emulator_command, find_emulator
 from .errors import TargetError
 from .host import host_target
 from .toolchain import find_linker
@@ -20,12 +21,35 @@ _NAMED: dict[str, TargetDescription] = {
 
 @dataclass(frozen=True)
 class TargetStatus:
-    """One row of ``ibert targets``: a target, and whether this machine can compile for it."""
+    """One row of ``ibert targets``: a target, and what this machine can do for it.
+
+    Attributes
+    ----------
+    name, description
+        What it is.
+    available
+        Whether this machine can compile for it.
+    missing
+        Why not, and what would make it possible; empty if it can.
+    compiler
+        Command that compiles and links; empty if there is none.
+    runs
+        What runs the result here: ``"this machine"``, or the emulator; empty if nothing.
+    runs_missing
+        What would; empty if something does.
+    runtimes, system
+        As in `TargetDescription`.
+    """
 
     name: str
     description: str
     available: bool
     missing: str
+    compiler: str = ""
+    runs: str = ""
+    runs_missing: str = ""
+    runtimes: tuple[str, ...] = ("tvm", "none")
+    system: str = "linux"
 
 
 def target_names() -> tuple[str, ...]:
@@ -56,17 +80,79 @@ def get_target(name: str) -> TargetDescription:
 
 
 def list_targets() -> list[TargetStatus]:
-    """Every target with what is missing on this machine to compile for it."""
-    rows = []
-    for name in target_names():
-        text = ""
-        try:
-            description = get_target(name)
-            text = description.description
-            find_linker(description)
-        except TargetError as error:
-            missing = f"{error.why}; {error.todo}"
-            rows.append(TargetStatus(name, text or error.where, False, missing))
+    """Every target with what is missing on this machine to compile for it, and to run the result.
+
+    Quick: compilers are asked for their machine, nothing is compiled.
+    """
+    return [_status(name) for name in target_names()]
+
+
+def check_runtime(description: TargetDescription, runtime: str | None) -> str:
+    """Name of the runtime that a model is compiled for.
+
+    Parameters
+    ----------
+    description
+        The target.
+    runtime
+        What was asked for; None for the target's default.
+
+    Returns
+    -------
+    str
+        One of ``description.runtimes``.
+
+    Raises
+    ------
+    TargetError
+        If the target has no such runtime.
+    """
+    if runtime is None:
+        return description.runtimes[0]
+    if runtime in description.runtimes:
+        return runtime
+    known = ("tvm", "none")
+    if runtime not in known:
+        raise TargetError(
+            what=f"unknown runtime {runtime!r}",
+            where="--runtime",
+            why="a compiled model is run by TVM's runtime, or by none",
+            todo=f"use one of: {', '.join(description.runtimes)}",
+        )
+    raise TargetError(
+        what=f"no runtime {runtime!r} for target {description.name!r}",
+        where="--runtime",
+        why="there is no package of TVM for this processor, so nothing could load the library, "
+        "nor could it be checked here",
+        todo="use --runtime none: a library with a plain C interface, which needs nothing but libc",
+    )
+
+
+def _status(name: str) -> TargetStatus:
+    try:
+        description = get_target(name)
+    except TargetError as error:
+        return TargetStatus(name, error.where, False, f"{error.why}; {error.todo}")
+    compiler = missing = runs = runs_missing = ""
+    try:
+        compiler = " ".join(find_linker(description))
+    except TargetError as error:
+        missing = f"{error.why}; {error.todo}"
+    try:
+        if description.system == "linux":
+            runs = " ".join(emulator_command(description)) or "this machine"
         else:
-            rows.append(TargetStatus(name, text, True, ""))
-    return rows
+            runs = find_emulator(description)
+    except TargetError as error:
+        runs_missing = f"{error.why}; {error.todo}"
+    return TargetStatus(
+        name,
+        description.description,
+        not missing,
+        missing,
+        compiler,
+        runs,
+        runs_missing,
+        description.runtimes,
+        description.system,
+    )

@@ -38,13 +38,15 @@ class Check:
 
 
 def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
-    """Check the environment: versions, toolchain, processor, threads."""
+    """Check the environment: versions, compilers, emulators, processor, threads."""
     checks = [
         _python(),
         *(_package(name) for name in _REQUIRED),
         *(_optional(*row) for row in _OPTIONAL),
         _tvm_works(),
         _linker(),
+        *_cross_compilers(),
+        *_emulators(),
         _processor(),
         _threads(),
     ]
@@ -116,6 +118,55 @@ def _linker() -> Check:
         return Check("C compiler", "ok", " ".join(find_linker(get_target("x86-64"))))
     except TargetError as error:
         return Check("C compiler", "failed", error.why, error.todo)
+
+
+def _cross_compilers() -> list[Check]:
+    """One line per cross-compiler, with the targets that need it; all of them are optional."""
+    from targets import TargetError, get_target, target_names
+    from targets.toolchain import find_linker
+
+    names: dict[tuple[str, str, str], list[str]] = {}
+    todos: dict[tuple[str, str, str], str] = {}
+    for name in target_names()[1:]:  # without "host"
+        description = get_target(name)
+        if description.toolchain is None:
+            continue
+        compiler = description.toolchain.compiler
+        try:
+            key = (compiler, "ok", find_linker(description)[0])
+        except TargetError as error:
+            key = (compiler, "missing", f"{error.where}: {error.why}")
+            todos.setdefault(key, error.todo)
+        names.setdefault(key, []).append(name)
+    return [
+        Check(*key[:2], f"{key[2]}; for {', '.join(names[key])}", todos.get(key, ""))
+        for key in names
+    ]
+
+
+def _emulators() -> list[Check]:
+    """One line per emulator that runs code of another machine; all of them are optional."""
+    from targets import TargetError, get_target, target_names
+    from targets.emulation import emulator_command, find_emulator, runs_here
+
+    checks: dict[str, Check] = {}
+    for name in target_names()[1:]:
+        description = get_target(name)
+        emulator = description.emulator
+        if emulator is None or runs_here(description):
+            continue
+        key = f"{emulator.program} {emulator.libraries}".strip()
+        if key in checks:
+            continue
+        try:
+            words = find_emulator(description)
+            if description.system == "linux":
+                emulator_command(description)
+            checks[key] = Check(emulator.program, "ok", words)
+        except TargetError as error:
+            why = f"{error.where}; needed to check libraries before they go to a board"
+            checks[key] = Check(emulator.program, "missing", why, error.todo)
+    return list({(c.name, c.state, c.found): c for c in checks.values()}.values())
 
 
 def _processor() -> Check:

@@ -22,6 +22,11 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
             "description": row.description,
             "available": row.available,
             "missing": row.missing,
+            "compiler": row.compiler,
+            "runs": row.runs,
+            "runs_missing": row.runs_missing,
+            "runtimes": list(row.runtimes),
+            "system": row.system,
         }
         for row in list_targets()
     ]
@@ -32,9 +37,20 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
                 str(row["name"]),
                 str(row["description"]),
                 "yes" if row["available"] else f"no: {row['missing']}",
+                _runs(str(row["runs"]), str(row["runs_missing"])),
             )
             for row in rows
         ]
-        console.print(table(("target", "description", "on this machine"), cells))
+        headers = ("target", "description", "compiles here", "runs here")
+        console.print(table(headers, cells))
 
     return CommandResult({"targets": rows}, render)
+
+
+def _runs(runs: str, missing: str) -> str:
+    """Whether, and by what, a target's code runs here; without the folder of the emulator."""
+    if not runs:
+        return f"no: {missing}"
+    if runs == "this machine":
+        return "yes"
+    return f"yes, under {runs.split()[0].rpartition('/')[2]}"

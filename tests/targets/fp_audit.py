@@ -1,34 +1,20 @@
-"""Find floating-point instructions in an x86-64 library.
-
-Integer data lives in vector registers too, so what counts is what an instruction does, not which
-registers it names: moves, logic, shuffles, blends and broadcasts are benign under any name.
-"""
+"""Find floating-point instructions in an x86-64 library."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
+from targets import fp_rules
+
 _EXECUTABLE = 0x4  # SHF_EXECINSTR
-_TYPE = r"(?:[sp][sdh]|nepbf16|pbf16)"
-_FLOATING = re.compile(
-    # arithmetic, comparison, minimum, square root, rounding, fused multiply-add
-    r"v?(?:add|sub|mul|div|sqrt|rsqrt(?:14|28)?|rcp(?:14|28)?|min|max|cmp\w*|u?comi|round|rndscale"
-    r"|reduce|range|fixupimm|getexp|getmant|scalef|addsub|hadd|hsub|dp|exp2|fpclass"
-    rf"|fn?m(?:add|sub|addsub|subadd)\d*|fc?m(?:add|ul)c){_TYPE}"
-    # conversions from, to and between floats; dot products of bfloat16
-    r"|v?cvt\w+|vdpbf16ps|vdpphps"
-    # x87, whose mnemonics all begin with f; and its saved state
-    r"|f(?!xsave|xrstor|emms)\w+"
-)
 
 
 def is_floating_point(mnemonic: str) -> bool:
     """Tell whether an x86 instruction computes with floating-point numbers."""
-    return _FLOATING.fullmatch(mnemonic) is not None
+    return fp_rules.is_floating_point("EM_X86_64", mnemonic)
 
 
 def floating_point_instructions(path: Path) -> Iterator[str]:

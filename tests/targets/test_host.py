@@ -81,14 +81,79 @@ def test_without_a_list_of_features_only_plain_code_is_safe(tmp_path: Path) -> N
     assert host_target(frozenset(), "x86_64").description.endswith("x86-64")
 
 
-@pytest.mark.parametrize("machine", ["aarch64", "riscv64"])
+# The first lines of /proc/cpuinfo of a Raspberry Pi 4, a Raspberry Pi 5 and a Graviton 3.
+PI_4 = "fp asimd evtstrm crc32 cpuid"
+PI_5 = (
+    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop "
+    "asimddp"
+)
+GRAVITON_3 = f"{PI_5} jscvt fcma sha3 sm3 sm4 sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs i8mm"
+
+
+@pytest.mark.parametrize(
+    ("flags", "detected"),
+    [
+        (PI_4, "rpi4"),
+        (PI_5, "aarch64-dotprod"),
+        (GRAVITON_3, "aarch64-i8mm"),
+        # One without the other is no processor that exists, and still safe.
+        (f"{PI_4} i8mm", "rpi4"),
+    ],
+    ids=["pi 4", "pi 5", "graviton 3", "i8mm alone"],
+)
+@pytest.mark.parametrize("machine", ["aarch64", "arm64"])
+def test_the_best_arm_description_that_fits_is_taken(
+    tmp_path: Path, flags: str, detected: str, machine: str
+) -> None:
+    features = cpu_features(cpuinfo(tmp_path, f"Features\t: {flags}"))
+    assert features == frozenset(flags.split())
+    target = host_target(features, machine)
+    named = get_target(detected)
+    assert target.name == "host"
+    assert target.description == f"this machine, detected: {detected}"
+    assert (target.dot, target.tvm_target) == (named.dot, named.tvm_target)
+    assert (target.elf_machine, target.toolchain) == ("EM_AARCH64", named.toolchain)
+    assert missing_features(target, features) == ()
+
+
+def test_an_arm_machine_that_lists_nothing_is_refused() -> None:
+    with pytest.raises(TargetError) as caught:
+        host_target(frozenset(), "aarch64")
+    assert str(caught.value) == (
+        "cannot compile for 'host'\n"
+        "  where: this machine (aarch64)\n"
+        "  why: no description fits its processor: /proc/cpuinfo lists too few features\n"
+        "  what to do: compile with --target rpi4"
+    )
+
+
+def test_what_the_kernel_tells_a_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under an emulator /proc/cpuinfo is that of the machine below."""
+    words = {16: 1 << 1 | 1 << 20, 26: 0}  # asimd, asimddp; not i8mm
+
+    class Function:
+        def __call__(self, word: int) -> int:
+            return words[word]
+
+    process = type("Process", (), {"getauxval": Function()})
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: process)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert cpu_features() >= {"asimd", "asimddp"}
+    assert "i8mm" not in cpu_features()
+    words[26] = 1 << 13
+    assert cpu_features() >= {"asimd", "asimddp", "i8mm"}
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert "asimd" not in cpu_features()
+
+
+@pytest.mark.parametrize("machine", ["armv7l", "riscv64"])
 def test_another_machine_is_refused(machine: str) -> None:
     with pytest.raises(TargetError) as caught:
-        host_target(frozenset({"asimd"}), machine)
+        host_target(frozenset({"neon"}), machine)
     assert str(caught.value) == (
         "cannot compile for 'host'\n"
         f"  where: this machine ({machine})\n"
-        "  why: host detection knows x86-64 only\n"
+        "  why: host detection knows x86-64 and 64-bit ARM\n"
         "  what to do: name a target explicitly; `ibert targets` lists them"
     )
 

@@ -12,6 +12,7 @@ from encoder_library import build_encoder
 from fp_audit import floating_point_instructions, is_floating_point
 
 from targets import get_target
+from targets.fp_rules import is_float_helper
 from targets.toolchain import find_linker
 
 pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
@@ -66,19 +67,11 @@ def test_no_instruction_computes_with_floats(target: str, settings: dict, tmp_pa
     assert list(floating_point_instructions(library)) == []
 
 
-HELPERS = re.compile(
-    r"__(?:float|fix|extend|trunc|add[sdt]f|sub[sdt]f|mul[sdt]f|div[sdt]f|neg[sdt]f|cmp[sdt]f"
-    r"|pow[id]|gnu_[fh]2[fh]).*"
-    r"|(?:exp|exp2|expm1|log|log2|log1p|pow|sqrt|sin|cos|tan|a?tanh|erfc?|floor|ceil|round|rint"
-    r"|trunc|fabs|fm(?:in|ax|a|od)|ldexp|lrint|lround|nearbyint)[fl]?"
-)
-
-
 @pytest.mark.parametrize(
     "name", ["__truncsfhf2", "__extendhfsf2", "__floatsisf", "__mulsf3", "expf", "sqrt", "tanh"]
 )
 def test_helpers_are_recognised(name: str) -> None:
-    assert HELPERS.fullmatch(name)
+    assert is_float_helper(name)
 
 
 def test_no_symbol_is_a_helper_of_floating_point(library: Path) -> None:
@@ -99,7 +92,7 @@ def test_no_symbol_is_a_helper_of_floating_point(library: Path) -> None:
             for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
             if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name
         }
-    assert {name for name in names if HELPERS.fullmatch(name)} == set()
+    assert {name for name in names if is_float_helper(name)} == set()
     assert not any(library.startswith("libm.") for library in needed)
     # What remains open: memory, threads, the C runtime's hooks, and TVM's errors.
     runtime = re.compile(

@@ -1,12 +1,24 @@
-"""Targets by name, and what is missing to compile for them."""
+"""Targets by name, and what is missing to compile for them and to run the result."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from targets import TargetError, TargetStatus, get_target, list_targets, target_names
+from targets import (
+    TargetError,
+    TargetStatus,
+    check_runtime,
+    get_target,
+    list_targets,
+    target_names,
+)
 
-NAMES = ("host", "x86-64", "x86-64-v3", "x86-avx-vnni", "x86-avx512-vnni")
+X86 = ("x86-64", "x86-64-v3", "x86-avx-vnni", "x86-avx512-vnni")
+BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4")
+MICROCONTROLLERS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55")
+NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS)))
 
 
 def test_names() -> None:
@@ -24,6 +36,8 @@ def test_every_name_is_a_target_of_that_name(name: str) -> None:
         ("x86-64-v4", "did you mean 'x86-64-v3'? "),
         ("hosts", "did you mean 'host'? "),
         ("avx512-vnni", "did you mean 'x86-avx512-vnni'? "),
+        ("rpi5", "did you mean 'rpi4'? "),
+        ("cortexm4", "did you mean 'cortex-m4'? "),
         ("t4", ""),
         ("", ""),
     ],
@@ -39,31 +53,98 @@ def test_an_unknown_target_lists_those_there_are(name: str, hint: str) -> None:
     )
 
 
-def test_every_target_is_listed_with_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = list_targets()
-    assert [row.name for row in rows] == list(NAMES)
-    assert all(isinstance(row, TargetStatus) and row.available for row in rows)
-    assert all(row.missing == "" and row.description for row in rows)
+@pytest.mark.parametrize("name", BOARDS + MICROCONTROLLERS)
+def test_an_arm_description_names_its_tools(name: str) -> None:
+    target = get_target(name)
+    assert target.toolchain is not None and target.emulator is not None
+    wide = target.elf_machine == "EM_AARCH64"
+    assert target.elf_machine in ("EM_AARCH64", "EM_ARM")
+    assert target.float_abi == ("" if wide else "hard" if name == "armv7-neon" else "soft")
+    # TVM's runtime has packages for 64 bits only.
+    assert target.runtimes == (("tvm", "none") if wide else ("none",))
+    assert bool(target.emulator.board) == (target.system == "bare-metal")
+    assert bool(target.emulator.libraries) == (target.system == "linux")
+
+
+def test_every_target_is_listed_without_any_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    for row, before in zip(list_targets(), rows, strict=True):
-        assert not row.available
-        assert row.description == before.description
-        assert row.missing == (
+    for variable in ("CC", "IBERT_CC_RPI4"):
+        monkeypatch.delenv(variable, raising=False)
+    rows = {row.name: row for row in list_targets()}
+    assert tuple(rows) == NAMES
+    assert all(isinstance(row, TargetStatus) and row.description for row in rows.values())
+    assert not any(row.available or row.compiler for row in rows.values())
+    for name in ("host", *X86):
+        assert rows[name].missing == (
             "the library's weights are assembled and linked by the system's C compiler; "
             "install one (Debian: apt-get install gcc binutils), or set CC"
         )
+    assert rows["rpi4"].missing == (
+        "the library's weights are assembled and linked by the target's C compiler; "
+        "install it (Debian: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross), "
+        "or set IBERT_CC_RPI4"
+    )
+    assert (rows["host"].runs, rows["host"].runs_missing) == ("this machine", "")
+
+
+def test_an_emulator_that_is_missing_does_not_make_a_target_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("targets.registry.find_linker", lambda description: ("/usr/bin/cc", "-x"))
+    monkeypatch.setenv("PATH", "")
+    rows = {row.name: row for row in list_targets()}
+    for name, program, package in (
+        ("rpi4", "qemu-aarch64", "qemu-user"),
+        ("armv7-neon", "qemu-arm", "qemu-user"),
+        ("cortex-m4", "qemu-system-arm", "qemu-system-arm"),
+    ):
+        row = rows[name]
+        assert (row.available, row.missing, row.compiler) == (True, "", "/usr/bin/cc -x")
+        assert (row.runs, row.runs_missing) == (
+            "",
+            "this machine (x86_64) cannot run it by itself; "
+            f"install it (Debian: apt-get install {package})",
+        ), program
 
 
 def test_a_host_that_is_not_known_is_listed_as_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    host, *others = list_targets()
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    host = list_targets()[0]
     assert host == TargetStatus(
         "host",
-        "this machine (aarch64)",
+        "this machine (riscv64)",
         False,
-        "host detection knows x86-64 only; name a target explicitly; `ibert targets` lists them",
+        "host detection knows x86-64 and 64-bit ARM; name a target explicitly; "
+        "`ibert targets` lists them",
     )
-    assert all(row.available for row in others)
+
+
+def test_the_runtime_is_the_targets_first_unless_another_is_asked_for() -> None:
+    assert check_runtime(get_target("rpi4"), None) == "tvm"
+    assert check_runtime(get_target("rpi4"), "none") == "none"
+    assert check_runtime(get_target("armv7-neon"), None) == "none"
+    assert check_runtime(replace(get_target("rpi4"), runtimes=("none", "tvm")), None) == "none"
+
+
+def test_a_runtime_that_a_target_does_not_have_is_refused() -> None:
+    with pytest.raises(TargetError) as caught:
+        check_runtime(get_target("armv7-neon"), "tvm")
+    assert str(caught.value) == (
+        "no runtime 'tvm' for target 'armv7-neon'\n"
+        "  where: --runtime\n"
+        "  why: there is no package of TVM for this processor, so nothing could load the library, "
+        "nor could it be checked here\n"
+        "  what to do: use --runtime none: a library with a plain C interface, which needs "
+        "nothing but libc"
+    )
+    with pytest.raises(TargetError) as caught:
+        check_runtime(get_target("x86-64"), "onnx")
+    assert str(caught.value) == (
+        "unknown runtime 'onnx'\n"
+        "  where: --runtime\n"
+        "  why: a compiled model is run by TVM's runtime, or by none\n"
+        "  what to do: use one of: tvm, none"
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from targets import TargetError, get_target
-from targets.toolchain import find_linker
+from targets.toolchain import compiles_for, find_linker
 
 TARGET = get_target("x86-64")
 
@@ -65,3 +65,138 @@ def test_no_compiler_is_an_error(programs: Path, monkeypatch, variable, looked_f
         "  why: the library's weights are assembled and linked by the system's C compiler\n"
         "  what to do: install one (Debian: apt-get install gcc binutils), or set CC"
     )
+
+
+# -- compilers for another machine ---------------------------------------------------------------
+
+BOARD = get_target("armv7-neon")
+FLAGS = ("-mcpu=cortex-a7", "-mfpu=neon-vfpv4")
+
+
+def compiler(folder: Path, name: str, machine: str) -> str:
+    """A program that answers -dumpmachine."""
+    path = folder / name
+    text = f'#!/bin/sh\nfor last; do :; done\n[ "$last" = -dumpmachine ] && echo {machine}\n'
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as the whole PATH; no variable set."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "IBERT_CC_ARMV7_NEON"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+def test_a_cross_compiler_is_the_targets_own(empty: Path) -> None:
+    own = compiler(empty, "arm-linux-gnueabihf-gcc", "arm-linux-gnueabihf")
+    compiler(empty, "gcc", "x86_64-linux-gnu")
+    assert find_linker(BOARD) == (own, *FLAGS)
+
+
+def test_cc_is_taken_where_it_is_for_the_targets_machine(empty: Path, monkeypatch) -> None:
+    own = compiler(empty, "arm-linux-gnueabihf-gcc", "arm-linux-gnueabihf")
+    mine = compiler(empty, "sdk-gcc", "armv7l-vendor-linux-gnueabihf")
+    monkeypatch.setenv("CC", "sdk-gcc --sysroot=/sdk")
+    assert find_linker(BOARD) == (mine, "--sysroot=/sdk", *FLAGS)
+    # The host's compiler, and one for the same processor with another ABI.
+    for machine in ("x86_64-linux-gnu", "arm-linux-gnueabi", "aarch64-linux-gnu"):
+        compiler(empty, "sdk-gcc", machine)
+        assert find_linker(BOARD) == (own, *FLAGS)
+
+
+def test_on_the_board_its_own_compiler_serves(empty: Path) -> None:
+    gcc = compiler(empty, "gcc", "arm-unknown-linux-gnueabihf")
+    assert find_linker(BOARD) == (gcc, *FLAGS)
+
+
+def test_the_targets_variable_wins_and_must_be_right(empty: Path, monkeypatch) -> None:
+    compiler(empty, "arm-linux-gnueabihf-gcc", "arm-linux-gnueabihf")
+    mine = compiler(empty, "my-gcc", "arm-none-linux-gnueabihf")
+    monkeypatch.setenv("CC", compiler(empty, "sdk-gcc", "arm-linux-gnueabihf"))
+    monkeypatch.setenv("IBERT_CC_ARMV7_NEON", "my-gcc -B/tools")
+    assert find_linker(BOARD) == (mine, "-B/tools", *FLAGS)
+    compiler(empty, "my-gcc", "x86_64-linux-gnu")
+    with pytest.raises(TargetError) as caught:
+        find_linker(BOARD)
+    assert str(caught.value) == (
+        "the C compiler for target 'armv7-neon' is one for another machine\n"
+        "  where: environment variable IBERT_CC_ARMV7_NEON='my-gcc -B/tools'\n"
+        "  why: asked -dumpmachine it says 'x86_64-linux-gnu'; the target is arm-linux-gnueabihf\n"
+        "  what to do: name a compiler for arm-linux-gnueabihf, or unset IBERT_CC_ARMV7_NEON"
+    )
+    monkeypatch.setenv("IBERT_CC_ARMV7_NEON", "missing-gcc")
+    with pytest.raises(TargetError) as caught:
+        find_linker(BOARD)
+    assert str(caught.value) == (
+        "no C compiler to link for target 'armv7-neon'\n"
+        "  where: environment variable IBERT_CC_ARMV7_NEON='missing-gcc'\n"
+        "  why: there is no such program\n"
+        "  what to do: name a compiler for armv7-neon, or unset IBERT_CC_ARMV7_NEON"
+    )
+
+
+def test_the_targets_variable_chooses_a_compiler_for_the_host_too(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(programs, "gcc")
+    mine = program(programs, "my-cc")
+    monkeypatch.setenv("IBERT_CC_X86_64", "my-cc -m64")
+    assert find_linker(TARGET) == (mine, "-m64")
+
+
+def test_no_cross_compiler_is_an_error_that_names_the_packages(empty: Path) -> None:
+    with pytest.raises(TargetError) as caught:
+        find_linker(BOARD)
+    assert str(caught.value) == (
+        "no C compiler to link for target 'armv7-neon'\n"
+        "  where: PATH (looked for arm-linux-gnueabihf-gcc)\n"
+        "  why: the library's weights are assembled and linked by the target's C compiler\n"
+        "  what to do: install it (Debian: apt-get install gcc-arm-linux-gnueabihf "
+        "libc6-dev-armhf-cross), or set IBERT_CC_ARMV7_NEON"
+    )
+
+
+def test_compilers_for_other_machines_are_named(empty: Path) -> None:
+    compiler(empty, "arm-linux-gnueabihf-gcc", "arm-linux-gnueabi")
+    compiler(empty, "gcc", "x86_64-linux-gnu")
+    (empty / "cc").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    (empty / "cc").chmod(0o755)
+    with pytest.raises(TargetError) as caught:
+        find_linker(BOARD)
+    assert caught.value.why == (
+        "the library's weights are assembled and linked by the target's C compiler; "
+        "arm-linux-gnueabihf-gcc compiles for arm-linux-gnueabi, gcc compiles for "
+        "x86_64-linux-gnu, cc compiles for an unknown machine"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "machine", "same"),
+    [
+        ("aarch64-linux-gnu", "aarch64-linux-gnu", True),
+        ("aarch64-unknown-linux-gnu", "aarch64-linux-gnu", True),
+        ("aarch64-poky-linux", "aarch64-linux-gnu", True),
+        ("aarch64-none-linux-gnu", "aarch64-linux-gnu", True),
+        ("aarch64-linux-musl", "aarch64-linux-gnu", False),
+        ("aarch64-linux-android", "aarch64-linux-gnu", False),
+        ("aarch64-none-elf", "aarch64-linux-gnu", False),
+        ("aarch64_be-linux-gnu", "aarch64-linux-gnu", False),
+        ("armv6l-unknown-linux-gnueabihf", "arm-linux-gnueabihf", True),
+        ("arm-none-linux-gnueabihf", "arm-linux-gnueabihf", True),
+        ("armeb-linux-gnueabihf", "arm-linux-gnueabihf", False),
+        ("arm-linux-gnueabi", "arm-linux-gnueabihf", False),
+        ("arm-none-eabi", "arm-none-eabi", True),
+        ("arm-linux-gnueabi", "arm-none-eabi", False),
+        ("x86_64-linux-gnu", "aarch64-linux-gnu", False),
+        ("", "aarch64-linux-gnu", False),
+        ("no machine at all", "aarch64-linux-gnu", False),
+    ],
+)
+def test_machines_are_compared_by_processor_system_and_abi(
+    answer: str, machine: str, same: bool
+) -> None:
+    assert compiles_for(answer, machine) is same

@@ -1,0 +1,190 @@
+"""Loading a library as its board would, before it is said to be done.
+
+A small C program, compiled for the target and run under its emulator, opens the library with every
+symbol resolved and looks up what a runtime will ask it for. Where that cannot be done, because the
+emulator is not installed, the result says so and names the package; it is never taken for done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .description import TargetDescription
+from .elf_check import check_elf
+from .emulation import emulator_command, run_program, runs_here
+from .errors import TargetError
+from .linking import run_tool
+from .toolchain import find_linker
+
+_LOADER = Path(__file__).with_name("loader.c")
+_LOAD_SECONDS = 120
+# The functions of TVM's runtime that compiled code may call: its C interface.
+_RUNTIME_PREFIX = "TVM"
+
+
+@dataclass(frozen=True)
+class LibraryCheck:
+    """What was found out about a library before it was put in its place.
+
+    Attributes
+    ----------
+    checked
+        Whether it was loaded and its symbols were found. A library that was loaded and failed is
+        an error, not a result.
+    by
+        What loaded it: the emulator with its processor, or ``this machine``; empty if nothing did.
+    symbols
+        How many symbols were looked up.
+    reason, todo
+        Why it was not loaded, and what would make it possible; empty if it was.
+    """
+
+    checked: bool
+    by: str = ""
+    symbols: int = 0
+    reason: str = ""
+    todo: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a JSON-serialisable dictionary."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.checked:
+            return f"loaded on {self.by}, {self.symbols} symbols found"
+        return f"NOT loaded: {self.reason}; {self.todo}"
+
+
+def check_library(
+    path: Path,
+    description: TargetDescription,
+    symbols: Sequence[str],
+    *,
+    required: bool = False,
+) -> LibraryCheck:
+    """Check the headers of a library, load it, and look up its symbols.
+
+    Parameters
+    ----------
+    path
+        The linked library, in a folder that may be written to.
+    description
+        What it was linked for.
+    symbols
+        What a runtime looks up in it.
+    required
+        Whether it is an error if nothing here can load it.
+
+    Returns
+    -------
+    LibraryCheck
+
+    Raises
+    ------
+    TargetError
+        If the library is for another processor, cannot be loaded, lacks a symbol, or leaves a
+        symbol open that neither the target's C library nor TVM's runtime has; or, if `required`,
+        if it could not be tried.
+    """
+    check_elf(path, description)
+    try:
+        prefix = emulator_command(description, sysroot_of(description))
+    except TargetError as error:
+        if required:
+            raise
+        return LibraryCheck(False, reason=f"{error.what}: {error.why}", todo=error.todo)
+    with tempfile.TemporaryDirectory(prefix=".check.", dir=path.parent) as folder:
+        work = Path(folder).resolve()
+        loader = _build_loader(work, path, description)
+        done = run_program([*prefix, str(loader), str(path.resolve()), *symbols], _LOAD_SECONDS)
+    by = _runner(description)
+    if done.returncode != 0:
+        raise TargetError(
+            what="the linked library cannot be used on its target",
+            where=f"target {description.name!r}, {path.name}, loaded on {by}",
+            why=_complaint(done, path),
+            todo="check that the C toolchain works for this target; see `ibert doctor`",
+        )
+    return LibraryCheck(True, by, len(symbols))
+
+
+def sysroot_of(description: TargetDescription) -> Path | None:
+    """Folder of the C library that the target's compiler links against, where it has its own.
+
+    Parameters
+    ----------
+    description
+        The target.
+
+    Returns
+    -------
+    pathlib.Path or None
+        None for the compilers of a distribution, whose libraries lie where the target says.
+    """
+    done = run_program([*find_linker(description), "-print-sysroot"], _LOAD_SECONDS)
+    folder = Path(done.stdout.strip() or "/")
+    return folder if folder != Path("/") and (folder / "lib").is_dir() else None
+
+
+def _runner(description: TargetDescription) -> str:
+    emulator = description.emulator
+    if emulator is None or runs_here(description):
+        return "this machine"
+    return f"{emulator.program} -cpu {emulator.processor}"
+
+
+def _complaint(done: subprocess.CompletedProcess[str], path: Path) -> str:
+    """The loader's or the emulator's own words, without the path of a temporary file."""
+    words = (done.stderr or done.stdout).strip().replace(f"{path.resolve()}: ", "")
+    if done.returncode < 0:
+        words = f"it was ended by signal {-done.returncode}; {words}"
+    return words[-2000:].strip(" ;") or f"exit status {done.returncode}"
+
+
+def _build_loader(work: Path, library: Path, description: TargetDescription) -> Path:
+    """Compile the loader together with stand-ins for the functions of TVM that are left open."""
+    (work / "loader.c").write_bytes(_LOADER.read_bytes())
+    lines = ["#include <stdlib.h>", "int ibert_no_runtime;"]
+    for name in _open_symbols(library):
+        _check_runtime_has(name, library, description)
+        lines.append(f"void {name}(void) {{ abort(); }}")
+    (work / "runtime.c").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [*find_linker(description), "-O1", "-rdynamic", "loader.c", "runtime.c"]
+    run_tool([*command, "-o", "loader", "-ldl"], work, "cannot compile the loader", description)
+    return work / "loader"
+
+
+def _open_symbols(library: Path) -> list[str]:
+    """Functions of TVM's C interface that the library expects of whoever loads it."""
+    from elftools.elf.elffile import ELFFile
+
+    with library.open("rb") as stream:
+        table = ELFFile(stream).get_section_by_name(".dynsym")
+        return sorted(
+            {
+                symbol.name
+                for symbol in (table.iter_symbols() if table else ())
+                if symbol["st_shndx"] == "SHN_UNDEF"
+                and symbol["st_info"]["bind"] == "STB_GLOBAL"
+                and symbol.name.startswith(_RUNTIME_PREFIX)
+            }
+        )
+
+
+def _check_runtime_has(name: str, library: Path, description: TargetDescription) -> None:
+    """The same release of TVM runs on the board, so its library here tells what it exports."""
+    import tvm_ffi
+
+    if not hasattr(ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi()), name):
+        raise TargetError(
+            what="the linked library cannot be used on its target",
+            where=f"target {description.name!r}, {library.name}",
+            why=f"it calls {name}, which TVM's runtime does not have",
+            todo="install the version of TVM that constraints.txt names",
+        )
