@@ -89,13 +89,14 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         "04_specialise_shapes.py",
         "05_fuse_epilogues.py",
         "06_emit_kernels.py",
-        "07_schedule.py",
+        "07_share_kernels.py",
+        "08_schedule.py",
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert "integer.embedding" in texts[0] and LAYER in texts[0]
     assert "main_b2_s5" in texts[4] and "seq_len" not in texts[4]
     assert "T.sblock" in texts[6] and "T.parallel" not in texts[6]
-    assert "T.parallel" in texts[7]
+    assert "T.parallel" in texts[8]
 
     report = compiled.report
     assert report["shapes"] == [[1, 3], [2, 5]]
