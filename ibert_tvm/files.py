@@ -107,7 +107,9 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def write_folder(path: str | os.PathLike[str], replaceable: bool) -> Iterator[Path]:
+def write_folder(
+    path: str | os.PathLike[str], replaceable: bool, kind: str = "an .ibert artefact"
+) -> Iterator[Path]:
     """Give an empty temporary folder to fill; rename it to `path` if the block succeeds.
 
     Parameters
@@ -117,6 +119,8 @@ def write_folder(path: str | os.PathLike[str], replaceable: bool) -> Iterator[Pa
     replaceable : bool
         Whether what is at `path` now may be replaced (the caller has looked at it). An empty
         folder always may.
+    kind : str
+        What would have been replaceable, for the error.
 
     Yields
     ------
@@ -133,7 +137,7 @@ def write_folder(path: str | os.PathLike[str], replaceable: bool) -> Iterator[Pa
     if exists and not (replaceable or (target.is_dir() and not any(target.iterdir()))):
         raise OutputError(
             f"cannot write {target}",
-            why="something is there already, and it is not an .ibert artefact",
+            why=f"something is there already, and it is not {kind}",
             todo="choose another output, or remove it yourself",
         )
     workspace = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY_PREFIX))

@@ -1,0 +1,204 @@
+"""What `ibert compile` takes and prints for microcontrollers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from targets import TargetDescription
+    from targets.bare_metal import PackageOptions
+
+__all__ = ["check_package_output", "package_options", "package_result", "parse_memory"]
+
+_UNITS = {"": 1, "K": 1024, "M": 1024**2}
+_EXAMPLE = {"--flash": "1M", "--ram": "192K"}
+
+
+def parse_memory(option: str, text: str) -> int:
+    """Parse an amount of memory such as ``192K``.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the error.
+    text : str
+        A whole number of bytes, of K (1024 bytes) or of M (1024 K); KB, KiB, MB and MiB mean the
+        same.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    UsageError
+        If it is not a positive number with one of these units.
+    """
+    todo = f"give bytes, or a whole number with K or M, for example {option} {_EXAMPLE[option]}"
+    found = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text, flags=re.ASCII)
+    if found is None:
+        raise UsageError(
+            f"bad value for {option}: {text!r}",
+            why="it is not a whole number with a unit",
+            todo=todo,
+        )
+    unit = re.sub(r"(?<=[KM])(I?B)$|^B$", "", found[2].upper())
+    if unit not in _UNITS:
+        raise UsageError(
+            f"bad value for {option}: {text!r}",
+            why=f"{found[2]!r} is not a unit; K is 1024 bytes, M is 1024 K",
+            todo=todo,
+        )
+    if int(found[1]) == 0:
+        raise UsageError(f"bad value for {option}: {text!r}", why="it is 0", todo=todo)
+    return int(found[1]) * _UNITS[unit]
+
+
+def package_options(
+    target: TargetDescription, flash: str | None, ram: str | None, emit: str | None
+) -> PackageOptions | None:
+    """Parse and check the options that only microcontrollers have.
+
+    Parameters
+    ----------
+    target : TargetDescription
+        What is compiled for.
+    flash, ram, emit : str, optional
+        As they were given; None where they were not.
+
+    Returns
+    -------
+    PackageOptions or None
+        None for a target with an operating system.
+
+    Raises
+    ------
+    UsageError
+        If a value is wrong, or an option was given for a target with an operating system.
+    """
+    from targets import list_targets
+    from targets.bare_metal import FORMS, PackageOptions
+
+    given = [
+        name
+        for name, value in (("--flash", flash), ("--ram", ram), ("--emit", emit))
+        if value is not None
+    ]
+    if target.system != "bare-metal":
+        if given:
+            from targets import get_target
+
+            names = [
+                status.name
+                for status in list_targets()
+                if status.name != "host" and get_target(status.name).system == "bare-metal"
+            ]
+            raise UsageError(
+                f"{' and '.join(given)} cannot be used with --target {target.name}",
+                why="the target has an operating system; the option is for microcontrollers, whose "
+                "memory is fixed and whose model is a package to link",
+                todo=f"leave it out, or choose one of: {', '.join(names)}",
+            )
+        return None
+    if emit is not None and emit not in FORMS:
+        raise UsageError(
+            f"bad value for --emit: {emit!r}",
+            why="packages have no such form",
+            todo=f"use one of: {', '.join(FORMS)}",
+        )
+    return PackageOptions(
+        emit=emit or FORMS[0],
+        flash=None if flash is None else parse_memory("--flash", flash),
+        ram=None if ram is None else parse_memory("--ram", ram),
+    )
+
+
+def check_package_output(path: Path) -> None:
+    """Refuse a place where something is that is not a package, before anything is compiled.
+
+    Raises
+    ------
+    OutputError
+        If there is a file, or a folder that holds something else.
+    """
+    from targets.bare_metal import is_package
+
+    folder = path.expanduser()
+    if folder.is_dir():
+        if is_package(folder) or not any(folder.iterdir()):
+            return
+        why = "the folder is not empty, and not a package that `ibert compile` wrote"
+    elif folder.exists() or folder.is_symlink():
+        why = "there is a file of that name; a package for a microcontroller is a folder"
+    else:
+        return
+    raise OutputError(
+        f"cannot write {folder}", why=why, todo="choose another output, or remove it yourself"
+    )
+
+
+def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> CommandResult:
+    """Outcome of a command that wrote a package.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The folder.
+    report : dict
+        Of the compilation.
+    seconds : float
+        What it took.
+
+    Returns
+    -------
+    CommandResult
+    """
+    from targets.bare_metal import read_package
+
+    folder = path.expanduser()
+    document = read_package(folder)
+    result = {
+        "output": str(path),
+        "target": document["target"]["name"],
+        "runtime": "none",
+        "emit": document["emit"],
+        "shapes": [{"batch": f["batch"], "seq_len": f["seq_len"]} for f in document["functions"]],
+        "bytes": sum(entry.stat().st_size for entry in folder.iterdir()),
+        "files": sorted(entry.name for entry in folder.iterdir()),
+        "seconds": seconds,
+        "memory": document["memory"],
+        "verified": document["verified"],
+        "report": dict(report),
+    }
+
+    def render(console: Console) -> None:
+        for line in package_statement(path, document, seconds):
+            console.print(line, markup=False)
+
+    return CommandResult(result, render)
+
+
+def package_statement(path: Path, document: Mapping[str, Any], seconds: float) -> list[str]:
+    """What was written, the memory that it takes, and what was checked, for people."""
+    flash, ram = document["memory"]["flash"], document["memory"]["ram"]
+    form = {"objects": "a static library"}.get(document["emit"], "C sources")
+    shapes = ", ".join(f"{f['batch']}x{f['seq_len']}" for f in document["functions"])
+    return [
+        f"wrote {path}: {form} for {document['target']['name']}, shapes {shapes} (batch x tokens), "
+        f"in {seconds:.1f} s",
+        f"flash: {flash['total']} bytes ({flash['weights']} weights, {flash['code']} code, "
+        f"{flash['constants']} constants)",
+        f"RAM: {ram['total']} bytes ({ram['arena']} arena, {ram['stack']} stack at most); the "
+        f"arena is fullest in {ram['peak']['layer']}",
+        f"checked: {document['verified']['instructions']} instructions, none of floating point; "
+        "no symbol undefined",
+    ]

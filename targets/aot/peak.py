@@ -1,0 +1,77 @@
+"""What fills the arena of a function where it is fullest, for people who have to make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .graph import PlacedGraph
+
+if TYPE_CHECKING:
+    from .model import BareKernel
+
+
+@dataclass(frozen=True)
+class ArenaPeak:
+    """The kernel call at which a function needs most of its arena.
+
+    Attributes
+    ----------
+    layer
+        Canonical name of the layer that the kernel serves.
+    nbytes
+        Bytes in use at that call.
+    parts
+        (what, bytes) of everything that lies in the arena then, largest first: outputs of layers,
+        and the kernel's workspace.
+    """
+
+    layer: str
+    nbytes: int
+    parts: tuple[tuple[str, int], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dictionary."""
+        return {
+            "layer": self.layer,
+            "bytes": self.nbytes,
+            "parts": [{"what": what, "bytes": nbytes} for what, nbytes in self.parts],
+        }
+
+
+def arena_peak(placed: PlacedGraph, kernels: Mapping[str, BareKernel]) -> ArenaPeak:
+    """Find the call that needs most of the arena.
+
+    Parameters
+    ----------
+    placed
+        A function whose values have places.
+    kernels
+        By name in the module.
+
+    Returns
+    -------
+    ArenaPeak
+    """
+    graph = placed.graph
+    written: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for step, call in enumerate(graph.calls):
+        for value in call.writes:
+            written[value] = last[value] = step
+        for value in call.reads:
+            last[value] = step
+    peaks = []
+    for step, call in enumerate(graph.calls):
+        kernel = kernels[call.kernel]
+        parts = [
+            (graph.calls[first].layer, graph.values[value].nbytes)
+            for value, first in written.items()
+            if placed.places[value].kind == "arena" and first <= step <= last[value]
+        ]
+        if kernel.workspace_bytes:
+            parts.append((f"workspace of {call.layer}", kernel.workspace_bytes))
+        parts.sort(key=lambda part: -part[1])
+        peaks.append(ArenaPeak(call.layer, sum(size for _, size in parts), tuple(parts)))
+    return max(peaks, key=lambda peak: peak.nbytes, default=ArenaPeak("", 0, ()))

@@ -1,0 +1,9 @@
+"""Packages for microcontrollers: a static library or C sources, checked before they are given out.
+
+`targets.bare_metal.package.write_package` writes one; what is named here needs no TVM.
+"""
+
+from .document import is_package, read_package
+from .options import FORMS, PackageOptions
+
+__all__ = ["FORMS", "PackageOptions", "is_package", "read_package"]

@@ -1,0 +1,205 @@
+"""What a package says to the people who link it: its README and, for sources, its Makefile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..description import TargetDescription
+from .memory_use import kib
+
+_README = """\
+# {title}
+
+Made by `ibert compile` for {target}; integers only, no runtime, no `malloc`, no C library.
+
+## Link it
+
+{link}
+
+The only functions that it needs from outside are integer helpers of the compiler's own run-time
+library{helpers}, which every GCC and Clang has (`-lgcc`). `memcpy`, `memset` and `memmove` are in
+the package as weak symbols: those of a C library take their place where one is linked.
+
+Every weight has a section of its own, `.ibert.weights.<number>`. Put all of them in read-only
+memory in the linker script:
+
+    .ibert_weights : {{ *(.ibert.weights .ibert.weights.*) }} > FLASH
+
+With several memories name the pattern once for each, in order of preference, and link with
+`-Wl,--enable-non-contiguous-regions`: a weight that does not fit in one goes to the next.
+
+## Call it
+
+```c
+#include "ibert_model.h"
+
+static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];
+static ibert_context context;
+{arrays}
+int run(void) {{
+    int32_t status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);
+    if (status != IBERT_OK) return status;
+    return {call}(&context, {arguments});
+}}
+```
+
+{padding}Scales, types and shapes of inputs and outputs: `ibert_model.h`, `ibert_model.json`.
+
+## Memory
+
+| flash | bytes | |
+| --- | ---: | --- |
+| code | {code} | |
+| constants | {constants} | |
+| weights | {weights} | {largest} |
+| **all** | **{flash}** | {flash_kib} |
+
+| RAM | bytes | |
+| --- | ---: | --- |
+| arena | {arena} | fullest in {peak} |
+| stack | {stack} | bound of the deepest call; interrupts and your own frames come on top |
+| variables | {data} | |
+| **all** | **{ram}** | {ram_kib} |
+
+The arena may be used for something else between two calls. Inputs and outputs are yours, and not
+counted.
+
+## What was checked
+
+{instructions} instructions of the linked code were looked at: none computes with floating-point
+numbers, and no floating-point library function is among them. No symbol is undefined.
+"""
+
+_MAKEFILE = """\
+# Compiles the model to a static library: make, or make CC=... TARGET_FLAGS=...
+ifeq ($(origin CC),default)
+CC := {compiler}
+endif
+AR := $(shell $(CC) -print-prog-name=ar)
+TARGET_FLAGS ?= {flags}
+CFLAGS ?= -O2
+override CFLAGS += $(TARGET_FLAGS) -std=c99 -ffreestanding -ffunction-sections -fdata-sections
+
+OBJECTS := {objects}
+
+libibert_model.a: $(OBJECTS)
+\trm -f $@
+\t$(AR) rcsD $@ $^
+
+%.o: %.c ibert_model.h
+\t$(CC) $(CFLAGS) -c $< -o $@
+{assembly}
+clean:
+\trm -f libibert_model.a $(OBJECTS)
+
+.PHONY: clean
+"""
+
+
+def readme(document: Mapping[str, Any]) -> str:
+    """The README of a package.
+
+    Parameters
+    ----------
+    document
+        The content of its ``ibert_model.json``.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    flash, ram = document["memory"]["flash"], document["memory"]["ram"]
+    function = document["functions"][0]
+    inputs = [one["name"] for one in document["inputs"]]
+    outputs = [one["name"] for one in document["outputs"]]
+    helpers = document["verified"]["compiler_helpers"]
+    largest = sorted(document["weights"], key=lambda one: -int(one["bytes"]))[:1]
+    peak = ram["peak"]
+    names = [*inputs, *outputs]
+    return _README.format(
+        title=f"A transformer for {document['target']['name']}",
+        target=document["target"]["name"],
+        link=_link(document),
+        helpers=f" ({', '.join(f'`{name}`' for name in helpers)})" if helpers else "",
+        arrays=_arrays(document),
+        call=function["symbol"],
+        arguments=", ".join(names),
+        padding=_padding(document),
+        largest=", ".join(f"largest: {one['name']}, {one['bytes']}" for one in largest),
+        peak=f"{peak['layer']}, batch {peak['batch']}, {peak['seq_len']} tokens",
+        flash_kib=kib(flash["total"]),
+        ram_kib=kib(ram["total"]),
+        instructions=document["verified"]["instructions"],
+        code=flash["code"],
+        constants=flash["constants"],
+        weights=flash["weights"],
+        flash=flash["total"],
+        arena=ram["arena"],
+        stack=ram["stack"],
+        data=ram["data"],
+        ram=ram["total"],
+    )
+
+
+def _link(document: Mapping[str, Any]) -> str:
+    if document["emit"] == "objects":
+        tools = document["toolchain"]
+        return (
+            "Add `ibert_model.h` to the include path and `libibert_model.a` to the link, for "
+            "example\n\n"
+            f"    {tools['compiler']} {' '.join(tools['flags'])} main.c startup.c -T board.ld "
+            "-L. -libert_model -lgcc"
+        )
+    return (
+        "`make` compiles the sources to `libibert_model.a`; or add them to a project as they are. "
+        "They are C99 and run on any processor with 8-bit bytes and two's complement."
+    )
+
+
+def _arrays(document: Mapping[str, Any]) -> str:
+    function = document["functions"][0]
+    sizes = {"batch": function["batch"], "seq_len": function["seq_len"]}
+    lines = []
+    for one in (*document["inputs"], *document["outputs"]):
+        count = 1
+        for axis in one.get("shape", ("batch", "seq_len")):
+            count *= sizes[axis] if isinstance(axis, str) else axis
+        lines.append(f"static {one['dtype']}_t {one['name']}[{count}];")
+    return "\n".join(lines)
+
+
+def _padding(document: Mapping[str, Any]) -> str:
+    if not any(one["name"] == "attention_mask" for one in document["inputs"]):
+        return ""
+    return (
+        "Fill a shorter text up with `IBERT_PAD_TOKEN_ID` and set its attention mask to 0 there.\n"
+    )
+
+
+def makefile(sources: Sequence[str], flags: Sequence[str], description: TargetDescription) -> str:
+    """The Makefile of a package of sources.
+
+    Parameters
+    ----------
+    sources
+        Names of C and assembly files.
+    flags
+        Flags that choose the processor.
+    description
+        The target, whose compiler is the default.
+
+    Returns
+    -------
+    str
+    """
+    objects = " ".join(name.rpartition(".")[0] + ".o" for name in sources)
+    has_assembly = any(name.endswith(".S") for name in sources)
+    compiler = description.toolchain.compiler if description.toolchain else "cc"
+    assembly = (
+        "\n%.o: %.S weights.bin\n\t$(CC) $(TARGET_FLAGS) -c $< -o $@\n" if has_assembly else ""
+    )
+    return _MAKEFILE.format(
+        compiler=compiler, flags=" ".join(flags), objects=objects, assembly=assembly
+    )

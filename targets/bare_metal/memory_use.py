@@ -1,0 +1,146 @@
+"""What a package takes of a board's flash and RAM, and the refusal where a board has less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..aot.peak import ArenaPeak
+from ..description import TargetDescription
+from ..errors import TargetError
+from .options import PackageOptions
+
+_LISTED = 4
+
+
+class MemoryLimitError(TargetError):
+    """A model that is too large for the memory that there is."""
+
+
+@dataclass(frozen=True)
+class FunctionPeak:
+    """The function whose arena is largest, and what fills it."""
+
+    batch: int
+    seq_len: int
+    arena: ArenaPeak
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dictionary."""
+        return {"batch": self.batch, "seq_len": self.seq_len, **self.arena.to_json()}
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes of a package by kind.
+
+    Attributes
+    ----------
+    code, constants, weights
+        In flash.
+    arena, stack, data
+        In RAM. `stack` is a bound; `data` are variables of the package, 0 by design.
+    largest_weights
+        (name, bytes), largest first.
+    peak
+        What fills the arena.
+    """
+
+    code: int
+    constants: int
+    weights: int
+    arena: int
+    stack: int
+    data: int
+    largest_weights: tuple[tuple[str, int], ...]
+    peak: FunctionPeak
+
+    @property
+    def flash(self) -> int:
+        """Bytes of flash, or of other memory that is only read."""
+        return self.code + self.constants + self.weights
+
+    @property
+    def ram(self) -> int:
+        """Bytes of RAM; the caller's inputs and outputs are not among them."""
+        return self.arena + self.stack + self.data
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dictionary."""
+        return {
+            "flash": {
+                "code": self.code,
+                "constants": self.constants,
+                "weights": self.weights,
+                "total": self.flash,
+            },
+            "ram": {
+                "arena": self.arena,
+                "stack": self.stack,
+                "data": self.data,
+                "total": self.ram,
+                "peak": self.peak.to_json(),
+            },
+        }
+
+
+def kib(nbytes: int) -> str:
+    """Bytes for people: ``184.3 KB`` of 1024 bytes."""
+    return f"{nbytes / 1024:.1f} KB"
+
+
+def check_limits(use: MemoryUse, options: PackageOptions, description: TargetDescription) -> None:
+    """Refuse a package that is larger than the memory that there is.
+
+    Raises
+    ------
+    MemoryLimitError
+        With the numbers of everything that takes memory, for flash and RAM together.
+    """
+    over, asked, why, todo = [], [], [], []
+    if options.flash is not None and use.flash > options.flash:
+        over.append("flash")
+        asked.append(f"--flash {options.flash}")
+        why.append(
+            f"flash: {use.flash} bytes are needed, {use.flash - options.flash} more than the "
+            f"{options.flash} there are: {use.weights} weights ({_listed(use.largest_weights)}), "
+            f"{use.code} code, {use.constants} constants"
+        )
+        todo.append(f"take a board with {kib(use.flash)} of flash, or a smaller model")
+    if options.ram is not None and use.ram > options.ram:
+        over.append("RAM")
+        asked.append(f"--ram {options.ram}")
+        peak = use.peak
+        why.append(
+            f"RAM: {use.ram} bytes are needed, {use.ram - options.ram} more than the "
+            f"{options.ram} there are: {use.arena} arena, {use.stack} stack, {use.data} variables; "
+            f"the arena is fullest in layer {peak.arena.layer} at batch {peak.batch}, "
+            f"{peak.seq_len} tokens: {_listed(peak.arena.parts)}"
+        )
+        todo.append(f"take a board with {kib(use.ram)} of RAM, or {_shorter(use, options.ram)}")
+    if over:
+        raise MemoryLimitError(
+            what=f"the model needs more {' and '.join(over)} than there is",
+            where=f"target {description.name!r}, {' '.join(asked)}",
+            why="; ".join(why),
+            todo="; ".join(todo),
+        )
+
+
+def _listed(parts: Sequence[tuple[str, int]]) -> str:
+    text = ", ".join(f"{nbytes} {what}" for what, nbytes in parts[:_LISTED])
+    rest = sum(nbytes for _, nbytes in parts[_LISTED:])
+    return f"{text}, {rest} others" if rest else text
+
+
+def _shorter(use: MemoryUse, ram: int) -> str:
+    """What to compile for instead: values per token shrink with the sequence."""
+    peak = use.peak
+    if peak.batch > 1:
+        return "compile for --batch 1"
+    fraction = (ram - use.stack - use.data) / max(1, use.arena)
+    tokens = int(peak.seq_len * fraction)
+    if tokens < 1:
+        return "take a smaller model"
+    return f"compile for shorter sequences (about --seq-len {tokens})"

@@ -1,0 +1,283 @@
+"""Writing the package of a microcontroller: a folder that any C project can link.
+
+=====================  ==========================================================================
+libibert_model.a       kernels, driver, weights (each in a section of its own), memory functions
+ibert_model.h          the C interface, with the sizes of arena, stack, code and weights
+ibert_model.json       the same and more for programs: inputs, outputs, scales, memory, layers
+README.md              how to link and call it
+=====================  ==========================================================================
+
+With ``emit="c"`` sources and a Makefile take the place of the library. Nothing is given out that
+has not been linked and checked first (`targets.bare_metal.verification`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..aot.interface import TensorSpec, item_size
+from ..aot.library import api_functions
+from ..aot.weights import WEIGHTS_FILE, weights_assembly, write_weights
+from ..description import TargetDescription
+from ..linking import run_tool
+from ..toolchain import find_linker
+from .attributes import SECTION, attributes_of, with_either_convention
+from .c_weights import weights_c
+from .document import DOCUMENT, FORMAT, KIND
+from .guide import makefile, readme
+from .memory_use import FunctionPeak, MemoryUse, check_limits
+from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions
+from .tools import binary_tool
+from .verification import Verified, verify_package
+
+if TYPE_CHECKING:
+    from ..aot.model import BareModel
+
+LIBRARY = "libibert_model.a"
+HEADER = "ibert_model.h"
+DRIVER = "ibert_model.c"
+KERNELS = "ibert_kernels.c"
+MEMORY = "ibert_memory.c"
+WEIGHTS_ASSEMBLY = "ibert_weights.S"
+WEIGHTS_C = "ibert_weights.c"
+
+# -Os would halve the driver's few kilobytes, but memory functions are worth their speed.
+CFLAGS = ("-O2", "-std=c99", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-Wall")
+_MEMORY_SOURCE = Path(__file__).with_name("memory.c")
+
+
+def write_package(
+    bare: BareModel,
+    metadata: Mapping[str, Any],
+    description: TargetDescription,
+    folder: Path,
+    options: PackageOptions | None = None,
+) -> dict[str, Any]:
+    """Fill a folder with a package.
+
+    Parameters
+    ----------
+    bare
+        Compiled without runtime.
+    metadata
+        JSON-serialisable facts about the model; the tokenizer is left out.
+    description
+        A target without operating system.
+    folder
+        Empty; what is in it after an error is of no use.
+    options
+        Form and limits.
+
+    Returns
+    -------
+    dict
+        The content of ``ibert_model.json``.
+
+    Raises
+    ------
+    MemoryLimitError
+        If it needs more flash or RAM than `options` allow.
+    PackageError
+        If it lacks a property that packages have.
+    TargetError
+        If a tool is missing or fails.
+    OSError
+        If the folder cannot be written.
+    """
+    options = options or PackageOptions()
+    work = folder / ".build"
+    work.mkdir()
+    sources = _write_sources(bare, work, options)
+    objects = _build_objects(bare, sources, work, description, options)
+    driver = (work / DRIVER).with_suffix(".o")
+    verified = verify_package(objects, driver, api_functions(bare), work, description)
+    use = _memory_use(bare, verified)
+    check_limits(use, options, description)
+    header = _with_sizes(bare, use)
+    (folder / HEADER).write_text(header, encoding="utf-8")
+    document = _document(bare, metadata, description, options, use, verified)
+    (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
+    (folder / "README.md").write_text(readme(document), encoding="utf-8")
+    if options.emit == OBJECTS:
+        names = [path.name for path in objects]
+        archiver = binary_tool(description, "ar")
+        run_tool([archiver, "rcsD", LIBRARY, *names], work, "cannot pack the library", description)
+        (work / LIBRARY).rename(folder / LIBRARY)
+    else:
+        for path in sources:
+            path.rename(folder / path.name)
+        if options.emit == C_SOURCES:
+            (work / WEIGHTS_FILE).rename(folder / WEIGHTS_FILE)
+        names = [path.name for path in sources]
+        text = makefile(names, find_linker_flags(description), description)
+        (folder / "Makefile").write_text(text, encoding="utf-8")
+    for path in work.iterdir():
+        path.unlink()
+    work.rmdir()
+    return document
+
+
+def find_linker_flags(description: TargetDescription) -> tuple[str, ...]:
+    """Flags that choose the processor."""
+    return description.toolchain.flags if description.toolchain else ()
+
+
+def _write_sources(bare: BareModel, work: Path, options: PackageOptions) -> list[Path]:
+    """Write everything that the C compiler translates; kernels only where they are C too."""
+    sources = {HEADER: bare.header, DRIVER: bare.driver_c}
+    sources[MEMORY] = _MEMORY_SOURCE.read_text(encoding="utf-8")
+    if options.emit != OBJECTS:
+        sources[KERNELS] = bare.c_kernels()
+        for path in bare.support_sources:
+            sources[path.name] = path.read_text(encoding="utf-8")
+    if options.emit == C_ARRAYS:
+        sources[WEIGHTS_C] = weights_c(bare)
+    else:
+        sources[WEIGHTS_ASSEMBLY] = weights_assembly(bare, separate=True)
+        write_weights(bare, work)
+    for name, text in sources.items():
+        (work / name).write_text(text, encoding="utf-8")
+    return [work / name for name in sources if name != HEADER]
+
+
+def _build_objects(
+    bare: BareModel,
+    sources: Sequence[Path],
+    work: Path,
+    description: TargetDescription,
+    options: PackageOptions,
+) -> list[Path]:
+    """Translate the sources; together with the kernels' objects where these are no sources."""
+    compiler = find_linker(description)
+    objects = []
+    for path in sources:
+        output = path.with_suffix(".o")
+        run_tool(
+            [*compiler, *CFLAGS, "-c", path.name, "-o", output.name],
+            work,
+            f"cannot compile {path.name}",
+            description,
+        )
+        objects.append(output)
+    if options.emit == OBJECTS:
+        for symbol, content in {**bare.objects, **bare.support}.items():
+            objects.append(work / f"{symbol}.o")
+            objects[-1].write_bytes(content)
+        _mark(objects, work, description)
+    return objects
+
+
+def _mark(objects: Sequence[Path], work: Path, description: TargetDescription) -> None:
+    """Let objects link with code of either floating-point convention: they use neither."""
+    copier = binary_tool(description, "objcopy")
+    changed = work / "attributes"
+    for path in objects:
+        attributes = attributes_of(path.read_bytes())
+        if attributes is not None:
+            changed.write_bytes(with_either_convention(attributes))
+            update = f"--update-section={SECTION}={changed.name}"
+            run_tool([copier, update, path.name], work, f"cannot mark {path.name}", description)
+
+
+def _memory_use(bare: BareModel, verified: Verified) -> MemoryUse:
+    weights = sorted(((w.name, w.nbytes) for w in bare.weights), key=lambda row: -row[1])
+    largest = max(bare.functions, key=lambda function: function.arena_bytes)
+    return MemoryUse(
+        code=verified.code_bytes,
+        constants=verified.constant_bytes,
+        weights=verified.weight_bytes,
+        arena=largest.arena_bytes,
+        stack=verified.stack.total,
+        data=verified.data_bytes,
+        largest_weights=tuple(weights),
+        peak=FunctionPeak(largest.batch, largest.seq_len, largest.peak),
+    )
+
+
+def _largest_bytes(specs: Sequence[TensorSpec], bare: BareModel) -> int:
+    """Bytes of all inputs, or outputs, of the shape that has most, each at a multiple of 8."""
+    return max(
+        sum(-(-s.elements(f.batch, f.seq_len) * item_size(s.dtype) // 8) * 8 for s in specs)
+        for f in bare.functions
+    )
+
+
+def _with_sizes(bare: BareModel, use: MemoryUse) -> str:
+    """The header with what is known after linking, before the end of its guard."""
+    start, end, guard = bare.header.rpartition("#endif")
+    inputs = _largest_bytes(bare.interface.inputs, bare)
+    outputs = _largest_bytes(bare.interface.outputs, bare)
+    sizes = (
+        "/* Measured on the linked package. The stack is a bound for the deepest call of this\n"
+        " * interface; interrupts, the hook and the caller's own frames come on top. */\n"
+        f"#define IBERT_STACK_BYTES {use.stack}\n"
+        f"#define IBERT_CODE_BYTES {use.code + use.constants}\n"
+        f"#define IBERT_FLASH_BYTES {use.flash}\n"
+        f"#define IBERT_RAM_BYTES {use.ram} /* arena, stack and variables of one context */\n"
+        "/* All inputs, and all outputs, of the largest shape, each at a multiple of 8. */\n"
+        f"#define IBERT_INPUT_BYTES {inputs}\n"
+        f"#define IBERT_OUTPUT_BYTES {outputs}\n\n"
+    )
+    return f"{start}{sizes}{end}{guard}"
+
+
+def _document(
+    bare: BareModel,
+    metadata: Mapping[str, Any],
+    description: TargetDescription,
+    options: PackageOptions,
+    use: MemoryUse,
+    verified: Verified,
+) -> dict[str, Any]:
+    kernels = {kernel.symbol: kernel for kernel in bare.kernels}
+    facts = {key: value for key, value in metadata.items() if key != "tokenizer"}
+    return {
+        **facts,
+        "format": FORMAT,
+        "kind": KIND,
+        "emit": options.emit,
+        "toolchain": {
+            "compiler": description.toolchain.compiler if description.toolchain else "",
+            "flags": list(find_linker_flags(description)),
+        },
+        "memory": use.to_json(),
+        "verified": {
+            "instructions": verified.instructions,
+            "floating_point_instructions": 0,
+            "compiler_helpers": list(verified.helpers),
+            "deepest_stack": list(verified.stack.path),
+        },
+        "alignment": bare.alignment,
+        "functions": [
+            {
+                "symbol": function.symbol,
+                "batch": function.batch,
+                "seq_len": function.seq_len,
+                "arena_bytes": function.arena_bytes,
+                "kernels": [
+                    {
+                        "symbol": call.symbol,
+                        "layer": call.layer,
+                        "kind": kernels[call.symbol].kind,
+                        "macs": kernels[call.symbol].macs,
+                    }
+                    for call in function.calls
+                ],
+            }
+            for function in bare.functions
+        ],
+        "weights": [
+            {
+                "name": weight.name,
+                "symbol": weight.symbol,
+                "section": weight.section,
+                "dtype": weight.dtype,
+                "shape": list(weight.shape),
+                "bytes": weight.nbytes,
+            }
+            for weight in bare.weights
+        ],
+    }

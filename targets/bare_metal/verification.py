@@ -1,0 +1,232 @@
+"""What is proved about a package before it is given out: that it links, and what is in it.
+
+All objects are linked with nothing but the compiler's own run-time library (libgcc: division and
+64-bit arithmetic, no C library), into an image that is never run. On that image
+
+* no symbol is left undefined, not even a weak one, which would be a jump to address 0;
+* no floating-point instruction and no floating-point library function is left;
+* the stack is bounded along the call graph;
+* sizes are those of the sections.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..description import TargetDescription
+from ..errors import TargetError
+from ..fp_rules import is_float_helper, is_floating_point
+from ..toolchain import find_linker
+from .disassembly import Function, disassemble, has_integer_vectors
+from .stack import StackUse, stack_use
+
+_SCRIPT = """\
+SECTIONS
+{
+  . = 0x10000;
+  .text : { *(.text .text.*) }
+  .constants : { *(.rodata .rodata.*) *(.got .got.*) }
+  .data : { *(.data .data.*) }
+  .bss : { *(.bss .bss.* COMMON) }
+  .weights : { *(.ibert.weights .ibert.weights.*) }
+  /DISCARD/ : { *(.ARM.exidx .ARM.exidx.* .ARM.extab .ARM.extab.* .eh_frame .comment) }
+}
+"""
+# Names of the functions of one shape, in the driver that `targets.aot.driver` writes.
+_BODY = "body_"
+_REPORT = "this is a defect of the compiler: please report it"
+
+
+class PackageError(TargetError):
+    """A package that does not have the properties that it must have."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What the checks found.
+
+    Attributes
+    ----------
+    code_bytes
+        Instructions and constants between them.
+    constant_bytes
+        Tables that kernels read; weights are not among them.
+    data_bytes
+        Variables of the package: 0, since its state is the caller's.
+    weight_bytes
+        Weights with what aligns them.
+    instructions
+        Number of instructions that were looked at; none computes with floating-point numbers.
+    helpers
+        Functions of the compiler's run-time library that the package needs.
+    stack
+        Bound of the stack of any function of the API, interrupts apart.
+    """
+
+    code_bytes: int
+    constant_bytes: int
+    data_bytes: int
+    weight_bytes: int
+    instructions: int
+    helpers: tuple[str, ...]
+    stack: StackUse
+
+
+def verify_package(
+    objects: Sequence[Path],
+    driver: Path,
+    entries: Sequence[str],
+    folder: Path,
+    description: TargetDescription,
+) -> Verified:
+    """Link objects into an image and check it.
+
+    Parameters
+    ----------
+    objects
+        Relocatable files: kernels, driver, weights, and all else that the package has.
+    driver
+        That of the driver, which alone calls through pointers: one of its own functions per shape,
+        and the user's hook.
+    entries
+        Functions of its API.
+    folder
+        Where the image is made.
+    description
+        The target.
+
+    Returns
+    -------
+    Verified
+
+    Raises
+    ------
+    PackageError
+        If a check fails.
+    TargetError
+        If a tool is missing or fails.
+    """
+    defined, weak = _symbols(objects)
+    if weak:
+        raise PackageError(
+            what="the package has functions that nothing defines",
+            where=f"target {description.name!r}, symbols {', '.join(sorted(weak))}",
+            why="they are weak: they link without an error and jump to address 0 when called",
+            todo=_REPORT,
+        )
+    image = _link(objects, folder, description)
+    functions = disassemble(image, description)
+    sizes, names = _sections_and_functions(image)
+    helpers = tuple(sorted(names - defined))
+    _refuse_floating_point(functions, names, description)
+    return Verified(
+        code_bytes=sizes[".text"],
+        constant_bytes=sizes[".constants"],
+        data_bytes=sizes[".data"] + sizes[".bss"],
+        weight_bytes=sizes[".weights"],
+        instructions=sum(len(function.instructions) for function in functions),
+        helpers=tuple(name for name in helpers if not name.startswith("$")),
+        stack=stack_use(functions, entries, _pointers(driver)),
+    )
+
+
+def _symbols(objects: Sequence[Path]) -> tuple[set[str], set[str]]:
+    """Names that the objects define, and weak ones that they do not."""
+    from elftools.elf.elffile import ELFFile
+
+    defined, weak = set(), set()
+    for path in objects:
+        with path.open("rb") as stream:
+            table = ELFFile(stream).get_section_by_name(".symtab")
+            for symbol in table.iter_symbols():
+                if symbol["st_shndx"] != "SHN_UNDEF":
+                    defined.add(symbol.name)
+                elif symbol["st_info"]["bind"] == "STB_WEAK":
+                    weak.add(symbol.name)
+    return defined, weak - defined
+
+
+def _pointers(driver: Path) -> dict[str, list[str]]:
+    """Functions of the driver, and those of a shape, which the others reach through pointers."""
+    from elftools.elf.elffile import ELFFile
+
+    with driver.open("rb") as stream:
+        names = [
+            symbol.name
+            for symbol in ELFFile(stream).get_section_by_name(".symtab").iter_symbols()
+            if symbol["st_info"]["type"] == "STT_FUNC"
+        ]
+    bodies = [name for name in names if name.startswith(_BODY)]
+    # A body's own pointer is the hook, whose stack is the user's.
+    return {name: [] if name in bodies else bodies for name in names}
+
+
+def _link(objects: Sequence[Path], folder: Path, description: TargetDescription) -> Path:
+    """Link everything with the compiler's run-time library only; errors as PackageError."""
+    script, image = folder / "verify.ld", folder / "verify.elf"
+    script.write_text(_SCRIPT, encoding="ascii")
+    command = [
+        *find_linker(description),
+        "-nostdlib",
+        "-nostartfiles",
+        f"-Wl,-T,{script.name}",
+        "-Wl,-e,0x10000",
+        "-Wl,--no-warn-rwx-segments",
+        *(path.name for path in objects),
+        "-lgcc",
+        "-o",
+        image.name,
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PackageError(
+            what="the package does not link without a C library",
+            where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
+            why=done.stderr.strip()[-2000:] or f"exit status {done.returncode}",
+            todo=_REPORT,
+        )
+    return image
+
+
+def _sections_and_functions(image: Path) -> tuple[dict[str, int], set[str]]:
+    """Sizes of the sections of the script, and the names of all functions."""
+    from elftools.elf.elffile import ELFFile
+
+    sizes = dict.fromkeys((".text", ".constants", ".data", ".bss", ".weights"), 0)
+    with image.open("rb") as stream:
+        elf = ELFFile(stream)
+        for section in elf.iter_sections():
+            if section.name in sizes:
+                sizes[section.name] = int(section["sh_size"])
+        names = {
+            symbol.name
+            for symbol in elf.get_section_by_name(".symtab").iter_symbols()
+            if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] != "STB_LOCAL"
+        }
+    return sizes, names
+
+
+def _refuse_floating_point(
+    functions: Sequence[Function], names: set[str], description: TargetDescription
+) -> None:
+    """Refuse an image with a floating-point instruction or library function."""
+    # A core with integer vectors has vector registers; all others have no unit at all.
+    has_unit = has_integer_vectors(description)
+    found = [
+        f"{function.name}: {one.mnemonic} {one.operands}"
+        for function in functions
+        for one in function.instructions
+        if is_floating_point(description.elf_machine, one.mnemonic, one.operands, has_unit)
+    ]
+    found += [f"library function {name}" for name in sorted(names) if is_float_helper(name)]
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise PackageError(
+            what="the package computes with floating-point numbers",
+            where=f"target {description.name!r}, {found[0].partition(':')[0]}",
+            why="; ".join(found[:5]) + more,
+            todo=_REPORT,
+        )

@@ -1,0 +1,146 @@
+"""Bounds of the stack, read off disassembly."""
+
+from __future__ import annotations
+
+import pytest
+
+from targets import get_target
+from targets.bare_metal.disassembly import Function, parse
+from targets.bare_metal.stack import StackError, StackUse, frame_bytes, stack_use
+from targets.errors import TargetError
+
+CORTEX_M4 = get_target("cortex-m4")
+
+
+def _functions(text: str) -> list[Function]:
+    """Functions of a listing whose columns are separated by blanks."""
+    lines = []
+    for number, line in enumerate(text.strip().splitlines()):
+        if line.endswith(":"):
+            lines.append(line)
+        else:
+            mnemonic, _, operands = line.strip().partition(" ")
+            lines.append(f"    {0x100 + 2 * number:x}:\t{mnemonic}\t{operands}")
+    return list(parse("\n".join(lines), CORTEX_M4))
+
+
+def _frame(*body: str) -> int:
+    (function,) = _functions("\n".join(["00000100 <f>:", *body]))
+    return frame_bytes(function)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ("push {r4, lr}", 8),
+        ("push.w {r4, r5, r6, r7, r8, r9, r10, r11, lr}", 36),
+        ("stmdb sp!, {r4, r5, r6, lr}", 16),
+        ("vpush {d8-d15}", 64),
+        ("vpush {s16-s19}", 16),
+        ("str.w lr, [sp, #-4]!", 4),
+        ("strd r6, r7, [sp, #-8]!", 8),
+        ("sub sp, #508", 508),
+        ("sub.w sp, sp, #1024", 1024),
+        ("subw sp, sp, #1036", 1036),
+        ("add sp, #508", 0),
+        ("add sp, sp, #16", 0),
+        ("ldr r0, [sp, #4]", 0),
+        ("stmdb r0!, {r4, r5}", 0),
+        ("mov sp, r7", 0),
+    ],
+)
+def test_frame_of_one_instruction(instruction: str, expected: int) -> None:
+    assert _frame(instruction) == expected
+
+
+def test_frames_add_up() -> None:
+    assert _frame("push {r4, r5, lr}", "sub sp, #20", "add sp, #20", "pop {r4, r5, pc}") == 32
+
+
+def test_a_large_frame_of_armv6m_is_a_negative_literal() -> None:
+    text = """\
+00000100 <f>:
+    100:\tpush\t{r7, lr}
+    102:\tldr\tr7, [pc, #4]\t@ (108 <f+0x8>)
+    104:\tadd\tsp, r7
+    106:\tbx\tlr
+    108:\t.word\t0xfffff800
+"""
+    (function,) = parse(text, CORTEX_M4)
+    assert frame_bytes(function) == 8 + 2048
+
+
+def test_a_frame_from_a_moved_constant() -> None:
+    assert _frame("mov.w r12, #4096", "sub.w sp, sp, r12") == 4096
+
+
+def test_rounding_the_stack_pointer_down_counts() -> None:
+    assert _frame("mov r4, sp", "bfc r4, #0, #6", "mov sp, r4") == 64
+    assert _frame("mov r4, sp", "lsrs r4, r4, #5", "lsls r4, r4, #5", "mov sp, r4") == 32
+
+
+@pytest.mark.parametrize("body", [("sub.w sp, sp, r3",), ("ldr r3, [r0, #4]", "sub.w sp, sp, r3")])
+def test_a_frame_that_is_not_in_the_code_is_refused(body: tuple[str, ...]) -> None:
+    with pytest.raises(StackError) as error:
+        _frame(*body)
+    assert str(error.value) == (
+        "the stack use of the package cannot be bounded\n"
+        "  where: function f\n"
+        "  why: it lowers the stack pointer by r3, which is not a constant\n"
+        "  what to do: this is a defect of the compiler: please report it"
+    )
+
+
+GRAPH = """\
+00000100 <entry>:
+    100:\tpush\t{r4, lr}
+    102:\tbl\t200 <small>
+    106:\tbl\t300 <large>
+    10a:\tblx\tr3
+    10c:\tpop\t{r4, pc}
+
+00000200 <small>:
+    200:\tsub\tsp, #8
+    202:\tb.n\t200 <small>
+    204:\tbeq.w\t400 <label>
+
+00000300 <large>:
+    300:\tsub\tsp, #40
+    302:\tb.w\t200 <small>
+
+00000400 <label>:
+    400:\tb.n\t200 <small>
+
+00000500 <pointed>:
+    500:\tsub\tsp, #100
+"""
+
+
+def test_the_longest_way_down_the_call_graph() -> None:
+    functions = list(parse(GRAPH, CORTEX_M4))
+    use = stack_use(functions, ["entry"], {"entry": []})
+    assert use == StackUse(8 + 40 + 8, ("entry", "large", "small"))
+    use = stack_use(functions, ["entry"], {"entry": ["pointed", "absent"]})
+    assert use == StackUse(8 + 100, ("entry", "pointed"))
+
+
+def test_a_pointer_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(StackError, match=r"it calls through a pointer \(r3\)"):
+        stack_use(parse(GRAPH, CORTEX_M4), ["entry"])
+
+
+def test_recursion_is_refused() -> None:
+    functions = _functions("00000100 <f>:\npush {lr}\nbl 100 <f>")
+    with pytest.raises(StackError, match="it calls itself"):
+        stack_use(functions, ["f"])
+
+
+def test_what_is_no_instruction_is_refused() -> None:
+    with pytest.raises(TargetError) as error:
+        _functions("00000100 <f>:\n@ <UNDEFINED> instruction: 0xffff")
+    assert str(error.value) == (
+        "the code holds something that is no instruction\n"
+        "  where: target 'cortex-m4', function f at 0x102\n"
+        "  why: the disassembler says: 102:\t@\t<UNDEFINED> instruction: 0xffff\n"
+        "  what to do: this is a defect of the compiler or of the disassembler: please report it"
+    )
