@@ -11,6 +11,7 @@ from ..errors import LoweringError
 from ..integer import attrs as integer_attrs
 from ..integer.ops import attributes, operator_name
 from ..integer.work import multiply_accumulates
+from ..spec.values import scalar_arithmetic
 from .attention import emit_attention
 from .context import KernelContext
 from .elementwise import (
@@ -109,6 +110,10 @@ class GroupEmitter:
             Unscheduled; its buffers are the function's arguments in order, if `counted` the result
             of ``integer.slot_starts``, then its results.
         """
+        with scalar_arithmetic(self.layout.scalar):
+            return self._emit(function, counted)
+
+    def _emit(self, function: relax.Function, counted: bool) -> tirx.PrimFunc:
         context = KernelContext(self.layout, self.batch, self.seq_len, self.parameters)
         serial = self._serial(function)
         if serial is not None:

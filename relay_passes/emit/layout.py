@@ -6,9 +6,45 @@ never changes a value, only where it lies and which constant offset is folded aw
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+
+
+class DotOperands(Protocol):
+    """What emission asks of a target's dot-product instruction (``targets.DotInstruction``)."""
+
+    @property
+    def lhs_dtype(self) -> str:
+        """Type of activations."""
+        ...
+
+    @property
+    def rhs_dtype(self) -> str:
+        """Type of weights."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """Columns that one instruction updates."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Products per column."""
+        ...
+
+    @property
+    def tile_rows(self) -> int:
+        """Most rows of a register tile."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows that one instruction multiplies."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -19,19 +55,56 @@ class KernelLayout:
     ----------
     lhs_dtype
         Type of the activation operand: int8, uint8 (activations stored with an offset of 128,
-        compensated exactly in the bias) or int16 (activations widened).
+        compensated exactly in the bias), int16 or int32 (activations widened).
     lanes
         Columns per weight block.
     depth
         Consecutive reduction entries per weight block.
     max_row_tile
         Most rows that one register tile may have.
+    row_step
+        Rows that one instruction multiplies; tiles are whole numbers of these.
+    scalar
+        Whether the target computes one number at a time, in 32 bits: expressions are spelled for
+        that (`relay_passes.spec.values.scalar_arithmetic`).
+    rhs_dtype
+        Type of the weight operand: int8, as weights are stored, or int16 (widened in the kernel).
+    row_lanes
+        Columns that reductions over a row take at once; `lanes` where it is 0.
     """
 
     lhs_dtype: str
     lanes: int
     depth: int
     max_row_tile: int
+    row_step: int = 1
+    scalar: bool = False
+    rhs_dtype: str = "int8"
+    row_lanes: int = 0
+
+    @property
+    def reduced_lanes(self) -> int:
+        """Columns that reductions over a row take at once."""
+        return self.row_lanes or self.lanes
+
+    @property
+    def widens_lhs(self) -> bool:
+        """Whether kernels widen activations, whatever their signedness."""
+        return self.lhs_dtype in ("int16", "int32")
+
+    @staticmethod
+    def of(dot: DotOperands, vector_lanes: int = 4) -> KernelLayout:
+        """Layout for an instruction, on a target with so many lanes of 32 bits."""
+        return KernelLayout(
+            dot.lhs_dtype,
+            dot.lanes,
+            dot.depth,
+            dot.tile_rows,
+            dot.rows,
+            scalar=vector_lanes == 1,
+            rhs_dtype=dot.rhs_dtype,
+            row_lanes=max(dot.lanes, vector_lanes),
+        )
 
     def padded_columns(self, columns: int) -> int:
         """`columns` rounded up to whole blocks."""
@@ -41,13 +114,23 @@ class KernelLayout:
         """`depth` rounded up to whole blocks."""
         return -(-depth // self.depth) * self.depth
 
+    def padded_keys(self, keys: int) -> int:
+        """`keys` rounded up to whole blocks.
+
+        They are columns of Q K^T, a row of the softmax and the depth of P V.
+        """
+        block = math.lcm(self.lanes, self.depth, 1 if self.scalar else self.reduced_lanes)
+        return -(-keys // block) * block
+
     def row_tile(self, rows: int) -> tuple[int, int]:
         """Rows of the register tile, and the number of rows after padding to whole tiles.
 
         Of the tiles that pad least, the largest: every row of a tile reuses the loaded weights.
         """
-        smallest = max(1, min(rows, (self.max_row_tile + 1) // 2))
-        candidates = range(smallest, self.max_row_tile + 1)
+        step = self.row_step
+        most = self.max_row_tile // step
+        smallest = max(1, min(-(-rows // step), (most + 1) // 2))
+        candidates = range(smallest * step, most * step + 1, step)
         tile = min(candidates, key=lambda size: (-(-rows // size) * size, -size))
         return tile, -(-rows // tile) * tile
 

@@ -15,6 +15,10 @@ Twice as many 16-bit as 32-bit numbers fit a vector register, so a function may 
 to be kept `short`: operations on short values stay in int16 as long as their results provably fit,
 and leave it by themselves where they do not. `q15_multiply` is the product of two such values.
 
+On a machine without vectors a register holds one number, of 32 bits, and 16-bit types would only
+cost extensions of the sign: inside `scalar_arithmetic` short values are int32 in expressions. Their
+intervals, and so their values, are the same.
+
 Shifts to the right are arithmetic (they floor). Values are mathematically integers in both
 domains, so where a width changes cannot be seen in the result.
 """
@@ -81,6 +85,28 @@ def audit() -> Iterator[Audit]:
         _audit.reset(token)
 
 
+_scalar: ContextVar[bool] = ContextVar("relay_passes.spec.values.scalar", default=False)
+
+
+@contextmanager
+def scalar_arithmetic(enabled: bool = True) -> Iterator[None]:
+    """Spell the expressions of specification functions for a machine without vectors.
+
+    Short values are computed in int32, their products in Q15 as the arithmetic that defines them,
+    and minima in the form that saturating instructions are found in. The integers are the same.
+
+    Parameters
+    ----------
+    enabled : bool
+        False leaves everything as it is.
+    """
+    token = _scalar.set(enabled)
+    try:
+        yield
+    finally:
+        _scalar.reset(token)
+
+
 class Ranged:
     """A closed interval of integers and, optionally, the TIR expression it bounds.
 
@@ -96,7 +122,8 @@ class Ranged:
     Attributes
     ----------
     dtype : str
-        "int16" if short, else "int32" if the interval fits it, else "int64": the type of `expr`.
+        The type of `expr`: "int16" if short (but for `scalar_arithmetic`), else "int32" if the
+        interval fits it, else "int64".
 
     Raises
     ------
@@ -115,7 +142,7 @@ class Ranged:
         if not _fits(self.low, self.high, INT64):
             raise _overflow("a value", self.low, self.high)
         self.dtype = "int32" if _fits(self.low, self.high, INT32) else "int64"
-        if is_short:
+        if is_short and not _scalar.get():
             self.dtype = "int16"
         watch = _audit.get()
         if watch is not None:
@@ -347,7 +374,24 @@ def minimum(a: Value, b: Value) -> Value:
     if y.high <= x.low:
         return y
     low, high = min(x.low, y.low), min(x.high, y.high)
+    if _scalar.get() and _is_saturation(x, y):
+        return _apply(
+            "minimum",
+            low,
+            high,
+            lambda p, q: _tir().min(_tir().max(p, _tir().const(0, str(p.ty))), q),
+            x,
+            y,
+        )
     return _apply("minimum", low, high, lambda p, q: _tir().min(p, q), x, y)
+
+
+def _is_saturation(value: Ranged, bound: Ranged) -> bool:
+    """Whether a minimum of these keeps the last bits of a number that is not negative.
+
+    Between 0 and such a bound, compilers find the instruction that saturates.
+    """
+    return isinstance(bound, _Constant) and value.low >= 0 and not bound.low & (bound.low + 1)
 
 
 def maximum(a: Value, b: Value) -> Value:
@@ -557,6 +601,8 @@ def q15_multiply(a: Value, b: Value) -> Value:
         )
     if isinstance(x, _Constant) and isinstance(y, _Constant):
         return _Constant(low)
+    if _scalar.get():
+        return known(short((x * y + (1 << 14)) >> 15), low, high)
     left, right = _expr_in(x, "int16"), _expr_in(y, "int16")
     if left is None or right is None:
         return Ranged(low, high, is_short=True)

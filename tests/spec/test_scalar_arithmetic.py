@@ -1,0 +1,179 @@
+"""Expressions for a machine without vectors: nothing in 16 bits, the same integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relay_passes.spec import short_layer_norm, short_softmax
+from relay_passes.spec.gelu import AccurateGelu, gelu_accurate, gelu_scale
+from relay_passes.spec.short_layer_norm import ShortLayerNorm
+from relay_passes.spec.short_requantise import requantise_short, saturating_sum
+from relay_passes.spec.short_softmax import ShortExponential
+from relay_passes.spec.values import (
+    Ranged,
+    clamp,
+    minimum,
+    q15_multiply,
+    saturate_short,
+    scalar_arithmetic,
+    shift_right_round,
+    short,
+    trace,
+)
+
+INT15 = np.arange(-32767, 32768)
+INT16 = (-(2**15), 2**15 - 1)
+# Whatever has steps in 32 bits: ends of intervals, round 0, and in between.
+WIDE = np.unique(
+    np.concatenate(
+        [
+            np.linspace(-(2**24), 2**24, 20_001).astype(np.int64),
+            np.arange(-5000, 5000),
+            2**24 - np.arange(100),
+            -(2**24) + np.arange(100),
+        ]
+    )
+)
+
+
+def exponential(scale: float) -> Callable[[Any], Any]:
+    constants = ShortExponential.from_scale(scale)
+    return lambda d: short_softmax.exponential_of(-d, 0, constants)
+
+
+def gelu(scale: float) -> Callable[[Any], Any]:
+    constants = AccurateGelu.from_scale(scale)
+    return lambda q: gelu_accurate(q, constants)
+
+
+def normalised(shift: int) -> Callable[[Any, Any, Any], Any]:
+    constants = ShortLayerNorm.from_scale(1e-3, 1e-12, 384)
+    bits = constants.root_fraction_bits + 14
+
+    def function(d: Any, gain: Any, offset: Any) -> Any:
+        return short_layer_norm.normalise(
+            short(d), bits, 2**14 + 77, gain, offset, constants, shift, -127, 127
+        )
+
+    return function
+
+
+CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
+    **{
+        f"exponential of unit {scale:g}": (
+            exponential(scale),
+            [np.concatenate([np.arange(70_000), [2**20, 2**30, 2**31 - 1]])],
+        )
+        for scale in (1e-7, 1e-4, 1e-3, 0.1, 0.6)
+    },
+    **{
+        f"gelu up to {largest:g}": (
+            gelu(gelu_scale(largest)),
+            [INT15],
+        )
+        for largest in (1.0, 5.0, 30.0, 200.0)
+    },
+    "gelu between scales": (gelu(1e-3), [INT15]),
+    "requantisation": (
+        lambda x: requantise_short(x, 29_000, 9, 7, 0, -127, 127),
+        [WIDE],
+    ),
+    "requantisation with a zero point": (
+        lambda x: requantise_short(x, 29_000, 9, 6, 17, 0, 255),
+        [WIDE],
+    ),
+    "requantisation without a shift": (
+        lambda x: requantise_short(x, 29_000, 0, 0, 0, -(2**14), 2**14),
+        [INT15],
+    ),
+    "saturating sum": (
+        lambda a, b: saturating_sum(short(a), short(b), -32767, 32767),
+        [INT15, INT15[::-1] // 3 * 2],
+    ),
+    "normalisation": (
+        normalised(20),
+        [INT15 // 2, np.resize(np.arange(-(2**14), 2**14, 7), 65_535), INT15 * 200],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_integers_are_those_of_the_specification(both_domains, name: str) -> None:
+    function, arrays = CASES[name]
+    operands = [(array, int(array.min()), int(array.max())) for array in arrays]
+    with scalar_arithmetic():
+        both_domains(function, *operands, vectorise=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_intervals_are_the_same_and_nothing_is_16_bits_wide(name: str) -> None:
+    from tvm import tirx
+
+    function, arrays = CASES[name]
+
+    def traced() -> Ranged:
+        ranges = [
+            Ranged(int(array.min()), int(array.max()), tirx.Var(f"x{place}", "int32"))
+            for place, array in enumerate(arrays)
+        ]
+        return trace(function, *ranges)
+
+    plain = traced()
+    with scalar_arithmetic():
+        scalar = traced()
+    assert (scalar.low, scalar.high) == (plain.low, plain.high)
+    assert (
+        "int16" in str(plain.expr)
+        and "ibert_q15" in str(plain.expr)
+        or name
+        in (
+            "normalisation",
+            "saturating sum",
+        )
+    )
+    assert "int16" not in str(scalar.expr) and "ibert_q15" not in str(scalar.expr)
+
+
+def test_short_values_are_of_32_bits_only_inside() -> None:
+    assert short(Ranged(*INT16)).dtype == "int16"
+    with scalar_arithmetic():
+        assert short(Ranged(*INT16)).dtype == "int32"
+        with scalar_arithmetic(False):
+            assert short(Ranged(*INT16)).dtype == "int16"
+    assert short(Ranged(*INT16)).dtype == "int16"
+
+
+def test_what_does_not_fit_16_bits_is_refused_all_the_same() -> None:
+    from relay_passes.errors import RangeError
+
+    with scalar_arithmetic():
+        with pytest.raises(RangeError, match="a value of 17 bits does not fit 16"):
+            short(Ranged(0, 2**16 - 1))
+        with pytest.raises(RangeError, match="both factors of a Q15 product may be -2\\^15"):
+            q15_multiply(Ranged(*INT16), Ranged(*INT16))
+
+
+def test_a_rounding_shift_adds_before_it_shifts() -> None:
+    from tvm import tirx
+
+    value = Ranged(-(2**15), 2**15 - 1, tirx.Var("x", "int32"), is_short=True)
+    with scalar_arithmetic():
+        inside = short(Ranged(value.low, value.high, tirx.Var("x", "int32")))
+        assert str(shift_right_round(inside, 4).expr) == "x + 8 >> 4"
+
+
+def test_minima_that_saturate_are_spelled_as_such() -> None:
+    from tvm import tirx
+
+    x = tirx.Var("x", "int32")
+    with scalar_arithmetic():
+        assert "max" in str(minimum(Ranged(0, 2**20, x), 2**15 - 1).expr)
+        assert "max" not in str(minimum(Ranged(0, 2**20, x), 2**15).expr)
+        assert "max" not in str(minimum(Ranged(-1, 2**20, x), 2**15 - 1).expr)
+        assert str(clamp(Ranged(-(2**20), 2**20, x), *INT16).expr).count("max") == 1
+        assert str(saturate_short(Ranged(-5, 2**20, x)).expr).count("max") == 0
+    assert "max" not in str(minimum(Ranged(0, 2**20, x), 2**15 - 1).expr)
