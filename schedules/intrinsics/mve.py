@@ -1,0 +1,81 @@
+"""Matrix products with the integer vectors of Cortex-M processors (MVE), by a microkernel.
+
+VMLADAVA.S8 adds sixteen products to a general register, of which a tile needs eight; no compiler
+keeps them there. So the intrinsic is a call (``targets/microkernels/mve.c``) for any number of
+rows, columns in pairs, and the whole depth.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from targets import DotInstruction
+
+from .registration import register
+
+_PRODUCT = """
+@T.prim_func(s_tir=True)
+def {which}(
+    A: T.Buffer(({rows}, {depth}), "int8", offset_factor=1),
+    B: T.Buffer(({columns} // {lanes}, {depth} // {step}, {lanes}, {step}), "int8",
+                offset_factor=1),
+    C: T.Buffer(({rows}, {columns}), "int32", offset_factor=1, strides=[T.int32(), 1]),
+) -> None:
+    with T.sblock("root"):
+        T.reads(
+            C[0:{rows}, 0:{columns}],
+            A[0:{rows}, 0:{depth}],
+            B[0:{columns} // {lanes}, 0:{depth} // {step}, 0:{lanes}, 0:{step}],
+        )
+        T.writes(C[0:{rows}, 0:{columns}])
+        {body}
+"""
+
+_BY_LOOPS = """for i, j, k in T.grid({rows}, {columns}, {depth}):
+            with T.sblock("update"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                C[vi, vj] = C[vi, vj] + T.cast(A[vi, vk], "int32") * T.cast(
+                    B[vj // {lanes}, vk // {step}, vj % {lanes}, vk % {step}], "int32"
+                )"""
+
+_BY_CALL = """T.evaluate(
+            T.call_extern(
+                "int32", "ibert_mk_{name}", A.access_ptr("r"), B.access_ptr("r"),
+                C.access_ptr("rw"), {rows}, {columns}, {depth}, C.strides[0],
+            )
+        )"""
+
+MICROKERNELS = ("vmladava",)
+"""Names of the instructions that this file has an intrinsic of."""
+
+
+def mve_product_sources(
+    dot: DotInstruction, rows: int, columns: int, depth: int
+) -> tuple[str, str]:
+    """Text of the description and of the implementation of a product over the whole depth.
+
+    ``C[i, j] += sum_k A[i, k] B[j // lanes, k // step, j % lanes, k % step]``, with the lanes and
+    the step of `dot`.
+
+    Parameters
+    ----------
+    dot
+        The instruction.
+    rows, columns, depth
+        Sizes; columns and depth are multiples of those of the instruction.
+    """
+    shape = {
+        **{"rows": rows, "columns": columns, "depth": depth},
+        **{"lanes": dot.lanes, "step": dot.depth, "name": dot.name},
+    }
+    return (
+        _PRODUCT.format(which="description", body=_BY_LOOPS.format(**shape), **shape),
+        _PRODUCT.format(which="implementation", body=_BY_CALL.format(**shape), **shape),
+    )
+
+
+@cache
+def mve_product_intrinsic(dot: DotInstruction, rows: int, columns: int, depth: int) -> str:
+    """Register `mve_product_sources` with TVM once; return the intrinsic's name."""
+    name = f"ibert.{dot.name}_{rows}x{columns}x{depth}"
+    return register(name, mve_product_sources(dot, rows, columns, depth))

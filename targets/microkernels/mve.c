@@ -1,0 +1,163 @@
+/* The 8-bit matrix product of Cortex-M processors with integer vectors (MVE).
+ *
+ * VMLADAVA.S8 adds sixteen products to a general register, one with an even number. A tile of four
+ * rows and two columns has eight of them, all that there are: the loop is counted in an odd one,
+ * and what else must be kept lies on the stack. Loads and products alternate, so that the vector
+ * units overlap them. Every product of int8 is exact, and sums are int32.
+ *
+ * No floating-point register is used but as integer vector q0 to q3, which callers do not keep. */
+
+#include <stdint.h>
+
+#if defined(__GNUC__) && defined(__ARM_FEATURE_MVE) && !defined(IBERT_PLAIN_C)
+
+/* Sixteen channels of four rows (r1, r3, r5, r7) and of two columns (r9). */
+#define CHANNELS                                                                                  \
+    "vldrb.u8 q0, [r9], #16\n"                                                                    \
+    "vldrb.u8 q2, [r1], #16\n"                                                                    \
+    "vmladava.s8 r0, q2, q0\n"                                                                    \
+    "vldrb.u8 q1, [r9], #48\n"                                                                    \
+    "vmladava.s8 r2, q2, q1\n"                                                                    \
+    "vldrb.u8 q3, [r3], #16\n"                                                                    \
+    "vmladava.s8 r4, q3, q0\n"                                                                    \
+    "vldrb.u8 q2, [r5], #16\n"                                                                    \
+    "vmladava.s8 r6, q3, q1\n"                                                                    \
+    "vmladava.s8 r8, q2, q0\n"                                                                    \
+    "vldrb.u8 q3, [r7], #16\n"                                                                    \
+    "vmladava.s8 r10, q2, q1\n"                                                                   \
+    "vmladava.s8 r12, q3, q0\n"                                                                   \
+    "vmladava.s8 lr, q3, q1\n"
+
+#define UNUSED __attribute__((unused))
+
+__attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
+                                                       UNUSED const int8_t *b, UNUSED int32_t *c,
+                                                       UNUSED int32_t depth,
+                                                       UNUSED int32_t columns,
+                                                       UNUSED int32_t stride) {
+    __asm__ volatile(
+        ".syntax unified\n"
+        "push {r2-r11, lr}\n" /* [sp]: c; [sp, #4]: depth; [sp, #44]: columns; [sp, #48]: stride */
+        "mov r9, r1\n"
+        "mov r1, r0\n"
+        "add r5, r0, r3, lsl #1\n"
+        "add r7, r5, r3\n"
+        "add r3, r0, r3\n"
+        "1:\n" /* two columns of four */
+        "ldr r11, [sp]\n"
+        "ldr lr, [sp, #48]\n"
+        "ldrd r0, r2, [r11]\n"
+        "add r11, r11, lr\n"
+        "ldrd r4, r6, [r11]\n"
+        "add r11, r11, lr\n"
+        "ldrd r8, r10, [r11]\n"
+        "add r11, r11, lr\n"
+        "ldrd r12, lr, [r11]\n"
+        "ldr r11, [sp, #4]\n"
+        "lsrs r11, r11, #5\n" /* pairs of sixteen channels; carry: and one more */
+        "bcc 2f\n" CHANNELS "cmp r11, #0\n"
+        "beq 3f\n"
+        "2:\n" CHANNELS CHANNELS "subs r11, r11, #1\n"
+        "bne 2b\n"
+        "3:\n"
+        "ldr r11, [sp]\n"
+        "strd r0, r2, [r11], #16\n"
+        "str r11, [sp]\n"
+        "ldr r0, [sp, #48]\n"
+        "add r11, r11, r0\n"
+        "strd r4, r6, [r11, #-16]\n"
+        "add r11, r11, r0\n"
+        "strd r8, r10, [r11, #-16]\n"
+        "add r11, r11, r0\n"
+        "strd r12, lr, [r11, #-16]\n"
+        "ldr r0, [sp, #4]\n"
+        "sub r1, r1, r0\n"
+        "sub r3, r3, r0\n"
+        "sub r5, r5, r0\n"
+        "sub r7, r7, r0\n"
+        "ldr r0, [sp, #44]\n"
+        "subs r0, r0, #4\n"
+        "str r0, [sp, #44]\n"
+        "bne 1b\n"
+        "pop {r2-r11, pc}\n");
+}
+
+/* One row: the remainder of a matrix whose rows are no multiple of four. */
+static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth, int32_t columns) {
+    for (int32_t column = 0; column < columns; column += 4) {
+        register int32_t c0 __asm__("r4") = c[column];
+        register int32_t c1 __asm__("r6") = c[column + 1];
+        register int32_t c2 __asm__("r8") = c[column + 2];
+        register int32_t c3 __asm__("r10") = c[column + 3];
+        const int8_t *row = a;
+        int32_t chunks = depth / 16;
+        __asm__ volatile("1:\n"
+                         "vldrb.u8 q0, [%[row]], #16\n"
+                         "vldrb.u8 q1, [%[b]], #16\n"
+                         "vmladava.s8 %[c0], q0, q1\n"
+                         "vldrb.u8 q2, [%[b]], #16\n"
+                         "vmladava.s8 %[c1], q0, q2\n"
+                         "vldrb.u8 q1, [%[b]], #16\n"
+                         "vmladava.s8 %[c2], q0, q1\n"
+                         "vldrb.u8 q2, [%[b]], #16\n"
+                         "vmladava.s8 %[c3], q0, q2\n"
+                         "subs %[chunks], %[chunks], #1\n"
+                         "bne 1b\n"
+                         : [row] "+r"(row), [b] "+r"(b), [c0] "+r"(c0), [c1] "+r"(c1),
+                           [c2] "+r"(c2), [c3] "+r"(c3), [chunks] "+r"(chunks)
+                         :
+                         : "cc", "memory");
+        c[column] = c0;
+        c[column + 1] = c1;
+        c[column + 2] = c2;
+        c[column + 3] = c3;
+    }
+}
+
+#define HALF_BLOCK 32
+
+static void block_of_four_rows(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth,
+                               int32_t columns, int32_t stride) {
+    two_columns(a, b, c, depth, columns, stride * 4);
+    two_columns(a, b + HALF_BLOCK, c + 2, depth, columns, stride * 4);
+}
+
+#else
+
+/* The same in C, for any processor. */
+static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth, int32_t columns) {
+    for (int32_t column = 0; column < columns; column += 4) {
+        for (int32_t chunk = 0; chunk < depth; chunk += 16, b += 64) {
+            for (int32_t lane = 0; lane < 4; lane++) {
+                for (int32_t k = 0; k < 16; k++) {
+                    c[column + lane] += a[chunk + k] * b[16 * lane + k];
+                }
+            }
+        }
+    }
+}
+
+static void block_of_four_rows(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth,
+                               int32_t columns, int32_t stride) {
+    for (int32_t row = 0; row < 4; row++) {
+        one_row(a + row * depth, b, c + row * stride, depth, columns);
+    }
+}
+
+#endif
+
+/* c[i, j] += sum over k of a[i, k] b[j / 4, k / 16, j % 4, k % 16].
+ *
+ * rows (of `depth` channels each, one behind the other) any number; depth a multiple of 16, columns
+ * of 4, both positive; `stride`: entries from one row of c to the next. */
+int32_t ibert_mk_vmladava(const int8_t *a, const int8_t *b, int32_t *c, int32_t rows,
+                          int32_t columns, int32_t depth, int32_t stride) {
+    int32_t row = 0;
+    for (; row + 4 <= rows; row += 4) {
+        block_of_four_rows(a + row * depth, b, c + row * stride, depth, columns, stride);
+    }
+    for (; row < rows; row++) {
+        one_row(a + row * depth, b, c + row * stride, depth, columns);
+    }
+    return 0;
+}
