@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
+
+
 def command(
     path: Annotated[
         Path,
@@ -114,9 +117,16 @@ def _library(path: Path) -> dict[str, Any]:
         "bytes": metadata.file_bytes,
         "parameter_bytes": metadata.weight_bytes,
         "target": dict(metadata.target),
+        "runtime": metadata.runtime,
         "required_cpu_features": list(metadata.required_cpu_features),
         "functions": [
-            {"name": f.name, "batch": f.batch, "seq_len": f.seq_len} for f in metadata.functions
+            {
+                "name": f.name,
+                "batch": f.batch,
+                "seq_len": f.seq_len,
+                **({"symbol": f.symbol, "arena_bytes": f.arena_bytes} if f.symbol else {}),
+            }
+            for f in metadata.functions
         ],
         "inputs": [i.to_json() for i in metadata.inputs],
         "outputs": [
@@ -162,6 +172,7 @@ def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         target = document["target"]
         lines += [
             ("target", str(target.get("name", ""))),
+            ("runtime", _RUNTIMES.get(document["runtime"], document["runtime"])),
             ("needs", ", ".join(document["required_cpu_features"]) or "nothing special"),
             (
                 "shapes",
@@ -169,6 +180,11 @@ def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
                 + " (batch x tokens)",
             ),
             ("inputs", ", ".join(i["name"] for i in document["inputs"])),
+        ]
+        lines += [
+            ("arena", f"{f['batch']}x{f['seq_len']}: {f['arena_bytes']} bytes, {f['symbol']}")
+            for f in document["functions"]
+            if "symbol" in f
         ]
         lines += [
             (

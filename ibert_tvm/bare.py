@@ -1,0 +1,66 @@
+"""The signature of a program without runtime, read from what a library says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ibert_tvm.model_info import ModelInfo
+    from targets.aot import Interface
+
+__all__ = ["bare_interface"]
+
+
+def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
+    """Describe inputs and outputs for `targets.aot.compile_bare`.
+
+    Parameters
+    ----------
+    metadata
+        Of the library: ``functions``, ``inputs`` and ``outputs``.
+    info
+        The model: how many ids there are, and which one fills up.
+
+    Returns
+    -------
+    targets.aot.Interface
+        Ids are limited to the vocabulary, token types to those of the model, masks to 0 and 1, as
+        `ibert_tvm.inputs.check_inputs` does; images to what their quantisation gives.
+    """
+    from targets.aot import Interface, ShapeSpec, TensorSpec
+
+    limits = {
+        "input_ids": (0, info.vocab_size - 1),
+        "attention_mask": (0, 1),
+        "token_type_ids": (0, info.type_vocab_size - 1),
+    }
+    inputs = []
+    for row in metadata["inputs"]:
+        scaled = bool(row.get("scale"))
+        low, high = (row["low"], row["high"]) if scaled else limits.get(row["name"], (None, None))
+        axes = info.image_size or ("seq_len",)
+        inputs.append(
+            TensorSpec(
+                name=row["name"],
+                dtype=row["dtype"],
+                shape=("batch", *axes),
+                scale=float(row.get("scale", 0.0)),
+                zero_point=int(row.get("zero_point", 0)),
+                low=low,
+                high=high,
+            )
+        )
+    outputs = [
+        TensorSpec(row["name"], row["dtype"], tuple(row["shape"]), float(row["scale"]))
+        for row in metadata["outputs"]
+    ]
+    return Interface(
+        functions=tuple(
+            ShapeSpec(row["name"], row["batch"], row["seq_len"]) for row in metadata["functions"]
+        ),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        pad_token_id=None if info.image_size else info.pad_token_id,
+        source_sha256=str(metadata["source_sha256"]),
+    )

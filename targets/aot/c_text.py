@@ -1,0 +1,68 @@
+"""Pieces of C that the generated header and driver share."""
+
+from __future__ import annotations
+
+import re
+
+C_TYPES = {
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int16": "int16_t",
+    "uint16": "uint16_t",
+    "int32": "int32_t",
+    "int64": "int64_t",
+}
+# Words of C and C++, and names that generated functions use themselves.
+_RESERVED = """
+auto break case char const continue default do double else enum extern float for goto if inline int
+long register restrict return short signed sizeof static struct switch typedef union unsigned void
+volatile while class new delete this template operator public private protected namespace using try
+catch throw bool true false and or not xor context inputs outputs status
+"""
+
+
+def identifier(name: str) -> str:
+    """A name as a C and C++ identifier: other characters become ``_``."""
+    text = re.sub(r"\W", "_", name, flags=re.ASCII)
+    if not text or text[0].isdigit() or text in _RESERVED.split() or text.startswith("__"):
+        text = f"x_{text}"
+    return text
+
+
+def unique_identifiers(names: list[str]) -> list[str]:
+    """`identifier` of every name; names that would be the same are numbered."""
+    taken: set[str] = set()
+    result = []
+    for name in names:
+        text = base = identifier(name)
+        number = 1
+        while text in taken:
+            number += 1
+            text = f"{base}_{number}"
+        taken.add(text)
+        result.append(text)
+    return result
+
+
+def quoted(text: str) -> str:
+    """A C string literal; what is not printable ASCII is written as octal bytes."""
+    pieces = []
+    for byte in text.encode("utf-8"):
+        char = chr(byte)
+        if char in '"\\':
+            pieces.append("\\" + char)
+        elif 32 <= byte < 127 and char != "?":  # no trigraphs
+            pieces.append(char)
+        else:
+            pieces.append(f"\\{byte:03o}")
+    return '"' + "".join(pieces) + '"'
+
+
+def comment(text: str) -> str:
+    """Text that may stand in a comment."""
+    return text.replace("*/", "* /").replace("/*", "/ *").encode("ascii", "replace").decode()
+
+
+def shape_suffix(batch: int, seq_len: int) -> str:
+    """``b1_s128``."""
+    return f"b{batch}_s{seq_len}"

@@ -1,0 +1,207 @@
+"""From scheduled kernels to a program without runtime: the main entry of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import tvm
+
+from ..description import DotInstruction, TargetDescription
+from ..microkernels import compile_microkernels, microkernel_sources, microkernel_symbols
+from .c_text import shape_suffix, unique_identifiers
+from .driver import Program, driver_text
+from .graph import Graph, PlacedGraph, place_values, read_function
+from .header import Sizes, header_text
+from .interface import Interface, item_size
+from .lower import KernelSignature, LoweredKernel, lower_kernels
+from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter
+from .objects import kernel_object
+from .peak import arena_peak
+from .weights import weight_rows
+
+_ALIGNMENTS = {"bare-metal": 16}
+_DEFAULT_ALIGNMENT = 64  # a cache line, and the widest vector
+
+
+def arena_alignment(description: TargetDescription) -> int:
+    """Alignment of the arena, of every value in it and of every weight, in bytes."""
+    return _ALIGNMENTS.get(description.system, _DEFAULT_ALIGNMENT)
+
+
+def portable_description(description: TargetDescription) -> TargetDescription:
+    """The same target without anything that C has no word for: instructions and vectors.
+
+    Kernels that are scheduled for it can be written as C (`BareModel.c_kernels`).
+    """
+    dot = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
+    return replace(description, dot=dot, vector_lanes=1, q15_multiply=(), microkernels=())
+
+
+def compile_bare(
+    module: tvm.IRModule,
+    parameters: Mapping[str, np.ndarray],
+    description: TargetDescription,
+    interface: Interface,
+) -> BareModel:
+    """Compile a scheduled module to kernels with a C ABI and a driver in C.
+
+    Parameters
+    ----------
+    module
+        Relax functions that consist of ``call_tir`` on scheduled integer kernels, as
+        `targets.build.build_executable` takes it.
+    parameters
+        Integer arrays in the order of the functions' parameters.
+    description
+        What to compile for.
+    interface
+        Signature; its functions are those of the module that are compiled.
+
+    Returns
+    -------
+    BareModel
+
+    Raises
+    ------
+    TargetError
+        If a kernel calls a function that code without runtime does not have, or the module holds
+        anything but kernel calls.
+    """
+    alignment = arena_alignment(description)
+    graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
+    signatures = _signatures(graphs, alignment)
+    lowered = lower_kernels(module, signatures, description)
+    workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
+    placed = [place_values(graph, workspaces, alignment) for graph in graphs]
+    provided = microkernel_symbols(description)
+    kernels = {
+        name: _kernel(module, name, signature, lowered[name], description, provided)
+        for name, signature in signatures.items()
+    }
+    weights, weight_bytes = weight_rows(parameters, alignment)
+    arena = {
+        (shape.batch, shape.seq_len): graph.arena.nbytes
+        for shape, graph in zip(interface.functions, placed, strict=True)
+    }
+    sizes = Sizes(alignment, arena, weight_bytes)
+    title = f"An integer-only model, compiled for {description.name}."
+    return BareModel(
+        interface=interface,
+        target_name=description.name,
+        alignment=alignment,
+        kernels=tuple(kernels.values()),
+        functions=_functions(interface, placed, kernels),
+        weights=weights,
+        weight_bytes=weight_bytes,
+        parameters=parameters,
+        support=compile_microkernels(description),
+        support_sources=microkernel_sources(description),
+        header=header_text(interface, sizes, title),
+        driver_c=driver_text(Program(interface, tuple(placed), kernels, weights)),
+        lowered=tvm.IRModule(
+            {kernels[name].symbol: kernel.function for name, kernel in lowered.items()}
+        ),
+        report=_report(interface, placed, kernels, weight_bytes),
+    )
+
+
+def _signatures(graphs: Sequence[Graph], alignment: int) -> dict[str, KernelSignature]:
+    """Arguments of every kernel that is called, in order of first use.
+
+    An argument that is a weight or lies in the arena at every call has the arena's alignment; one
+    that is the caller's at any has that of its type.
+    """
+    arguments: dict[str, list[tuple[str, int, bool, bool]]] = {}
+    for graph in graphs:
+        none = dict.fromkeys((call.kernel for call in graph.calls), 0)
+        places = place_values(graph, none, alignment).places
+        for call in graph.calls:
+            rows = [
+                (
+                    graph.values[value].dtype,
+                    graph.values[value].elements,
+                    position >= len(call.reads),
+                    places[value].kind in ("weight", "arena"),
+                )
+                for position, value in enumerate((*call.reads, *call.writes))
+            ]
+            known = arguments.setdefault(call.kernel, rows)
+            arguments[call.kernel] = [
+                (*old[:3], old[3] and new[3]) for old, new in zip(known, rows, strict=True)
+            ]
+    symbols = unique_identifiers(list(arguments))
+    return {
+        name: KernelSignature(
+            f"ibert_kernel_{symbol}",
+            tuple(
+                KernelParameter(dtype, count, written, alignment if ours else item_size(dtype))
+                for dtype, count, written, ours in rows
+            ),
+        )
+        for symbol, (name, rows) in zip(symbols, arguments.items(), strict=True)
+    }
+
+
+def _kernel(
+    module: tvm.IRModule,
+    name: str,
+    signature: KernelSignature,
+    lowered: LoweredKernel,
+    description: TargetDescription,
+    provided: Collection[str],
+) -> BareKernel:
+    attributes = module[name].attrs
+    data, undefined = kernel_object(signature.symbol, lowered.function, description, provided)
+    return BareKernel(
+        symbol=signature.symbol,
+        name=name,
+        kind=str(attributes.get("ibert.kernel", "kernel")),
+        layer=str(attributes.get("ibert.layer", name)),
+        macs=int(attributes.get("ibert.macs", 0)),
+        parameters=signature.parameters,
+        workspace_bytes=lowered.workspace_bytes,
+        object_file=data,
+        undefined=undefined,
+    )
+
+
+def _functions(
+    interface: Interface, placed: Sequence[PlacedGraph], kernels: Mapping[str, BareKernel]
+) -> tuple[BareFunction, ...]:
+    return tuple(
+        BareFunction(
+            name=shape.name,
+            symbol=f"ibert_run_{shape_suffix(shape.batch, shape.seq_len)}",
+            batch=shape.batch,
+            seq_len=shape.seq_len,
+            arena_bytes=graph.arena.nbytes,
+            lower_bound=graph.arena.lower_bound,
+            peak=arena_peak(graph, kernels),
+            calls=tuple(
+                BareCall(kernels[call.kernel].symbol, call.layer) for call in graph.graph.calls
+            ),
+        )
+        for shape, graph in zip(interface.functions, placed, strict=True)
+    )
+
+
+def _report(
+    interface: Interface,
+    placed: Sequence[PlacedGraph],
+    kernels: Mapping[str, BareKernel],
+    weight_bytes: int,
+) -> dict[str, object]:
+    from .objects import code_bytes
+
+    return {
+        "arena_bytes": {
+            shape.name: graph.arena.nbytes
+            for shape, graph in zip(interface.functions, placed, strict=True)
+        },
+        "largest_workspace_bytes": max(k.workspace_bytes for k in kernels.values()),
+        "kernels": len(kernels),
+        "kernel_code_bytes": sum(code_bytes(k.object_file) for k in kernels.values()),
+        "weight_bytes": weight_bytes,
+    }

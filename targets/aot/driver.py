@@ -1,0 +1,258 @@
+"""The C source that runs a model: checks, then the kernels in order, on fixed places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import driver_parts
+from .c_text import C_TYPES, comment, quoted, shape_suffix
+from .graph import Place, PlacedGraph
+from .header import STATUSES, function_prototype, tensor_identifiers
+from .interface import Interface, TensorSpec, item_size
+from .model import BareKernel, BareWeight
+
+_SHAPES = {
+    "batch": "IBERT_BATCH",
+    "seq_len": "IBERT_SEQ_LEN",
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that the driver is written from.
+
+    Attributes
+    ----------
+    interface
+        Signature.
+    graphs
+        One placed function for each of the interface's.
+    kernels
+        By name in the module.
+    weights
+        In the order of the parameters.
+    """
+
+    interface: Interface
+    graphs: tuple[PlacedGraph, ...]
+    kernels: dict[str, BareKernel]
+    weights: tuple[BareWeight, ...]
+
+
+def driver_text(program: Program) -> str:
+    """C99 source of the driver.
+
+    Parameters
+    ----------
+    program
+        What to run, and where everything lies.
+
+    Returns
+    -------
+    str
+        Includes ``ibert_model.h``; refers to one symbol per kernel and per weight.
+    """
+    interface = program.interface
+    shapes = [
+        f"    {{{function.batch}, {function.seq_len}, "
+        f"IBERT_ARENA_BYTES_{shape_suffix(function.batch, function.seq_len).upper()}, "
+        f"{len(placed.graph.calls)}}},"
+        for function, placed in zip(interface.functions, program.graphs, strict=True)
+    ]
+    checks = driver_parts.CHECKS.format(
+        inputs="\n".join(_tensor(spec) for spec in interface.inputs),
+        outputs="\n".join(_tensor(spec) for spec in interface.outputs),
+        shapes="\n".join(shapes),
+        ranges=_ranges(interface.inputs),
+    )
+    pieces = [driver_parts.TOP, *_declarations(program), driver_parts.POP, checks]
+    for index, (function, placed) in enumerate(
+        zip(interface.functions, program.graphs, strict=True)
+    ):
+        pieces.append(_body(program, placed, shape_suffix(function.batch, function.seq_len)))
+        pieces.append(_entry(interface, index))
+    pieces += [_dispatch(interface), driver_parts.PUBLIC, _strerror()]
+    return "".join(pieces)
+
+
+def _tensor(spec: TensorSpec) -> str:
+    multiplier, shift = spec.dyadic_scale
+    low, high = _limits(spec)
+    axes = [_SHAPES[axis] if isinstance(axis, str) else str(axis) for axis in spec.shape]
+    axes += ["1"] * (4 - len(axes))
+    scale = quoted(repr(float(spec.scale)) if spec.scale else "0")
+    return (
+        f"    {{{quoted(spec.name)}, {scale}, {multiplier}, {shift}, {spec.zero_point}, "
+        f"{_integer(low)}, {_integer(high)}, IBERT_{spec.dtype.upper()}, {len(spec.shape)}, "
+        f"{{{', '.join(axes)}}}}},"
+    )
+
+
+def _limits(spec: TensorSpec) -> tuple[int, int]:
+    """Range of a tensor's entries, cut to 32 bits."""
+    bits = min(8 * item_size(spec.dtype), 32)
+    unsigned = spec.dtype.startswith("u")
+    low = 0 if unsigned else -(2 ** (bits - 1))
+    high = 2**bits - 1 if unsigned else 2 ** (bits - 1) - 1
+    return (
+        low if spec.low is None else max(low, spec.low),
+        high if spec.high is None else min(high, spec.high),
+    )
+
+
+def _integer(value: int) -> str:
+    """A constant of int32_t; the smallest has no literal of its own."""
+    return "INT32_MIN" if value == -(2**31) else str(value)
+
+
+def _ranges(inputs: Sequence[TensorSpec]) -> str:
+    """Checks of the types that have an input with a range of its own."""
+    checked = sorted({spec.dtype for spec in inputs if (spec.low, spec.high) != (None, None)})
+    if not checked:
+        return (
+            "    (void)low;\n    (void)high;\n    (void)i;\n    (void)values;\n    (void)count;\n"
+        )
+    return "".join(
+        driver_parts.RANGE.format(constant=f"IBERT_{dtype.upper()}", c_type=C_TYPES[dtype])
+        for dtype in checked
+    )
+
+
+def _declarations(program: Program) -> list[str]:
+    """Extern declarations of kernels and weights that the functions use."""
+    used = {
+        place.position
+        for placed in program.graphs
+        for place in _places_in_use(placed)
+        if place.kind == "weight"
+    }
+    lines = []
+    for weight in program.weights:
+        if weight.index in used:
+            count = max(1, weight.nbytes // item_size(weight.dtype))
+            lines.append(
+                f"extern const {C_TYPES[weight.dtype]} {weight.symbol}[{count}]; "
+                f"/* {comment(weight.name)} */\n"
+            )
+    lines.append("\n")
+    called = [call.kernel for placed in program.graphs for call in placed.graph.calls]
+    for name in dict.fromkeys(called):
+        kernel = program.kernels[name]
+        arguments = [
+            f"{'' if parameter.written else 'const '}{C_TYPES[parameter.dtype]} *a{index}"
+            for index, parameter in enumerate(kernel.parameters)
+        ]
+        lines.append(f"/* {comment(kernel.kind)}: {comment(kernel.layer)} */\n")
+        lines.append(f"int32_t {kernel.symbol}({', '.join([*arguments, 'uint8_t *workspace'])});\n")
+    lines.append("\n")
+    return lines
+
+
+def _places_in_use(placed: PlacedGraph) -> list[Place]:
+    values = {value for call in placed.graph.calls for value in (*call.reads, *call.writes)}
+    values |= {value for value, _ in placed.copies}
+    return [placed.places[value] for value in sorted(values)]
+
+
+def _address(program: Program, placed: PlacedGraph, value: int, written: bool) -> str:
+    """C expression of the pointer to a value."""
+    place = placed.places[value]
+    c_type = C_TYPES[placed.graph.values[value].dtype]
+    if place.kind == "weight":
+        return program.weights[place.position].symbol
+    if place.kind == "input":
+        return f"(const {c_type} *)inputs[{place.position}]"
+    if place.kind == "output":
+        return f"({c_type} *)outputs[{place.position}]"
+    qualifier = "" if written else "const "
+    return f"({qualifier}{c_type} *)(void *)(arena + {place.position})"
+
+
+def _body(program: Program, placed: PlacedGraph, suffix: str) -> str:
+    """The function that calls the kernels of one shape."""
+    graph = placed.graph
+    total = len(graph.calls)
+    lines = [
+        f"static int32_t body_{suffix}(ibert_context *context, const void *const *inputs,\n"
+        "                    void *const *outputs) {\n",
+        "    uint8_t *const arena = context->arena;\n",
+    ]
+    for step, call in enumerate(graph.calls):
+        kernel = program.kernels[call.kernel]
+        arguments = [_address(program, placed, value, False) for value in call.reads]
+        arguments += [_address(program, placed, value, True) for value in call.writes]
+        arguments.append(f"arena + {placed.workspaces[step]}")
+        listed = ",\n             ".join(arguments)
+        lines.append(f"    /* {comment(kernel.kind)}: {comment(call.layer)} */\n")
+        lines.append(f"    STEP({step + 1}, {total},\n         {kernel.symbol}(\n")
+        lines.append(f"             {listed}));\n")
+    for value, output in placed.copies:
+        kind = graph.values[value]
+        c_type = C_TYPES[kind.dtype]
+        source = _address(program, placed, value, False)
+        lines.append(
+            "    {\n"
+            f"        const {c_type} *from = {source};\n"
+            f"        {c_type} *to = ({c_type} *)outputs[{output}];\n"
+            "        uint32_t i;\n"
+            f"        for (i = 0; i < {kind.elements}u; i++) {{\n"
+            "            to[i] = from[i];\n"
+            "        }\n"
+            "    }\n"
+        )
+    lines.append(
+        "    (void)arena;\n    (void)inputs;\n    (void)outputs;\n    return IBERT_OK;\n}\n"
+    )
+    return "".join([*lines, "\n"])
+
+
+def _entry(interface: Interface, index: int) -> str:
+    """The public function of one shape."""
+    function = interface.functions[index]
+    inputs, outputs = tensor_identifiers(interface)
+    suffix = shape_suffix(function.batch, function.seq_len)
+    return (
+        f"{function_prototype(interface, function.batch, function.seq_len)} {{\n"
+        f"    const void *inputs[IBERT_NUM_INPUTS];\n"
+        f"    void *outputs[IBERT_NUM_OUTPUTS];\n"
+        + "".join(f"    inputs[{i}] = {name};\n" for i, name in enumerate(inputs))
+        + "".join(f"    outputs[{i}] = {name};\n" for i, name in enumerate(outputs))
+        + f"    return run(context, &shapes[{index}], inputs, outputs, body_{suffix});\n"
+        "}\n\n"
+    )
+
+
+def _dispatch(interface: Interface) -> str:
+    lines = [
+        "int32_t ibert_run(ibert_context *context, int32_t batch, int32_t seq_len,\n"
+        "                  const void *const *inputs, void *const *outputs) {\n"
+        "    if (context == NULL || inputs == NULL || outputs == NULL) {\n"
+        "        return IBERT_ERROR_NULL_POINTER;\n"
+        "    }\n"
+    ]
+    for index, function in enumerate(interface.functions):
+        suffix = shape_suffix(function.batch, function.seq_len)
+        lines.append(
+            f"    if (batch == {function.batch} && seq_len == {function.seq_len}) {{\n"
+            f"        return run(context, &shapes[{index}], inputs, outputs, body_{suffix});\n"
+            "    }\n"
+        )
+    return "".join(
+        [
+            *lines,
+            "    return context->magic == MAGIC ? IBERT_ERROR_SHAPE : IBERT_ERROR_CONTEXT;\n}\n\n",
+        ]
+    )
+
+
+def _strerror() -> str:
+    cases = "".join(
+        f"    case {name}:\n        return {quoted(text)};\n" for _, name, text in STATUSES
+    )
+    return (
+        "const char *ibert_strerror(int32_t status) {\n"
+        f"    switch (status) {{\n{cases}"
+        '    default:\n        return "unknown status";\n'
+        "    }\n}\n"
+    )

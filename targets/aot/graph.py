@@ -1,0 +1,268 @@
+"""A Relax function read as a list of kernel calls on values, and a place for every value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+
+from ..errors import TargetError
+from .interface import item_size
+from .plan import ArenaPlan, Request, plan_arena
+
+# Attribute of a function: the layer that each of its kernel calls serves. Known by name: this
+# package does not import the one that writes it.
+_LAYERS = "ibert.layers"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the program: its type and its static number of entries."""
+
+    dtype: str
+    elements: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * item_size(self.dtype)
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One call of a kernel.
+
+    Attributes
+    ----------
+    kernel
+        Its name in the module.
+    layer
+        Canonical name of the layer that the call serves.
+    reads, writes
+        Its arguments: the values that it reads and then those that it writes, by index.
+    """
+
+    kernel: str
+    layer: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One function of the program.
+
+    Attributes
+    ----------
+    name
+        Of the Relax function.
+    values
+        Inputs, then parameters, then what kernels write.
+    num_inputs, num_parameters
+        How many of the values are inputs and parameters.
+    calls
+        In order of execution.
+    results
+        Values that the function returns.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    num_inputs: int
+    num_parameters: int
+    calls: tuple[KernelCall, ...]
+    results: tuple[int, ...]
+
+    @property
+    def given(self) -> int:
+        """Number of values that exist before the first call."""
+        return self.num_inputs + self.num_parameters
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies.
+
+    Attributes
+    ----------
+    kind
+        ``"input"``, ``"weight"``, ``"arena"`` or ``"output"``.
+    position
+        Offset in bytes in the arena; otherwise which input, weight or output it is.
+    """
+
+    kind: str
+    position: int
+
+
+@dataclass(frozen=True)
+class PlacedGraph:
+    """A function whose values have places.
+
+    Attributes
+    ----------
+    graph
+        The function.
+    places
+        One for each value.
+    workspaces
+        Offset in the arena of each call's workspace.
+    copies
+        (value, output) pairs that are copied after the last call: results that lie elsewhere,
+        being inputs, weights or another result as well.
+    arena
+        The plan; values by index, workspaces by ``("workspace", call)``.
+    """
+
+    graph: Graph
+    places: tuple[Place, ...]
+    workspaces: tuple[int, ...]
+    copies: tuple[tuple[int, int], ...]
+    arena: ArenaPlan
+
+
+def read_function(name: str, function: relax.Function) -> Graph:
+    """Read a function that consists of ``call_tir``, tuples and reshapes.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    function
+        With the attribute ``num_input``.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    TargetError
+        If there is anything else in it.
+    """
+    return _Reader(name, function).read()
+
+
+class _Reader:
+    def __init__(self, name: str, function: relax.Function) -> None:
+        self.name = name
+        self.function = function
+        self.values: list[Value] = []
+        self.calls: list[KernelCall] = []
+        attributes = function.attrs or {}
+        self.layers = [str(layer) for layer in attributes.get(_LAYERS, ())]
+        # Indices of the values that a variable stands for: several if it is a tuple.
+        self.known: dict[Any, tuple[int, ...]] = {}
+
+    def read(self) -> Graph:
+        for var in self.function.params:
+            self.known[var] = (self._value(var.ty),)
+        for block in self.function.body.blocks:
+            for binding in block.bindings:
+                self.known[binding.var] = self._expression(binding.value, binding.var)
+        results = self._expression(self.function.body.body, None)
+        inputs = int(self.function.attrs["num_input"])
+        parameters = len(self.function.params) - inputs
+        return Graph(self.name, tuple(self.values), inputs, parameters, tuple(self.calls), results)
+
+    def _value(self, kind: relax.TensorType) -> int:
+        shape = [int(size) for size in kind.shape.values]
+        self.values.append(Value(str(kind.dtype), math.prod(shape)))
+        return len(self.values) - 1
+
+    def _expression(self, value: relax.Expr, target: Any) -> tuple[int, ...]:
+        if isinstance(value, relax.Tuple):
+            return tuple(index for field in value.fields for index in self._expression(field, None))
+        if isinstance(value, relax.TupleGetItem):
+            return (self._expression(value.tuple_value, None)[value.index],)
+        if isinstance(value, relax.Call):
+            operator = str(getattr(value.op, "name", ""))
+            if operator == "relax.reshape":
+                return self._expression(value.args[0], None)
+            if operator == "relax.call_tir":
+                return self._call(value, target)
+            raise self._error(f"a call of {operator or value.op}")
+        if value in self.known:
+            return self.known[value]
+        raise self._error(f"a {type(value).__name__}")
+
+    def _call(self, call: relax.Call, target: Any) -> tuple[int, ...]:
+        arguments = call.args[1]
+        reads = self._expression(arguments, None)
+        kind = target.ty  # programs are in normal form: every call is bound to a variable
+        fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+        writes = tuple(self._value(kind) for kind in fields)
+        kernel, position = str(call.args[0].name_hint), len(self.calls)
+        layer = self.layers[position] if position < len(self.layers) else kernel
+        self.calls.append(KernelCall(kernel, layer, reads, writes))
+        return writes
+
+    def _error(self, found: str) -> TargetError:
+        return TargetError(
+            what=f"the program holds {found}",
+            where=f"function {self.name}",
+            why="code without runtime is made of kernel calls, tuples and reshapes only",
+            todo="report this model; `--runtime tvm` may serve it meanwhile",
+        )
+
+
+def place_values(graph: Graph, workspaces: Mapping[str, int], alignment: int) -> PlacedGraph:
+    """Give every value a place: results in the caller's buffers, the others in the arena.
+
+    Parameters
+    ----------
+    graph
+        The function.
+    workspaces
+        Bytes of workspace of each kernel.
+    alignment
+        Of all places in the arena.
+
+    Returns
+    -------
+    PlacedGraph
+    """
+    places: dict[int, Place] = {
+        index: Place("input", index)
+        if index < graph.num_inputs
+        else Place("weight", index - graph.num_inputs)
+        for index in range(graph.given)
+    }
+    copies = []
+    for output, value in enumerate(graph.results):
+        if value in places:
+            copies.append((value, output))
+        else:
+            places[value] = Place("output", output)
+    plan = plan_arena(_requests(graph, workspaces, set(places)), alignment)
+    for index in range(graph.given, len(graph.values)):
+        if index not in places:
+            places[index] = Place("arena", plan.offsets[index])
+    return PlacedGraph(
+        graph,
+        tuple(places[index] for index in range(len(graph.values))),
+        tuple(plan.offsets["workspace", step] for step in range(len(graph.calls))),
+        tuple(copies),
+        plan,
+    )
+
+
+def _requests(graph: Graph, workspaces: Mapping[str, int], elsewhere: set[int]) -> list[Request]:
+    """What the arena must hold: values from the call that writes them to the last that reads."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    requests = []
+    for step, call in enumerate(graph.calls):
+        for value in call.writes:
+            first[value] = last[value] = step
+        for value in call.reads:
+            last[value] = step
+        requests.append(Request(("workspace", step), workspaces[call.kernel], step, step))
+    return requests + [
+        Request(value, graph.values[value].nbytes, step, last[value])
+        for value, step in first.items()
+        if value not in elsewhere
+    ]

@@ -1,0 +1,230 @@
+"""A shared library without runtime: plain C functions, weights inside, no dependency but libc.
+
+It has the sections of a library for TVM's runtime, ``.ibert.weights`` and ``.ibert.metadata``, so
+that the same tools read both; the metadata say which runtime it needs. The functions of
+``ibert_model.h`` are all that it exports, beside the three symbols that lead to those sections.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..description import TargetDescription
+from ..errors import TargetError
+from ..library_check import LibraryCheck, check_library
+from ..linking import replacing, run_tool, unwritable
+from ..toolchain import find_linker
+from .header import ABI_VERSION, GENERATED
+from .model import BareModel
+from .weights import weights_assembly, write_weights
+
+METADATA_SECTION = ".ibert.metadata"
+_DATA_SYMBOLS = ("ibert_metadata", "ibert_weights")
+_NAME = "model.so"
+
+_METADATA = """\
+    .section {section},"a",%progbits
+    .globl ibert_metadata
+    .type ibert_metadata, %object
+ibert_metadata:
+    .incbin "metadata.json"
+    .size ibert_metadata, . - ibert_metadata
+    .section .note.GNU-stack,"",%progbits
+"""
+
+# No unwind tables: nothing throws, and on ARM they would need a function of the C++ runtime.
+_DRIVER_FLAGS = (
+    *("-std=c99", "-O2", "-fPIC", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
+    *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wall", "-Wextra"),
+    "-DIBERT_SHARED_LIBRARY",
+)
+# Compilers of these processors can be told to keep to general registers.
+_GENERAL_REGISTERS = ("EM_X86_64", "EM_AARCH64")
+
+
+def api_functions(model: BareModel) -> tuple[str, ...]:
+    """Names of the functions that ``ibert_model.h`` declares."""
+    return (
+        "ibert_abi_version",
+        "ibert_find_shape",
+        "ibert_get_shape",
+        "ibert_init",
+        "ibert_input",
+        "ibert_num_shapes",
+        "ibert_output",
+        "ibert_run",
+        *(function.symbol for function in model.functions),
+        "ibert_set_hook",
+        "ibert_strerror",
+    )
+
+
+def library_metadata(model: BareModel, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What the library says about itself.
+
+    Parameters
+    ----------
+    model
+        The program.
+    metadata
+        As for a library with TVM's runtime, without the weight table.
+
+    Returns
+    -------
+    dict
+        The same with the weight table, ``runtime``, ``abi_version``, ``alignment``, and for each
+        function its ``symbol`` and ``arena_bytes``.
+    """
+    functions = {function.name: function for function in model.functions}
+    return {
+        **metadata,
+        "runtime": "none",
+        "abi_version": ABI_VERSION,
+        "alignment": model.alignment,
+        "functions": [
+            {
+                **row,
+                "symbol": functions[row["name"]].symbol,
+                "arena_bytes": functions[row["name"]].arena_bytes,
+            }
+            for row in metadata["functions"]
+        ],
+        "parameters": [
+            {
+                "name": row.name,
+                "dtype": row.dtype,
+                "shape": list(row.shape),
+                "offset": row.offset,
+            }
+            for row in model.weights
+        ],
+    }
+
+
+def export_bare_library(
+    model: BareModel,
+    metadata: Mapping[str, Any],
+    description: TargetDescription,
+    path: Path,
+    *,
+    require_load: bool = False,
+) -> LibraryCheck:
+    """Link the shared library, and write its header beside it (``model.so``, ``model.h``).
+
+    Existing files are replaced once the new ones are complete.
+
+    Parameters
+    ----------
+    model
+        The program.
+    metadata
+        JSON-serialisable; see `library_metadata`.
+    description
+        Target that it was compiled for.
+    path
+        Output file.
+    require_load
+        Fail where a library for another machine cannot be loaded under its emulator.
+
+    Returns
+    -------
+    LibraryCheck
+        Whether it was loaded, by what, and how many symbols were found.
+
+    Raises
+    ------
+    TargetError
+        If the directory cannot be written, a tool is missing or fails, the result is for another
+        processor, or a file that is no generated header is in the header's place.
+    """
+    linker = find_linker(description)
+    header = header_path(path)
+    _check_replaceable(header)
+    with replacing(header, header.name) as folder:
+        try:
+            (folder / header.name).write_text(model.header, encoding="utf-8")
+        except OSError as error:
+            raise unwritable(header, error) from error
+        return _link(model, metadata, description, linker, path, require_load)
+
+
+def header_path(path: Path) -> Path:
+    """Where the header of a library is written: ``model.h`` beside ``model.so``."""
+    return path.with_suffix(".h")
+
+
+def _check_replaceable(header: Path) -> None:
+    """Refuse to replace a header that somebody wrote."""
+    try:
+        ours = not header.exists() or GENERATED in header.read_text("utf-8", errors="replace")
+    except OSError:  # a folder, say: writing will tell
+        return
+    if not ours:
+        raise TargetError(
+            what=f"cannot write {header}",
+            where=str(header),
+            why="there is a file of that name that ibert_tvm did not generate, and the library's "
+            "header goes there",
+            todo="choose another output path",
+        )
+
+
+def _link(
+    model: BareModel,
+    metadata: Mapping[str, Any],
+    description: TargetDescription,
+    linker: tuple[str, ...],
+    path: Path,
+    require_load: bool,
+) -> LibraryCheck:
+    with replacing(path, _NAME) as work:
+        try:
+            objects = _write_sources(model, metadata, work)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        command = [*linker, "-c", "weights.s", "-o", "weights.o"]
+        run_tool(command, work, "cannot assemble the weights", description)
+        flags = list(_DRIVER_FLAGS)
+        if description.elf_machine in _GENERAL_REGISTERS:
+            flags.append("-mgeneral-regs-only")
+        command = [*linker, "-c", *flags, "driver.c", "-o", "driver.o"]
+        run_tool(command, work, "cannot compile the driver", description)
+        link_flags = [
+            "--version-script=exports.map",
+            "--gc-sections",
+            "--as-needed",
+            "-z,defs",
+            "-z,noexecstack",
+            *(f"--undefined={name}" for name in _DATA_SYMBOLS),
+        ]
+        command = [
+            *(*linker, "-shared", "-fPIC", "-nostartfiles", "-o", _NAME),
+            *("driver.o", "weights.o", *objects),
+            *(f"-Wl,{flag}" for flag in link_flags),
+        ]
+        run_tool(command, work, "cannot link the library", description)
+        symbols = [*api_functions(model), *_DATA_SYMBOLS]
+        return check_library(work / _NAME, description, symbols, required=require_load)
+
+
+def _write_sources(model: BareModel, metadata: Mapping[str, Any], folder: Path) -> list[str]:
+    """Write what is assembled, compiled and linked; return the names of the objects."""
+    text = json.dumps(library_metadata(model, metadata), sort_keys=True)
+    (folder / "metadata.json").write_text(text, encoding="utf-8")
+    write_weights(model, folder)
+    assembly = weights_assembly(model, separate=False)
+    assembly += _METADATA.format(section=METADATA_SECTION)
+    (folder / "weights.s").write_text(assembly, encoding="utf-8")
+    (folder / "ibert_model.h").write_text(model.header, encoding="utf-8")
+    (folder / "driver.c").write_text(model.driver_c, encoding="utf-8")
+    exported = "; ".join([*api_functions(model), *_DATA_SYMBOLS])
+    script = f"{{ global: {exported}; local: *; }};\n"
+    (folder / "exports.map").write_text(script, encoding="utf-8")
+    objects = []
+    for index, data in enumerate((*model.objects.values(), *model.support.values())):
+        objects.append(f"k{index}.o")
+        (folder / objects[-1]).write_bytes(data)
+    return objects

@@ -1,0 +1,204 @@
+"""From scheduled kernels to functions with a C signature: pointers, a workspace, no runtime.
+
+TVM's own passes do the work up to the point where they would make a function for its runtime. From
+there on a kernel becomes ``int32_t name(T0 *a0, ..., uint8_t *workspace)``: parallel loops are
+serial, and every buffer that is too large for the stack lies in the workspace, whose size is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import PointerType, PrimType
+
+from ..description import TargetDescription
+from ..errors import TargetError
+from ..pipeline import kernel_passes
+from .model import KernelParameter
+
+# Larger buffers go to the workspace: a microcontroller has a kilobyte or two of stack, and a thread
+# under Linux may have been given few. What is smaller mostly becomes registers.
+_LARGEST_STACK_BUFFER = {"bare-metal": 64}
+_LARGEST_STACK_BUFFER_DEFAULT = 4096
+_WORKSPACE_ALIGNMENT = {"bare-metal": 16}
+_WORKSPACE_ALIGNMENT_DEFAULT = 64
+_ON_STACK = "disable_lower_builtin"
+
+
+@dataclass(frozen=True)
+class KernelSignature:
+    """What a kernel is called in C, and its arguments without the workspace."""
+
+    symbol: str
+    parameters: tuple[KernelParameter, ...]
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """A kernel with a C signature, before intrinsics are lowered for one code generator."""
+
+    function: tirx.PrimFunc
+    workspace_bytes: int
+
+
+def lower_kernels(
+    module: tvm.IRModule,
+    signatures: Mapping[str, KernelSignature],
+    description: TargetDescription,
+) -> dict[str, LoweredKernel]:
+    """Lower the kernels of a module.
+
+    Parameters
+    ----------
+    module
+        Scheduled kernels.
+    signatures
+        The kernels to lower, by name in the module.
+    description
+        What to compile for.
+
+    Returns
+    -------
+    dict of str to LoweredKernel
+        In the order of `signatures`.
+    """
+    target = tvm.target.Target(dict(description.tvm_target))
+    kernels = {}
+    for name in signatures:
+        func = serialised(module[name])
+        # Without this attribute a function is private, and keeps its signature.
+        kernels[name] = func.without_attr("global_symbol")
+    with target:
+        lowered = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(kernels))
+        lowered = tvm.transform.Sequential([*_lowering(), *kernel_passes(description)])(lowered)
+    return {
+        name: _with_c_signature(lowered[name], signature, description)
+        for name, signature in signatures.items()
+    }
+
+
+def _lowering() -> list[tvm.transform.Pass]:
+    """What TVM's pipeline does for a processor, up to the making of functions for its runtime.
+
+    Spelled out, because the stock pipeline is one pass: passes for GPUs are left out, and those
+    that make a function for the runtime.
+    """
+    return [
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.AnnotateIrregularLoop(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        tirx.transform.VectorizeLoop(True),
+        tirx.transform.StorageRewrite(),
+        s_tir.transform.HoistIfThenElse(),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.CommonSubexprElim(),
+        tirx.transform.VerifyMemory(),
+    ]
+
+
+def serialised(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The same function with serial loops for its parallel ones."""
+
+    def serial(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        return tirx.For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            tirx.ForKind.SERIAL,
+            loop.body,
+            loop.thread_binding,
+            loop.annotations,
+            loop.step,
+            loop.span,
+        )
+
+    return tvm_ffi.structural_map(func, (tirx.For, serial))
+
+
+def _with_c_signature(
+    func: tirx.PrimFunc, signature: KernelSignature, description: TargetDescription
+) -> LoweredKernel:
+    pointers = [
+        tirx.Var(f"a{index}", PointerType(PrimType(parameter.dtype)))
+        for index, parameter in enumerate(signature.parameters)
+    ]
+    workspace = tirx.Var("workspace", PointerType(PrimType("uint8")))
+    lift = _Lift(workspace, description)
+    body = tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, lift))
+    declared = [
+        tirx.DeclBuffer(buffer, data=pointer)
+        for buffer, pointer in zip(func.params, pointers, strict=True)
+    ]
+    body = tirx.SeqStmt([*declared, tirx.DeclBuffer(lift.bytes, data=workspace), body])
+    known = [parameter.alignment for parameter in signature.parameters]
+    for pointer, alignment in zip([*pointers, workspace], [*known, lift.alignment], strict=True):
+        body = tirx.AttrStmt(pointer, "storage_alignment", alignment, body)
+    attributes = {
+        "global_symbol": signature.symbol,
+        "target": func.attrs["target"],
+        "tirx.noalias": True,
+    }
+    result = tirx.PrimFunc([*pointers, workspace], body, PrimType("int32"))
+    for key, value in attributes.items():
+        result = result.with_attr(key, value)
+    return LoweredKernel(result, lift.nbytes)
+
+
+class _Lift:
+    """Takes large buffers out of the stack: each gets a place in the workspace."""
+
+    def __init__(self, workspace: tirx.Var, description: TargetDescription) -> None:
+        self.bytes = tirx.decl_buffer((1,), "uint8", "workspace_bytes", data=workspace)
+        system = description.system
+        self.limit = _LARGEST_STACK_BUFFER.get(system, _LARGEST_STACK_BUFFER_DEFAULT)
+        self.alignment = _WORKSPACE_ALIGNMENT.get(system, _WORKSPACE_ALIGNMENT_DEFAULT)
+        self.nbytes = 0
+
+    def __call__(self, statement: tirx.AllocBuffer) -> Any:
+        size = buffer_bytes(statement.buffer)
+        if size <= self.limit:
+            return statement
+        offset = self.nbytes
+        self.nbytes += -(-size // self.alignment) * self.alignment
+        address = tirx.address_of(tirx.BufferLoad(self.bytes, [offset]))
+        return tirx.DeclBuffer(statement.buffer, data=address)
+
+
+def buffer_bytes(buffer: tirx.Buffer) -> int:
+    """Bytes of a buffer.
+
+    Raises
+    ------
+    TargetError
+        If its shape is not static: memory is planned at compile time.
+    """
+    shape = buffer.ty.shape
+    if not all(isinstance(extent, tirx.IntImm) for extent in shape):
+        raise TargetError(
+            what="a kernel has a buffer of a size that is not known",
+            where=f"buffer {buffer.name}",
+            why="code without runtime takes no memory at run time",
+            todo="report this model",
+        )
+    return math.prod(int(extent) for extent in shape) * tvm_ffi.dtype(str(buffer.ty.dtype)).itemsize

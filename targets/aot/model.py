@@ -1,0 +1,210 @@
+"""What compiling without runtime leaves: objects, sources, weights, and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tvm
+
+from .interface import Interface
+from .peak import ArenaPeak
+
+
+@dataclass(frozen=True)
+class KernelParameter:
+    """One argument of a kernel.
+
+    Attributes
+    ----------
+    dtype
+        Type of its entries.
+    elements
+        Number of entries.
+    written
+        Whether the kernel writes it: results come last.
+    alignment
+        Bytes that its address is always a multiple of.
+    """
+
+    dtype: str
+    elements: int
+    written: bool
+    alignment: int
+
+
+@dataclass(frozen=True)
+class BareKernel:
+    """One kernel: ``int32_t symbol(T0 *a0, ..., uint8_t *workspace)``, which returns 0.
+
+    Attributes
+    ----------
+    symbol
+        Name in the object file.
+    name
+        Name in the module.
+    kind, layer, macs
+        What it is built around, the canonical name of its layer, and the multiply-accumulates of
+        its matrix products.
+    parameters
+        Its arguments without the last, the workspace.
+    workspace_bytes
+        What it needs of the workspace.
+    object_file
+        Relocatable ELF that holds the kernel and nothing else.
+    undefined
+        Functions that it calls: memory functions and integer helpers of the compiler.
+    """
+
+    symbol: str
+    name: str
+    kind: str
+    layer: str
+    macs: int
+    parameters: tuple[KernelParameter, ...]
+    workspace_bytes: int
+    object_file: bytes
+    undefined: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BareCall:
+    """One call of a kernel: its symbol, and the canonical name of the layer that it serves."""
+
+    symbol: str
+    layer: str
+
+
+@dataclass(frozen=True)
+class BareFunction:
+    """One compiled shape.
+
+    Attributes
+    ----------
+    name
+        Its name in the module.
+    symbol
+        Its C function.
+    batch, seq_len
+        Its shape.
+    arena_bytes
+        Memory that a call needs.
+    lower_bound
+        The most that any of its steps needs: no placing could need less.
+    peak
+        The call at which the arena is fullest, and what fills it.
+    calls
+        Kernels in order of execution.
+    """
+
+    name: str
+    symbol: str
+    batch: int
+    seq_len: int
+    arena_bytes: int
+    lower_bound: int
+    peak: ArenaPeak
+    calls: tuple[BareCall, ...]
+
+
+@dataclass(frozen=True)
+class BareWeight:
+    """One array of constants.
+
+    Attributes
+    ----------
+    index
+        Its number among the parameters.
+    name
+        Its canonical name.
+    symbol
+        Its C symbol.
+    section
+        Section that it has to itself, where weights are linked one by one.
+    dtype, shape
+        Its type.
+    offset
+        Where it lies where all weights are one block, in bytes.
+    nbytes
+        Its size.
+    """
+
+    index: int
+    name: str
+    symbol: str
+    section: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class BareModel:
+    """A program without runtime, ready to be linked.
+
+    Attributes
+    ----------
+    interface
+        Its signature.
+    target_name
+        What it was compiled for.
+    alignment
+        Of the arena, of every value in it and of every weight, in bytes.
+    kernels
+        In order of first use.
+    functions
+        One per shape.
+    weights
+        In the order of `parameters`.
+    weight_bytes
+        Of all weights together, each padded to the alignment.
+    parameters
+        Values of the weights by name.
+    support
+        Object files that the kernels call, by name: microkernels of the target.
+    support_sources
+        Their C sources, for whoever compiles the kernels from C.
+    header
+        Text of ``ibert_model.h``.
+    driver_c
+        Text of the C source that includes it: portable C99, without libc.
+    report
+        Sizes for people: ``arena_bytes`` by function, ``largest_workspace_bytes``, ``kernels``,
+        ``kernel_code_bytes``, ``weight_bytes``.
+    lowered
+        The kernels as TIR with their final signature, from which `c_kernels` is written.
+    """
+
+    interface: Interface
+    target_name: str
+    alignment: int
+    kernels: tuple[BareKernel, ...]
+    functions: tuple[BareFunction, ...]
+    weights: tuple[BareWeight, ...]
+    weight_bytes: int
+    parameters: Mapping[str, np.ndarray]
+    support: Mapping[str, bytes]
+    support_sources: tuple[Path, ...]
+    header: str
+    driver_c: str
+    report: Mapping[str, object]
+    lowered: tvm.IRModule = field(repr=False)
+
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """Object file of each kernel, by symbol."""
+        return {kernel.symbol: kernel.object_file for kernel in self.kernels}
+
+    @property
+    def arena_bytes(self) -> dict[tuple[int, int], int]:
+        """Memory that a call needs, by (batch, sequence length)."""
+        return {(f.batch, f.seq_len): f.arena_bytes for f in self.functions}
+
+    def c_kernels(self) -> str:
+        """The kernels as one C99 source, to be compiled instead of linking the objects."""
+        from .c_source import kernels_source
+
+        return kernels_source(self)

@@ -1,0 +1,106 @@
+"""What an object file may leave for the linker to find: an explicit list, and nothing else.
+
+A symbol that nobody defines is not always an error for a linker: weak ones become NULL, and the
+program faults when it calls them. So every object is read here before anything is linked.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection
+
+from ..description import TargetDescription
+from ..errors import TargetError
+
+MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset"})
+"""What compilers call for copies and zeros; C programs have them, hosted or not."""
+
+# Helpers of the compiler's own library (libgcc, compiler-rt) for integers: division where there is
+# no instruction of it, and 64-bit arithmetic. None of them computes with floats.
+_ARM_HELPERS = frozenset(
+    {
+        *(f"__aeabi_{name}" for name in ("idiv", "idivmod", "uidiv", "uidivmod")),
+        *(f"__aeabi_{name}" for name in ("ldivmod", "uldivmod", "lmul", "lcmp", "ulcmp")),
+        *(f"__aeabi_{name}" for name in ("llsl", "llsr", "lasr")),
+        *(
+            f"__aeabi_{name}{size}"
+            for name in ("memcpy", "memmove", "memset", "memclr")
+            for size in ("", "4", "8")
+        ),
+        *(f"__{name}{size}i3" for name in ("div", "udiv", "mod", "umod") for size in "sd"),
+        *(f"__{name}di3" for name in ("mul", "ashl", "ashr", "lshr")),
+        "__clzsi2",
+        "__clzdi2",
+    }
+)
+INTEGER_HELPERS: dict[str, frozenset[str]] = {
+    "EM_ARM": _ARM_HELPERS,
+    "EM_AARCH64": frozenset(),
+    "EM_X86_64": frozenset(),
+}
+
+
+def undefined_symbols(data: bytes) -> tuple[str, ...]:
+    """Symbols that a relocatable object refers to and does not define, sorted.
+
+    A weak definition whose value is NULL until somebody fills it in counts as well: it is how TVM's
+    code generator reaches its runtime.
+
+    Parameters
+    ----------
+    data
+        ELF object file.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    found = set()
+    table = ELFFile(io.BytesIO(data)).get_section_by_name(".symtab")
+    for symbol in table.iter_symbols():
+        undefined = symbol["st_shndx"] == "SHN_UNDEF"
+        if symbol.name and (undefined or symbol.name.startswith("__TVM")):
+            found.add(symbol.name)
+    return tuple(sorted(found))
+
+
+def check_undefined(
+    kernel: str,
+    undefined: Collection[str],
+    description: TargetDescription,
+    provided: Collection[str] = (),
+) -> None:
+    """Refuse an object that calls anything but memory functions and integer helpers.
+
+    Parameters
+    ----------
+    kernel
+        Whose object it is, for the error.
+    undefined
+        What it leaves undefined.
+    description
+        The target; decides which helpers there are.
+    provided
+        Functions that are linked with it: microkernels.
+
+    Raises
+    ------
+    TargetError
+        Naming the symbols.
+    """
+    helpers = INTEGER_HELPERS.get(description.elf_machine, frozenset())
+    allowed = MEMORY_FUNCTIONS | helpers | set(provided)
+    unknown = sorted(set(undefined) - allowed)
+    if not unknown:
+        return
+    runtime = [name for name in unknown if "TVM" in name]
+    why = (
+        "it needs TVM's runtime, which code without runtime does not have"
+        if runtime
+        else "code without runtime may call memory functions, integer helpers of the compiler and "
+        "microkernels only: no operating system, no floating point"
+    )
+    raise TargetError(
+        what=f"a kernel calls {', '.join(unknown)}",
+        where=f"kernel {kernel}, target {description.name!r}",
+        why=why,
+        todo="report this model and target; `--runtime tvm` may serve it meanwhile",
+    )

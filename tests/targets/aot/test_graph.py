@@ -1,0 +1,97 @@
+"""Reading Relax functions as kernel calls, and the places of their values."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import from_source
+
+from targets import TargetError
+from targets.aot.graph import KernelCall, Place, place_values, read_function
+
+_MODULE = """
+@I.ir_module(s_tir=True)
+class Module:
+    @T.prim_func(s_tir=True, private=True)
+    def two(x: T.Buffer((2, 8), "int8"), y: T.Buffer((2, 8), "int32"), z: T.Buffer((4,), "int16")):
+        T.evaluate(0)
+
+    @T.prim_func(s_tir=True, private=True)
+    def one(y: T.Buffer((2, 8), "int32"), w: T.Buffer((8,), "int32"),
+            r: T.Buffer((2, 8), "int32")):
+        T.evaluate(0)
+
+    @R.function
+    def main(x: R.Tensor((2, 8), "int8"), w: R.Tensor((8,), "int32")):
+        R.func_attr({"num_input": 1, "ibert.layers": ["first", "second", "third"]})
+        cls = Module
+        with R.dataflow():
+            pair = R.call_tir(cls.two, (x,),
+                out_ty=[R.Tensor((2, 8), "int32"), R.Tensor((4,), "int16")])
+            y = pair[0]
+            a = R.call_tir(cls.one, (y, w), out_ty=R.Tensor((2, 8), "int32"))
+            b = R.call_tir(cls.one, (a, w), out_ty=R.Tensor((2, 8), "int32"))
+            flat = R.reshape(b, R.shape([16]))
+            same = flat
+            result = (same, pair[1], w, same)
+            R.output(result)
+        return result
+"""
+
+
+@pytest.fixture(scope="module")
+def module() -> tvm.IRModule:
+    return from_source(_MODULE)
+
+
+def test_a_function_becomes_calls_on_values(module: tvm.IRModule) -> None:
+    graph = read_function("main", module["main"])
+    assert (graph.num_inputs, graph.num_parameters, graph.given) == (1, 1, 2)
+    assert [(value.dtype, value.elements, value.nbytes) for value in graph.values] == [
+        ("int8", 16, 16),
+        ("int32", 8, 32),
+        ("int32", 16, 64),
+        ("int16", 4, 8),
+        ("int32", 16, 64),
+        ("int32", 16, 64),
+    ]
+    assert graph.calls == (
+        KernelCall("two", "first", (0,), (2, 3)),
+        KernelCall("one", "second", (2, 1), (4,)),
+        KernelCall("one", "third", (4, 1), (5,)),
+    )
+    assert graph.results == (5, 3, 1, 5)
+
+
+def test_results_lie_in_the_outputs_and_all_else_in_the_arena(module: tvm.IRModule) -> None:
+    graph = read_function("main", module["main"])
+    placed = place_values(graph, {"two": 100, "one": 0}, 16)
+    assert placed.places[:2] == (Place("input", 0), Place("weight", 0))
+    assert placed.places[5] == Place("output", 0)
+    assert placed.places[3] == Place("output", 1)
+    # A weight, and a result that is another one already, are copied.
+    assert placed.copies == ((1, 2), (5, 3))
+    first, second = placed.places[2], placed.places[4]
+    assert first.kind == second.kind == "arena"
+    assert abs(first.position - second.position) >= 64, "one kernel reads the one, writes the other"
+    workspace = placed.workspaces[0]
+    assert workspace >= first.position + 64 or workspace + 112 <= first.position
+    assert placed.arena.nbytes == placed.arena.lower_bound == 176
+
+
+def test_anything_but_kernel_calls_is_refused() -> None:
+    x = relax.Var("x", relax.TensorType((2, 2), "int32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.add(x, x))
+        builder.emit_func_output(y)
+    with pytest.raises(TargetError) as caught:
+        read_function("main", builder.get()["main"])
+    assert str(caught.value) == (
+        "the program holds a call of relax.add\n"
+        "  where: function main\n"
+        "  why: code without runtime is made of kernel calls, tuples and reshapes only\n"
+        "  what to do: report this model; `--runtime tvm` may serve it meanwhile"
+    )

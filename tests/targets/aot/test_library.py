@@ -1,0 +1,215 @@
+"""The shared library: what it exports, what it needs, and how a failed export leaves things."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from fp_audit import floating_point_instructions
+
+import ibert_tvm as ibert
+from targets import TargetError
+from targets.aot.library import api_functions
+from targets.aot.symbols import check_undefined, undefined_symbols
+from targets.toolchain import find_linker
+
+pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
+
+
+def symbols(path: Path, table: str, defined: bool) -> set[str]:
+    with path.open("rb") as stream:
+        return {
+            symbol.name
+            for symbol in ELFFile(stream).get_section_by_name(table).iter_symbols()
+            if symbol.name and (symbol["st_shndx"] != "SHN_UNDEF") == defined
+        }
+
+
+def test_it_exports_its_interface_and_nothing_else(compiled, library_path: Path) -> None:
+    exported = symbols(library_path, ".dynsym", defined=True)
+    assert exported == {*api_functions(compiled.bare), "ibert_metadata", "ibert_weights"}
+    declared = library_path.with_suffix(".h").read_text()
+    assert all(
+        f" {name}(" in declared or f"*{name}(" in declared for name in api_functions(compiled.bare)
+    )
+
+
+def test_it_needs_nothing_but_the_c_library(library_path: Path) -> None:
+    assert symbols(library_path, ".dynsym", defined=False) <= {"memcpy", "memmove", "memset"}
+    with library_path.open("rb") as stream:
+        elf = ELFFile(stream)
+        needed = {
+            tag.needed
+            for tag in elf.get_section_by_name(".dynamic").iter_tags()
+            if tag.entry.d_tag == "DT_NEEDED"
+        }
+        # No global variable that is written: neither data nor zeros.
+        sizes = {s.name: s["sh_size"] for s in elf.iter_sections()}
+    assert needed <= {"libc.so.6"}
+    assert sizes.get(".data", 0) == sizes.get(".bss", 0) == 0
+
+
+def test_nothing_of_tvm_is_left(library_path: Path) -> None:
+    names = symbols(library_path, ".symtab", defined=True)
+    assert {name for name in names if "tvm" in name.lower()} == set()
+    kernels = {name for name in names if name.startswith("ibert_kernel_")}
+    assert len(kernels) > 5
+
+
+def test_no_instruction_computes_with_floats(library_path: Path) -> None:
+    assert list(floating_point_instructions(library_path)) == []
+
+
+def test_every_object_holds_its_kernel_alone(compiled) -> None:
+    import io
+
+    for symbol, data in compiled.bare.objects.items():
+        elf = ELFFile(io.BytesIO(data))
+        functions = {
+            entry.name
+            for entry in elf.get_section_by_name(".symtab").iter_symbols()
+            if entry["st_info"]["type"] == "STT_FUNC"
+        }
+        assert functions == {symbol}
+        assert set(undefined_symbols(data)) <= {"memcpy", "memmove", "memset"}
+
+
+def test_the_driver_compiles_without_a_warning(compiled, tmp_path: Path) -> None:
+    (tmp_path / "ibert_model.h").write_text(compiled.bare.header)
+    (tmp_path / "driver.c").write_text(compiled.bare.driver_c)
+    strict = [
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Wconversion",
+        "-Wshadow",
+        "-Wcast-align",
+        "-Wstrict-prototypes",
+        "-Wmissing-prototypes",
+        "-Wundef",
+        "-Werror",
+    ]
+    linker = find_linker(compiled.target)
+    for standard in ("c99", "c11", "c17"):
+        command = [*linker, f"-std={standard}", "-ffreestanding", "-O2", *strict]
+        subprocess.run([*command, "-c", "driver.c"], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("example", ["c/embed.c", "cpp/embed.cpp"])
+def test_the_examples_build_and_run(library_path: Path, tmp_path: Path, example: str) -> None:
+    source = Path(__file__).parents[3] / "examples" / example
+    compiler = ["g++", "-std=c++17"] if source.suffix == ".cpp" else ["gcc", "-std=c11"]
+    program = tmp_path / "embed"
+    command = [*compiler, "-O2", "-Wall", "-Wextra", "-Werror", f"-I{library_path.parent}"]
+    command += [str(source), str(library_path), "-pthread", "-o", str(program)]
+    subprocess.run(command, check=True)
+    done = subprocess.run([program, "7", "21", "99"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 9
+    wrong = subprocess.run([program, "100000"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 1
+    assert "an input holds a value that the model does not accept" in wrong.stderr
+    many = subprocess.run([program, *["1"] * 99], capture_output=True, text=True, check=False)
+    assert many.returncode == 1
+    assert "no function was compiled for this batch size and sequence length" in many.stderr
+    assert subprocess.run([program], capture_output=True, check=False).returncode == 2
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("undefined", "why"),
+    [
+        (
+            "__TVMBackendParallelLaunch",
+            "it needs TVM's runtime, which code without runtime does not have",
+        ),
+        (
+            "__mulsf3",
+            "code without runtime may call memory functions, integer helpers of the compiler and "
+            "microkernels only: no operating system, no floating point",
+        ),
+    ],
+)
+def test_a_kernel_that_calls_something_else_is_refused(compiled, undefined: str, why: str) -> None:
+    target = replace(compiled.target, name="a-target")
+    with pytest.raises(TargetError) as caught:
+        check_undefined("ibert_kernel_x", ["memcpy", undefined], target)
+    assert str(caught.value) == (
+        f"a kernel calls {undefined}\n"
+        "  where: kernel ibert_kernel_x, target 'a-target'\n"
+        f"  why: {why}\n"
+        "  what to do: report this model and target; `--runtime tvm` may serve it meanwhile"
+    )
+    check_undefined("ibert_kernel_x", ["memset", undefined], target, provided=[undefined])
+
+
+def test_a_header_that_somebody_wrote_is_kept(compiled, tmp_path: Path) -> None:
+    header = tmp_path / "model.h"
+    header.write_text("int mine;\n")
+    with pytest.raises(TargetError) as caught:
+        compiled.export(tmp_path / "model.so")
+    assert str(caught.value) == (
+        f"cannot write {header}\n"
+        f"  where: {header}\n"
+        "  why: there is a file of that name that ibert_tvm did not generate, and the library's "
+        "header goes there\n"
+        "  what to do: choose another output path"
+    )
+    assert header.read_text() == "int mine;\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.h"]
+
+
+def test_a_library_that_cannot_be_linked_leaves_the_old_one(
+    compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.so"
+    path.write_text("the old one")
+    broken = replace(compiled, bare=replace(compiled.bare, driver_c="#error broken\n"))
+    with pytest.raises(TargetError, match="^cannot compile the driver\n"):
+        broken.export(path)
+    assert path.read_text() == "the old one"
+    assert [file.name for file in tmp_path.iterdir()] == ["model.so"]
+
+
+def test_metadata_say_how_to_call_it(compiled, library_path: Path) -> None:
+    with library_path.open("rb") as stream:
+        content = ELFFile(stream).get_section_by_name(".ibert.metadata").data()
+    document = json.loads(content)
+    assert (document["runtime"], document["abi_version"], document["alignment"]) == ("none", 1, 64)
+    assert [f["symbol"] for f in document["functions"]] == [
+        f.symbol for f in compiled.bare.functions
+    ]
+    for listed, function in zip(document["functions"], compiled.bare.functions, strict=True):
+        assert [k["layer"] for k in listed["kernels"]] == [call.layer for call in function.calls]
+
+
+def test_only_known_forms_are_compiled(quantized) -> None:
+    for emit, runtime, message in (
+        (
+            "asm",
+            "none",
+            "unknown form 'asm'\n  why: kernels are objects or C\n  what to do: use objects or c",
+        ),
+        (
+            "c",
+            "tvm",
+            "kernels as C sources cannot be run by TVM's runtime\n"
+            "  why: it calls functions of another form\n"
+            "  what to do: compile with runtime none",
+        ),
+    ):
+        with pytest.raises(ibert_errors().UsageError) as caught:
+            ibert.compile(quantized, target="host", runtime=runtime, emit=emit)
+        assert str(caught.value) == message
+
+
+def ibert_errors():
+    from ibert_tvm import errors
+
+    return errors
