@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import tvm
 from tvm import tirx
@@ -15,9 +16,13 @@ from .linear import LinearRule
 from .row_guard import guard_rows
 from .rows import ElementwiseRule, LayerNormRule, PoolingRule, SerialRule
 from .rule import Rejection, Rule, kernel_name
+from .tiles import Tile, with_tile, without_tile
 from .weight_prefetch import request_panels
 
 log = logging.getLogger(__name__)
+
+Tuned = Callable[[str, tirx.PrimFunc], Tile | None]
+"""``tuned(name, kernel)``: decisions on an unscheduled kernel; None for the rule's default."""
 
 # First match wins.
 CPU_RULES: tuple[Rule, ...] = (
@@ -64,7 +69,7 @@ def schedule_kernel(
         result = rule.apply(func, target)
         if not isinstance(result, Rejection):
             log.debug("kernel %s scheduled by rule %s", name, rule.name)
-            scheduled = request_panels(guard_rows(result.mod["main"], name))
+            scheduled = without_tile(request_panels(guard_rows(result.mod["main"], name)))
             return scheduled.with_attr("tirx.is_scheduled", True)
         rejections.append(f"{result.rule}: {result.reason}")
     raise ScheduleError(
@@ -75,11 +80,35 @@ def schedule_kernel(
     )
 
 
-def schedule_module(module: tvm.IRModule, target: TargetDescription) -> tvm.IRModule:
-    """Schedule every kernel of a module; other functions stay as they are."""
+def schedule_module(
+    module: tvm.IRModule, target: TargetDescription, tuned: Tuned | None = None
+) -> tvm.IRModule:
+    """Schedule every kernel of a module; other functions stay as they are.
+
+    Parameters
+    ----------
+    module
+        With unscheduled kernels.
+    target
+        What to schedule for.
+    tuned
+        Gives the decisions that tuning found.
+
+    Returns
+    -------
+    tvm.IRModule
+
+    Raises
+    ------
+    ScheduleError
+        If no rule applies to a kernel.
+    """
     functions = {}
     for var, func in module.functions_items():
         if isinstance(func, tirx.PrimFunc) and kernel_name(func):
+            tile = None if tuned is None else tuned(var.name_hint, func)
+            if tile is not None:
+                func = with_tile(func, tile)
             func = schedule_kernel(var.name_hint, func, target)
         functions[var] = func
     return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)

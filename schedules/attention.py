@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from targets import TargetDescription
+from targets import DotInstruction, TargetDescription
 
 from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
@@ -29,7 +29,9 @@ from .rule import (
     reduce_lanes,
     vectorise_innermost,
 )
-from .tensorised import tile_matrix_product
+from .scalar_rows import fuse_softmax_passes
+from .tensorised import exact_instruction, tile_matrix_product
+from .tiles import AttentionTile, tile_of
 
 # Blocks of emission's attention kernel, in program order; a mode has some of them.
 PER_HEAD = ("ones", "valid", "q_operand", "k_packed", "k_sum", "key_offset", "v_packed", "v_sum")
@@ -61,7 +63,7 @@ LANES = {"row_max": "max", "row_sum": "sum"}
 # A head's depth is short: LLVM unrolls it, and keeps what the queries of the tile broadcast for all
 # keys. With more rows that does not fit the registers.
 SCORE_TILE = (4, 2)
-PRODUCTS = ("k_sum", "score_products", "context")
+PRODUCTS = ("k_sum", "v_sum", "score_products", "context")
 
 
 class AttentionRule:
@@ -79,7 +81,7 @@ class AttentionRule:
         for name in block_names(sch):
             if name not in named:
                 sch.compute_inline(sch.get_sblock(name))
-        if "row_max_lanes" in block_names(sch):
+        if "row_bits" in block_names(sch):
             # An addition costs less than storing and loading the sum.
             sch.compute_inline(sch.get_sblock("scores"))
         present = set(block_names(sch))
@@ -107,9 +109,25 @@ class AttentionRule:
             if f"{name}_lanes" in present:
                 reduce_by_lane(sch, sch.get_sblock(f"{name}_lanes"))
                 reduce_lanes(sch, sch.get_sblock(name), kind)
-        pack_operands(sch, target.dot, whole=bool(func.attrs["ibert.whole_tiles"]))
+        if target.vector_lanes == 1:
+            fuse_softmax_passes(sch)
+        dot = exact_instruction(target.dot, func)
+        pack_operands(sch, dot, whole=bool(func.attrs["ibert.whole_tiles"]))
+        tiles = _product_tiles(func, dot)
         for name in PRODUCTS:
-            if name in present:
-                smaller = SCORE_TILE if name == "score_products" else None
-                tile_matrix_product(sch, sch.get_sblock(name), target.dot, smaller)
+            # Where the instruction has no depth, values are summed without a row of ones.
+            if name in present and (name != "v_sum" or "ones" in present):
+                tile_matrix_product(sch, sch.get_sblock(name), dot, tiles.get(name))
         return sch
+
+
+def _product_tiles(func: tirx.PrimFunc, dot: DotInstruction) -> dict[str, tuple[int, int]]:
+    """Rows and vectors of the register tiles that are not the kernel's own, by block."""
+    tuned = tile_of(func, AttentionTile)
+    if tuned is not None:
+        return {
+            "score_products": (tuned.score_rows, tuned.score_vectors),
+            "context": (tuned.context_rows, tuned.context_vectors),
+        }
+    # Activations in lanes of registers need no register per query and key.
+    return {"score_products": SCORE_TILE} if dot.groups == 1 else {}

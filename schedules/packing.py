@@ -6,11 +6,21 @@ from tvm import s_tir
 
 from targets import DotInstruction
 
-from .intrinsics import LOADED_BYTES, key_packing_intrinsic, value_packing_intrinsic
+from .intrinsics import (
+    LOADED_BYTES,
+    key_packing_intrinsic,
+    value_packing_intrinsic,
+    zipped_key_intrinsic,
+    zipped_value_intrinsic,
+)
+from .intrinsics.microkernels import is_microkernel
+from .intrinsics.mve import MICROKERNELS
 from .rule import extent, vectorise_innermost
 
 KEYS = "k_packed"
 VALUES = "v_packed"
+# Lanes from which on a whole transposition is one shuffle.
+_WIDE = 8
 
 
 def pack_operands(sch: s_tir.Schedule, dot: DotInstruction, whole: bool) -> None:
@@ -26,13 +36,28 @@ def pack_operands(sch: s_tir.Schedule, dot: DotInstruction, whole: bool) -> None
         Whether sequence and head fill whole tiles. Otherwise the copies test every group of
         `depth` bytes and move it alone.
     """
+    if is_microkernel(dot):
+        return  # one number at a time, as the loops have it
     keys, values = sch.get_sblock(KEYS), sch.get_sblock(VALUES)
-    chunk, _lane, _inner = sch.get_loops(keys)[-3:]
-    group = LOADED_BYTES // dot.depth
-    if whole and dot.depth > 1 and extent(sch, chunk) % group == 0:
-        _, chunk = sch.split(chunk, [None, group])
-        sch.tensorize(chunk, key_packing_intrinsic(dot.lanes, dot.depth))
-    else:
+    if dot.name in MICROKERNELS:
+        # Keys move by whole vectors; there is no shuffle that could transpose values.
         vectorise_innermost(sch, keys, dot.depth)
-    if whole and dot.depth > 1:
-        sch.tensorize(sch.get_loops(values)[-2], value_packing_intrinsic(dot.lanes, dot.depth))
+        return
+    lanes, depth = dot.lanes, dot.depth
+    block, chunk, _lane, _inner = sch.get_loops(values)[-4:]
+    blocks = LOADED_BYTES // lanes
+    zipped = whole and depth > 1 and lanes < _WIDE
+    if zipped and extent(sch, block) % blocks == 0:
+        outer, block = sch.split(block, [None, blocks])
+        sch.reorder(outer, chunk, block)
+        sch.tensorize(block, zipped_value_intrinsic(lanes, depth))
+    elif whole and depth > 1:
+        sch.tensorize(sch.get_loops(values)[-2], value_packing_intrinsic(lanes, depth))
+    chunk, _lane, _inner = sch.get_loops(keys)[-3:]
+    group = LOADED_BYTES // depth
+    if whole and depth > 1 and extent(sch, chunk) % group == 0:
+        _, chunk = sch.split(chunk, [None, group])
+        intrinsic = zipped_key_intrinsic if zipped else key_packing_intrinsic
+        sch.tensorize(chunk, intrinsic(lanes, depth))
+    else:
+        vectorise_innermost(sch, keys, depth)

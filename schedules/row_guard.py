@@ -29,7 +29,11 @@ _STORES = "ibert.stores_tokens"
 
 
 def mark_row_loop(
-    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tile: int = 1, tiles: int | None = None
+    sch: s_tir.Schedule,
+    loop: s_tir.schedule.LoopRV,
+    tile: int = 1,
+    tiles: int | None = None,
+    repeats: int = 1,
 ) -> None:
     """Say which rows a loop goes over, so that it can be guarded; for schedule rules.
 
@@ -41,13 +45,15 @@ def mark_row_loop(
     sch
         Schedule of a kernel, packed or not.
     loop
-        A loop whose iteration i works on the rows from ``(i % tiles) * tile``.
+        A loop whose iteration i works on the rows from ``(i // repeats % tiles) * tile``.
     tile
         Rows per iteration.
     tiles
         Number of tiles, where the loop is fused from an outer one and that over tiles.
+    repeats
+        Iterations in a row that work on the same rows, where another loop is fused behind.
     """
-    sch.annotate(loop, _ROWS, [_count(sch, loop, tiles), tile])
+    sch.annotate(loop, _ROWS, [_count(sch, loop, tiles), tile, repeats])
 
 
 def mark_sequence_loop(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, inner: int = 1) -> None:
@@ -62,7 +68,7 @@ def mark_token_loop(
     sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tile: int = 1, tiles: int | None = None
 ) -> None:
     """Say which tokens of its sequence a loop goes over, as `mark_row_loop` says rows."""
-    sch.annotate(loop, _TOKENS, [_count(sch, loop, tiles), tile])
+    sch.annotate(loop, _TOKENS, [_count(sch, loop, tiles), tile, 1])
 
 
 def mark_token_store(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
@@ -149,8 +155,9 @@ class _Guards:
         body = loop.body
         if self.starts is not None and marks:
             ((key, mark),) = marks.items()
-            tiles, tile = (int(size) for size in mark)
-            first = (loop.loop_var if tiles == int(loop.extent) else loop.loop_var % tiles) * tile
+            tiles, tile, repeats = (int(size) for size in mark)
+            place = loop.loop_var if repeats == 1 else loop.loop_var // repeats
+            first = (place if tiles * repeats == int(loop.extent) else place % tiles) * tile
             limit = self.rows() if key == _ROWS else self.length(self.sequence)
             body = tirx.IfThenElse(first < limit, body, None)
             self.found += 1

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from tvm import s_tir
+import math
+from dataclasses import replace
+
+from tvm import s_tir, tirx
 
 from targets import DotInstruction
 
-from .intrinsics import dot_intrinsic
-from .rule import extent, largest_divisor
+from .intrinsics import dot_intrinsic, drain_intrinsic
+from .intrinsics.mve import MICROKERNELS, mve_product_intrinsic
+from .intrinsics.microkernels import is_microkernel
+from .microkernel import multiply_by_microkernel
+from .rule import extent, largest_divisor, vectorise_innermost
+
+
+def exact_instruction(dot: DotInstruction, func: tirx.PrimFunc) -> DotInstruction:
+    """Instruction that is exact for the operands of a kernel.
+
+    Emission marks kernels both of whose factors may be -128; some instructions have another form
+    for these.
+    """
+    if dot.full_range and "ibert.both_minimum" in func.attrs:
+        return replace(dot, name=dot.full_range)
+    return dot
 
 
 def tile_matrix_product(
@@ -15,12 +32,13 @@ def tile_matrix_product(
     block: s_tir.schedule.SBlockRV,
     dot: DotInstruction,
     tile: tuple[int, int] | None = None,
+    unroll: int = 1,
 ) -> None:
     """Schedule the innermost (rows, columns, depth) loops around a reduction block.
 
     Rows are one register tile already; columns are a multiple of the instruction's lanes and depth
     of its depth (emission pads them). The loop order becomes column tiles, depth, then the unrolled
-    tile of rows x vectors, each entry one instruction. Without an instruction the innermost columns
+    tile of rows x vectors, each entry one intrinsic. Without an instruction the innermost columns
     are vectorised.
 
     Parameters
@@ -31,28 +49,113 @@ def tile_matrix_product(
         Block ``C[..., m, n] += A[..., m, k] * B[..., n // lanes, k // depth, n % lanes, k %
         depth]``.
     dot
-        The instruction.
+        The instruction. If it multiplies several rows, A must be a buffer of the kernel's own,
+        since its rows are interleaved where they are made.
     tile
         Rows and vectors of a smaller tile than the kernel's.
+    unroll
+        Steps of the depth that are written out.
     """
+    if is_microkernel(dot):
+        multiply_by_microkernel(sch, block, dot)
+        return
+    if dot.name in MICROKERNELS:
+        _multiply_at_once(sch, block, dot)
+        return
+    drain = _interleave_rows(sch, block, dot) if dot.rows > 1 else None
     rows, columns, depth = sch.get_loops(block)[-3:]
     vectors, lane = sch.split(columns, [None, dot.lanes])
-    chunks, inner = sch.split(depth, [None, dot.depth])
+    groups = math.gcd(extent(sch, depth) // dot.depth, dot.groups)
+    chunks, inner = sch.split(depth, [None, groups * dot.depth])
     width = largest_divisor(extent(sch, vectors), tile[1] if tile else dot.tile_vectors)
     tiles, vector = sch.split(vectors, [None, width])
     if tile is not None:
         outer, rows = sch.split(rows, [None, largest_divisor(extent(sch, rows), tile[0])])
         sch.reorder(outer, tiles)
-    sch.reorder(tiles, chunks, rows, vector, lane, inner)
+    first = lane
+    if drain is not None:
+        rows, first = sch.split(rows, [None, dot.rows])
+    sch.reorder(tiles, chunks, rows, vector, *([first] if drain is not None else []), lane, inner)
     sch.unroll(rows)
     sch.unroll(vector)
-    intrinsic = dot_intrinsic(dot)
+    if drain is not None:
+        _schedule_drain(sch, drain, tiles, dot)
+    intrinsic = dot_intrinsic(dot, groups)
     if intrinsic is None:
         sch.reorder(inner, lane)
         sch.vectorize(lane)
     zero = sch.decompose_reduction(block, chunks)
-    for loop in sch.get_loops(zero)[-3:-1]:
+    zeroed = sch.get_loops(zero)[-3 if drain is None else -4 :]
+    for loop in zeroed[:-1]:
         sch.unroll(loop)
-    sch.vectorize(sch.get_loops(zero)[-1])
+    sch.vectorize(zeroed[-1])
     if intrinsic is not None:
-        sch.tensorize(lane, intrinsic.name)
+        sch.tensorize(first, intrinsic.name)
+    if unroll > 1:
+        _, step = sch.split(chunks, [None, unroll])
+        sch.unroll(step)
+
+
+def _multiply_at_once(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
+) -> None:
+    """Make one call of the whole tile, over the whole depth."""
+    rows, columns, depth = sch.get_loops(block)[-3:]
+    sizes = tuple(extent(sch, loop) for loop in (rows, columns, depth))
+    zero = sch.decompose_reduction(block, rows)
+    vectorise_innermost(sch, zero, 4)
+    sch.tensorize(rows, mve_product_intrinsic(dot, *sizes))
+
+
+def _interleave_rows(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
+) -> s_tir.schedule.SBlockRV:
+    """Lay activations and accumulators out as the instruction takes them.
+
+    Returns
+    -------
+    SBlockRV
+        The block that brings accumulators into rows.
+    """
+    rows, depth = dot.rows, dot.depth
+    sch.transform_layout(
+        block,
+        ("read", 0),
+        lambda *index: [
+            *index[:-2],
+            index[-2] // rows,
+            index[-1] // depth,
+            index[-2] % rows,
+            index[-1] % depth,
+        ],
+    )
+    drain = sch.cache_write(block, 0, "global")
+    sch.transform_layout(
+        block,
+        ("write", 0),
+        lambda *index: [
+            *index[:-2],
+            index[-2] // rows,
+            index[-1] // rows,
+            index[-2] % rows,
+            index[-1] % rows,
+        ],
+    )
+    return drain
+
+
+def _schedule_drain(
+    sch: s_tir.Schedule,
+    drain: s_tir.schedule.SBlockRV,
+    tiles: s_tir.schedule.LoopRV,
+    dot: DotInstruction,
+) -> None:
+    """Bring the accumulators of a tile into rows as soon as they are complete."""
+    sch.reverse_compute_at(drain, tiles, preserve_unit_loops=True)
+    rows, columns = sch.get_loops(drain)[-2:]
+    rows, pair = sch.split(rows, [None, dot.rows])
+    vectors, lane = sch.split(columns, [None, dot.lanes])
+    sch.reorder(rows, vectors, pair, lane)
+    sch.unroll(rows)
+    sch.unroll(vectors)
+    sch.tensorize(pair, drain_intrinsic(dot))

@@ -8,8 +8,40 @@ from __future__ import annotations
 
 from .description import DotInstruction, Emulator, TargetDescription, Toolchain
 
-NO_DOT_64 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
+# 16 accumulators, eight registers of activations and the weights in 32 registers. More accumulators
+# would spare loads, but a tile of three vectors leaves none for activations.
+SDOT = DotInstruction("sdot", "int8", "int8", 4, 4, tile_rows=8, tile_vectors=2, groups=4)
+# 16 accumulators of two rows by two columns.
+SMMLA = DotInstruction("smmla", "int8", "int8", 4, 8, tile_rows=8, tile_vectors=2, groups=4, rows=2)
+# Activations are repeated along a register before they are multiplied, which wide tiles share.
+SMLAL_64 = DotInstruction(
+    "smlal_sadalp",
+    "int8",
+    "int8",
+    4,
+    2,
+    tile_rows=4,
+    tile_vectors=4,
+    groups=8,
+    full_range="smull_sadalp",
+)
+# 16 registers: eight accumulators, products, repeated activations and weights.
+SMLAL_32 = DotInstruction(
+    "vmlal_vpadal",
+    "int8",
+    "int8",
+    4,
+    2,
+    tile_rows=2,
+    tile_vectors=4,
+    groups=8,
+    full_range="vmull_vpadal",
+)
 NO_DOT_32 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=2, tile_vectors=1)
+
+# Rounds and saturates as the specification asks: (2ab + 2^15) >> 16, where not both are -2^15.
+_SQRDMULH_64 = tuple((lanes, f"llvm.aarch64.neon.sqrdmulh.v{lanes}i16") for lanes in (4, 8))
+_SQRDMULH_32 = tuple((lanes, f"llvm.arm.neon.vqrdmulh.v{lanes}i16") for lanes in (4, 8))
 
 _AARCH64 = Toolchain(
     "aarch64-linux-gnu-gcc",
@@ -30,10 +62,11 @@ RPI4 = TargetDescription(
     name="rpi4",
     description="Raspberry Pi 4 and other ARMv8.0 boards (Cortex-A72), 64 bits, NEON",
     tvm_target={"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"},
-    dot=NO_DOT_64,
-    vector_lanes=4,
+    dot=SMLAL_64,
+    vector_lanes=8,
     elf_machine="EM_AARCH64",
     required_features=("asimd",),
+    q15_multiply=_SQRDMULH_64,
     toolchain=_AARCH64,
     emulator=_aarch64_emulator("cortex-a53"),
 )
@@ -46,10 +79,11 @@ AARCH64_DOTPROD = TargetDescription(
         "mtriple": "aarch64-linux-gnu",
         "mattr": ["+v8.2a", "+neon", "+dotprod"],
     },
-    dot=NO_DOT_64,
-    vector_lanes=4,
+    dot=SDOT,
+    vector_lanes=8,
     elf_machine="EM_AARCH64",
     required_features=("asimd", "asimddp"),
+    q15_multiply=_SQRDMULH_64,
     toolchain=_AARCH64,
     emulator=_aarch64_emulator("cortex-a76"),
 )
@@ -62,10 +96,11 @@ AARCH64_I8MM = TargetDescription(
         "mtriple": "aarch64-linux-gnu",
         "mattr": ["+v8.2a", "+neon", "+dotprod", "+i8mm"],
     },
-    dot=NO_DOT_64,
-    vector_lanes=4,
+    dot=SMMLA,
+    vector_lanes=8,
     elf_machine="EM_AARCH64",
     required_features=("asimd", "asimddp", "i8mm"),
+    q15_multiply=_SQRDMULH_64,
     toolchain=_AARCH64,
     emulator=_aarch64_emulator("max"),
 )
@@ -78,11 +113,13 @@ ARMV7_NEON = TargetDescription(
         "mcpu": "cortex-a7",
         "mtriple": "armv7-linux-gnueabihf",
         "mattr": ["+neon"],
+        "mfloat-abi": "hard",
     },
-    dot=NO_DOT_64,
-    vector_lanes=4,
+    dot=SMLAL_32,
+    vector_lanes=8,
     elf_machine="EM_ARM",
     required_features=("neon",),
+    q15_multiply=_SQRDMULH_32,
     toolchain=Toolchain(
         "arm-linux-gnueabihf-gcc",
         "arm-linux-gnueabihf",

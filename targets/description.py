@@ -20,10 +20,11 @@ class DotInstruction:
         Name of the tensor intrinsic in ``schedules.intrinsics``, or ``"none"`` where the compiler's
         own vectoriser does the work.
     lhs_dtype
-        Type of the broadcast (activation) operand: ``"uint8"``, ``"int8"``, or ``"int16"`` where
-        the instruction takes activations widened beforehand.
+        Type of the broadcast (activation) operand: ``"uint8"``, ``"int8"``, or ``"int16"`` or
+        ``"int32"`` where the instruction takes activations widened beforehand.
     rhs_dtype
-        Type of the vector (weight) operand.
+        Type of the vector (weight) operand; ``"int16"`` where the kernel widens weights as well, a
+        few columns at a time. They are stored as int8 in any case.
     lanes
         Number of 32-bit accumulators one instruction updates.
     depth
@@ -31,6 +32,14 @@ class DotInstruction:
     tile_rows, tile_vectors
         Rows and accumulator vectors of the default register tile; their product plus the operands
         must fit the vector register file.
+    groups
+        Groups of `depth` products that the tensor intrinsic takes at once, at most, a power of two:
+        as many as fill a register with activations, of which each instruction then uses a part.
+    rows
+        Rows of activations that one instruction multiplies: 2 for a product of matrices.
+    full_range
+        Name of the intrinsic for operands that may both be -128, where this one adds products in 16
+        bits; empty where it is exact for all operands.
     """
 
     name: str
@@ -40,14 +49,21 @@ class DotInstruction:
     depth: int
     tile_rows: int
     tile_vectors: int
+    groups: int = 1
+    rows: int = 1
+    full_range: str = ""
 
     def __post_init__(self) -> None:
-        for label in ("lanes", "depth", "tile_rows", "tile_vectors"):
+        for label in ("lanes", "depth", "tile_rows", "tile_vectors", "groups", "rows"):
             if getattr(self, label) < 1:
                 raise ValueError(f"dot instruction {self.name}: {label} must be at least 1")
-        if self.lhs_dtype not in ("int8", "uint8", "int16"):
+        if self.tile_rows % self.rows:
+            raise ValueError(
+                f"dot instruction {self.name}: tile_rows must be a multiple of {self.rows}"
+            )
+        if self.lhs_dtype not in ("int8", "uint8", "int16", "int32"):
             raise ValueError(f"dot instruction {self.name}: lhs_dtype {self.lhs_dtype!r}")
-        if self.rhs_dtype not in ("int8", "uint8"):
+        if self.rhs_dtype not in ("int8", "uint8", "int16"):
             raise ValueError(f"dot instruction {self.name}: rhs_dtype {self.rhs_dtype!r}")
 
 
@@ -113,7 +129,8 @@ class TargetDescription:
     dot
         The 8-bit dot product that matrix kernels are built on.
     vector_lanes
-        Number of 32-bit lanes of a vector register, for row operations and epilogues.
+        Entries that row operations and epilogues take at once: the 32-bit lanes of a vector
+        register, or twice as many where the 16-bit arithmetic of most of them is to fill it.
     elf_machine
         Value of ``e_machine`` that a linked library must have, as named by the ELF specification.
     required_features
@@ -124,6 +141,8 @@ class TargetDescription:
     prefetches_weights
         Whether matrix kernels request weights ahead; worth its instructions where several levels of
         cache lie between a core and memory.
+    microkernels
+        Files in ``targets/microkernels`` whose functions the kernels of `dot` call.
     toolchain
         Compiler to cross-compile with; None where the host's own compiler serves.
     emulator
@@ -147,6 +166,7 @@ class TargetDescription:
     required_features: tuple[str, ...] = field(default=())
     q15_multiply: tuple[tuple[int, str], ...] = field(default=())
     prefetches_weights: bool = False
+    microkernels: tuple[str, ...] = field(default=())
     toolchain: Toolchain | None = None
     emulator: Emulator | None = None
     system: str = "linux"

@@ -77,6 +77,8 @@ def emit_attention(
     context.attributes["ibert.row_tile"] = shape.tile
     context.attributes["ibert.whole_tiles"] = shape.whole
     *mask, multiplier = last[:2]
+    context.note_operands(q.low, k.low)
+    context.note_operands(_byte_operand(shape)[1], v.low)
     keep = _kept(shape, mask[0]) if mask else _inside(shape)
     constants = attrs.exponential
     short = isinstance(constants, ShortExponential)
@@ -120,7 +122,7 @@ class _Shape:
         self.batch, self.seq_len, self.heads = context.batch, context.seq_len, heads
         self.head_dim = channels // heads
         self.tile, self.rows = self.layout.row_tile(self.seq_len)
-        self.keys = self.layout.padded_columns(self.seq_len)
+        self.keys = self.layout.padded_keys(self.seq_len)
         self.depth = self.layout.padded_depth(self.head_dim)
         self.columns = self.layout.padded_columns(self.head_dim)
         # Whole tiles everywhere: K and V are packed by shuffles, with nothing to fill up.
@@ -211,16 +213,9 @@ class _Queries:
         return entry
 
     def _compensation(self) -> Callable[..., Ranged]:
-        """Sum the channels of a key as the product with a row of ones: the instruction does it."""
-        shape, dtype = self.shape, self.shape.layout.lhs_dtype
-        ones = te.compute((1, shape.depth), lambda *_: tirx.const(1, dtype), name="ones")
-        k_sum = _sum(
-            "k_sum",
-            (shape.batch, shape.heads, 1, shape.keys),
-            shape.depth,
-            lambda b, h, i, j, d: ones(i, d).astype("int32") * self.key(b, h, j, d),
-            (self.keys.low, self.keys.high),
-        )
+        """Sum the channels of a key."""
+        shape = self.shape
+        k_sum = _sum_of_columns("k_sum", shape, (shape.keys, shape.depth), self.key, self.keys)
         return lambda b, h, j: k_sum[b, h, 0, j] * -self.offset
 
     def products(self) -> Stage:
@@ -271,13 +266,15 @@ def _pack(
         column, depth = block * lanes + lane, chunk * step + inner
         token, channel = (column, depth) if tokens_are_columns else (depth, column)
         if shape.whole:
-            return x.tensor(batch * seq_len + token, head * head_dim + channel)
+            value = x.tensor(batch * seq_len + token, head * head_dim + channel)
+            return value.astype(layout.rhs_dtype)
         inside = tirx.all(token < seq_len, channel < head_dim)
         value = x.tensor(
             batch * seq_len + tirx.min(token, seq_len - 1),
             head * head_dim + tirx.min(channel, head_dim - 1),
         )
-        return tirx.if_then_else(inside, value, tirx.const(0, "int8"))
+        kept = tirx.if_then_else(inside, value, tirx.const(0, "int8"))
+        return kept.astype(layout.rhs_dtype)
 
     packed = te.compute((shape.batch, shape.heads, *layout.packed_shape(*sizes)), entry, name=name)
     stage = Stage(packed, min(x.low, 0), max(x.high, 0))
@@ -288,6 +285,45 @@ def _pack(
         )
 
     return stage, read
+
+
+def _sum_of_columns(
+    name: str,
+    shape: _Shape,
+    sizes: tuple[int, int],
+    packed: Callable[..., tirx.Expr],
+    bounds: Stage,
+) -> Stage:
+    """Sum a packed operand along its depth by a product with rows of ones.
+
+    Parameters
+    ----------
+    name
+        Block name.
+    shape
+        Sizes.
+    sizes
+        Columns and depth of the operand.
+    packed
+        ``packed(batch, head, column, depth)``.
+    bounds
+        The operand, for its bounds.
+
+    Returns
+    -------
+    Stage
+        [batch, heads, rows of one instruction, columns] int32; all rows are alike.
+    """
+    columns, depth = sizes
+    rows, dtype = shape.layout.row_step, shape.layout.lhs_dtype
+    ones = te.compute((rows, depth), lambda *_: tirx.const(1, dtype), name="ones")
+    return _sum(
+        name,
+        (shape.batch, shape.heads, rows, columns),
+        depth,
+        lambda b, h, i, j, k: ones(i, k).astype("int32") * packed(b, h, j, k),
+        (bounds.low, bounds.high),
+    )
 
 
 def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
@@ -305,17 +341,17 @@ def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
     return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
 
 
-def _short_scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
+def _short_scores(
+    shape: _Shape, products: Stage, compensation: Callable[..., Ranged] | None, keep: Keep
+) -> Stage:
     """Scores of the short softmax: one addition per entry compensates and masks."""
-    queries = _Queries(shape, q, k)
 
     def offset(batch: Any, head: Any, key: Any) -> Ranged:
         masked = short_softmax.key_offset(keep(batch, key))
-        if queries.compensation is None:
+        if compensation is None:
             return masked
-        return short_softmax.score_of(queries.compensation(batch, head, key), masked)
+        return short_softmax.score_of(compensation(batch, head, key), masked)
 
-    products = queries.products()
     offsets = define("key_offset", (shape.batch, shape.heads, shape.keys), offset, "int32")
     return define(
         "scores",
@@ -329,7 +365,12 @@ def _by_lanes(
     shape: _Shape, name: str, x: Stage, entry: Callable[..., Any], reduce: Callable[..., Any]
 ) -> te.Tensor:
     """Reduce [batch, heads, rows, keys] along the keys, first by vector lane, then the lanes."""
-    lanes = shape.layout.lanes
+    lanes = shape.layout.reduced_lanes
+    if shape.layout.scalar:
+        k = te.reduce_axis((0, shape.keys), name="k")
+        return te.compute(
+            x.shape[:3], lambda b, h, i: reduce(entry(b, h, i, k), axis=k), name=name
+        )
     c = te.reduce_axis((0, shape.keys // lanes), name="c")
     by_lane = te.compute(
         (*x.shape[:3], lanes),
@@ -354,7 +395,26 @@ def _short(
     shape: _Shape, constants: ShortExponential, q: Stage, k: Stage, v: Stage, keep: Keep
 ) -> Callable[..., Ranged]:
     """u8 exponentials times V, divided by the row's sum once per entry of the context."""
-    scores = _short_scores(shape, q, k, keep)
+    queries = _Queries(shape, q, k)
+    scores = _short_scores(shape, queries.products(), queries.compensation, keep)
+    weights, offset, bits, factor = _short_softmax(shape, constants, scores)
+    context = _weigh(shape, weights, offset, constants.maximum, v)
+    return lambda b, h, i, d: short_softmax.context_of(
+        context(b, h, i, d), bits[b, h, i], factor[b, h, i]
+    )
+
+
+def _short_softmax(
+    shape: _Shape, constants: ShortExponential, scores: Stage
+) -> tuple[Stage, int, Stage, Stage]:
+    """Exponentials of the scores of each row, and how to divide by their sum.
+
+    Returns
+    -------
+    weights, offset, bits, factor
+        Exponentials [batch, heads, rows, keys], stored with `offset` added; `sum_bits` and
+        `reciprocal` of each row's sum.
+    """
     row_max = Stage(
         _by_lanes(shape, "row_max", scores, scores.tensor, te.max), scores.low, scores.high
     )
@@ -391,10 +451,7 @@ def _short(
         lambda *index: short_softmax.reciprocal(total[index], bits[index]),
         "int32",
     )
-    context = _weigh(shape, weights, offset, largest, v)
-    return lambda b, h, i, d: short_softmax.context_of(
-        context(b, h, i, d), bits[b, h, i], factor[b, h, i]
-    )
+    return weights, offset, bits, factor
 
 
 def _normalised(
@@ -463,7 +520,7 @@ def _weigh(
     callable
         ``context(batch, head, row, column)``.
     """
-    _, packed = _pack("v_packed", shape, v, tokens_are_columns=False)
+    values, packed = _pack("v_packed", shape, v, tokens_are_columns=False)
     bound = largest * max(abs(v.low), abs(v.high))
     products = _sum(
         "context",
@@ -474,10 +531,26 @@ def _weigh(
     )
     if not offset:
         return lambda b, h, i, d: products[b, h, i, d]
-    v_sum = _sum(
-        "v_sum", (shape.batch, shape.heads, shape.columns), shape.keys, packed, (v.low, v.high)
-    )
+    total = _value_sum(shape, values, packed)
     limit = bound * shape.seq_len
     return lambda b, h, i, d: Ranged(
-        -limit, limit, products.tensor(b, h, i, d) - v_sum.tensor(b, h, d) * offset
+        -limit, limit, products.tensor(b, h, i, d) - total(b, h, d) * offset
     )
+
+
+def _value_sum(
+    shape: _Shape, values: Stage, packed: Callable[..., tirx.Expr]
+) -> Callable[..., tirx.Expr]:
+    """``sum_j v[j, d]``, by the instruction where there is one."""
+    if shape.layout.depth > 1:
+        sizes = (shape.columns, shape.keys)
+        by_product = _sum_of_columns("v_sum", shape, sizes, packed, values)
+        return lambda b, h, d: by_product.tensor(b, h, 0, d)
+    v_sum = _sum(
+        "v_sum",
+        (shape.batch, shape.heads, shape.columns),
+        shape.keys,
+        packed,
+        (values.low, values.high),
+    )
+    return lambda b, h, d: v_sum.tensor(b, h, d)

@@ -10,6 +10,8 @@ from tvm import te
 
 from .layout import KernelLayout
 
+_NEGATED_MAXIMUM = -127
+
 
 @dataclass
 class KernelContext:
@@ -39,6 +41,19 @@ class KernelContext:
     attributes: dict[str, object] = field(default_factory=dict)
     packed: dict[str, te.Tensor] = field(default_factory=dict)
     merged_output: bool = False
+
+    def note_operands(self, lhs_low: int, rhs_low: int) -> None:
+        """Tell schedules where both factors of a product may be -128.
+
+        The sum of two such products is the only one of two int8 products that 16 bits do not hold.
+
+        Parameters
+        ----------
+        lhs_low, rhs_low
+            Lower bounds of the factors.
+        """
+        if self.layout.lhs_dtype == "int8" and max(lhs_low, rhs_low) < _NEGATED_MAXIMUM:
+            self.attributes["ibert.both_minimum"] = True
 
     def packed_weight(self, name: str) -> te.Tensor:
         """Placeholder of a weight in the layout's packed form."""

@@ -57,28 +57,39 @@ def operand(context: KernelContext, x: Stage, layer: str) -> Stage:
     context.attributes["ibert.row_tile"] = tile
     padded_depth = layout.padded_depth(depth)
     dtype = str(x.tensor.dtype)
-    widened = layout.lhs_dtype == "int16"
-    if dtype != layout.lhs_dtype and not widened:
+    if dtype != layout.lhs_dtype and not layout.widens_lhs:
         raise LoweringError(
             what=f"a matrix operand is {dtype}, the instruction takes {layout.lhs_dtype}",
             where=layer,
             why="the pass offset_activations did not run before emission",
             todo="use relay_passes.passes.pipeline, which orders the passes",
         )
-    if dtype == layout.lhs_dtype and (rows, depth) == (padded_rows, padded_depth):
+    whole = (rows, depth) == (padded_rows, padded_depth)
+    # An instruction that takes several rows at once reads them from a copy that interleaves them.
+    if dtype == layout.lhs_dtype and whole and layout.row_step == 1:
         return x
     context.attributes["ibert.lhs_copied"] = True
 
     def copy(row: tirx.Var, column: tirx.Var) -> tirx.PrimExpr:
         value = x.tensor[tirx.min(row, rows - 1), tirx.min(column, depth - 1)]
         value = value.astype(layout.lhs_dtype)
-        if (rows, depth) == (padded_rows, padded_depth):
+        if whole:
             return x.tensor[row, column].astype(layout.lhs_dtype)
         inside = tirx.all(row < rows, column < depth)
         return tirx.if_then_else(inside, value, tirx.const(0, layout.lhs_dtype))
 
     copied = te.compute((padded_rows, padded_depth), copy, name="lhs")
     return Stage(copied, min(x.low, 0), max(x.high, 0))
+
+
+def _widened(context: KernelContext, packed: te.Tensor) -> te.Tensor:
+    """Packed weight in the type that the instruction takes, by a copy only where needed."""
+    dtype = context.layout.rhs_dtype
+    if str(packed.dtype) == dtype:
+        return packed
+    return te.compute(
+        packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs"
+    )
 
 
 def emit_linear(
@@ -109,8 +120,9 @@ def emit_linear(
     columns = weight.shape[0]
     rows = x.shape[0]
     lhs = operand(context, x, layer)
+    context.note_operands(lhs.low, int(weight.min(initial=0)))
     padded_rows, padded_depth = lhs.shape
-    packed = context.packed_weight(weight_name)
+    packed = _widened(context, context.packed_weight(weight_name))
     lanes, step = layout.lanes, layout.depth
     k = te.reduce_axis((0, padded_depth), name="k")
     products = te.compute(

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 from targets import DotInstruction
 
-from . import x86
+from . import neon, x86
+from .matrix import matrix_sources
 from .registration import register
 
-_DESCRIPTION = """
+# One file per family of instructions: what is added to ``C[0:lanes]``, as an expression of
+# TVMScript that takes so many groups of products.
+_BODIES: dict[str, Callable[[int], str]] = {**x86.BODIES, **neon.BODIES}
+
+_SIGNATURE = """
 @T.prim_func(s_tir=True)
-def description(
-    A: T.Buffer(({depth},), "{lhs}", offset_factor=1),
-    B: T.Buffer(({lanes}, {depth}), "{rhs}", offset_factor=1),
+def {which}(
+    A: T.Buffer(({span},), "{lhs}", offset_factor=1),
+    B: T.Buffer({weights}, "{rhs}", offset_factor=1),
     C: T.Buffer(({lanes},), "int32", offset_factor=1),
 ) -> None:
     with T.sblock("root"):
-        T.reads(C[0:{lanes}], A[0:{depth}], B[0:{lanes}, 0:{depth}])
+        T.reads(C[0:{lanes}], A[0:{span}], B[{region}])
         T.writes(C[0:{lanes}])
-        for i in T.serial(0, {lanes}):
-            for k in T.serial(0, {depth}):
+        {body}
+"""
+
+_BY_LOOPS = """for i in T.serial(0, {lanes}):
+            for k in T.serial(0, {span}):
                 with T.sblock("update"):
                     vi, vk = T.axis.remap("SR", [i, k])
-                    C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
-"""
+                    C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[{entry}], "int32")"""
 
-_IMPLEMENTATION = """
-@T.prim_func(s_tir=True)
-def implementation(
-    A: T.Buffer(({depth},), "{lhs}", offset_factor=1),
-    B: T.Buffer(({lanes}, {depth}), "{rhs}", offset_factor=1),
-    C: T.Buffer(({lanes},), "int32", offset_factor=1),
-) -> None:
-    with T.sblock("root"):
-        T.reads(C[0:{lanes}], A[0:{depth}], B[0:{lanes}, 0:{depth}])
-        T.writes(C[0:{lanes}])
-        C[T.ramp(T.int32(0), 1, {lanes})] = {body}
-"""
-
-# One file per family of instructions.
-_BODIES = {**x86.BODIES}
+_AT_ONCE = "C[T.ramp(T.int32(0), 1, {lanes})] = {value}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class DotIntrinsic:
     name
         Name under which TVM knows it.
     dot
-        Its shape: ``C[lanes] += A[depth] . B[lanes, depth]``.
+        Its shape: ``C[lanes] += A[depth] . B[lanes, depth]``, or that of several groups at once.
     """
 
     name: str
@@ -62,26 +56,58 @@ class DotIntrinsic:
 
 def known_intrinsics() -> tuple[str, ...]:
     """Names of the dot-product instructions there is an implementation of."""
-    return tuple(_BODIES)
+    return (*_BODIES, *neon.MATRIX_BODIES)
 
 
-def intrinsic_sources(dot: DotInstruction) -> tuple[str, str]:
+def intrinsic_sources(dot: DotInstruction, groups: int = 1) -> tuple[str, str]:
     """Text of the description and of the implementation of `dot`.
+
+    ``C[i] += sum_k A[k] B[i, k]``, and of several groups ``C[i] += sum_k A[k] B[k // depth, i, k %
+    depth]``; an instruction on several rows is that of `matrix_sources`.
+
+    Parameters
+    ----------
+    dot
+        The instruction.
+    groups
+        Groups of ``dot.depth`` products.
 
     Raises
     ------
     KeyError
         If there is no implementation of that name.
     """
-    shape = {"lanes": dot.lanes, "depth": dot.depth, "lhs": dot.lhs_dtype, "rhs": dot.rhs_dtype}
-    description = _DESCRIPTION.format(**shape)
-    implementation = _IMPLEMENTATION.format(body=_BODIES[dot.name], **shape)
-    return description, implementation
+    if dot.rows > 1:
+        return matrix_sources(dot, groups, neon.MATRIX_BODIES[dot.name])
+    lanes, depth = dot.lanes, dot.depth
+    shape = {"lhs": dot.lhs_dtype, "rhs": dot.rhs_dtype, "lanes": lanes, "span": groups * depth}
+    if groups == 1:
+        shape.update(weights=f"({lanes}, {depth})", region=f"0:{lanes}, 0:{depth}")
+        entry = "vi, vk"
+    else:
+        shape.update(
+            weights=f"({groups}, {lanes}, {depth})",
+            region=f"0:{groups}, 0:{lanes}, 0:{depth}",
+        )
+        entry = f"vk // {depth}, vi, vk % {depth}"
+    loops = _BY_LOOPS.format(lanes=lanes, span=groups * depth, entry=entry)
+    once = _AT_ONCE.format(lanes=lanes, value=_BODIES[dot.name](groups))
+    return (
+        _SIGNATURE.format(which="description", body=loops, **shape),
+        _SIGNATURE.format(which="implementation", body=once, **shape),
+    )
 
 
 @cache
-def dot_intrinsic(dot: DotInstruction) -> DotIntrinsic | None:
+def dot_intrinsic(dot: DotInstruction, groups: int = 1) -> DotIntrinsic | None:
     """Register the intrinsic of `dot` with TVM once.
+
+    Parameters
+    ----------
+    dot
+        The instruction.
+    groups
+        Groups of ``dot.depth`` products that it takes, at most ``dot.groups``.
 
     Returns
     -------
@@ -91,4 +117,5 @@ def dot_intrinsic(dot: DotInstruction) -> DotIntrinsic | None:
     """
     if dot.name == "none":
         return None
-    return DotIntrinsic(register(f"ibert.{dot.name}", intrinsic_sources(dot)), dot)
+    name = f"ibert.{dot.name}" + (f"_x{groups}" if groups > 1 else "")
+    return DotIntrinsic(register(name, intrinsic_sources(dot, groups)), dot)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 # C + dot4(u8, s8): the four bytes of A are broadcast to all lanes. LLVM 22 types the operands as
 # bytes.
 _VPDPBUSD_512 = """T.call_llvm_pure_intrin(
@@ -29,9 +31,9 @@ _VPMADDWD_256 = """C.vload([0], dtype="int32x8") + T.call_llvm_pure_intrin(
                 dtype="int16x16"),
             T.cast(B.vload([0, 0], dtype="int8x16"), "int16x16"))"""
 
-BODIES = {
-    "vpdpbusd_512": _VPDPBUSD_512,
-    "vpdpbusd_256": _VPDPBUSD_256,
-    "vpmaddwd_256": _VPMADDWD_256,
+BODIES: dict[str, Callable[[int], str]] = {
+    "vpdpbusd_512": lambda _groups: _VPDPBUSD_512,
+    "vpdpbusd_256": lambda _groups: _VPDPBUSD_256,
+    "vpmaddwd_256": lambda _groups: _VPMADDWD_256,
 }
-"""What an instruction adds to ``C[0:lanes]``, as an expression of TVMScript, by its name."""
+"""What an instruction adds to ``C[0:lanes]``, by its name. All take one group of products."""

@@ -19,8 +19,7 @@ class Compiled:
 
     def __init__(self, program: IntegerProgram, target: str, shapes: list[tuple[int, int]]) -> None:
         description = runnable_target(target)
-        dot = description.dot
-        layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+        layout = KernelLayout.of(description.dot, description.vector_lanes)
         lowered = lower_to_kernels(program, layout, shapes)
         module = schedule_module(lowered.program.module, description)
         self.machine = relax.VirtualMachine(build_executable(module, description), tvm.cpu())

@@ -78,8 +78,7 @@ def test_compiled_image_kernels_equal_their_evaluation(name: str, target: str) -
     if missing := missing_features(description, cpu_features()):
         pytest.skip(f"this processor lacks {', '.join(missing)}")
     made = program(name)
-    dot = description.dot
-    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    layout = KernelLayout.of(description.dot, description.vector_lanes)
     shapes = [(1, TOKENS), (3, TOKENS)]
     lowered = lower_to_kernels(made, layout, shapes)
     module = schedule_module(lowered.program.module, description)

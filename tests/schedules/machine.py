@@ -15,8 +15,7 @@ TARGETS = ("x86-avx512-vnni", "x86-avx-vnni", "x86-64-v3", "x86-64")
 
 def layout_of(target: TargetDescription) -> KernelLayout:
     """Operand layout that emission gets for a target."""
-    dot = target.dot
-    return KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    return KernelLayout.of(target.dot, target.vector_lanes)
 
 
 runnable = runnable_target

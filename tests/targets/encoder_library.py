@@ -46,8 +46,7 @@ def build_encoder(
 ) -> Build:
     """Compile an encoder layer for a target; nothing is run, so any target will do."""
     target = get_target(target_name)
-    dot = target.dot
-    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    layout = KernelLayout.of(target.dot, target.vector_lanes)
     program = lower_to_kernels(encoder_program(**settings), layout, shapes).program
     executable = build_executable(schedule_module(program.module, target), target)
     return Build(executable, program.parameters, target)

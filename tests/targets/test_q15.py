@@ -38,8 +38,7 @@ def assembly(functions: dict[str, tirx.PrimFunc], target: TargetDescription) -> 
 
 def kernels(target: TargetDescription) -> dict[str, tirx.PrimFunc]:
     """Scheduled kernels of an encoder of preset accurate, by layer."""
-    dot = target.dot
-    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    layout = KernelLayout.of(target.dot, target.vector_lanes)
     program = encoder_program(hidden=HIDDEN, heads=4, feed_forward=FEED_FORWARD)
     lowered = lower_to_kernels(program, layout, [(1, 16)])
     module = schedule_module(lowered.program.module, target)

@@ -1,0 +1,196 @@
+"""Matrix products by microkernels: functions in C that keep a tile of accumulators in registers.
+
+One call adds the products of all of the depth, ``C[n, m] += sum_k A[m, k] B[n, k]``, for the rows
+and columns of a tile. The operands lie as the function reads them (`targets/microkernels`); columns
+of the result are outermost, so that a tile's accumulators lie together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from targets import DotInstruction
+
+from .registration import register
+
+_PRODUCT = """
+@T.prim_func(s_tir=True)
+def {which}(
+    A: T.Buffer({a_shape}, "{lhs}", offset_factor=1),
+    B: T.Buffer({b_shape}, "{rhs}", offset_factor=1),
+    C: T.Buffer(({lanes}, {rows}), "int32", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(C[0:{lanes}, 0:{rows}], A[{a_region}], B[{b_region}])
+        T.writes(C[0:{lanes}, 0:{rows}])
+        {body}
+"""
+
+_BY_LOOPS = """for {loops} in T.grid({extents}):
+            with T.sblock("update"):
+                {axes} = T.axis.remap("{kinds}", [{loops}])
+                C[{c_index}] = C[{c_index}] + {a} * T.cast(B[{b_index}], "int32")"""
+
+_BY_CALL = """T.evaluate(
+            T.call_extern(
+                "int32",
+                "{function}",
+                A.access_ptr("r"),
+                B.access_ptr("r"),
+                C.access_ptr("rw"),
+                {depth},
+            )
+        )"""
+
+_WIDENING = """
+@T.prim_func(s_tir=True)
+def {which}(
+    A: T.Buffer(({quads}, {lanes}, 4), "int8", offset_factor=1),
+    C: T.Buffer(({quads}, {lanes}, 2, 2), "int16", offset_factor=1),
+) -> None:
+    with T.sblock("root"):
+        T.reads(A[0:{quads}, 0:{lanes}, 0:4])
+        T.writes(C[0:{quads}, 0:{lanes}, 0:2, 0:2])
+        {body}
+"""
+
+_WIDENED_BY_LOOPS = """for q, j, i in T.grid({quads}, {lanes}, 4):
+            with T.sblock("update"):
+                vq, vj, vi = T.axis.remap("SSS", [q, j, i])
+                C[vq, vj, vi % 2, vi // 2] = T.cast(A[vq, vj, vi], "int16")"""
+
+_WIDENED_BY_CALL = """T.evaluate(
+            T.call_extern(
+                "int32", "ibert_mk_sxtb16", A.access_ptr("r"), C.access_ptr("w"), {words}
+            )
+        )"""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Where a microkernel finds entry k of a row or of a column.
+
+    Attributes
+    ----------
+    lhs, rhs
+        Index maps of an activation (row of the tile, k) and of a weight (column of the tile, k).
+    lhs_shape, rhs_shape
+        Shapes of a tile's operands, of (rows or columns, depth).
+    lhs_index, rhs_index
+        The index maps in TVMScript.
+    """
+
+    lhs: Callable[..., list[object]]
+    lhs_shape: Callable[[int, int], tuple[int, ...]]
+    lhs_index: str
+    rhs_shape: Callable[[int, int], tuple[int, ...]]
+    rhs_index: str
+
+
+# As SXTB16 widens four bytes: entries 0 and 2, then 1 and 3.
+_BY_HALVES = Operands(
+    lhs=lambda row, k: [k // 4, row, k % 2, k % 4 // 2],
+    lhs_shape=lambda rows, depth: (depth // 4, rows, 2, 2),
+    lhs_index="vk // 4, vi, vk % 2, vk % 4 // 2",
+    rhs_shape=lambda columns, depth: (depth // 4, columns, 2, 2),
+    rhs_index="vk // 4, vj, vk % 2, vk % 4 // 2",
+)
+_BY_WORDS = Operands(
+    lhs=lambda row, k: [k, row],
+    lhs_shape=lambda rows, depth: (depth, rows),
+    lhs_index="vk, vi",
+    rhs_shape=lambda columns, depth: (depth, columns, 1),
+    rhs_index="vk, vj, 0",
+)
+
+_OPERANDS = {"smlad": _BY_HALVES, "mla": _BY_WORDS, "muls": _BY_WORDS}
+
+
+def is_microkernel(dot: DotInstruction) -> bool:
+    """Whether matrix products of an instruction are calls of a microkernel."""
+    return dot.name in _OPERANDS
+
+
+def microkernel_operands(dot: DotInstruction) -> Operands:
+    """Layout of the operands of an instruction for which `is_microkernel` holds."""
+    return _OPERANDS[dot.name]
+
+
+def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> tuple[str, str]:
+    """Text of the description and of the implementation of a tile's product.
+
+    Parameters
+    ----------
+    dot
+        The instruction; a tile has its lanes as columns.
+    rows
+        Rows of the tile.
+    depth
+        Products per accumulator, a multiple of ``dot.depth``.
+    """
+    operands = _OPERANDS[dot.name]
+    a_shape, b_shape = operands.lhs_shape(rows, depth), operands.rhs_shape(dot.lanes, depth)
+    # A loop of one iteration is none, to TVM: its variable is 0.
+    axes = {"i": rows, "j": dot.lanes, "k": depth}
+    loops = [name for name, extent in axes.items() if extent > 1]
+    index = {f"v{name}": f"v{name}" if name in loops else "0" for name in axes}
+
+    def at(text: str) -> str:
+        return re.sub(r"v[ijk]", lambda match: index[match.group()], text)
+
+    entry = f"A[{at(operands.lhs_index)}]"
+    sizes = {
+        "loops": ", ".join(loops),
+        "extents": ", ".join(str(axes[name]) for name in loops),
+        "axes": ", ".join(f"v{name}" for name in loops),
+        "kinds": "".join("R" if name == "k" else "S" for name in loops),
+        "lanes": dot.lanes,
+        "rows": rows,
+        "depth": depth,
+        "a": entry if dot.lhs_dtype == "int32" else f'T.cast({entry}, "int32")',
+        "b_index": at(operands.rhs_index),
+        "c_index": at("vj, vi"),
+        "function": f"ibert_mk_{dot.name}_{rows}x{dot.lanes}",
+    }
+    shape = {
+        "a_shape": a_shape,
+        "b_shape": b_shape,
+        "lhs": dot.lhs_dtype,
+        "rhs": dot.rhs_dtype,
+        "a_region": ", ".join(f"0:{size}" for size in a_shape),
+        "b_region": ", ".join(f"0:{size}" for size in b_shape),
+    }
+    return (
+        _PRODUCT.format(which="description", body=_BY_LOOPS.format(**sizes), **shape, **sizes),
+        _PRODUCT.format(which="implementation", body=_BY_CALL.format(**sizes), **shape, **sizes),
+    )
+
+
+@cache
+def microkernel_intrinsic(dot: DotInstruction, rows: int, depth: int) -> str:
+    """Register `microkernel_sources` with TVM once; return the intrinsic's name."""
+    name = f"ibert.{dot.name}_{rows}x{dot.lanes}_{depth}"
+    return register(name, microkernel_sources(dot, rows, depth))
+
+
+def widening_sources(lanes: int, depth: int) -> tuple[str, str]:
+    """Text of the description and of the implementation of widening a column tile's weights.
+
+    ``C[q, j, i % 2, i // 2] = A[q, j, i]``: bytes become halves, in the order of SXTB16.
+    """
+    shape = {"quads": depth // 4, "lanes": lanes}
+    loops = _WIDENED_BY_LOOPS.format(**shape)
+    call = _WIDENED_BY_CALL.format(words=depth // 4 * lanes)
+    return (
+        _WIDENING.format(which="description", body=loops, **shape),
+        _WIDENING.format(which="implementation", body=call, **shape),
+    )
+
+
+@cache
+def widening_intrinsic(lanes: int, depth: int) -> str:
+    """Register `widening_sources` with TVM once; return the intrinsic's name."""
+    return register(f"ibert.sxtb16_{lanes}x{depth}", widening_sources(lanes, depth))

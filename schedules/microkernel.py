@@ -1,0 +1,192 @@
+"""Matrix products on processors without vectors: operands laid out for a microkernel, and its calls.
+
+Strategy of a linear layer
+--------------------------
+1. Rows in blocks. The activations of a block are widened once, in the order in which the microkernel
+   loads those of a tile of rows.
+2. Columns in tiles. Where the instruction takes widened weights, those of a column tile are widened
+   once per block, so a block has several row tiles; otherwise it has one.
+3. A call of the microkernel per tile multiplies over the whole depth.
+4. The epilogue follows each column tile, channel by channel: what depends on the channel alone is
+   loaded once for all rows of the block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from targets import DotInstruction
+
+from .intrinsics.microkernels import (
+    microkernel_intrinsic,
+    microkernel_operands,
+    widening_intrinsic,
+)
+from .row_guard import mark_row_loop
+from .rule import block_names, extent, inline_elementwise, largest_divisor, output_blocks
+
+ACCUMULATOR = "accumulator"
+LHS = "lhs"
+RHS = "rhs"
+
+# Entries of each row that one iteration of a copy moves.
+COPIED_ENTRIES = 4
+# Rows over which widened weights are reused. 16 rows of 1536 activations, widened, take 48 KB.
+BLOCK_ROWS = 16
+# Fewer than this would widen weights for too few products.
+LEAST_BLOCK_ROWS = 8
+
+
+def lay_out_operands(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction, tile: int
+) -> None:
+    """Store a product's operands and result as the microkernel has them.
+
+    Parameters
+    ----------
+    sch
+        Schedule.
+    block
+        Block ``C[..., m, n] += A[..., m, k] * B[..., n // lanes, k // depth, n % lanes, k %
+        depth]``; A, B (unless it is stored as the instruction takes it) and C are intermediates.
+    dot
+        The instruction.
+    tile
+        Rows of a tile.
+    """
+    operands = microkernel_operands(dot)
+
+    def activations(*index: Any) -> list[Any]:
+        *outer, m, k = index
+        return [*outer, m // tile, *operands.lhs(m % tile, k)]
+
+    def weights(*index: Any) -> list[Any]:
+        *outer, inner = index
+        return [*outer, inner % 2, inner // 2]
+
+    def accumulators(*index: Any) -> list[Any]:
+        *outer, m, n = index
+        return [*outer, m // tile, n, m % tile]
+
+    sch.transform_layout(block, ("read", 0), activations)
+    if dot.rhs_dtype == "int16":
+        sch.transform_layout(block, ("read", 1), weights)
+    sch.transform_layout(block, ("write", 0), accumulators)
+
+
+def multiply_by_microkernel(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
+) -> None:
+    """Make the product of one tile of rows calls of the microkernel.
+
+    Parameters
+    ----------
+    sch
+        Schedule.
+    block
+        Block as in `lay_out_operands`, inside of a loop over row tiles.
+    dot
+        The instruction.
+    """
+    tile = extent(sch, sch.get_loops(block)[-3])
+    lay_out_operands(sch, block, dot, tile)
+    call_microkernel(sch, block, dot, tile)
+
+
+def call_microkernel(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction, tile: int
+) -> None:
+    """Make the innermost (rows, columns, depth) loops around a product calls of the microkernel.
+
+    Parameters
+    ----------
+    sch
+        Schedule.
+    block
+        The block, its operands laid out by `lay_out_operands`.
+    dot
+        The instruction.
+    tile
+        Rows of a tile; they divide the rows.
+    """
+    rows, columns, depth = sch.get_loops(block)[-3:]
+    row_tiles, *row = _tiles(sch, rows, tile)
+    column_tiles, *column = _tiles(sch, columns, dot.lanes)
+    inside = [*row, *column, depth]
+    sch.reorder(column_tiles, row_tiles, *inside)
+    length = extent(sch, depth)
+    sch.decompose_reduction(block, column_tiles)
+    sch.tensorize(inside[0], microkernel_intrinsic(dot, tile, length))
+
+
+def _tiles(
+    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, size: int
+) -> list[s_tir.schedule.LoopRV]:
+    """Split a loop into tiles; tiles of 1 have no loop inside, which tensorisation would see."""
+    return [loop] if size == 1 else list(sch.split(loop, [None, size]))
+
+
+def schedule_linear(
+    sch: s_tir.Schedule, func: tirx.PrimFunc, dot: DotInstruction
+) -> s_tir.Schedule:
+    """Schedule a kernel of kind ``linear``; see the module's strategy.
+
+    Parameters
+    ----------
+    sch
+        Its schedule.
+    func
+        The kernel.
+    dot
+        The instruction.
+    """
+    tile = int(func.attrs["ibert.row_tile"])
+    widens = RHS in block_names(sch)
+    inline_elementwise(sch, keep={ACCUMULATOR, LHS, RHS})
+    block = sch.get_sblock(ACCUMULATOR)
+    lay_out_operands(sch, block, dot, tile)
+    rows, columns, _depth = sch.get_loops(block)
+    tiles_per_block = _tiles_per_block(extent(sch, rows) // tile, tile) if widens else 1
+    width = dot.lanes * largest_divisor(extent(sch, columns) // dot.lanes, dot.tile_vectors)
+    blocks, row = sch.split(rows, [None, tiles_per_block * tile])
+    column_tiles, column = sch.split(columns, [None, width])
+    sch.reorder(blocks, column_tiles, row, column)
+    sch.parallel(blocks)
+    mark_row_loop(sch, blocks, tiles_per_block * tile)
+    for output in output_blocks(sch):
+        sch.reverse_compute_at(output, column_tiles)
+        inner_row, inner_column = sch.get_loops(output)[-2:]
+        sch.reorder(inner_column, inner_row)
+    copy = sch.get_sblock(LHS)
+    sch.compute_at(copy, blocks, preserve_unit_loops=True)
+    _copy_by_tiles(sch, copy, tile)
+    if widens:
+        copy = sch.get_sblock(RHS)
+        sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
+        *_, chunk, _lane, _inner = sch.get_loops(copy)
+        length = extent(sch, chunk) * dot.depth
+        sch.tensorize(chunk, widening_intrinsic(dot.lanes, length))
+    call_microkernel(sch, sch.get_sblock(ACCUMULATOR), dot, tile)
+    return sch
+
+
+def _copy_by_tiles(sch: s_tir.Schedule, copy: s_tir.schedule.SBlockRV, tile: int) -> None:
+    """Order the copy of activations as it is stored: a few entries of all rows of a tile."""
+    rows, depth = sch.get_loops(copy)[-2:]
+    row_tiles, row = sch.split(rows, [None, tile])
+    chunks, inner = sch.split(depth, [None, largest_divisor(extent(sch, depth), COPIED_ENTRIES)])
+    sch.reorder(row_tiles, chunks, row, inner)
+    sch.unroll(row)
+    sch.unroll(inner)
+
+
+def _tiles_per_block(tiles: int, tile: int) -> int:
+    """Row tiles that share widened weights: a divisor of all, of `BLOCK_ROWS` rows if possible."""
+    divisors = [count for count in range(1, tiles + 1) if tiles % count == 0]
+    few = [count for count in divisors if count * tile <= BLOCK_ROWS]
+    best = few[-1]
+    if best * tile >= LEAST_BLOCK_ROWS or best == tiles:
+        return best
+    return divisors[len(few)]

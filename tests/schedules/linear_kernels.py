@@ -1,0 +1,66 @@
+"""Linear kernels without epilogue, over sizes that no tile, vector or block divides."""
+
+from __future__ import annotations
+
+import numpy as np
+from machine import layout_of
+from tvm import te, tirx
+
+from relay_passes.emit.context import KernelContext
+from relay_passes.emit.linear import emit_linear
+from relay_passes.emit.stage import Stage
+from schedules import schedule_kernel
+from targets import TargetDescription
+
+# Depths that are no multiple of an instruction's 2, 4 or 8, columns that are none of its 4, 8 or
+# 16; and one even pair, for which the operand is not copied where its rows make whole tiles.
+SIZES = ((13, 5), (31, 33), (3, 40), (64, 48))
+
+
+def linear_kernel(
+    target: TargetDescription, rows: int, weight: np.ndarray, dtype: str
+) -> tirx.PrimFunc:
+    """``x weight^T + bias`` on x [rows, K] of `dtype`, scheduled."""
+    columns, depth = weight.shape
+    context = KernelContext(layout_of(target), 1, rows, {"weight": weight})
+    x = te.placeholder((rows, depth), dtype, name="x")
+    bias = te.placeholder((columns,), "int32", name="bias")
+    bounds = np.iinfo(dtype)
+    result = emit_linear(
+        context,
+        Stage(x, bounds.min, bounds.max),
+        "weight",
+        Stage(bias, -(2**20), 2**20),
+        "layer",
+    )
+    func = te.create_prim_func([x, context.packed_weight("weight"), bias, result.tensor])
+    for key, value in {"ibert.kernel": "linear", **context.attributes}.items():
+        func = func.with_attr(key, value)
+    return schedule_kernel("layer", func, target)
+
+
+def expected_rows(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """What the kernel computes."""
+    return x.astype("int64") @ weight.astype("int64").T + bias
+
+
+def operand_dtypes(target: TargetDescription) -> tuple[str, ...]:
+    """Types of activations that reach a linear kernel: both where the kernel widens them."""
+    dtype = target.dot.lhs_dtype
+    return ("int8", "uint8") if dtype == "int16" else (dtype,)
+
+
+def weight_of(depth: int, columns: int, lowest: int = -128) -> np.ndarray:
+    """Weights [columns, depth]: the first column all `lowest`, the last all 127."""
+    random = np.random.default_rng(depth * 1000 + columns)
+    weight = random.integers(lowest, 128, (columns, depth)).astype("int8")
+    weight[0], weight[-1] = lowest, 127
+    return weight
+
+
+def activations(rows: int, depth: int, dtype: str) -> np.ndarray:
+    """Activations [rows, depth]: the first row all minima, the last all maxima."""
+    bounds = np.iinfo(dtype)
+    x = np.random.default_rng(rows).integers(bounds.min, bounds.max + 1, (rows, depth))
+    x[0], x[-1] = bounds.min, bounds.max
+    return x.astype(dtype)

@@ -1,0 +1,41 @@
+"""Scheduled linear kernels of ARM boards over odd sizes, under the emulator, against NumPy."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from linear_kernels import SIZES, activations, expected_rows, linear_kernel, weight_of
+from machine import layout_of
+
+from tests.arm.linux_kernels import BoardKernels
+from tests.arm.tools import BOARDS, board
+
+ROWS = (1, 3, 7, 16)
+# Of the weights. With -128 on both sides, products of two pairs do not fit 16 bits.
+LOWEST = (-127, -128)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_linear_kernels_equal_numpy(name: str) -> None:
+    target = board(name)
+    layout = layout_of(target)
+    cases = {
+        f"linear_{m}_{k}_{n}_{-low}": (m, k, n, low)
+        for (k, n), m, low in product(SIZES, ROWS, LOWEST)
+    }
+    functions = {
+        case: linear_kernel(target, m, weight_of(k, n, low), "int8")
+        for case, (m, k, n, low) in cases.items()
+    }
+    for case, (_m, _k, _n, low) in cases.items():
+        assert ("ibert.both_minimum" in functions[case].attrs) == (low == -128)
+    kernels = BoardKernels(functions, target)
+    for case, (m, k, n, low) in cases.items():
+        x, weight = activations(m, k, "int8"), weight_of(k, n, low)
+        bias = np.arange(n, dtype="int32") * 1000 - 5000
+        # The poison shows entries that were never stored.
+        result = np.full((m, n), 0x5A5A5A5A, "int32")
+        got = kernels(case, x, layout.pack(weight), bias, result)
+        np.testing.assert_array_equal(got, expected_rows(x, weight, bias), err_msg=case)
