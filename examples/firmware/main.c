@@ -48,6 +48,16 @@ static int32_t entry(const ibert_tensor *tensor, const void *values, int32_t ind
   }
 }
 
+static void set_entry(const ibert_tensor *tensor, void *values, int32_t index, int32_t value) {
+  switch (tensor->type) {
+    case IBERT_INT8:
+    case IBERT_UINT8: ((uint8_t *)values)[index] = (uint8_t)value; break;
+    case IBERT_INT16: ((int16_t *)values)[index] = (int16_t)value; break;
+    case IBERT_INT64: ((int64_t *)values)[index] = value; break;
+    default: ((int32_t *)values)[index] = value;
+  }
+}
+
 static int same(const char *a, const char *b) {
   while (*a != '\0' && *a == *b) ++a, ++b;
   return *a == *b;
@@ -64,18 +74,13 @@ static uint32_t crc32(const uint8_t *bytes, size_t count) {
 }
 
 /* Embedded ids in the first row, everything else padding. */
-static int fill_inputs(const void *const *places, const ibert_shape *shape) {
+static int fill_inputs(void *const *places, const ibert_shape *shape) {
   if (NUM_TOKENS > shape->seq_len) {
     host_print("more tokens than the model was compiled for\n");
     return -1;
   }
   for (int32_t number = 0; number < IBERT_NUM_INPUTS; ++number) {
     const ibert_tensor *const tensor = ibert_input(number);
-    int32_t *const values = (int32_t *)places[number];
-    if (tensor->type != IBERT_INT32) {
-      host_print("inputs.bin is needed: the model does not take ids\n");
-      return -1;
-    }
     const int32_t count = elements(tensor, shape);
     for (int32_t index = 0; index < count; ++index) {
       int32_t value = 0;
@@ -84,7 +89,7 @@ static int fill_inputs(const void *const *places, const ibert_shape *shape) {
       if (same(tensor->name, "input_ids"))
         value = index < NUM_TOKENS ? tokens[index] : IBERT_PAD_TOKEN_ID;
 #endif
-      values[index] = value;
+      set_entry(tensor, places[number], index, value);
     }
   }
   return 0;
@@ -108,8 +113,7 @@ static void print_output(const ibert_tensor *tensor, const void *values, int32_t
 
 int main(void) {
   ibert_shape shape;
-  const void *in[IBERT_NUM_INPUTS];
-  void *out[IBERT_NUM_OUTPUTS];
+  void *in[IBERT_NUM_INPUTS], *out[IBERT_NUM_OUTPUTS];
   int32_t status = ibert_get_shape(0, &shape);
   if (status != IBERT_OK) return status;
 
@@ -132,7 +136,7 @@ int main(void) {
     if (fill_inputs(in, &shape) != 0) return 64;
   } else {
     for (int32_t number = 0; number < IBERT_NUM_INPUTS; ++number) {
-      if (host_read(file, (void *)in[number], in_bytes[number]) != 0) {
+      if (host_read(file, in[number], in_bytes[number]) != 0) {
         host_print("inputs.bin is too short\n");
         return 65;
       }
@@ -141,7 +145,8 @@ int main(void) {
   }
 
   status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);
-  if (status == IBERT_OK) status = ibert_run(&context, shape.batch, shape.seq_len, in, out);
+  if (status == IBERT_OK)
+    status = ibert_run(&context, shape.batch, shape.seq_len, (const void *const *)in, out);
   if (status != IBERT_OK) {
     host_print(ibert_strerror(status));
     host_print("\n");

@@ -164,7 +164,7 @@ def _arrays(document: Mapping[str, Any]) -> str:
     lines = []
     for one in (*document["inputs"], *document["outputs"]):
         count = 1
-        for axis in one.get("shape", ("batch", "seq_len")):
+        for axis in one["shape"]:
             count *= sizes[axis] if isinstance(axis, str) else axis
         lines.append(f"static {one['dtype']}_t {one['name']}[{count}];")
     return "\n".join(lines)

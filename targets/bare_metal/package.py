@@ -224,6 +224,14 @@ def _with_sizes(bare: BareModel, use: MemoryUse) -> str:
     return f"{start}{sizes}{end}{guard}"
 
 
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    """An input for the document; those that count or point at something have no scale."""
+    row: dict[str, Any] = {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+    if spec.scale:
+        row |= {"scale": spec.scale, "zero_point": spec.zero_point}
+    return row | {"low": spec.low, "high": spec.high}
+
+
 def _document(
     bare: BareModel,
     metadata: Mapping[str, Any],
@@ -251,6 +259,7 @@ def _document(
             "deepest_stack": list(verified.stack.path),
         },
         "alignment": bare.alignment,
+        "inputs": [_tensor(spec) for spec in bare.interface.inputs],
         "functions": [
             {
                 "symbol": function.symbol,

@@ -107,26 +107,37 @@ class _Graph:
     ) -> None:
         self.functions = functions
         self.pointers = pointers
-        self.done: dict[int, StackUse] = {}
+        self.pointed = {address for reached in pointers.values() for address in reached}
+        self.done: dict[tuple[int, bool], StackUse] = {}
 
     def below(self, function: Function, above: tuple[int, ...]) -> StackUse:
-        if function.address not in self.done:
+        # Below a function that is reached through a pointer, pointers are the user's hook, whose
+        # stack is the user's.
+        key = function.address, any(address in self.pointed for address in above)
+        if key not in self.done:
             deepest = StackUse(0, ())
             path = (*above, function.address)
-            for address, is_call in self._called(function).items():
+            called, pointed = self._called(function)
+            if not any(address in self.pointed for address in path):
+                called |= dict.fromkeys(pointed, True)
+            for address, is_call in called.items():
                 if address not in path:
                     use = self.below(self.functions[address], path)
                     deepest = max(deepest, use, key=lambda one: one.total)
                 elif is_call:
                     raise StackError(self.functions[address].name, "it calls itself")
-            self.done[function.address] = StackUse(
+            self.done[key] = StackUse(
                 frame_bytes(function) + deepest.total, (function.name, *deepest.path)
             )
-        return self.done[function.address]
+        return self.done[key]
 
-    def _called(self, function: Function) -> dict[int, bool]:
-        """Where a function goes, and whether it comes back: a branch to a label is no call."""
+    def _called(self, function: Function) -> tuple[dict[int, bool], Sequence[int]]:
+        """Where a function goes, and whether it comes back; and what its pointers may reach.
+
+        A branch to a label of another function is no call, and may form a loop.
+        """
         found: dict[int, bool] = {}
+        pointed: Sequence[int] = ()
         for one in function.instructions:
             if not _CALLS.fullmatch(one.mnemonic):
                 continue
@@ -135,11 +146,11 @@ class _Graph:
             if target in self.functions and (is_call or target != function.address):
                 assert target is not None  # None is no address of a function
                 found[target] = found.get(target, False) or is_call
-            elif one.mnemonic.startswith("blx") and one.target is None:
+            elif one.mnemonic.startswith("blx") and target is None:
                 if function.name not in self.pointers:
                     raise StackError(function.name, f"it calls through a pointer ({one.operands})")
-                found |= dict.fromkeys(self.pointers[function.name], True)
-        return found
+                pointed = self.pointers[function.name]
+        return found, pointed
 
 
 def _lowered(function: Function, index: int, one: Instruction) -> int:

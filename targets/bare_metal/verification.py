@@ -160,8 +160,7 @@ def _pointers(driver: Path) -> dict[str, list[str]]:
             if symbol["st_info"]["type"] == "STT_FUNC"
         ]
     bodies = [name for name in names if name.startswith(_BODY)]
-    # A body's own pointer is the hook, whose stack is the user's.
-    return {name: [] if name in bodies else bodies for name in names}
+    return dict.fromkeys(names, bodies)
 
 
 def _link(objects: Sequence[Path], folder: Path, description: TargetDescription) -> Path:
@@ -175,6 +174,7 @@ def _link(objects: Sequence[Path], folder: Path, description: TargetDescription)
         f"-Wl,-T,{script.name}",
         "-Wl,-e,0x10000",
         "-Wl,--no-warn-rwx-segments",
+        "-Wl,-z,noexecstack",
         *(path.name for path in objects),
         "-lgcc",
         "-o",

@@ -117,6 +117,7 @@ def link_firmware(
         "-Wl,--gc-sections",
         "-Wl,--enable-non-contiguous-regions",
         "-Wl,--no-warn-rwx-segments",
+        "-Wl,-z,noexecstack",
         *(f"-Wl,--defsym={name}={value}" for name, value in (symbols or {}).items()),
         "-lgcc",
         "-o",

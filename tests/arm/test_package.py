@@ -1,0 +1,262 @@
+"""A whole small encoder on microcontrollers: bit for bit, in little memory, without floats."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from targets.bare_metal.disassembly import disassemble
+from targets.fp_rules import is_floating_point
+
+from .packages import (
+    VOCABULARY,
+    assert_bit_exact,
+    document,
+    inputs_for,
+    link_package,
+    reference,
+    run_package,
+    small_bert,
+)
+from .qemu_board import FIRMWARE
+from .tools import board, needs
+
+SEQ_LEN = 32
+RAM, FLASH = 192 * 1024, 1024 * 1024
+Compile = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_bert().save(tmp_path_factory.mktemp("small") / "small.ibert")
+
+
+@pytest.fixture(scope="session")
+def package(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """Compile through the command line; each package once."""
+    from ibert_tvm.cli import main
+
+    made: dict[tuple[str, str], Path] = {}
+
+    def compile(target: str, emit: str = "objects") -> Path:
+        board(target)
+        if (target, emit) not in made:
+            folder = tmp_path_factory.mktemp("packages") / f"{target}-{emit}"
+            arguments = ["compile", str(artefact), "-o", str(folder), "--target", target]
+            arguments += ["--seq-len", str(SEQ_LEN), "--flash", "1M", "--ram", "192K"]
+            assert main([*arguments, "--emit", emit]) == 0
+            made[target, emit] = folder
+        return made[target, emit]
+
+    return compile
+
+
+@pytest.mark.parametrize("tokens", [None, 7], ids=["full", "padded"])
+@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"])
+def test_small_bert_is_bit_exact_in_192_kb(
+    package: Compile, tmp_path: Path, target: str, tokens: int | None
+) -> None:
+    """On the Cortex-M4 the floating-point unit is off, and one use of it would end the run."""
+    folder = package(target)
+    sizes = {"__ram_size": RAM}
+    if target != "cortex-m55":  # whose code memory is half a megabyte
+        sizes["__code_size"] = FLASH
+    elf = link_package(folder, tmp_path, symbols=sizes)
+    quantized = small_bert()
+    inputs = inputs_for(quantized.input_names, SEQ_LEN, 5, VOCABULARY, tokens)
+    run = run_package(folder, elf, inputs, tmp_path)
+    assert_bit_exact(quantized, inputs, run.outputs)
+
+
+def test_small_bert_on_the_memories_of_an_stm32f405(package: Compile, tmp_path: Path) -> None:
+    folder = package("cortex-m4")
+    elf = link_package(folder, tmp_path, board="stm32f405")
+    quantized = small_bert()
+    inputs = inputs_for(quantized.input_names, SEQ_LEN, 6, VOCABULARY)
+    run = run_package(folder, elf, inputs, tmp_path, machine="netduinoplus2")
+    assert_bit_exact(quantized, inputs, run.outputs)
+    # Measured on the painted stack: the bound holds, and says something.
+    bound = document(folder)["memory"]["ram"]["stack"]
+    assert bound / 2 < run.stack_bytes <= bound + 512
+
+
+@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m4"])
+def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) -> None:
+    needs("make")
+    folder = package(target, "c")
+    subprocess.run(["make", "-C", str(folder)], check=True, capture_output=True)
+    elf = link_package(folder, tmp_path)
+    quantized = small_bert()
+    inputs = inputs_for(quantized.input_names, SEQ_LEN, 7, VOCABULARY, 20)
+    run = run_package(folder, elf, inputs, tmp_path)
+    assert_bit_exact(quantized, inputs, run.outputs)
+
+
+def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: Path) -> None:
+    """Portable means portable: the very sources, compiled for a 64-bit machine."""
+    needs("gcc")
+    folder = package("cortex-m4", "c-arrays")
+    assert not list(folder.glob("*.S")) and not list(folder.glob("*.bin"))
+    (tmp_path / "main.c").write_text(
+        '#include <stdio.h>\n#include "ibert_model.h"\n'
+        "static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];\n"
+        "static uint64_t in[IBERT_INPUT_BYTES / 8], out[IBERT_OUTPUT_BYTES / 8];\n"
+        "int main(void) {\n"
+        "  const void *inputs[IBERT_NUM_INPUTS];\n  void *outputs[1] = {out};\n"
+        "  if (fread(in, 1, sizeof in, stdin) != sizeof in) return 99;\n"
+        "  for (int i = 0; i < IBERT_NUM_INPUTS; ++i) inputs[i] = (int32_t *)in + i * 32;\n"
+        "  ibert_context context;\n"
+        "  int status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);\n"
+        "  if (status == 0) status = ibert_run(&context, 1, 32, inputs, outputs);\n"
+        "  fwrite(out, 1, IBERT_OUTPUT_BYTES, stdout);\n  return status;\n}\n"
+    )
+    sources = [str(path) for path in (*folder.glob("*.c"), tmp_path / "main.c")]
+    program = tmp_path / "program"
+    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{folder}"]
+    subprocess.run(["gcc", *flags, *sources, "-o", str(program)], check=True)
+    quantized = small_bert()
+    inputs = inputs_for(quantized.input_names, SEQ_LEN, 8, VOCABULARY)
+    data = b"".join(inputs[name].tobytes() for name in quantized.input_names)
+    done = subprocess.run([str(program)], input=data, capture_output=True, check=True)
+    (expected,) = reference(quantized, inputs)
+    assert done.stdout == expected.tobytes()
+
+
+def test_the_example_firmware_prints_outputs(package: Compile, tmp_path: Path) -> None:
+    needs("make")
+    ids = [101, 205, 310, 102]
+    command = ["make", "-C", str(FIRMWARE), "TARGET=cortex-m4", f"PACKAGE={package('cortex-m4')}"]
+    command += [f"BUILD={tmp_path}", f"TOKENS={' '.join(map(str, ids))}", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    quantized = small_bert()
+    inputs = inputs_for(quantized.input_names, SEQ_LEN, 0, VOCABULARY, len(ids))
+    inputs["input_ids"][0, : len(ids)] = ids
+    inputs["token_type_ids"][:] = 0
+    (expected,) = reference(quantized, inputs)
+    first = " ".join(map(str, expected.reshape(-1)[:8]))
+    assert re.search(
+        rf"^sentence_embedding: 128 integers, scale \S+, "
+        rf"crc32 {binascii.crc32(expected.tobytes()):#010x}: {first} \.\.\.$",
+        done.stdout,
+        re.MULTILINE,
+    ), done.stdout
+
+
+@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"])
+def test_code_is_smaller_than_64_kb(package: Compile, target: str) -> None:
+    flash = document(package(target))["memory"]["flash"]
+    assert flash["code"] + flash["constants"] < 64 * 1024
+
+
+def test_no_floating_point_in_the_linked_firmware(package: Compile, tmp_path: Path) -> None:
+    """The whole image, start-up code and the compiler's helpers with it."""
+    elf = link_package(package("cortex-m4"), tmp_path)
+    functions = disassemble(elf, board("cortex-m4"))
+    found = [
+        f"{function.name}: {one.mnemonic}"
+        for function in functions
+        for one in function.instructions
+        if is_floating_point("EM_ARM", one.mnemonic, one.operands, False)
+    ]
+    assert found == []
+    assert {"ibert_run", "Reset_Handler"} <= {function.name for function in functions}
+
+
+def test_the_archive_needs_nothing_but_integer_helpers(package: Compile) -> None:
+    folder = package("cortex-m4")
+    names = subprocess.run(
+        ["arm-none-eabi-nm", str(folder / "libibert_model.a")],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    defined = set(re.findall(r"^[0-9a-f]+ [A-Za-z] (\S+)$", names, re.MULTILINE))
+    undefined = set(re.findall(r"^ +[Uwv] (\S+)$", names, re.MULTILINE)) - defined
+    assert undefined <= {"__aeabi_ldivmod", "__aeabi_uldivmod", "__aeabi_idiv", "__aeabi_uidiv"}
+    assert not re.findall(r"^ +[wv] ", names, re.MULTILINE)
+    assert not re.search(r"TVM|malloc|printf", names)
+
+
+def test_the_header_and_the_document_agree(package: Compile) -> None:
+    folder = package("cortex-m4")
+    memory = document(folder)["memory"]
+    header = (folder / "ibert_model.h").read_text()
+    values = dict(re.findall(r"^#define (IBERT_\w+_BYTES) (\d+)", header, re.MULTILINE))
+    assert int(values["IBERT_STACK_BYTES"]) == memory["ram"]["stack"]
+    assert int(values["IBERT_ARENA_BYTES"]) == memory["ram"]["arena"]
+    assert int(values["IBERT_RAM_BYTES"]) == memory["ram"]["total"] < RAM
+    assert int(values["IBERT_FLASH_BYTES"]) == memory["flash"]["total"] < FLASH
+    assert memory["ram"]["data"] == 0
+
+
+def test_a_package_is_replaced_and_nothing_else_is_left(
+    artefact: Path, tmp_path: Path, package: Compile
+) -> None:
+    from ibert_tvm.cli import main
+
+    board("cortex-m4")
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "ibert_model.json").write_text(json.dumps({"kind": "ibert bare-metal package"}))
+    (output / "old").write_text("of an earlier version")
+    arguments = ["compile", str(artefact), "-o", str(output), "--target", "cortex-m4"]
+    # Refused: what was there stays whole.
+    assert main([*arguments, "--seq-len", "32", "--ram", "16K"]) == 4
+    assert sorted(path.name for path in output.iterdir()) == ["ibert_model.json", "old"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert main([*arguments, "--seq-len", "8"]) == 0
+    assert sorted(path.name for path in output.iterdir()) == [
+        "README.md",
+        "ibert_model.h",
+        "ibert_model.json",
+        "libibert_model.a",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_too_little_ram_is_refused_with_numbers(
+    artefact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from ibert_tvm.cli import main
+
+    board("cortex-m4")
+    arguments = ["compile", str(artefact), "-o", str(tmp_path / "out"), "--target", "cortex-m4"]
+    assert main([*arguments, "--seq-len", "32", "--ram", "16K", "--flash", "100K"]) == 4
+    text = capfd.readouterr().err
+    assert text.startswith(
+        "error: the model needs more flash and RAM than there is\n"
+        "  where: target 'cortex-m4', --flash 102400 --ram 16384\n"
+        "  why: flash: "
+    )
+    assert re.search(
+        r"RAM: \d+ bytes are needed, \d+ more than the 16384 there are: \d+ arena, \d+ stack, "
+        r"0 variables; the arena is fullest in layer encoder\.layer\.[01]\.\S+ at batch 1, "
+        r"32 tokens: \d+ ",
+        text,
+    ), text
+    assert "--seq-len" in text
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("convention", ["soft", "softfp", "hard"])
+def test_projects_of_either_floating_point_convention_link(
+    package: Compile, tmp_path: Path, convention: str
+) -> None:
+    folder = package("cortex-m4")
+    (tmp_path / "main.c").write_text(
+        '#include "ibert_model.h"\n'
+        "float real(float scale, int32_t value) { return scale * (float)value; }\n"
+        "int main(void) { return ibert_run(0, 1, 32, 0, 0) + (int)real(2.0f, 1); }\n"
+    )
+    command = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", f"-mfloat-abi={convention}"]
+    if convention != "soft":
+        command.append("-mfpu=fpv4-sp-d16")
+    command += ["-nostdlib", f"-I{folder}", str(tmp_path / "main.c"), f"-L{folder}"]
+    command += ["-libert_model", "-lgcc", "-Wl,-emain", "-o", str(tmp_path / "main.elf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
