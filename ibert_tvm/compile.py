@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.bare import bare_interface
 from ibert_tvm.errors import OutputError, UsageError
+from ibert_tvm.files import write_folder
 from ibert_tvm.kernel_table import kernel_table
 from ibert_tvm.library_file import FORMAT, InputRecord
 
@@ -29,7 +31,11 @@ if TYPE_CHECKING:
 
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.model_info import ModelInfo
+    from relay_passes.passes import IntegerProgram
     from targets import TargetDescription
+    from targets.aot import BareModel
+    from targets.bare_metal import PackageOptions
+    from targets.library_check import LibraryCheck
 
 __all__ = ["CompiledModel", "compile"]
 
@@ -44,7 +50,8 @@ class CompiledModel:
     Attributes
     ----------
     executable
-        TVM executable; every function takes the inputs, then all parameters.
+        TVM executable; every function takes the inputs, then all parameters. None if the program
+        was compiled without runtime.
     parameters
         Integer arrays in the order of the functions' parameters, laid out as the kernels read them.
     metadata
@@ -52,38 +59,99 @@ class CompiledModel:
     target
         What it was compiled for.
     report
-        ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``.
+        ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``,
+        ``runtime``; without runtime also ``memory``, the sizes of `targets.aot.BareModel`.
+    bare
+        The program without runtime; None if it was compiled for TVM's.
     """
 
-    executable: relax.VMExecutable
+    executable: relax.VMExecutable | None
     parameters: Mapping[str, NDArray[Any]]
     metadata: Mapping[str, Any]
     target: TargetDescription
     report: Mapping[str, Any]
+    bare: BareModel | None = None
 
-    def export(self, path: str | os.PathLike[str]) -> Path:
-        """Link the library.
+    @property
+    def runtime(self) -> str:
+        """What runs it: ``"tvm"`` or ``"none"``."""
+        return "tvm" if self.bare is None else "none"
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        options: PackageOptions | None = None,
+        require_load: bool = False,
+    ) -> Path:
+        """Link the library, or for a microcontroller write the package.
 
         Parameters
         ----------
         path
-            Output file, conventionally ``*.so``; replaced only once the new file is complete.
+            Output file, conventionally ``*.so``; replaced only once the new file is complete. A
+            package is a folder.
+        options
+            Form and limits of a package.
+        require_load
+            Fail where a library for another machine cannot be loaded under its emulator.
 
         Returns
         -------
         pathlib.Path
-            The file.
+            The file or folder.
 
         Raises
         ------
         targets.TargetError
-            If it cannot be written, or the C toolchain is missing or fails.
+            If it cannot be written, the C toolchain is missing or fails, or the library cannot be
+            used on its target.
         """
+        return self.export_checked(path, options, require_load)[0]
+
+    def export_checked(
+        self,
+        path: str | os.PathLike[str],
+        options: PackageOptions | None = None,
+        require_load: bool = False,
+    ) -> tuple[Path, LibraryCheck | None]:
+        """Write it as `export` does, and say whether it was loaded before.
+
+        Parameters
+        ----------
+        path, options, require_load
+            As for `export`, with the same errors.
+
+        Returns
+        -------
+        path, check
+            The file or folder; and what was found out by loading the library as its board will,
+            None for a package, and for x86-64 under TVM's runtime.
+        """
+        target = Path(path).expanduser()
+        if self.bare is not None and self.target.system == "bare-metal":
+            from targets.bare_metal import is_package
+            from targets.bare_metal.package import write_package
+
+            kind = "a package that `ibert compile` wrote"
+            with write_folder(target, replaceable=is_package(target), kind=kind) as folder:
+                write_package(self.bare, self.metadata, self.target, folder, options)
+            return target, None
+        if self.bare is not None:
+            from targets.aot.library import export_bare_library
+
+            return target, export_bare_library(
+                self.bare, self.metadata, self.target, target, require_load=require_load
+            )
         from targets.export import export_library
 
-        target = Path(path).expanduser()
-        export_library(self.executable, self.parameters, self.metadata, self.target, target)
-        return target
+        return target, export_library(
+            self.executable,
+            self.parameters,
+            self.metadata,
+            self.target,
+            target,
+            require_load=require_load,
+        )
 
 
 def compile(
@@ -92,6 +160,8 @@ def compile(
     shapes: Sequence[tuple[int, int]] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    runtime: str | None = None,
+    emit: str = "objects",
 ) -> CompiledModel:
     """Compile a quantised model for one target and one or several shapes.
 
@@ -108,6 +178,12 @@ def compile(
         Folder that receives the module after every phase, numbered, as text.
     progress
         Called with the name of each phase as it starts.
+    runtime
+        ``"tvm"``: a library for TVM's runtime; ``"none"``: plain C functions. By default what
+        the target has, TVM's first.
+    emit
+        ``"objects"``, or ``"c"`` for kernels that any C99 compiler translates (without runtime
+        only): they use no instruction that C has no word for, and are slower for it.
 
     Returns
     -------
@@ -125,14 +201,18 @@ def compile(
     from relay_passes.emit import KernelLayout
     from relay_passes.passes import IntegerProgram, lower_to_kernels
     from relay_passes.passes.check_integer_only import CheckIntegerOnly
+    from relay_passes.passes.narrow_inputs import NarrowInputs
     from schedules import schedule_module
-    from targets import get_target
+    from targets import check_runtime, get_target
+    from targets.aot import compile_bare, portable_description
     from targets.build import build_executable
 
-    shapes = _checked_shapes(shapes, quantized)
+    shapes = check_shapes(shapes, quantized)
     description = get_target(target)
-    dot = description.dot
-    layout = KernelLayout(dot.lhs_dtype, dot.lanes, dot.depth, dot.tile_rows)
+    runtime = check_runtime(description, runtime)
+    if _checked_form(emit, runtime) == "c":
+        description = portable_description(description)
+    layout = KernelLayout.of(description.dot, description.vector_lanes)
     seconds: dict[str, float] = {}
     dump = _Dump(dump_ir)
 
@@ -146,14 +226,22 @@ def compile(
 
     with phase("lower"):
         program = IntegerProgram(quantized.module, quantized.parameters)
+        if runtime == "none":  # a C program has ids of 32 bits
+            program = NarrowInputs()(program)
         lowered = lower_to_kernels(program, layout, shapes, observe=dump)
     with phase("schedule"):
         module = schedule_module(lowered.program.module, description)
         dump("schedule", module)
         CheckIntegerOnly().check_module(module)  # what is built is what was checked
-    with phase("build"):
-        executable = build_executable(module, description)
     parameters = dict(lowered.program.parameters)
+    metadata = _metadata(quantized, program, description, module, shapes)
+    executable = bare = None
+    with phase("build"):
+        if runtime == "none":
+            interface = bare_interface(metadata, quantized.info)
+            bare = compile_bare(module, parameters, description, interface)
+        else:
+            executable = build_executable(module, description)
     report = {
         "integer_only": lowered.checked,
         "seconds": seconds,
@@ -161,15 +249,31 @@ def compile(
         "kernels": _count_kernels(module),
         "shapes": [list(shape) for shape in shapes],
         "target": description.name,
+        "runtime": runtime,
+        **({} if bare is None else {"memory": dict(bare.report)}),
     }
-    metadata = _metadata(quantized, description, module, shapes)
-    return CompiledModel(executable, parameters, metadata, description, report)
+    return CompiledModel(executable, parameters, metadata, description, report, bare)
 
 
-def _checked_shapes(
+def _checked_form(emit: str, runtime: str) -> str:
+    """Form of the kernels; C only where there is a C interface."""
+    if emit not in ("objects", "c"):
+        raise UsageError(
+            f"unknown form {emit!r}", why="kernels are objects or C", todo="use objects or c"
+        )
+    if emit == "c" and runtime != "none":
+        raise UsageError(
+            "kernels as C sources cannot be run by TVM's runtime",
+            why="it calls functions of another form",
+            todo="compile with runtime none",
+        )
+    return emit
+
+
+def check_shapes(
     shapes: Sequence[tuple[int, int]] | None, quantized: QuantizedModel
 ) -> list[tuple[int, int]]:
-    """Shapes without repetition, smallest first."""
+    """Shapes without repetition, smallest first; UsageError for what the model cannot take."""
     info = quantized.info
     if shapes is None:
         only = info.max_sequence_length if info.image_size is not None else None
@@ -259,6 +363,7 @@ def _count_kernels(module: tvm.IRModule) -> int:
 
 def _metadata(
     quantized: QuantizedModel,
+    program: IntegerProgram,
     description: TargetDescription,
     module: tvm.IRModule,
     shapes: Sequence[tuple[int, int]],
@@ -270,7 +375,7 @@ def _metadata(
     from relay_passes.passes.pack_tokens import PACKED
 
     kernels = kernel_table(module)
-    function = quantized.module["main"]
+    function = program.module["main"]
     scales = {entry["name"]: entry for entry in quantized.quantization.get("inputs", ())}
     inputs = [
         InputRecord.from_json(

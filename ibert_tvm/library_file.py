@@ -31,16 +31,17 @@ __all__ = [
     "OutputRecord",
     "ParameterRecord",
     "read_metadata",
+    "read_weights",
 ]
 
 FORMAT = 1
 METADATA_SECTION = ".ibert.metadata"
 WEIGHTS_SECTION = ".ibert.weights"
 
-# The fields of a little-endian 64-bit ELF header that say where the file ends: EI_CLASS, e_shoff,
-# e_shentsize, e_shnum.
-_ELF64 = struct.Struct("<4xB35xQ10xHHxx")
-_ELF_CLASS_64 = 2
+# The fields of a little-endian ELF header that say where the file ends, e_shoff, e_shentsize and
+# e_shnum, by the byte that says whether the file is of 32 or of 64 bits.
+_ELF_CLASS = 4
+_ELF_HEADERS = {1: struct.Struct("<32xI10xHHxx"), 2: struct.Struct("<40xQ10xHHxx")}
 
 _REMAKE = "make it again with `ibert compile NAME.ibert -o model.so`"
 
@@ -72,7 +73,8 @@ class FunctionRecord:
     """One compiled shape: its function in the library, rows and tokens per row, its kernels.
 
     The kernels are in order of execution; libraries of earlier versions list none. A packed
-    function computes the tokens that the attention mask keeps, and no padding.
+    function computes the tokens that the attention mask keeps, and no padding. In a library without
+    runtime, `symbol` is its C function and `arena_bytes` the memory that a call needs.
     """
 
     name: str
@@ -80,6 +82,8 @@ class FunctionRecord:
     seq_len: int
     kernels: tuple[KernelRecord, ...] = ()
     packed: bool = False
+    symbol: str = ""
+    arena_bytes: int = 0
 
     @property
     def macs(self) -> int:
@@ -183,6 +187,8 @@ class LibraryMetadata:
         Tokenizer files, zlib and base64; empty if there are none.
     file_bytes, weight_bytes : int
         Sizes of the file and of its weights section.
+    runtime : str
+        What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
     """
 
     path: Path
@@ -198,6 +204,7 @@ class LibraryMetadata:
     tokenizer: Mapping[str, str]
     file_bytes: int
     weight_bytes: int
+    runtime: str = "tvm"
 
     @property
     def max_seq_len(self) -> int:
@@ -265,6 +272,28 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
     return metadata
 
 
+def read_weights(path: Path, offset: int, size: int) -> bytes:
+    """Read a part of a library's weights from the file, whatever machine it is for.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A library that `read_metadata` has read.
+    offset, size : int
+        First byte in its weights section, and number of bytes.
+
+    Returns
+    -------
+    bytes
+    """
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(WEIGHTS_SECTION)
+        stream.seek(section["sh_offset"] + offset)
+        return stream.read(size)
+
+
 def _damaged(file: Path, why: str) -> LibraryError:
     return LibraryError(
         f"cannot read the library {file}", why=why, todo=f"copy the file again, or {_REMAKE}"
@@ -277,13 +306,16 @@ def _check_whole(file: Path) -> None:
     Mapping such a file would not be an exception but a bus error.
     """
     with file.open("rb") as stream:
-        header = stream.read(_ELF64.size)
-    if len(header) < _ELF64.size:
+        header = stream.read(_ELF_HEADERS[2].size)
+    layout = _ELF_HEADERS.get(header[_ELF_CLASS] if len(header) > _ELF_CLASS else 2)
+    if layout is None:  # neither 32 nor 64 bits: left to the reader of ELF files
+        return
+    if len(header) < layout.size:
         raise _damaged(file, f"it is truncated: {len(header)} bytes, less than an ELF header")
-    bits, offset, entry_size, entries = _ELF64.unpack(header)
+    offset, entry_size, entries = layout.unpack(header[: layout.size])
     end = offset + entry_size * entries
     size = file.stat().st_size
-    if bits == _ELF_CLASS_64 and size < end:
+    if size < end:
         raise _damaged(file, f"it is truncated: {size} bytes of {end}")
 
 
@@ -338,6 +370,8 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
                 for k in f.get("kernels", ())
             ),
             bool(f.get("packed", False)),
+            str(f.get("symbol", "")),
+            int(f.get("arena_bytes", 0)),
         )
         for f in document["functions"]
     )
@@ -374,4 +408,5 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         tokenizer={str(k): str(v) for k, v in (document.get("tokenizer") or {}).items() if v},
         file_bytes=file.stat().st_size,
         weight_bytes=weight_bytes,
+        runtime=str(document.get("runtime", "tvm")),
     )

@@ -31,6 +31,8 @@ from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, OutputRecord
 from ibert_tvm.threads import default_threads
 
 if TYPE_CHECKING:
+    from ibert_tvm.engine import Engine
+    from ibert_tvm.plain_engine import EmulatedEngine, PlainEngine
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
 __all__ = ["IntegerOutput", "Library", "load_library", "run"]
@@ -69,27 +71,20 @@ class Library:
         What the library says about itself.
     num_threads : int
         Threads that a call uses.
-    engine : Engine
-        The loaded code.
+    engine : Engine or PlainEngine or EmulatedEngine
+        The loaded code: on this machine, unless another one was given.
     """
 
-    def __init__(self, metadata: LibraryMetadata, num_threads: int) -> None:
-        from ibert_tvm.engine import Engine
-
+    def __init__(
+        self,
+        metadata: LibraryMetadata,
+        num_threads: int,
+        engine: EmulatedEngine | None = None,
+    ) -> None:
         self.metadata = metadata
         self.num_threads = num_threads
         self._lock = threading.Lock()
-        try:
-            names = [function.name for function in metadata.functions]
-            self.engine = Engine(metadata.path.resolve(), names)
-        except Exception as error:  # TVM's errors share no base class below Exception
-            text = str(error).strip()
-            raise LibraryError(
-                f"cannot load the library {metadata.path}",
-                why=text.splitlines()[-1] if text else type(error).__name__,
-                todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
-                f"{_tvm_version()}; compile it again with `ibert compile`",
-            ) from error
+        self.engine: Any = _load(metadata) if engine is None else engine
         self._parameters = [self.engine.parameter(record) for record in metadata.parameters]
         self._stages: dict[str, _Stage] = {}
 
@@ -303,6 +298,26 @@ class Library:
         return array[index]
 
 
+def _load(metadata: LibraryMetadata) -> Engine | PlainEngine:
+    """Load the code on this machine."""
+    from ibert_tvm.engine import Engine
+    from ibert_tvm.plain_engine import PlainEngine
+
+    try:
+        if metadata.runtime == "none":
+            return PlainEngine(metadata)
+        names = [function.name for function in metadata.functions]
+        return Engine(metadata.path.resolve(), names)
+    except Exception as error:  # TVM's errors share no base class below Exception
+        text = str(error).strip()
+        raise LibraryError(
+            f"cannot load the library {metadata.path}",
+            why=text.splitlines()[-1] if text else type(error).__name__,
+            todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
+            f"{_tvm_version()}; compile it again with `ibert compile`",
+        ) from error
+
+
 class _Stage:
     """Buffers that hold the padded inputs of one compiled function.
 
@@ -328,7 +343,9 @@ class _Stage:
             array[: given.shape[0], : given.shape[1]] = given
 
 
-def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -> Library:
+def load_library(
+    path: str | os.PathLike[str], num_threads: int | None = None, emulate: bool = False
+) -> Library:
     """Load a compiled library.
 
     Parameters
@@ -337,7 +354,11 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
         The library that `ibert compile` or `CompiledModel.export` wrote.
     num_threads : int, optional
         Threads per call; by default the processors that this process may use (or the environment
-        variable TVM_NUM_THREADS). All libraries of a process share one pool of threads.
+        variable TVM_NUM_THREADS). All libraries of a process share one pool of threads. A library
+        without runtime uses one.
+    emulate : bool
+        Run a library without runtime, of whatever Linux target, under the emulator of its target:
+        to see what another machine will compute, not how fast.
 
     Returns
     -------
@@ -355,8 +376,23 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
     if num_threads is not None and num_threads < 1:
         raise UsageError(f"num_threads is {num_threads}", todo="give a number of at least 1")
     metadata = read_metadata(path)
+    if emulate:
+        return Library(metadata, 1, _emulated(metadata))
     _check_machine(metadata)
     return Library(metadata, num_threads or default_threads())
+
+
+def _emulated(metadata: LibraryMetadata) -> EmulatedEngine:
+    """What calls a library under its target's emulator."""
+    from ibert_tvm.plain_engine import EmulatedEngine
+
+    if metadata.runtime != "none":
+        raise TargetError(
+            f"the library {metadata.path} cannot be run under an emulator",
+            why="it is one for TVM's runtime, of which there is only this machine's here",
+            todo="compile it with --runtime none, or run it on a board (--rpc)",
+        )
+    return EmulatedEngine(metadata)
 
 
 def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any) -> dict[str, Any]:
@@ -427,7 +463,11 @@ def _check_machine(metadata: LibraryMetadata) -> None:
 
     from targets.host import cpu_features
 
-    names = {"EM_X86_64": ("x86_64", "AMD64"), "EM_AARCH64": ("aarch64", "arm64")}
+    names = {
+        "EM_X86_64": ("x86_64", "AMD64"),
+        "EM_AARCH64": ("aarch64", "arm64"),
+        "EM_ARM": ("armv6l", "armv7l", "armv8l"),
+    }
     with metadata.path.open("rb") as stream:
         machine = ELFFile(stream)["e_machine"]
     target = metadata.target.get("name", "?")
@@ -435,7 +475,9 @@ def _check_machine(metadata: LibraryMetadata) -> None:
         raise TargetError(
             f"the library {metadata.path} does not run on this machine",
             why=f"it was compiled for {target} ({machine}); this machine is {platform.machine()}",
-            todo="run it on such a machine, or compile with --target host",
+            todo="run it on such a machine, "
+            + ("under an emulator (--emulate), " if metadata.runtime == "none" else "")
+            + "or compile with --target host",
         )
     present = cpu_features()
     missing = [name for name in metadata.required_cpu_features if name not in present]

@@ -1,4 +1,4 @@
-"""`ibert compile`: a quantised model to one shared library."""
+"""`ibert compile`: a quantised model to one shared library, or to a package to link."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ibert_tvm.cli.bare_metal import check_package_output, package_options, package_result
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.errors import UsageError
@@ -34,6 +35,37 @@ def command(
             "the one that it has]",
         ),
     ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            "--runtime",
+            help="What runs it: tvm (TVM's runtime), or none (plain C functions that need nothing "
+            "else). [default: tvm where the target has it]",
+        ),
+    ] = None,
+    flash: Annotated[
+        str | None,
+        typer.Option("--flash", help="Microcontrollers: refuse a model that needs more, e.g. 1M."),
+    ] = None,
+    ram: Annotated[
+        str | None,
+        typer.Option("--ram", help="Microcontrollers: refuse a model that needs more, e.g. 192K."),
+    ] = None,
+    emit: Annotated[
+        str | None,
+        typer.Option(
+            "--emit",
+            help="Microcontrollers: objects (a static library), c (C sources), or c-arrays (the "
+            "weights as C arrays too). [default: objects]",
+        ),
+    ] = None,
+    require_load: Annotated[
+        bool,
+        typer.Option(
+            "--require-load",
+            help="Fail where the library of another machine cannot be loaded under its emulator.",
+        ),
+    ] = False,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", help="Write the module after every phase to this folder."),
@@ -41,11 +73,14 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Compile a quantised model to a self-contained shared library."""
+    """Compile a quantised model to a shared library, or to a package for a microcontroller."""
     from ibert_tvm.artefact import read_document
     from ibert_tvm.cli.progress import status
     from ibert_tvm.files import check_writable
-    from targets import get_target
+    from targets import check_runtime, get_target
+    from targets.emulation import emulator_command
+    from targets.library_check import sysroot_of
+    from targets.toolchain import find_linker
 
     batches = parse_sizes("--batch", batch)
     lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
@@ -54,9 +89,16 @@ def command(
         lengths = [default_length(document)]
     shapes = [(b, s) for s in lengths for b in batches]
     check_positions(document, shapes, model)
-    get_target(target)
+    description = get_target(target)
+    check_runtime(description, runtime)
+    options = package_options(description, flash, ram, emit)
     check_writable(output)
-    if output.is_dir():
+    find_linker(description)  # before minutes are spent on what it shall link
+    if require_load and description.system == "linux" and description.emulator is not None:
+        emulator_command(description, sysroot_of(description))
+    if options is not None:
+        check_package_output(output)
+    elif output.is_dir():
         raise UsageError(f"cannot write {output}", why="it is a folder", todo="name a file")
     if dump_ir is not None:
         check_writable(dump_ir)
@@ -73,15 +115,22 @@ def command(
             shapes,
             dump_ir=dump_ir,
             progress=lambda phase: show(f"{phase} for {target}"),
+            runtime=runtime,
+            emit="objects" if options is None else options.kernels,
         )
         show("link")
-        compiled.export(output)
+        _, check = compiled.export_checked(output, options, require_load)
+    seconds = round(time.perf_counter() - started, 3)
+    if options is not None:
+        return package_result(output, compiled.report, seconds)
     result: dict[str, Any] = {
         "output": str(output),
         "target": target,
+        "runtime": compiled.runtime,
         "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
         "bytes": output.stat().st_size,
-        "seconds": round(time.perf_counter() - started, 3),
+        "seconds": seconds,
+        "load_check": None if check is None else check.to_json(),
         "report": dict(compiled.report),
     }
 
@@ -93,8 +142,21 @@ def command(
             markup=False,
         )
         console.print(integer_only_statement(compiled.report), markup=False)
+        if compiled.bare is not None:
+            console.print(memory_statement(compiled.bare.report), markup=False)
+        if check is not None:
+            console.print(f"library {check}", markup=False)
 
     return CommandResult(result, render)
+
+
+def memory_statement(report: Mapping[str, Any]) -> str:
+    """Say what memory a program without runtime needs."""
+    arenas = ", ".join(f"{nbytes} for {name}" for name, nbytes in report["arena_bytes"].items())
+    return (
+        f"no runtime: {report['kernels']} kernels of {report['kernel_code_bytes']} bytes, "
+        f"weights {report['weight_bytes']} bytes, arena in bytes: {arenas}"
+    )
 
 
 def default_length(document: dict[str, Any]) -> int:

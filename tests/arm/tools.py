@@ -5,7 +5,6 @@ CI installs all of them (`.ci/run`), so there a missing one is a failure and nev
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 from pathlib import Path
@@ -78,9 +77,15 @@ def board(name: str, run: bool = True) -> TargetDescription:
     return description
 
 
-@functools.cache
+_RUNNERS: dict[tuple[str, str | None], Runner] = {}
+
+
 def _runner(description: TargetDescription, processor: str | None) -> Runner:
-    return Runner(description, processor)
+    """The runner of a target, compiled once for all tests."""
+    key = (description.name, processor)
+    if key not in _RUNNERS or _RUNNERS[key].description != description:
+        _RUNNERS[key] = Runner(description, processor)
+    return _RUNNERS[key]
 
 
 def run_library(

@@ -1,0 +1,190 @@
+"""Calling libraries that have no runtime but plain C functions: here, or under an emulator.
+
+Both engines take the place of `ibert_tvm.engine.Engine`, which calls libraries of TVM's runtime,
+and need nothing of TVM. On this machine the library is loaded with ctypes; a library for another
+machine is called by a small C program that its emulator runs, which shows what the board will
+compute, not how fast.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.engine import aligned_zeros
+from ibert_tvm.errors import LibraryError
+from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, ParameterRecord
+
+if TYPE_CHECKING:
+    from targets import TargetDescription
+
+__all__ = ["EmulatedEngine", "PlainEngine"]
+
+_ABI_VERSION = 1
+# A context of this version is smaller (docs/c-api.md); its members are private.
+_CONTEXT_BYTES = 256
+
+
+class _Calls:
+    """What both engines do alike: arguments in, outputs out.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+    """
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        self.metadata = metadata
+        self._shapes = {function.name: function for function in metadata.functions}
+
+    def tensor(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array itself: the interface takes pointers."""
+        return array
+
+    def parameter(self, _record: ParameterRecord) -> None:
+        """Nothing: the code finds its weights by itself."""
+
+    def call(self, name: str, arguments: Sequence[Any], _num_threads: int) -> list[NDArray[Any]]:
+        """Call a function.
+
+        Parameters
+        ----------
+        name : str
+            Name of one of the library's functions.
+        arguments : sequence of numpy.ndarray
+            Its inputs; what follows them is left out.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            Its outputs, in memory of their own.
+
+        Raises
+        ------
+        LibraryError
+            If the library refuses the call.
+        """
+        function = self._shapes[name]
+        return self._run(function, list(arguments[: len(self.metadata.inputs)]))
+
+    def _outputs(self, function: FunctionRecord) -> list[tuple[str, tuple[int, ...]]]:
+        """Types and shapes of a function's outputs."""
+        extents: dict[int | str, int] = {"batch": function.batch, "seq_len": function.seq_len}
+        return [
+            (record.dtype, tuple(extents.get(axis, axis) for axis in record.shape))  # type: ignore[misc]
+            for record in self.metadata.outputs
+        ]
+
+    def _run(self, function: FunctionRecord, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        raise NotImplementedError
+
+
+class PlainEngine(_Calls):
+    """A library of this machine, loaded with ctypes.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+
+    Raises
+    ------
+    OSError
+        If it cannot be loaded.
+    AttributeError
+        If it lacks a function of the interface.
+    """
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        super().__init__(metadata)
+        library = ctypes.CDLL(str(metadata.path.resolve()))
+        library.ibert_strerror.restype = ctypes.c_char_p
+        library.ibert_init.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)
+        ]
+        library.ibert_run.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        ]
+        self._library = library
+        size = max(function.arena_bytes for function in metadata.functions)
+        self._arena = aligned_zeros((size,), "uint8")
+        self._context = aligned_zeros((_CONTEXT_BYTES,), "uint8")
+        context, arena = self._context.ctypes.data, self._arena.ctypes.data
+        self._check(library.ibert_init(context, _ABI_VERSION, arena, size))
+
+    def array(self, record: ParameterRecord) -> NDArray[Any]:
+        """NumPy view of one parameter where the dynamic linker mapped it."""
+        base = ctypes.addressof(ctypes.c_char.in_dll(self._library, "ibert_weights"))
+        count = int(np.prod(record.shape, dtype=np.int64))
+        memory = (ctypes.c_char * record.num_bytes).from_address(base + record.offset)
+        return np.frombuffer(memoryview(memory), record.dtype, count).reshape(record.shape)
+
+    def _run(self, function: FunctionRecord, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        outputs = [aligned_zeros(shape, dtype) for dtype, shape in self._outputs(function)]
+        pointers = [
+            (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+            for arrays in (inputs, outputs)
+        ]
+        context = self._context.ctypes.data
+        status = self._library.ibert_run(context, function.batch, function.seq_len, *pointers)
+        self._check(status)
+        return outputs
+
+    def _check(self, status: int) -> None:
+        if status != 0:
+            raise LibraryError(
+                f"the library {self.metadata.path} refused a call",
+                why=f"{self._library.ibert_strerror(status).decode()} (status {status})",
+                todo="see docs/c-api.md for the meaning of the status",
+            )
+
+
+class EmulatedEngine(_Calls):
+    """A library of another machine, called under the emulator of its target.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+
+    Raises
+    ------
+    targets.TargetError
+        If the target is unknown, or its compiler or its emulator is not installed.
+    """
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        from targets.runner import Runner
+
+        super().__init__(metadata)
+        self._runner = Runner(_description(metadata))
+
+    def array(self, record: ParameterRecord) -> NDArray[Any]:
+        """One parameter, read from the file."""
+        from ibert_tvm.library_file import read_weights
+
+        count = int(np.prod(record.shape, dtype=np.int64))
+        content = read_weights(self.metadata.path, record.offset, record.num_bytes)
+        return np.frombuffer(content, record.dtype, count).reshape(record.shape)
+
+    def _run(self, function: FunctionRecord, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        shape = (function.batch, function.seq_len)
+        return self._runner.run(self.metadata.path, shape, inputs, self._outputs(function))
+
+
+def _description(metadata: LibraryMetadata) -> TargetDescription:
+    """The target that a library was compiled for; one made on its own board calls it host."""
+    from targets import get_target, target_names
+
+    name = str(metadata.target.get("name", ""))
+    if name == "host":
+        settings = {key: value for key, value in metadata.target.items() if key != "name"}
+        for other in target_names():
+            if other != "host" and dict(get_target(other).tvm_target) == settings:
+                return get_target(other)
+    return get_target(name)

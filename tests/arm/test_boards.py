@@ -1,0 +1,182 @@
+"""A whole model on every ARM board, under its emulator: bit for bit the specification's integers.
+
+The library is the very file that goes to the board. `armv6-softfloat` runs on an emulated processor
+whose floating-point unit is taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.library_file import read_metadata
+from targets import TargetDescription, TargetError
+from targets.library_check import LibraryCheck
+from tests.arm.fp_audit import audit
+from tests.arm.small_bert import expected, inputs, small_bert
+from tests.arm.tools import BOARDS, board, run_library
+
+pytestmark = pytest.mark.qemu
+
+# Rows that no register tile divides; and one token, which leaves nearly all of a tile empty.
+SHAPES = [(1, 13), (2, 6)]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A library for a board, and what was said when it was made."""
+
+    target: TargetDescription
+    path: Path
+    check: LibraryCheck | None
+
+
+@pytest.fixture(scope="module", params=BOARDS)
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    target = board(request.param)
+    program = ibert.compile(small_bert(), target=target.name, shapes=SHAPES, runtime="none")
+    path = tmp_path_factory.mktemp(target.name) / "model.so"
+    _, check = program.export_checked(path, require_load=True)
+    return Compiled(target, path, check)
+
+
+def assert_bit_exact(
+    path: Path, target: TargetDescription, model: QuantizedModel, arrays: dict, **options: str
+) -> None:
+    arrays = {name: arrays[name] for name in model.input_names}
+    outputs = run_library(path, target, arrays, **options)
+    wanted = expected(model, arrays)
+    assert len(outputs) == len(wanted) > 0
+    for (name, got), want in zip(outputs.items(), wanted, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens"), [((1, 13), None), ((1, 13), 7), ((1, 13), 1), ((2, 6), 4), ((2, 6), 0)]
+)
+def test_every_output_is_bit_exact(
+    compiled: Compiled, shape: tuple[int, int], tokens: int | None
+) -> None:
+    arrays = inputs(*shape, seed=sum(shape), tokens=tokens)
+    assert_bit_exact(compiled.path, compiled.target, small_bert(), arrays)
+
+
+def test_it_was_loaded_before_it_was_said_to_be_done(compiled: Compiled) -> None:
+    emulator = compiled.target.emulator
+    assert compiled.check is not None and compiled.check.checked
+    assert compiled.check.by == f"{emulator.program} -cpu {emulator.processor}"
+    assert compiled.check.symbols > len(SHAPES)
+
+
+def test_the_file_says_what_it_is_for(compiled: Compiled) -> None:
+    metadata = read_metadata(compiled.path)
+    assert metadata.target["name"] == compiled.target.name
+    assert metadata.runtime == "none"
+    assert metadata.required_cpu_features == compiled.target.required_features
+    assert [(f.batch, f.seq_len) for f in metadata.functions] == sorted(SHAPES)
+
+
+def test_it_holds_no_floating_point_and_needs_libc_alone(compiled: Compiled) -> None:
+    assert audit(compiled.path, compiled.target) == []
+    with compiled.path.open("rb") as stream:
+        elf = ELFFile(stream)
+        dynamic = elf.get_section_by_name(".dynamic")
+        needed = {t.needed for t in dynamic.iter_tags() if t.entry.d_tag == "DT_NEEDED"}
+        undefined = {
+            symbol.name
+            for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
+            if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name
+        }
+    assert needed <= {"libc.so.6", "ld-linux-armhf.so.3", "ld-linux.so.3"}
+    known = re.compile(r"mem(set|cpy|move)|__aeabi_mem\w+|raise|abort|__stack_chk_\w+")
+    assert {name for name in undefined if not known.fullmatch(name)} == set()
+
+
+def test_softfloat_runs_on_a_processor_of_its_own_generation_too(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Cortex-A7 without its units would still take instructions of ARMv7."""
+    target = board("armv6-softfloat")
+    path = tmp_path_factory.mktemp("armv6") / "model.so"
+    model = small_bert()
+    ibert.compile(model, target=target.name, shapes=[(1, 5)], runtime="none").export(path)
+    arrays = inputs(1, 5, seed=1)
+    assert_bit_exact(path, target, model, arrays, processor="arm1136")
+
+
+def test_a_processor_that_lacks_what_the_target_needs_is_noticed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The emulated processor has what the target has, and no more: the gate is a real one."""
+    target = board("armv7-neon")
+    path = tmp_path_factory.mktemp("gate") / "model.so"
+    model = small_bert()
+    ibert.compile(model, target=target.name, shapes=[(1, 5)], runtime="none").export(path)
+    arrays = {name: array for name, array in inputs(1, 5, seed=1).items()}
+    arrays = {name: arrays[name] for name in model.input_names}
+    with pytest.raises(TargetError) as caught:
+        run_library(path, target, arrays, processor="cortex-a7,vfp=off,neon=off")
+    assert "an illegal instruction (SIGILL)" in caught.value.why
+
+
+@pytest.mark.parametrize("name", ["rpi4", "aarch64-dotprod", "aarch64-i8mm"])
+def test_a_library_for_tvms_runtime_is_loaded_with_all_its_kernels(
+    name: str, tmp_path: Path
+) -> None:
+    target = board(name)
+    program = ibert.compile(small_bert(layers=1), target=name, shapes=[(1, 5)])
+    assert program.runtime == "tvm"
+    path, check = program.export_checked(tmp_path / "model.so", require_load=True)
+    kernels = {k["name"] for f in program.metadata["functions"] for k in f["kernels"]}
+    # The program itself, five symbols of ours, and every kernel.
+    assert check is not None
+    assert (check.checked, check.symbols) == (True, 6 + len(kernels))
+    assert audit(path, target) == []
+
+
+def test_loading_checks_machine_and_features(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, machine = compiled.target.name, compiled.target.elf_machine
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    with pytest.raises(ibert.errors.TargetError) as caught:
+        ibert.load_library(compiled.path)
+    assert str(caught.value) == (
+        f"the library {compiled.path} does not run on this machine\n"
+        f"  why: it was compiled for {name} ({machine}); this machine is x86_64\n"
+        "  what to do: run it on such a machine, under an emulator (--emulate), "
+        "or compile with --target host"
+    )
+    board_machine = "aarch64" if machine == "EM_AARCH64" else "armv7l"
+    monkeypatch.setattr("platform.machine", lambda: board_machine)
+    monkeypatch.setattr("targets.host.cpu_features", lambda: frozenset({"fp"}))
+    if compiled.target.required_features:
+        with pytest.raises(ibert.errors.TargetError) as caught:
+            ibert.load_library(compiled.path)
+        assert str(caught.value) == (
+            f"the library {compiled.path} does not run on this processor\n"
+            f"  why: it was compiled for {name} and needs "
+            f"{', '.join(compiled.target.required_features)}, which /proc/cpuinfo does not list\n"
+            "  what to do: compile with --target host on this machine; "
+            "`ibert targets` lists the others"
+        )
+
+
+def test_the_public_way_to_run_it_here_gives_the_same(compiled: Compiled) -> None:
+    model = small_bert()
+    library = ibert.load_library(compiled.path, emulate=True)
+    arrays = inputs(1, 9, seed=4)  # filled up to 13 tokens
+    arrays = {name: arrays[name] for name in model.input_names}
+    outputs = library.run(**arrays, dequantize=False)
+    for output, want in zip(outputs.values(), expected(model, arrays), strict=True):
+        np.testing.assert_array_equal(output.values, want)
+    record = library.metadata.parameters[0]
+    assert library.parameters[record.name].shape == record.shape

