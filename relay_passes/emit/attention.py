@@ -534,18 +534,19 @@ def _weigh(
     total = _value_sum(shape, values, packed)
     limit = bound * shape.seq_len
     return lambda b, h, i, d: Ranged(
-        -limit, limit, products.tensor(b, h, i, d) - total(b, h, d) * offset
+        -limit, limit, products.tensor(b, h, i, d) - total(b, h, i, d) * offset
     )
 
 
 def _value_sum(
     shape: _Shape, values: Stage, packed: Callable[..., tirx.Expr]
 ) -> Callable[..., tirx.Expr]:
-    """``sum_j v[j, d]``, by the instruction where there is one."""
+    """``sum_j v[j, d]`` for row i, by the instruction where there is one."""
     if shape.layout.depth > 1:
-        sizes = (shape.columns, shape.keys)
+        sizes, rows = (shape.columns, shape.keys), shape.layout.row_step
         by_product = _sum_of_columns("v_sum", shape, sizes, packed, values)
-        return lambda b, h, d: by_product.tensor(b, h, 0, d)
+        # All rows are alike; reading them all keeps schedules from computing some only.
+        return lambda b, h, i, d: by_product.tensor(b, h, i % rows if rows > 1 else 0, d)
     v_sum = _sum(
         "v_sum",
         (shape.batch, shape.heads, shape.columns),
@@ -553,4 +554,4 @@ def _value_sum(
         packed,
         (values.low, values.high),
     )
-    return lambda b, h, d: v_sum.tensor(b, h, d)
+    return lambda b, h, i, d: v_sum.tensor(b, h, d)
