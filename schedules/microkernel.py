@@ -1,9 +1,9 @@
-"""Matrix products on processors without vectors: operands laid out for a microkernel, and its calls.
+"""Matrix products on processors without vectors: operands for a microkernel, and its calls.
 
 Strategy of a linear layer
 --------------------------
-1. Rows in blocks. The activations of a block are widened once, in the order in which the microkernel
-   loads those of a tile of rows.
+1. Rows in blocks. The activations of a block are widened once, in the order in which the
+   microkernel loads those of a tile of rows.
 2. Columns in tiles. Where the instruction takes widened weights, those of a column tile are widened
    once per block, so a block has several row tiles; otherwise it has one.
 3. A call of the microkernel per tile multiplies over the whole depth.
@@ -118,7 +118,8 @@ def call_microkernel(
     sch.reorder(column_tiles, row_tiles, *inside)
     length = extent(sch, depth)
     sch.decompose_reduction(block, column_tiles)
-    sch.tensorize(inside[0], microkernel_intrinsic(dot, tile, length))
+    if tile * dot.lanes * length > 1:
+        sch.tensorize(inside[0], microkernel_intrinsic(dot, tile, length))
 
 
 def _tiles(
@@ -156,7 +157,7 @@ def schedule_linear(
     sch.parallel(blocks)
     mark_row_loop(sch, blocks, tiles_per_block * tile)
     for output in output_blocks(sch):
-        sch.reverse_compute_at(output, column_tiles)
+        sch.reverse_compute_at(output, column_tiles, preserve_unit_loops=True)
         inner_row, inner_column = sch.get_loops(output)[-2:]
         sch.reorder(inner_column, inner_row)
     copy = sch.get_sblock(LHS)
@@ -165,9 +166,11 @@ def schedule_linear(
     if widens:
         copy = sch.get_sblock(RHS)
         sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
-        *_, chunk, _lane, _inner = sch.get_loops(copy)
+        *_, chunk, lane, _inner = sch.get_loops(copy)
         length = extent(sch, chunk) * dot.depth
-        sch.tensorize(chunk, widening_intrinsic(dot.lanes, length))
+        # A loop of one iteration is none, to tensorisation.
+        first = chunk if length > dot.depth else lane
+        sch.tensorize(first, widening_intrinsic(dot.lanes, length))
     call_microkernel(sch, sch.get_sblock(ACCUMULATOR), dot, tile)
     return sch
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .description import DotInstruction, Emulator, TargetDescription, Toolchain
 
 NO_DOT_SCALAR = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
+# Microkernels (targets/microkernels). Two products per instruction, of operands widened to 16 bits;
+# four accumulators and eight words of operands fill the registers.
+SMLAD = DotInstruction("smlad", "int16", "int16", 2, 4, tile_rows=2, tile_vectors=1, rows=2)
+# One product per instruction; LDRD and LDM load activations, widened to words, of several rows.
+MLA = DotInstruction("mla", "int32", "int8", 2, 1, tile_rows=4, tile_vectors=8)
+MULS = DotInstruction("muls", "int32", "int8", 1, 1, tile_rows=5, tile_vectors=16)
+
+# Sixteen products per instruction, added to a general register; a microkernel takes four rows, two
+# columns at a time, over the whole depth. Row operations fill vectors with 16-bit arithmetic.
+VMLADAVA = DotInstruction("vmladava", "int8", "int8", 4, 16, tile_rows=4, tile_vectors=16)
 
 
 def _microcontroller(
-    name: str, description: str, architecture: str, board: str, features: tuple[str, ...] = ()
+    name: str,
+    description: str,
+    architecture: str,
+    board: str,
+    features: tuple[str, ...] = (),
+    dot: DotInstruction = NO_DOT_SCALAR,
+    microkernels: tuple[str, ...] = (),
 ) -> TargetDescription:
     return TargetDescription(
         name=name,
@@ -19,9 +37,10 @@ def _microcontroller(
             "mtriple": f"{architecture}-none-eabi",
             "mattr": ["+soft-float", *features],
         },
-        dot=NO_DOT_SCALAR,
+        dot=dot,
         vector_lanes=1,
         elf_machine="EM_ARM",
+        microkernels=microkernels,
         toolchain=Toolchain(
             "arm-none-eabi-gcc",
             "arm-none-eabi",
@@ -37,18 +56,41 @@ def _microcontroller(
 
 # QEMU's Cortex-M0 board has 16 KB of memory; its code runs on a Cortex-M3 as well.
 CORTEX_M0 = _microcontroller(
-    "cortex-m0", "ARMv6-M: Cortex-M0, M0+, M1; no division instruction", "thumbv6m", "mps2-an385"
+    "cortex-m0",
+    "ARMv6-M: Cortex-M0, M0+, M1; no division instruction",
+    "thumbv6m",
+    "mps2-an385",
+    dot=MULS,
+    microkernels=("muls.c",),
 )
-CORTEX_M3 = _microcontroller("cortex-m3", "ARMv7-M: Cortex-M3", "thumbv7m", "mps2-an385")
+CORTEX_M3 = _microcontroller(
+    "cortex-m3",
+    "ARMv7-M: Cortex-M3",
+    "thumbv7m",
+    "mps2-an385",
+    dot=MLA,
+    microkernels=("mla.c",),
+)
 CORTEX_M4 = _microcontroller(
-    "cortex-m4", "ARMv7E-M with SIMD in general registers: Cortex-M4, M7", "thumbv7em", "mps2-an386"
+    "cortex-m4",
+    "ARMv7E-M with SIMD in general registers: Cortex-M4, M7",
+    "thumbv7em",
+    "mps2-an386",
+    dot=SMLAD,
+    microkernels=("smlad.c",),
 )
-CORTEX_M55 = _microcontroller(
-    "cortex-m55",
-    "ARMv8.1-M with integer vectors (MVE): Cortex-M55, M85",
-    "thumbv8.1m.main",
-    "mps3-an547",
-    ("+mve",),
+CORTEX_M55 = replace(
+    _microcontroller(
+        "cortex-m55",
+        "ARMv8.1-M with integer vectors (MVE): Cortex-M55, M85",
+        "thumbv8.1m.main",
+        "mps3-an547",
+        ("+mve",),
+    ),
+    dot=VMLADAVA,
+    vector_lanes=8,
+    q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
+    microkernels=("mve.c",),
 )
 
 CORTEX_M = (CORTEX_M0, CORTEX_M3, CORTEX_M4, CORTEX_M55)

@@ -38,9 +38,9 @@ _BY_CALL = """T.evaluate(
             T.call_extern(
                 "int32",
                 "{function}",
-                A.access_ptr("r"),
-                B.access_ptr("r"),
-                C.access_ptr("rw"),
+                T.address_of(A[{a_start}]),
+                T.address_of(B[{b_start}]),
+                T.address_of(C[0, 0]),
                 {depth},
             )
         )"""
@@ -57,14 +57,18 @@ def {which}(
         {body}
 """
 
-_WIDENED_BY_LOOPS = """for q, j, i in T.grid({quads}, {lanes}, 4):
+_WIDENED_BY_LOOPS = """for {loops} in T.grid({extents}):
             with T.sblock("update"):
-                vq, vj, vi = T.axis.remap("SSS", [q, j, i])
-                C[vq, vj, vi % 2, vi // 2] = T.cast(A[vq, vj, vi], "int16")"""
+                {axes} = T.axis.remap("{kinds}", [{loops}])
+                C[{q}, vj, vi % 2, vi // 2] = T.cast(A[{q}, vj, vi], "int16")"""
 
 _WIDENED_BY_CALL = """T.evaluate(
             T.call_extern(
-                "int32", "ibert_mk_sxtb16", A.access_ptr("r"), C.access_ptr("w"), {words}
+                "int32",
+                "ibert_mk_sxtb16",
+                T.address_of(A[0, 0, 0]),
+                T.address_of(C[0, 0, 0, 0]),
+                {words},
             )
         )"""
 
@@ -119,6 +123,21 @@ def microkernel_operands(dot: DotInstruction) -> Operands:
     return _OPERANDS[dot.name]
 
 
+def _nest(axes: dict[str, int]) -> dict[str, str]:
+    """Parts of a loop nest in TVMScript, and "0" for the variable of a loop that there is not.
+
+    A loop of one iteration is none, to TVM.
+    """
+    loops = [name for name, extent in axes.items() if extent > 1]
+    return {
+        "loops": ", ".join(loops),
+        "extents": ", ".join(str(axes[name]) for name in loops),
+        "axes": ", ".join(f"v{name}" for name in loops),
+        "kinds": "".join("R" if name == "k" else "S" for name in loops),
+        **{f"v{name}": "0" for name in axes if name not in loops},
+    }
+
+
 def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> tuple[str, str]:
     """Text of the description and of the implementation of a tile's product.
 
@@ -133,26 +152,22 @@ def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> tuple[str
     """
     operands = _OPERANDS[dot.name]
     a_shape, b_shape = operands.lhs_shape(rows, depth), operands.rhs_shape(dot.lanes, depth)
-    # A loop of one iteration is none, to TVM: its variable is 0.
-    axes = {"i": rows, "j": dot.lanes, "k": depth}
-    loops = [name for name, extent in axes.items() if extent > 1]
-    index = {f"v{name}": f"v{name}" if name in loops else "0" for name in axes}
+    nest = _nest({"i": rows, "j": dot.lanes, "k": depth})
 
     def at(text: str) -> str:
-        return re.sub(r"v[ijk]", lambda match: index[match.group()], text)
+        return re.sub(r"v[ijk]", lambda match: nest.get(match.group(), match.group()), text)
 
     entry = f"A[{at(operands.lhs_index)}]"
     sizes = {
-        "loops": ", ".join(loops),
-        "extents": ", ".join(str(axes[name]) for name in loops),
-        "axes": ", ".join(f"v{name}" for name in loops),
-        "kinds": "".join("R" if name == "k" else "S" for name in loops),
+        **nest,
         "lanes": dot.lanes,
         "rows": rows,
         "depth": depth,
         "a": entry if dot.lhs_dtype == "int32" else f'T.cast({entry}, "int32")',
         "b_index": at(operands.rhs_index),
         "c_index": at("vj, vi"),
+        "a_start": ", ".join("0" for _ in a_shape),
+        "b_start": ", ".join("0" for _ in b_shape),
         "function": f"ibert_mk_{dot.name}_{rows}x{dot.lanes}",
     }
     shape = {
@@ -182,7 +197,8 @@ def widening_sources(lanes: int, depth: int) -> tuple[str, str]:
     ``C[q, j, i % 2, i // 2] = A[q, j, i]``: bytes become halves, in the order of SXTB16.
     """
     shape = {"quads": depth // 4, "lanes": lanes}
-    loops = _WIDENED_BY_LOOPS.format(**shape)
+    nest = _nest({"q": depth // 4, "j": lanes, "i": 4})
+    loops = _WIDENED_BY_LOOPS.format(**nest, q=nest.get("vq", "vq"))
     call = _WIDENED_BY_CALL.format(words=depth // 4 * lanes)
     return (
         _WIDENING.format(which="description", body=loops, **shape),

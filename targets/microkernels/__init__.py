@@ -1,0 +1,89 @@
+"""Microkernels: inner loops in C, for instructions that LLVM cannot be brought to use well.
+
+A tensor intrinsic (`schedules.intrinsics.microkernels`) calls such a function; its description, in
+plain loops, is what the function computes, and tests hold both to it. Which files a target takes is
+a field of its description. Each file has the same functions in plain C for other processors.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..description import TargetDescription
+from ..errors import TargetError
+from ..toolchain import find_linker
+
+_FOLDER = Path(__file__).parent
+_FLAGS = ("-std=c99", "-O2", "-ffreestanding", "-ffunction-sections", "-Wall", "-Wextra", "-Werror")
+
+# What each file defines.
+_SYMBOLS = {
+    "smlad.c": ("ibert_mk_smlad_2x2", "ibert_mk_sxtb16"),
+    "mve.c": ("ibert_mk_vmladava",),
+    "mla.c": tuple(f"ibert_mk_mla_{rows}x2" for rows in (1, 2, 3, 4)),
+    "muls.c": tuple(f"ibert_mk_muls_{rows}x1" for rows in (1, 2, 3, 4, 5)),
+}
+
+# GCC has vector instructions in assembly only where values may be passed in them, and takes integer
+# ones alone if there is no floating-point unit.
+_FILE_FLAGS = {"mve.c": ("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp")}
+
+
+def microkernel_files() -> tuple[str, ...]:
+    """Names of all files there are."""
+    return tuple(_SYMBOLS)
+
+
+def microkernel_sources(description: TargetDescription) -> tuple[Path, ...]:
+    """C files that kernels of a target are linked with; each is complete by itself."""
+    return tuple(_FOLDER / name for name in description.microkernels)
+
+
+def microkernel_symbols(description: TargetDescription) -> tuple[str, ...]:
+    """Functions that kernels of a target may call."""
+    return tuple(symbol for name in description.microkernels for symbol in _SYMBOLS[name])
+
+
+def compile_microkernels(
+    description: TargetDescription, flags: tuple[str, ...] = ()
+) -> dict[str, bytes]:
+    """Compile the microkernels of a target.
+
+    Parameters
+    ----------
+    description
+        The target.
+    flags
+        More arguments for the compiler, for example ``-fPIC``.
+
+    Returns
+    -------
+    dict of str to bytes
+        Relocatable objects by the name of their file without ``.c``; a section per function.
+
+    Raises
+    ------
+    TargetError
+        If there is no compiler, or it fails.
+    """
+    if not description.microkernels:
+        return {}
+    command = (*find_linker(description), *_FLAGS, *flags)
+    objects = {}
+    with TemporaryDirectory() as folder:
+        for source in microkernel_sources(description):
+            result = Path(folder) / f"{source.stem}.o"
+            special = _FILE_FLAGS.get(source.name, ())
+            arguments = [*command, *special, "-c", str(source), "-o", str(result)]
+            run = subprocess.run(arguments, capture_output=True, text=True, check=False)
+            if run.returncode:
+                raise TargetError(
+                    what=f"the microkernel {source.name} does not compile",
+                    where=" ".join(arguments),
+                    why=run.stderr.strip(),
+                    todo="use the compiler that the target names, or a newer one",
+                )
+            objects[source.stem] = result.read_bytes()
+    return objects

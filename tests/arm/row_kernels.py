@@ -1,0 +1,490 @@
+"""Row operations as single kernels, with inputs and what the specification says of them.
+
+Each is emitted exactly as the compiler emits it for a model, from operators of the integer dialect.
+Only the softmax is cut out of attention: scores come in, and so does what the exponentials times V
+would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax, s_tir, te, tirx
+
+from relay_passes.emit import KernelLayout
+from relay_passes.emit import attention as emit_attention
+from relay_passes.emit.context import KernelContext
+from relay_passes.emit.group import GroupEmitter
+from relay_passes.emit.stage import Stage, define
+from relay_passes.integer import build
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.spec import short_softmax
+from relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
+from relay_passes.spec.layer_norm import LayerNormConstants
+from relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
+from relay_passes.spec.short_requantise import requantise_short, short_factors
+from relay_passes.spec.short_softmax import ShortExponential
+from relay_passes.spec.scalar import scalar_arithmetic
+from schedules import schedule_kernel
+from schedules.rule import block_names
+from schedules.scalar_rows import fuse_softmax_passes
+from targets import TargetDescription
+
+Bounds = tuple[int, int]
+_STREAM = (-INPUT_LIMIT, INPUT_LIMIT)
+_INT8 = (-127, 127)
+
+
+@dataclass(frozen=True, eq=False)
+class RowKernel:
+    """One kernel to schedule, build and run.
+
+    Attributes
+    ----------
+    name
+        What it computes.
+    func
+        Unscheduled kernel; its buffers are `inputs` and then `outputs`.
+    inputs, outputs
+        Arrays to call it with, and what it must answer.
+    entries
+        Entries of the row operation, for counts per entry.
+    """
+
+    name: str
+    func: tirx.PrimFunc
+    inputs: Sequence[np.ndarray]
+    outputs: Sequence[np.ndarray]
+    entries: int
+
+
+def layout_of(target: TargetDescription) -> KernelLayout:
+    """Operand layout that emission gets for a target."""
+    return KernelLayout.of(target.dot, target.vector_lanes)
+
+
+class _Program:
+    """The function of one fused kernel under construction, with random constants."""
+
+    def __init__(self, name: str, kind: str, seed: int) -> None:
+        self.name, self.kind = name, kind
+        self.random = np.random.default_rng(seed)
+        self.builder = relax.BlockBuilder()
+        self.arrays: dict[str, np.ndarray] = {}
+        self.bounds: dict[str, Bounds] = {}
+        self.parameters: dict[str, np.ndarray] = {}
+        self.vars: list[relax.Var] = []
+
+    def entries(self, bounds: Bounds, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """Random integers; the first are the ends of the interval, and what lies round 0."""
+        low, high = bounds
+        array = self.random.integers(low, high + 1, shape)
+        edges = [
+            value for value in (low, low + 1, -1, 0, 1, high - 1, high) if low <= value <= high
+        ]
+        array.reshape(-1)[: len(edges)] = edges[: array.size]
+        return array.astype(dtype)
+
+    def _variable(self, name: str, array: np.ndarray) -> relax.Var:
+        var = relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
+        self.vars.append(var)
+        return var
+
+    def input(self, name: str, array: np.ndarray, bounds: Bounds | None = None) -> relax.Var:
+        """Add an input [batch, seq_len(, channels)], with proven bounds."""
+        self.arrays[name] = array
+        if bounds is not None:
+            self.bounds[name] = bounds
+        return self._variable(name, array)
+
+    def parameter(self, name: str, array: np.ndarray) -> relax.Var:
+        """Add an array of constants."""
+        self.parameters[name] = array
+        return self._variable(name, array)
+
+    def emit(self, call: relax.Call) -> relax.Var:
+        """Bind a call."""
+        return self.builder.emit(call)
+
+    def requantise_short(
+        self,
+        name: str,
+        x: relax.Var,
+        factors: np.ndarray,
+        magnitude: int,
+        bounds: Bounds,
+        dtype: str,
+        zero_point: int = 0,
+    ) -> relax.Var:
+        """Bind a requantisation in 16 bits."""
+        low, high = bounds
+        constants = short_factors(factors, magnitude, low, high, zero_point)
+        return self.emit(
+            build.requantise_short(
+                x,
+                self.parameter(f"{name}.multiplier", constants.multipliers),
+                self.parameter(f"{name}.pre_shift", constants.pre_shifts),
+                name=name,
+                shift=constants.shift,
+                low=low,
+                high=high,
+                dtype=dtype,
+                zero_point=zero_point,
+            )
+        )
+
+    def requantise(
+        self,
+        name: str,
+        x: relax.Var,
+        multiplier: np.ndarray,
+        shift: int,
+        bounds: Bounds,
+        dtype: str,
+    ) -> relax.Var:
+        """Bind a requantisation by multipliers of any width."""
+        low, high = bounds
+        factor = self.parameter(f"{name}.multiplier", multiplier.astype("int32"))
+        return self.emit(
+            build.requantise(x, factor, name=name, shift=shift, low=low, high=high, dtype="int8")
+        )
+
+    def finish(
+        self, target: TargetDescription, body: Callable[[], Sequence[relax.Var]], entries: int
+    ) -> RowKernel:
+        """Emit the kernel whose results `body` binds, and evaluate it by the specification."""
+        leading = list(self.vars)
+        attrs = {
+            "num_input": len(leading),
+            "ibert.kernel": self.kind,
+            "ibert.layer": self.name,
+        }
+        with self.builder.function("main", leading, attrs=attrs):
+            with self.builder.dataflow():
+                outputs = [self.builder.emit_output(value) for value in body()]
+            self.builder.emit_func_output(outputs if len(outputs) > 1 else outputs[0])
+        built = self.builder.get()["main"]
+        function = relax.Function(self.vars, built.body, built.ret_ty, built.is_pure, built.attrs)
+        module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
+        batch, seq_len = next(iter(self.arrays.values())).shape[:2]
+        emitter = GroupEmitter(layout_of(target), self.parameters, self.bounds, batch, seq_len)
+        func = emitter.emit(module["main"])
+        results = evaluate(module, self.arrays, self.parameters)
+        inputs = [*self.arrays.values(), *self.parameters.values()]
+        return RowKernel(
+            self.name,
+            func,
+            [_stored(array) for array in inputs],
+            [_stored(r) for r in results],
+            entries,
+        )
+
+
+def _stored(array: np.ndarray) -> np.ndarray:
+    """As kernels pass values on: tokens of all sequences are one axis."""
+    return np.ascontiguousarray(array.reshape(-1, array.shape[-1]) if array.ndim == 3 else array)
+
+
+def gelu(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """GELU of 15 bits, requantised to 8: between the two linear layers of an encoder's block."""
+    p = _Program("gelu", "gelu", seed)
+    scale = gelu_scale(9.0)
+    x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+
+    def body() -> Sequence[relax.Var]:
+        g = p.emit(build.gelu(x, AccurateGelu.from_scale(scale), name="gelu"))
+        factor = np.array([scale / 0.03])
+        return [p.requantise_short("out", g, factor, 2**14, (0, 255), "uint8", 6)]
+
+    return p.finish(target, body, rows * channels)
+
+
+def gelu_paper(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The published GELU of accumulators, with constants per channel, requantised to 8 bits."""
+    p = _Program("gelu_paper", "gelu", seed)
+    bounds = (-(2**19), 2**19)
+    x = p.input("x", p.entries(bounds, (1, rows, channels), "int32"), bounds)
+    k = PaperGelu.from_scales(p.random.uniform(1e-5, 1e-4, channels))
+
+    def body() -> Sequence[relax.Var]:
+        arrays = [
+            p.parameter(name, getattr(k, name)) for name in ("q_b", "q_c", "q_1", "erf_shift")
+        ]
+        g = p.emit(build.gelu_paper(x, *arrays, name="gelu"))
+        multipliers = np.round(k.scales / 0.05 * 2.0**50)
+        return [p.requantise("out", g, multipliers, 50, _INT8)]
+
+    return p.finish(target, body, rows * channels)
+
+
+def layer_norm(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """LayerNorm of 15 bits: the stream in 15 bits, and requantised to 8 what a matrix reads."""
+    p = _Program("layer_norm", "layer_norm_short", seed)
+    data = p.entries(_STREAM, (1, rows, channels), "int16")
+    data[0, rows // 2] = 1  # a row without deviation
+    x = p.input("x", data, _STREAM)
+
+    def body() -> Sequence[relax.Var]:
+        y = p.emit(
+            build.layer_norm_short(
+                x,
+                p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
+                p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
+                ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
+                name="norm",
+                shift=14,
+                low=-INPUT_LIMIT,
+                high=INPUT_LIMIT,
+                dtype="int16",
+            )
+        )
+        factors = p.random.uniform(0.004, 0.008, channels)
+        return [y, p.requantise_short("out", y, factors, INPUT_LIMIT, _INT8, "int8")]
+
+    return p.finish(target, body, rows * channels)
+
+
+def layer_norm_wide(
+    target: TargetDescription, rows: int, channels: int, seed: int = 0
+) -> RowKernel:
+    """LayerNorm of 21 bits, as the preset `paper` has it, to 8 bits."""
+    p = _Program("layer_norm_wide", "layer_norm", seed)
+    bounds = (-(2**20), 2**20)
+    x = p.input("x", p.entries(bounds, (1, rows, channels), "int32"), bounds)
+
+    def body() -> Sequence[relax.Var]:
+        y = p.emit(
+            build.layer_norm(
+                x,
+                p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
+                p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
+                LayerNormConstants(2**20 - 1, 5, 40, 16),
+                name="norm",
+                shift=14,
+                low=-INPUT_LIMIT,
+                high=INPUT_LIMIT,
+                dtype="int16",
+            )
+        )
+        factors = p.random.integers(2**22, 2**23, channels)
+        return [p.requantise("out", y, factors, 30, _INT8)]
+
+    return p.finish(target, body, rows * channels)
+
+
+def residual_add(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The sum of two streams of 15 bits; one of them at another scale."""
+    p = _Program("residual_add", "add", seed)
+    shape = (1, rows, channels)
+    a = p.input("a", p.entries(_STREAM, shape, "int16"), _STREAM)
+    b = p.input("b", p.entries(_STREAM, shape, "int16"), _STREAM)
+
+    def body() -> Sequence[relax.Var]:
+        term = p.requantise_short("term", a, np.array([0.7]), INPUT_LIMIT, _STREAM, "int16")
+        low, high = _STREAM
+        return [p.emit(build.add_short(term, b, name="sum", low=low, high=high))]
+
+    return p.finish(target, body, rows * channels)
+
+
+def requantise(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """Accumulators to 8 bits, with a multiplier per channel."""
+    p = _Program("requantise", "requantise", seed)
+    bounds = (-(2**22), 2**22)
+    x = p.input("x", p.entries(bounds, (1, rows, channels), "int32"), bounds)
+
+    def body() -> Sequence[relax.Var]:
+        factors = p.random.uniform(1e-4, 1e-3, channels)
+        return [p.requantise_short("out", x, factors, 2**22, _INT8, "int8")]
+
+    return p.finish(target, body, rows * channels)
+
+
+def embedding(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """Rows of a table of 8 bits, requantised row by row to 15 bits."""
+    p = _Program("embedding", "embedding", seed)
+    vocabulary = 50
+    ids = p.input("ids", p.entries((0, vocabulary - 1), (1, rows), "int32"))
+
+    def body() -> Sequence[relax.Var]:
+        table = p.parameter("table", p.entries(_INT8, (vocabulary, channels), "int8"))
+        factors = p.parameter("factors", p.entries((2**8, 2**11), (vocabulary,), "int32"))
+        wide = p.emit(build.embedding(ids, table, factors, name="embedding", shift=6))
+        return [p.requantise_short("out", wide, np.array([0.9]), 2**13, _STREAM, "int16")]
+
+    return p.finish(target, body, rows * channels)
+
+
+def mean_pool(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The mean over the tokens that are not masked."""
+    p = _Program("mean_pool", "mean_pool", seed)
+    x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+    mask = np.ones((1, rows), "int32")
+    mask[:, rows - rows // 4 :] = 0
+    masked = p.input("mask", mask)
+    return p.finish(
+        target,
+        lambda: [p.emit(build.mean_pool(x, masked, name="mean", fraction_bits=4))],
+        rows * channels,
+    )
+
+
+def position_ids(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """Positions that count the tokens that are not padding; `channels` is not used."""
+    p = _Program("position_ids", "position_ids", seed)
+    ids = p.input("ids", p.entries((1, 4), (1, rows), "int32"))
+    return p.finish(
+        target,
+        lambda: [p.emit(build.position_ids(ids, name="ids", kind="roberta", padding_index=1))],
+        rows,
+    )
+
+
+def softmax(
+    target: TargetDescription,
+    rows: int,
+    keys: int,
+    head_dim: int = 32,
+    seed: int = 0,
+    masked: int = 0,
+    scale: float = 1e-3,
+) -> RowKernel:
+    """The softmax of attention without its matrix products.
+
+    Scores (int32 accumulators) and the key mask come in. Exponentials of 8 bits go out, and the
+    context: exponentials times V, which comes in as well, divided by the sum of each row and
+    requantised to 8 bits.
+
+    Parameters
+    ----------
+    target
+        The target.
+    rows, keys, head_dim
+        Scores are [rows, keys], the context is [rows, head_dim]. Rows are whole row tiles.
+    seed
+        Of the numbers.
+    masked
+        How many of the keys are padding.
+    scale
+        Real size of a unit of the scores.
+    """
+    random = np.random.default_rng(seed)
+    largest = int(30 / scale)
+    scores = random.integers(-largest // 8, largest // 8 + 1, (rows, keys)).astype("int32")
+    scores[0, :2] = -largest, largest
+    mask = np.ones((1, keys), "int32")
+    mask[:, keys - masked :] = 0
+    constants = ShortExponential.from_scale(scale)
+    out = short_factors(np.array([0.011]), 2**14, *_INT8)
+    multiplier, requantised = out.multipliers, (out.shift, 0, *_INT8)
+
+    exponentials, bits, factor = _softmax_reference(scores, mask[0] != 0, constants)
+    values = random.integers(-127, 128, (keys, head_dim))
+    context = exponentials @ values
+    attended = requantise_short(
+        short_softmax.context_of(context, bits, factor), int(multiplier[0]), 0, *requantised
+    )
+    func, offset, dtype = _softmax_kernel(
+        target, rows, keys, head_dim, largest, constants, requantised
+    )
+    return RowKernel(
+        "softmax",
+        func,
+        [scores[None, None], mask, context.astype("int32")[None, None], multiplier],
+        [(exponentials + offset).astype(dtype)[None, None], attended.astype("int8")[None, None]],
+        rows * keys,
+    )
+
+
+def _softmax_reference(
+    scores: np.ndarray, keep: np.ndarray, constants: ShortExponential
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    wide = short_softmax.score_of(scores.astype(np.int64), short_softmax.key_offset(keep))
+    top = short_softmax.row_floor(wide.max(axis=1, keepdims=True))
+    e = short_softmax.exponential_of(wide, top, constants)
+    total = e.sum(axis=1, keepdims=True)
+    bits = short_softmax.sum_bits(total, constants.maximum * scores.shape[1])
+    return e, bits, short_softmax.reciprocal(total, bits)
+
+
+def _softmax_kernel(
+    target: TargetDescription,
+    rows: int,
+    keys: int,
+    head_dim: int,
+    largest: int,
+    constants: ShortExponential,
+    requantised: tuple[int, int, int, int],
+) -> tuple[tirx.PrimFunc, int, str]:
+    """Emit the kernel; return it, and the offset and type of the exponentials that it stores."""
+    layout = layout_of(target)
+    context = KernelContext(layout, 1, keys, {})
+    with scalar_arithmetic(layout.scalar):
+        shape = emit_attention._Shape(context, 1, head_dim)
+        shape.rows = rows
+        assert (shape.keys, rows % shape.tile) == (keys, 0), "only whole tiles"
+        dims = (1, 1, rows, keys)
+        scores = Stage(te.placeholder(dims, "int32", name="products"), -largest, largest)
+        mask = Stage(te.placeholder((1, keys), "int32", name="mask"), 0, 1)
+        bound = constants.maximum * keys * 127
+        products = Stage(
+            te.placeholder((1, 1, rows, head_dim), "int32", name="context"), -bound, bound
+        )
+        factors = Stage(te.placeholder((1,), "int16", name="multiplier"), 0, 2**15 - 1)
+        keep = emit_attention._kept(shape, mask)
+        masked = emit_attention._short_scores(shape, scores, None, keep)
+        weights, offset, bits, factor = emit_attention._short_softmax(shape, constants, masked)
+        attended = define(
+            emit_attention_rows(),
+            (1, 1, rows, head_dim),
+            lambda b, h, i, d: requantise_short(
+                short_softmax.context_of(products[b, h, i, d], bits[b, h, i], factor[b, h, i]),
+                factors[0],
+                0,
+                *requantised,
+            ),
+            "int8",
+        )
+    buffers = [stage.tensor for stage in (scores, mask, products, factors, weights, attended)]
+    func = te.create_prim_func(buffers)
+    func = func.with_attr("ibert.kernel", "softmax").with_attr("ibert.layer", "softmax")
+    return func.with_attr("ibert.row_tile", shape.tile), offset, str(weights.tensor.dtype)
+
+
+def emit_attention_rows() -> str:
+    """Name of the block of attention that writes rows of results."""
+    return "attended_rows"
+
+
+KERNELS: dict[str, Callable[..., RowKernel]] = {
+    "gelu": gelu,
+    "gelu_paper": gelu_paper,
+    "layer_norm": layer_norm,
+    "layer_norm_wide": layer_norm_wide,
+    "residual_add": residual_add,
+    "requantise": requantise,
+    "embedding": embedding,
+    "mean_pool": mean_pool,
+    "position_ids": position_ids,
+}
+"""Builders that take (target, rows, channels)."""
+
+
+def scheduled(kernel: RowKernel, target: TargetDescription) -> tirx.PrimFunc:
+    """Schedule a kernel by its rule; the softmax as the rule for attention does it."""
+    if kernel.name != "softmax":
+        return schedule_kernel(kernel.name, kernel.func, target)
+    sch = s_tir.Schedule(kernel.func)
+    for name in ("valid", "scores"):
+        if name in block_names(sch):
+            sch.compute_inline(sch.get_sblock(name))
+    rows = sch.get_loops(sch.get_sblock("exponential"))[2]
+    tiles, _row = sch.split(rows, [None, int(kernel.func.attrs["ibert.row_tile"])])
+    sch.compute_at(sch.get_sblock("row_max"), tiles, preserve_unit_loops=True)
+    for name in ("row_sum", "row_bits", "row_factor", "attended_rows"):
+        sch.reverse_compute_at(sch.get_sblock(name), tiles, preserve_unit_loops=True)
+    fuse_softmax_passes(sch)
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True)

@@ -1,0 +1,278 @@
+"""Every microkernel computes what its description says, bit for bit, in assembly and in plain C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script import from_source
+
+from schedules.intrinsics.microkernels import (
+    is_microkernel,
+    microkernel_operands,
+    microkernel_sources,
+    widening_sources,
+)
+from targets import DotInstruction, TargetDescription, get_target
+from targets.cortex_m import CORTEX_M, MLA, MULS, SMLAD
+from targets.microkernels import (
+    compile_microkernels,
+    microkernel_files,
+    microkernel_symbols,
+)
+from targets.microkernels import (
+    microkernel_sources as microkernel_paths,
+)
+from tests.arm.qemu_board import run_kernel
+from tests.arm.tools import needs
+
+TARGETS = {"cortex-m4": SMLAD, "cortex-m3": MLA, "cortex-m0": MULS}
+# Around the sizes of the unrolled loops, and the longest rows that models have.
+DEPTHS = {
+    "smlad": (4, 8, 28, 32, 36, 60, 64, 384, 3072),
+    "mla": (1, 2, 15, 16, 17, 33, 384, 3072),
+    "muls": (1, 2, 31, 32, 33, 65, 384, 3072),
+}
+INT32 = np.iinfo(np.int32)
+
+_CALLS = """
+#include <stdint.h>
+{declarations}
+static void (*const functions[])(const void *, const void *, void *, int32_t) = {{ {names} }};
+int32_t run_cases(const int32_t *cases, const int8_t *a, const int8_t *b, int8_t *c)
+{{
+    const int32_t count = *cases++;
+    for (int32_t i = 0; i < count; ++i, cases += 5) {{
+        functions[cases[0]](a + cases[1], b + cases[2], c + cases[3], cases[4]);
+    }}
+    return count;
+}}
+"""
+
+# The function that widens has one operand less than a product.
+_WIDEN = """
+#include <stdint.h>
+void ibert_mk_sxtb16(const int8_t *, int16_t *, int32_t);
+void widen(const void *a, const void *b, void *c, int32_t words)
+{
+    (void)b;
+    ibert_mk_sxtb16(a, c, words);
+}
+"""
+
+
+class Case:
+    """A call: a function, its operands as arrays, and the result that it must leave."""
+
+    def __init__(self, function: str, a: np.ndarray, b: np.ndarray, c: np.ndarray, size: int):
+        self.function, self.a, self.b, self.c, self.size = function, a, b, c, size
+
+
+def run_cases(
+    description: TargetDescription,
+    cases: list[Case],
+    folder: Path,
+    flags: tuple[str, ...] = (),
+    sources: tuple[Path, ...] = (),
+) -> list[np.ndarray]:
+    """Run all calls in one firmware; the third operand of each afterwards."""
+    names = sorted({case.function for case in cases})
+    source = folder / "calls.c"
+    kind = "const void *, const void *, void *, int32_t"
+    declarations = "\n".join(f"extern void {name}({kind});" for name in names)
+    source.write_text(_CALLS.format(declarations=declarations, names=", ".join(names)))
+    table, offsets = [len(cases)], [0, 0, 0]
+    for case in cases:
+        table += [names.index(case.function), *offsets, case.size]
+        for place, array in enumerate((case.a, case.b, case.c)):
+            offsets[place] += -(-array.nbytes // 8) * 8
+    buffers = [np.zeros(size, np.int8) for size in offsets]
+    places = [table[1 + 5 * number : 6 + 5 * number] for number in range(len(cases))]
+    for case, (_, *at, _size) in zip(cases, places, strict=True):
+        for buffer, start, array in zip(buffers, at, (case.a, case.b, case.c), strict=True):
+            buffer[start : start + array.nbytes] = array.ravel().view(np.int8)
+    run = run_kernel(
+        description,
+        [source, *sources, *microkernel_paths(description)],
+        "run_cases",
+        [np.array(table, np.int32), *buffers],
+        flags=flags,
+    )
+    assert run.status == len(cases)
+    after = run.arrays[3]
+    return [
+        after[at[2] : at[2] + case.c.nbytes].view(case.c.dtype).reshape(case.c.shape)
+        for case, (_, *at, _size) in zip(cases, places, strict=True)
+    ]
+
+
+def laid_out(
+    matrix: np.ndarray, shape: tuple[int, ...], place: Callable[..., tuple], dtype: str
+) -> np.ndarray:
+    """Bring [rows or columns, depth] into the layout of a microkernel."""
+    result = np.zeros(shape, dtype)
+    row, k = np.indices(matrix.shape)
+    result[place(row, k)] = matrix
+    return result
+
+
+def product_case(
+    dot: DotInstruction, rows: int, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> Case:
+    """Call for activations [rows, depth], weights [lanes, depth], accumulators [lanes, rows]."""
+    operands, depth = microkernel_operands(dot), a.shape[1]
+    tail = () if dot.rhs_dtype == "int16" else (0,)
+    columns_first = operands.lhs if dot.rhs_dtype == "int16" else (lambda n, k: [k, n])
+    return Case(
+        f"ibert_mk_{dot.name}_{rows}x{dot.lanes}",
+        laid_out(
+            a,
+            operands.lhs_shape(rows, depth),
+            lambda m, k: tuple(operands.lhs(m, k)),
+            dot.lhs_dtype,
+        ),
+        laid_out(
+            b,
+            operands.rhs_shape(dot.lanes, depth),
+            lambda n, k: (*columns_first(n, k), *tail),
+            dot.rhs_dtype,
+        ),
+        c.astype("int32"),
+        depth,
+    )
+
+
+def expected(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """``c[n, m] + sum_k a[m, k] b[n, k]``, modulo 2^32."""
+    return (c + b.astype("int64") @ a.astype("int64").T).astype("int32")
+
+
+def operands_of(dot: DotInstruction, rows: int):
+    """Random and extreme operands of products over many depths."""
+    random = np.random.default_rng(rows)
+    for depth in DEPTHS[dot.name]:
+        shapes = (rows, depth), (dot.lanes, depth), (dot.lanes, rows)
+        # Widened activations may come from int8 or uint8.
+        a, b = random.integers(-128, 256, shapes[0]), random.integers(-128, 128, shapes[1])
+        yield a, b, random.integers(INT32.min, INT32.max, shapes[2])
+        for left in (-128, 127, 255):
+            for right in (-128, 127):
+                a, b = np.full(shapes[0], left), np.full(shapes[1], right)
+                total = left * right * depth
+                # To the bounds of an accumulator exactly, and one step beyond.
+                for end in (INT32.max, INT32.min):
+                    yield a, b, np.full(shapes[2], np.int64(end) - total).astype("int32")
+        for m in range(rows):
+            for n in range(dot.lanes):
+                a, b = np.zeros(shapes[0], int), np.zeros(shapes[1], int)
+                a[m, -1], b[n, -1] = 255, -128
+                yield a, b, np.arange(dot.lanes * rows).reshape(shapes[2])
+
+
+def row_counts(dot: DotInstruction) -> range:
+    return range(dot.rows, dot.tile_rows + 1, dot.rows)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_products_are_exact(name: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    needs("arm-none-eabi-gcc", "qemu-system-arm")
+    dot, description = TARGETS[name], get_target(name)
+    operands = [(rows, *each) for rows in row_counts(dot) for each in operands_of(dot, rows)]
+    cases = [product_case(dot, *each) for each in operands]
+    results = run_cases(description, cases, tmp_path, flags)
+    for (rows, a, b, c), got in zip(operands, results, strict=True):
+        message = f"{rows} rows, depth {a.shape[1]}"
+        np.testing.assert_array_equal(got, expected(a, b, c), err_msg=message)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
+def test_widened_weights_lie_as_products_read_them(flags: tuple[str, ...], tmp_path: Path) -> None:
+    needs("arm-none-eabi-gcc", "qemu-system-arm")
+    random = np.random.default_rng(0)
+    adapter = tmp_path / "adapter.c"
+    adapter.write_text(_WIDEN)
+    cases = []
+    for words in (1, 2, 3, 4, 5, 8, 11, 96, 1536):
+        a = random.integers(-128, 128, (words, 4)).astype("int8")
+        a[0] = -128, 127, -1, 0
+        # One word more than it may write.
+        guarded = np.full((words + 1, 2, 2), 0x5A5A, "int16")
+        cases.append(Case("widen", a, np.zeros(0, "int8"), guarded, words))
+    results = run_cases(get_target("cortex-m4"), cases, tmp_path, flags, (adapter,))
+    for case, got in zip(cases, results, strict=True):
+        halves = case.a.reshape(-1, 2, 2).transpose(0, 2, 1)
+        np.testing.assert_array_equal(got[:-1], halves)
+        assert (got[-1] == 0x5A5A).all()
+
+
+def compiled(source: str) -> Callable[..., None]:
+    """A description, compiled for this machine."""
+    function = from_source(source).with_attr("global_symbol", "main")
+    return tvm.compile(tvm.IRModule({"main": function}), target="llvm")["main"]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_descriptions_say_what_microkernels_compute(name: str) -> None:
+    # The microkernels are held to the same numbers in the tests above.
+    dot = TARGETS[name]
+    assert is_microkernel(dot)
+    random = np.random.default_rng(1)
+    for rows in row_counts(dot):
+        for depth in (dot.depth, 12):
+            a = random.integers(-128, 256, (rows, depth))
+            b = random.integers(-128, 128, (dot.lanes, depth))
+            c = random.integers(-(2**20), 2**20, (dot.lanes, rows))
+            case = product_case(dot, rows, a, b, c)
+            arrays = [tvm.runtime.tensor(array) for array in (case.a, case.b, case.c)]
+            compiled(microkernel_sources(dot, rows, depth)[0])(*arrays)
+            np.testing.assert_array_equal(arrays[2].numpy(), expected(a, b, c))
+
+
+def test_the_description_of_widening_is_the_order_of_sxtb16() -> None:
+    a = np.arange(-24, 24, dtype="int8").reshape(6, 2, 4)
+    c = tvm.runtime.tensor(np.zeros((6, 2, 2, 2), "int16"))
+    compiled(widening_sources(2, 24)[0])(tvm.runtime.tensor(a), c)
+    np.testing.assert_array_equal(c.numpy(), a.reshape(6, 2, 2, 2).transpose(0, 1, 3, 2))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_implementations_call_functions_that_the_target_has(name: str) -> None:
+    dot, description = TARGETS[name], get_target(name)
+    symbols = microkernel_symbols(description)
+    for rows in row_counts(dot):
+        _, implementation = microkernel_sources(dot, rows, 32)
+        assert f"ibert_mk_{dot.name}_{rows}x{dot.lanes}" in symbols
+        assert f'"ibert_mk_{dot.name}_{rows}x{dot.lanes}"' in implementation
+    if dot.rhs_dtype == "int16":
+        assert "ibert_mk_sxtb16" in symbols
+
+
+def test_every_file_belongs_to_a_target_and_compiles_to_what_it_says(tmp_path: Path) -> None:
+    needs("arm-none-eabi-gcc")
+    from elftools.elf.elffile import ELFFile
+
+    used = set()
+    for description in CORTEX_M:
+        used |= set(description.microkernels)
+        defined = set()
+        for stem, content in compile_microkernels(description).items():
+            path = tmp_path / f"{stem}.o"
+            path.write_bytes(content)
+            with path.open("rb") as stream:
+                symbols = ELFFile(stream).get_section_by_name(".symtab").iter_symbols()
+                for symbol in symbols:
+                    if symbol["st_info"]["bind"] == "STB_GLOBAL":
+                        assert symbol["st_shndx"] != "SHN_UNDEF", f"{stem} needs {symbol.name}"
+                        defined.add(symbol.name)
+        assert defined == set(microkernel_symbols(description))
+    assert used == set(microkernel_files())
+
+
+def test_a_target_without_microkernels_needs_no_compiler() -> None:
+    assert compile_microkernels(get_target("x86-64")) == {}
