@@ -21,7 +21,7 @@ def test_sizes_of_an_instruction_are_at_least_1(label: str, value: int) -> None:
 
 @pytest.mark.parametrize(
     ("label", "value"),
-    [("lhs_dtype", "float32"), ("lhs_dtype", "int32"), ("rhs_dtype", "int16"), ("rhs_dtype", "")],
+    [("lhs_dtype", "float32"), ("lhs_dtype", "int64"), ("rhs_dtype", "int32"), ("rhs_dtype", "")],
 )
 def test_operands_of_an_instruction_are_bytes_or_widened_bytes(label: str, value: str) -> None:
     with pytest.raises(ValueError) as caught:
