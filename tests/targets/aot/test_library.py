@@ -205,7 +205,7 @@ def test_only_known_forms_are_compiled(quantized) -> None:
         ),
     ):
         with pytest.raises(ibert_errors().UsageError) as caught:
-            ibert.compile(quantized, target="host", runtime=runtime, emit=emit)
+            ibert.compile(quantized, "host", [(1, 8)], runtime=runtime, emit=emit)
         assert str(caught.value) == message
 
 
