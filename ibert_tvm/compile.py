@@ -162,6 +162,7 @@ def compile(
     progress: Progress | None = None,
     runtime: str | None = None,
     emit: str = "objects",
+    database: str | os.PathLike[str] | None = None,
 ) -> CompiledModel:
     """Compile a quantised model for one target and one or several shapes.
 
@@ -184,6 +185,9 @@ def compile(
     emit
         ``"objects"``, or ``"c"`` for kernels that any C99 compiler translates (without runtime
         only): they use no instruction that C has no word for, and are slower for it.
+    database
+        Folder of measurements of this target (`ibert_tvm.tuning.tune`); kernels that were not
+        measured are scheduled as without it.
 
     Returns
     -------
@@ -197,6 +201,8 @@ def compile(
         If the target is unknown.
     relay_passes.errors.CompilerError
         If a pass refuses; the message names the layer.
+    schedules.tuning.DatabaseError
+        If the database is missing, damaged, or of another target.
     """
     from relay_passes.emit import KernelLayout
     from relay_passes.passes import IntegerProgram, lower_to_kernels
@@ -213,6 +219,11 @@ def compile(
     if _checked_form(emit, runtime) == "c":
         description = portable_description(description)
     layout = KernelLayout.of(description.dot, description.vector_lanes)
+    tuned = None
+    if database is not None:
+        from ibert_tvm.tuning import TunedKernels
+
+        tuned = TunedKernels(database, description)
     seconds: dict[str, float] = {}
     dump = _Dump(dump_ir)
 
@@ -230,11 +241,13 @@ def compile(
             program = NarrowInputs()(program)
         lowered = lower_to_kernels(program, layout, shapes, observe=dump)
     with phase("schedule"):
-        module = schedule_module(lowered.program.module, description)
+        module = schedule_module(lowered.program.module, description, tuned)
         dump("schedule", module)
         CheckIntegerOnly().check_module(module)  # what is built is what was checked
     parameters = dict(lowered.program.parameters)
     metadata = _metadata(quantized, program, description, module, shapes)
+    tuning = {} if tuned is None else {"tuning": tuned.report()}
+    metadata |= tuning
     executable = bare = None
     with phase("build"):
         if runtime == "none":
@@ -251,6 +264,7 @@ def compile(
         "target": description.name,
         "runtime": runtime,
         **({} if bare is None else {"memory": dict(bare.report)}),
+        **tuning,
     }
     return CompiledModel(executable, parameters, metadata, description, report, bare)
 

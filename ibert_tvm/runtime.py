@@ -33,6 +33,7 @@ from ibert_tvm.threads import default_threads
 if TYPE_CHECKING:
     from ibert_tvm.engine import Engine
     from ibert_tvm.plain_engine import EmulatedEngine, PlainEngine
+    from ibert_tvm.remote import RemoteEngine
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
 __all__ = ["IntegerOutput", "Library", "load_library", "run"]
@@ -71,7 +72,7 @@ class Library:
         What the library says about itself.
     num_threads : int
         Threads that a call uses.
-    engine : Engine or PlainEngine or EmulatedEngine
+    engine : Engine or RemoteEngine
         The loaded code: on this machine, unless another one was given.
     """
 
@@ -79,7 +80,7 @@ class Library:
         self,
         metadata: LibraryMetadata,
         num_threads: int,
-        engine: EmulatedEngine | None = None,
+        engine: RemoteEngine | EmulatedEngine | None = None,
     ) -> None:
         self.metadata = metadata
         self.num_threads = num_threads

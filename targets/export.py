@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # The threads that run kernels, in C; see there.
 _PARALLEL = Path(__file__).with_name("parallel.c")
+# What a library tells a program on another machine about the one that it is on; see there.
+_BOARD = Path(__file__).with_name("board.c")
 
 WEIGHTS_SECTION = ".ibert.weights"
 METADATA_SECTION = ".ibert.metadata"
@@ -119,6 +121,7 @@ def _write_sources(
     )
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
     (folder / "parallel.c").write_bytes(_PARALLEL.read_bytes())
+    (folder / "board.c").write_bytes(_BOARD.read_bytes())
     (folder / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
 
 
@@ -192,6 +195,12 @@ def export_library(
             "cannot compile the thread pool",
             description,
         )
+        run_tool(
+            [*linker, "-c", *flags, "board.c", "-o", "board.o"],
+            work,
+            "cannot compile the description of the board",
+            description,
+        )
 
         def link(output: str, objects: list[str], **_: Any) -> None:
             # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
@@ -212,7 +221,7 @@ def export_library(
         executable.export_library(
             str(work / "model.so"),
             fcompile=link,
-            addons=[str(work / name) for name in ("weights.o", "parallel.o")],
+            addons=[str(work / name) for name in ("weights.o", "parallel.o", "board.o")],
             workspace_dir=str(work),
         )
         if description.emulator is None:

@@ -15,6 +15,7 @@ from ibert_tvm.cli.inspect import command as inspect_command
 from ibert_tvm.cli.quantize import command as quantize_command
 from ibert_tvm.cli.run import command as run_command
 from ibert_tvm.cli.targets import command as targets_command
+from ibert_tvm.cli.tune import command as tune_command
 
 __all__ = ["app"]
 
@@ -30,6 +31,7 @@ app = typer.Typer(
 
 app.command("quantize")(quantize_command)
 app.command("compile")(compile_command)
+app.command("tune")(tune_command)
 app.command("run")(run_command)
 app.command("eval")(eval_command)
 app.command("bench")(bench_command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from ibert_tvm.cli.tables import table
 from ibert_tvm.errors import UsageError
 
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 
     from ibert_tvm.bench.ceiling import Ceiling
     from ibert_tvm.bench.inputs import Batch
+    from ibert_tvm.bench.latency import Latency
     from ibert_tvm.bench.layers import Part, Profile
     from ibert_tvm.library_file import FunctionRecord, LibraryMetadata
     from ibert_tvm.runtime import Library
+    from targets.rpc import Address
 
 _logger = logging.getLogger(__name__)
 
@@ -54,44 +58,40 @@ def command(
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="Show the share of every layer and kind of kernel.")
     ] = False,
+    rpc: RpcOption = None,
+    key: KeyOption = None,
+    rpc_timeout: RpcTimeoutOption = 60.0,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Measure a compiled library: latency, throughput, and where the time goes."""
     from ibert_tvm.library_file import read_metadata
 
+    address = parse_address(rpc, key)
     metadata = read_metadata(library)  # a wrong path is reported before anything is loaded
     counts = None if threads is None else parse_sizes("--threads", threads)
     functions = _chosen(metadata, batch, seq_len)
     lines = None if texts is None else read_texts("--texts", texts)
 
-    from ibert_tvm.bench.ceiling import measure_ceiling
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.runtime import load_library
-    from ibert_tvm.threads import configure_threads, default_threads
-
-    counts = counts or [default_threads()]
-    _warn_of_too_many(counts)
-    configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
-    ceilings: dict[int, Ceiling] = {}
-    rows: list[dict[str, Any]] = []
-    with status("loading") as show:
-        for count in counts:
-            loaded = load_library(library, num_threads=count)
-            show(f"the limit of the machine, {_threads(count)}")
-            ceilings[count] = measure_ceiling(count)
-            for function in functions:
-                show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
-                batches = _batches(loaded, function, lines)
-                row = _measure(loaded, function, batches, seconds, per_layer)
-                rows.append({**row, **_efficiency(row, ceilings[count])})
+    if address is not None and per_layer:
+        raise UsageError(
+            "--per-layer was given with --rpc",
+            why="a board times whole runs; its server cannot be told to observe kernels",
+            todo="leave one of them out, or run `ibert bench --per-layer` on the board itself",
+        )
+    measured = (
+        _on_this_machine(library, functions, counts, lines, seconds, per_layer)
+        if address is None
+        else _on_board(library, functions, counts, lines, seconds, address, rpc_timeout)
+    )
+    ceilings, rows = measured.ceilings, measured.rows
     document = {
         "schema_version": _SCHEMA,
         "library": str(library),
         "model": metadata.info.to_json().get("source", ""),
         "target": metadata.target.get("name", ""),
         "versions": dict(metadata.versions),
-        "machine": _machine(),
+        "machine": measured.machine,
         "inputs": "full rows" if texts is None else str(texts),
         "seconds": seconds,
         "ceilings": {
@@ -115,6 +115,85 @@ def command(
                 _render_layers(console, row)
 
     return CommandResult(document, render)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Rows of results, and the machine that they are of."""
+
+    rows: list[dict[str, Any]]
+    ceilings: dict[int, Ceiling]
+    machine: dict[str, Any]
+
+
+def _on_this_machine(
+    path: Path,
+    functions: list[FunctionRecord],
+    counts: list[int] | None,
+    lines: list[str] | None,
+    seconds: float,
+    per_layer: bool,
+) -> _Measured:
+    from ibert_tvm.bench.ceiling import measure_ceiling
+    from ibert_tvm.cli.progress import status
+    from ibert_tvm.runtime import load_library
+    from ibert_tvm.threads import configure_threads, default_threads
+
+    counts = counts or [default_threads()]
+    _warn_of_too_many(counts)
+    configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
+    ceilings: dict[int, Ceiling] = {}
+    rows: list[dict[str, Any]] = []
+    with status("loading") as show:
+        for count in counts:
+            loaded = load_library(path, num_threads=count)
+            show(f"the limit of the machine, {_threads(count)}")
+            ceilings[count] = measure_ceiling(count)
+            for function in functions:
+                show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
+                batches = _batches(loaded, function, lines)
+                row = _measure(loaded, function, batches, seconds, per_layer)
+                rows.append({**row, **_efficiency(row, ceilings[count])})
+    return _Measured(rows, ceilings, _machine())
+
+
+def _on_board(
+    path: Path,
+    functions: list[FunctionRecord],
+    counts: list[int] | None,
+    lines: list[str] | None,
+    seconds: float,
+    address: Address,
+    timeout: float,
+) -> _Measured:
+    from ibert_tvm.bench.ceiling import Ceiling
+    from ibert_tvm.bench.remote import measure_remote_latency
+    from ibert_tvm.cli.progress import status
+    from ibert_tvm.remote import load_remote
+
+    ceilings: dict[int, Ceiling] = {}
+    rows: list[dict[str, Any]] = []
+    machine: dict[str, Any] = {}
+    with status(f"loading on {address}") as show:
+        wishes: list[int | None] = [None] if counts is None else [*counts]
+        for wanted in wishes:
+            with load_remote(path, address, wanted, timeout) as loaded:
+                board = loaded.engine.description
+                count = loaded.num_threads
+                ceilings[count] = Ceiling("", None, "boards are not asked for their limit")
+                machine = {
+                    "system": f"{board.machine}, TVM {board.tvm_version or '?'}",
+                    "processor": f"board {address}",
+                    "processors": board.processors,
+                    "load_average": None,
+                }
+                for function in functions:
+                    show(f"{function.batch}x{function.seq_len}, {_threads(count)}, on {address}")
+                    batches = _batches(loaded, function, lines)
+                    latency = measure_remote_latency(loaded, function, batches, seconds)
+                    row = _row(function, count, batches, latency)
+                    rows.append({**row, **_efficiency(row, ceilings[count])})
+    return _Measured(rows, ceilings, machine)
 
 
 def _threads(count: int) -> str:
@@ -174,12 +253,22 @@ def _measure(
     from ibert_tvm.bench.layers import measure_layers
 
     latency = measure_latency(library, batches, seconds)
+    row = _row(function, library.num_threads, batches, latency)
+    if per_layer:
+        profile = measure_layers(library, batches[0], function.kernels, seconds)
+        row["layers"] = _profile(profile, full=row["real_tokens"] == 1)
+    return row
+
+
+def _row(
+    function: FunctionRecord, threads: int, batches: list[Batch], latency: Latency
+) -> dict[str, Any]:
     tokens, places = sum(b.tokens for b in batches), sum(b.places for b in batches)
-    row: dict[str, Any] = {
+    return {
         "function": function.name,
         "batch": function.batch,
         "seq_len": function.seq_len,
-        "threads": library.num_threads,
+        "threads": threads,
         "runs": len(latency.all_ms),
         "real_tokens": tokens / places,
         "median_ms": latency.median_ms,
@@ -189,10 +278,6 @@ def _measure(
         "tokens_per_second": latency.tokens_per_second,
         "macs": function.macs or None,
     }
-    if per_layer:
-        profile = measure_layers(library, batches[0], function.kernels, seconds)
-        row["layers"] = _profile(profile, full=tokens == places)
-    return row
 
 
 def _efficiency(row: dict[str, Any], ceiling: Ceiling) -> dict[str, Any]:

@@ -66,6 +66,10 @@ def command(
             help="Fail where the library of another machine cannot be loaded under its emulator.",
         ),
     ] = False,
+    database: Annotated[
+        Path | None,
+        typer.Option("--database", help="Use what `ibert tune` measured in this folder."),
+    ] = None,
     dump_ir: Annotated[
         Path | None,
         typer.Option("--dump-ir", help="Write the module after every phase to this folder."),
@@ -116,6 +120,7 @@ def command(
             dump_ir=dump_ir,
             progress=lambda phase: show(f"{phase} for {target}"),
             runtime=runtime,
+            database=database,
             emit="objects" if options is None else options.kernels,
         )
         show("link")
@@ -142,6 +147,8 @@ def command(
             markup=False,
         )
         console.print(integer_only_statement(compiled.report), markup=False)
+        if "tuning" in compiled.report:
+            console.print(tuning_statement(compiled.report["tuning"]), markup=False)
         if compiled.bare is not None:
             console.print(memory_statement(compiled.bare.report), markup=False)
         if check is not None:
@@ -221,3 +228,18 @@ def integer_only_statement(report: Mapping[str, Any]) -> str:
         facts = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in summary.items())
         return f"integer only, checked: {facts}"
     return f"integer only: {summary}"
+
+
+def tuning_statement(tuning: Mapping[str, Any]) -> str:
+    """Say which kernels a tuning database knew.
+
+    Parameters
+    ----------
+    tuning : mapping
+        As `ibert_tvm.tuning.TunedKernels.report` gives it.
+    """
+    unknown = sorted({row["kernel"] for row in tuning["kernels"] if not row["tuned"]})
+    text = f"tuned: {tuning['hits']} kernels as measured in {tuning['database']}"
+    if unknown:
+        text += f"; {tuning['misses']} not measured, scheduled by default: {', '.join(unknown)}"
+    return text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +11,7 @@ import typer
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag, read_texts
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ibert_tvm.runtime import IntegerOutput, Library
+    from targets.rpc import Address
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _IMAGES = "pixel_values"
@@ -47,6 +51,16 @@ def command(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads; by default all processors.")
     ] = None,
+    emulate: Annotated[
+        bool,
+        typer.Option(
+            "--emulate",
+            help="Run a library of another machine (--runtime none) under its emulator.",
+        ),
+    ] = False,
+    rpc: RpcOption = None,
+    key: KeyOption = None,
+    rpc_timeout: RpcTimeoutOption = 60.0,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
@@ -54,6 +68,13 @@ def command(
     from ibert_tvm.files import check_writable
     from ibert_tvm.library_file import read_metadata
 
+    address = parse_address(rpc, key)
+    if emulate and address is not None:
+        raise UsageError(
+            "both --emulate and --rpc were given",
+            why="a library runs under an emulator here, or on a board",
+            todo="give one of them",
+        )
     items = _items(text, pair, texts)
     if (inputs is None) == (items is None):
         raise UsageError(
@@ -65,13 +86,12 @@ def command(
     arrays = None if inputs is None else _read_inputs(inputs)
     read_metadata(library)  # a wrong path is reported before TVM is imported
 
-    from ibert_tvm.runtime import load_library
-
-    loaded = load_library(library, num_threads=threads)
-    if arrays is None:
-        results = loaded.run_texts(items or [], dequantize=False)
-    else:
-        results = loaded.run(**arrays, dequantize=False)
+    with _loaded(library, threads, address, rpc_timeout, emulate) as loaded:
+        if arrays is None:
+            results = loaded.run_texts(items or [], dequantize=False)
+        else:
+            results = loaded.run(**arrays, dequantize=False)
+        labels = _labels(loaded, results)
     if output is not None:
         _write(output, results, integers)
     document: dict[str, Any] = {
@@ -80,7 +100,8 @@ def command(
     }
     if output is not None:
         document["written"] = str(output)
-    labels = _labels(loaded, results)
+    if address is not None:
+        document["board"] = str(address)
     if labels:
         document["labels"] = labels
 
@@ -99,6 +120,23 @@ def command(
             console.print(f"written to {output}", markup=False)
 
     return CommandResult(document, render)
+
+
+@contextmanager
+def _loaded(
+    library: Path, threads: int | None, address: Address | None, timeout: float, emulate: bool
+) -> Iterator[Library]:
+    """The library, loaded on this machine or on a board."""
+    if address is None:
+        from ibert_tvm.runtime import load_library
+
+        yield load_library(library, num_threads=threads, emulate=emulate)
+        return
+    from ibert_tvm.cli.progress import status
+    from ibert_tvm.remote import load_remote
+
+    with status(f"loading on {address}"), load_remote(library, address, threads, timeout) as loaded:
+        yield loaded
 
 
 def _items(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,10 +45,16 @@ class Lowered:
     checked
         What the integer-only check looked at: counts of parameters, functions, expressions,
         attributes.
+    fused
+        The program before emission: the specification of every kernel, under the kernel's name.
+    bounds
+        Proven interval of every value, by canonical name.
     """
 
     program: IntegerProgram
     checked: dict[str, int]
+    fused: IntegerProgram
+    bounds: Mapping[str, tuple[int, int]]
 
 
 def lower_to_kernels(
@@ -98,8 +104,11 @@ def lower_to_kernels(
         EmitKernels(layout, bounds.values),
         ShareKernels(),
     )
+    fused = program
     for step in passes:
         program = step(program)
         watch(step.name, program.module)
+        if isinstance(step, FuseEpilogues):
+            fused = program
     check(program)
-    return Lowered(program, dict(check.summary))
+    return Lowered(program, dict(check.summary), fused, bounds.values)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.compile import _checked_shapes
+from ibert_tvm.compile import check_shapes
 from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
 from ibert_tvm.frontend.onnx import import_onnx_model
@@ -64,7 +64,7 @@ def test_it_is_compiled_for_its_shape_only():
         "  what to do: choose batch 1 and sequence length 16, or export the source with dynamic "
         "axes and quantise it again"
     )
-    assert _checked_shapes(None, quantized) == [(1, 16)]
+    assert check_shapes(None, quantized) == [(1, 16)]
 
 
 def test_a_shape_that_leaves_the_axes_alike():

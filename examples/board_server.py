@@ -1,0 +1,69 @@
+"""TVM's RPC server for a board, which outlives programs that crash.
+
+Copy this file to the board; it needs TVM there and nothing else:
+
+    python board_server.py --key rpi4                                   # on its own
+    python board_server.py --key rpi4 --tracker 192.168.1.2:9190        # known to a tracker
+
+Every session runs in a process of its own. Where that crashes, the server that comes with TVM 0.27
+accepts no other session, although it keeps running; this one goes on. While kernels are tuned,
+programs are being tried, so crashes are not unusual.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+
+def survive_crashes() -> None:
+    """Make the end of a session, whatever it was, the end of that session only."""
+    import os
+
+    from tvm.rpc import server
+
+    serve = server._serving
+
+    def serving(sock: object, *arguments: object) -> None:
+        folder = os.getcwd()
+        try:
+            serve(sock, *arguments)
+        except RuntimeError as error:
+            server.logger.warning("the session crashed: %s", error)
+            os.chdir(folder)
+            sock.close()  # type: ignore[attr-defined]
+
+    server._serving = serving
+
+
+def main() -> None:
+    """Run the server until it is stopped."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument("--port", type=int, default=9090, help="port to listen on")
+    parser.add_argument("--key", default="", help="name of this kind of board")
+    parser.add_argument("--tracker", metavar="HOST:PORT", help="register with this tracker")
+    options = parser.parse_args()
+    if options.tracker and not options.key:
+        parser.error("a tracker hands out boards by their key: give --key as well")
+    tracker = None
+    if options.tracker:
+        host, _, port = options.tracker.rpartition(":")
+        tracker = (host, int(port))
+    logging.basicConfig(level=logging.INFO)
+    from tvm import rpc
+
+    server = rpc.Server(
+        options.host,
+        options.port,
+        options.port + 1,
+        key=options.key,
+        tracker_addr=tracker,
+        server_init_callback=survive_crashes,
+    )
+    server.proc.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

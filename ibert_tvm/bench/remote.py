@@ -1,0 +1,54 @@
+"""Latency of a library on a board, without the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ibert_tvm.bench.latency import Latency
+from ibert_tvm.inputs import check_inputs
+
+if TYPE_CHECKING:
+    from ibert_tvm.bench.inputs import Batch
+    from ibert_tvm.library_file import FunctionRecord
+    from ibert_tvm.runtime import Library
+
+__all__ = ["measure_remote_latency"]
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+
+
+def measure_remote_latency(
+    library: Library, function: FunctionRecord, batches: Sequence[Batch], seconds: float
+) -> Latency:
+    """Let the board time a compiled function on each batch, with its inputs in place.
+
+    Parameters
+    ----------
+    library : Library
+        On a board (`ibert_tvm.remote.load_remote`).
+    function : FunctionRecord
+        The function; its shape is that of the batches.
+    batches : sequence of Batch
+        All of the same number of rows.
+    seconds : float
+        How long to measure, about; at least three calls on each batch.
+
+    Returns
+    -------
+    Latency
+    """
+    times = []
+    for batch in batches:
+        given: dict[str, Any] = {name: batch.inputs.get(name) for name in _INPUTS}
+        checked = check_inputs(library.metadata, given)
+        arrays = [
+            np.ascontiguousarray(checked[record.name], dtype=record.dtype)
+            for record in library.metadata.inputs
+        ]
+        taken = library.engine.time(function.name, arrays, seconds / len(batches))
+        times.append(tuple(value * 1e3 for value in taken))
+    tokens = tuple(batch.tokens for batch in batches)
+    return Latency(tuple(times), tokens, batches[0].rows)

@@ -1,0 +1,162 @@
+"""`ibert tune`: measure other schedules of a model's kernels, and remember the best."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.compile import check_positions, default_length
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes
+from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
+from ibert_tvm.cli.tables import table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SCHEMA = 1
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A NAME.ibert folder from `ibert quantize`.")],
+    database: Annotated[
+        Path,
+        typer.Option("--database", help="Folder of the measurements; made where there is none."),
+    ],
+    trials: Annotated[
+        int,
+        typer.Option(
+            "--trials", min=1, help="Measurements per kernel, those of earlier runs included."
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option("--target", help="What to tune for; `ibert targets` lists the names.")
+    ] = "host",
+    batch: Annotated[
+        str, typer.Option("--batch", help="Batch sizes, with commas; all with all lengths.")
+    ] = "1",
+    seq_len: Annotated[
+        str | None,
+        typer.Option(
+            "--seq-len",
+            help="Sequence lengths in tokens, with commas. [default: 128; for a model of images "
+            "the one that it has]",
+        ),
+    ] = None,
+    rpc: RpcOption = None,
+    key: KeyOption = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", min=1, help="Kernels compiled at once; by default as many as processors."
+        ),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option("--threads", min=1, help="Threads that a measured kernel uses.")
+    ] = 1,
+    time_limit: Annotated[
+        float | None,
+        typer.Option("--time-limit", min=1.0, help="Begin nothing more after so many seconds."),
+    ] = None,
+    rpc_timeout: RpcTimeoutOption = 60.0,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Tune the kernels of a model on this machine or on a board; goes on where it stopped."""
+    from ibert_tvm.artefact import read_document
+    from ibert_tvm.cli.progress import status
+    from targets import get_target
+
+    address = parse_address(rpc, key)
+    batches = parse_sizes("--batch", batch)
+    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
+    document = read_document(model)
+    if lengths is None:
+        lengths = [default_length(document)]
+    shapes = [(b, s) for s in lengths for b in batches]
+    check_positions(document, shapes, model)
+    get_target(target)
+
+    with status("loading") as show:
+        from ibert_tvm.engine import load_runtime
+
+        load_runtime()  # before TVM: without torch, which nothing here needs
+        from ibert_tvm.artefact import QuantizedModel
+        from ibert_tvm.tuning import TuneOptions, tune
+
+        options = TuneOptions(
+            trials=trials,
+            address=address,
+            jobs=jobs or len(os.sched_getaffinity(0)),
+            threads=threads,
+            time_limit=time_limit,
+            run_timeout=rpc_timeout,
+        )
+        result = tune(QuantizedModel.load(model), target, shapes, database, options, progress=show)
+    summary: dict[str, Any] = {
+        "schema_version": _SCHEMA,
+        "database": str(database),
+        "target": target,
+        "board": None if address is None else str(address),
+        "trials": trials,
+        "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
+        "seconds": round(result.seconds, 3),
+        "stopped": result.stopped,
+        "kernels": result.kernels,
+    }
+
+    def render(console: Console) -> None:
+        console.print(table(_HEADER, [_cells(row) for row in result.kernels]))
+        for row in result.kernels:
+            if row["failed"]:
+                text = f"{row['layer']}: {row['failed']} trials failed, most often: {row['error']}"
+                console.print(text, markup=False)
+        if result.stopped:
+            console.print(f"stopped: {result.stopped}; run again to go on", markup=False)
+        new = sum(row["new"] for row in result.kernels)
+        console.print(
+            f"{new} trials in {result.seconds:.0f} s, in {database}; use them with "
+            f"`ibert compile {model} --target {target} --database {database}`",
+            markup=False,
+        )
+
+    return CommandResult(summary, render)
+
+
+_HEADER = (
+    "kernel",
+    "layer",
+    "calls",
+    "choices",
+    "trials",
+    "new",
+    "failed",
+    "default ms",
+    "best ms",
+    "faster",
+    "decisions",
+)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    tile = row["tile"] or {}
+    return (
+        row["kind"],
+        row["layer"],
+        str(row["calls"]),
+        str(row["space"]),
+        str(row["trials"]),
+        str(row["new"]),
+        str(row["failed"]),
+        _number(row["default_ms"], ".4f"),
+        _number(row["best_ms"], ".4f"),
+        _number(row["faster"], ".2f") + ("x" if row["faster"] else ""),
+        " ".join(f"{name}={value}" for name, value in tile.items()) or "-",
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,186 @@
+"""Compiling and measuring candidates: several at a time where there are boards for it."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from schedules.tuning import Candidate
+    from targets import TargetDescription
+    from ibert_tvm.tuning.builder import KernelBuilder
+    from targets.rpc import Address, Board
+
+__all__ = ["Measured", "Measurer"]
+
+# A measurement is long enough for the clock and for the processor to reach its speed, three of them
+# show what is a disturbance.
+_LEAST_MS = 20
+_REPEAT = 3
+_KERNEL = "kernel"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of a candidate: `seconds` per call of each measurement, or `error`."""
+
+    candidate: Candidate
+    seconds: tuple[float, ...]
+    error: str = ""
+
+
+def _map(threads: int, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """Call a function on items, by several threads if there shall be several.
+
+    An interrupt does not wait for what the threads are doing; they end when the processes that they
+    wait for do (`Measurer.running`).
+    """
+    if threads == 1:
+        yield from map(function, items)
+        return
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(function, items)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Measurer:
+    """Compiles candidates and measures them on boards, or on this machine.
+
+    Parameters
+    ----------
+    description : targets.TargetDescription
+        The target.
+    address : targets.rpc.Address or None
+        A board or a tracker; None for this machine.
+    jobs : int
+        Kernels that are compiled at the same time.
+    threads : int
+        Threads that a kernel uses.
+    build_timeout, run_timeout : float
+        Seconds that one kernel may take.
+    """
+
+    def __init__(
+        self,
+        description: TargetDescription,
+        address: Address | None,
+        jobs: int,
+        threads: int,
+        build_timeout: float,
+        run_timeout: float,
+    ) -> None:
+        self.description, self.address, self.threads = description, address, threads
+        self.jobs, self.build_timeout, self.run_timeout = jobs, build_timeout, run_timeout
+        self.boards = 1
+        self._builders: queue.SimpleQueue[KernelBuilder] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[Board] = queue.SimpleQueue()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Start what is needed; end it all at the end of the block, whatever happens in it.
+
+        Raises
+        ------
+        targets.rpc.BoardError
+            If no board can be reached.
+        """
+        from ibert_tvm.tuning.builder import KernelBuilder
+        from targets.rpc import Board, find_server
+
+        if self.address is not None:
+            self.boards = find_server(self.address, self.run_timeout).boards
+        builders = [KernelBuilder(self.description, self.build_timeout) for _ in range(self.jobs)]
+        # A session lasts for one kernel: it must not block the board for longer than that.
+        lifetime = 2 * self.run_timeout
+        environment = {"TVM_NUM_THREADS": str(self.threads), "TVM_BIND_THREADS": "0"}
+        boards = [
+            Board(self.address, self.run_timeout, lifetime, environment) for _ in range(self.boards)
+        ]
+        for builder in builders:
+            self._builders.put(builder)
+        for board in boards:
+            self._free.put(board)
+        try:
+            yield
+        finally:
+            for builder in builders:
+                builder.close()
+            for board in boards:
+                board.abandon()
+
+    def measure(
+        self,
+        candidates: Sequence[Candidate],
+        inputs: Sequence[NDArray[Any]],
+        results: Sequence[NDArray[Any]],
+    ) -> Iterator[Measured]:
+        """Compile and measure candidates of one kernel.
+
+        Parameters
+        ----------
+        candidates : sequence of Candidate
+            What to measure.
+        inputs, results : sequence of numpy.ndarray
+            What the kernel takes, and what it must give.
+
+        Yields
+        ------
+        Measured
+            In the order of the candidates, as soon as each is known.
+
+        Raises
+        ------
+        targets.rpc.BoardError
+            If no board can be reached any more.
+        """
+        with tempfile.TemporaryDirectory(prefix="ibert-tune-") as folder:
+            paths = [Path(folder) / f"{index}.so" for index in range(len(candidates))]
+            built = zip(candidates, paths, strict=True)
+            errors = list(_map(self.jobs, lambda item: self._build(*item), built))
+            # Compiling is over before anything is measured: on this machine it would disturb.
+            work = zip(candidates, paths, errors, strict=True)
+            yield from _map(self.boards, lambda item: self._run(item, inputs, results), work)
+
+    def _build(self, candidate: Candidate, path: Path) -> str:
+        builder = self._builders.get()
+        try:
+            kernel = candidate.kernel.with_attr("global_symbol", _KERNEL)
+            return builder.build(kernel, path)
+        finally:
+            self._builders.put(builder)
+
+    def _run(
+        self,
+        built: tuple[Candidate, Path, str],
+        inputs: Sequence[NDArray[Any]],
+        results: Sequence[NDArray[Any]],
+    ) -> Measured:
+        from targets.rpc import BoardError, find_server
+
+        candidate, path, error = built
+        if error:
+            return Measured(candidate, (), f"not compiled: {error}")
+        board = self._free.get()
+        try:
+            board.open()
+            board.upload(path)
+            seconds = board.measure(_KERNEL, inputs, results, _LEAST_MS, _REPEAT, self.threads)
+            board.end_session()
+            return Measured(candidate, tuple(seconds))
+        except BoardError as failed:
+            board.abandon()
+            if self.address is not None:
+                find_server(self.address, self.run_timeout)  # raises if there is no board left
+            return Measured(candidate, (), failed.why)
+        finally:
+            self._free.put(board)

@@ -1,0 +1,79 @@
+"""Using what tuning found when a model is compiled."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tvm import tirx
+
+    from schedules.tiles import Tile
+    from targets import TargetDescription
+
+__all__ = ["TunedKernels"]
+
+
+class TunedKernels:
+    """Decisions of a tuning database, by kernel; remembers what was asked for.
+
+    Parameters
+    ----------
+    folder : path
+        The database.
+    description : targets.TargetDescription
+        The target that is compiled for.
+
+    Raises
+    ------
+    schedules.tuning.DatabaseError
+        If there is no database, it is damaged, or of another target.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], description: TargetDescription) -> None:
+        from schedules.tuning import TuningDatabase
+
+        self.database = TuningDatabase.open(folder, description)
+        self.description = description
+        self.kernels: list[dict[str, Any]] = []
+
+    def __call__(self, name: str, kernel: tirx.PrimFunc) -> Tile | None:
+        """Decisions on an unscheduled kernel; None where the rule's default is to be taken.
+
+        Kernels that nothing can be tuned of (row operations, a single row) are not counted.
+        """
+        from schedules.tuning import tile_space, workload_key
+
+        space = tile_space(kernel, self.description)
+        if len(space) < 2:
+            return None
+        default = space[0]
+        key = workload_key(kernel)
+        best = self.database.best(key, default)
+        # A record of a version with other rules may hold decisions that this one does not know.
+        found = best is not None and best.tile in space
+        row: dict[str, Any] = {
+            "kernel": name,
+            "kind": str(kernel.attrs["ibert.kernel"]),
+            "layer": str(kernel.attrs["ibert.layer"]),
+            "key": key,
+            "tuned": found,
+        }
+        if not found or best is None:
+            self.kernels.append(row)
+            return None
+        untuned = [t for t in self.database.ranking(key) if t.tile == default]
+        speedup = untuned[0].best / best.best if untuned else None
+        self.kernels.append({**row, "tile": asdict(best.tile), "faster": speedup})
+        return None if best.tile == default else best.tile
+
+    def report(self) -> dict[str, Any]:
+        """What was found: ``database``, ``hits``, ``misses``, and one entry per kernel."""
+        hits = sum(row["tuned"] for row in self.kernels)
+        return {
+            "database": str(self.database.folder),
+            "hits": hits,
+            "misses": len(self.kernels) - hits,
+            "kernels": self.kernels,
+        }

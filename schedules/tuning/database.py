@@ -1,0 +1,334 @@
+"""What was measured, on disk: one folder per target.
+
+``database.json`` says what the measurements are of: the target, versions. ``trials.jsonl`` has one
+line per measurement and is only ever appended to, a line at a time, so that stopping at any moment
+loses nothing but the line that was being written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from targets import TargetDescription
+
+from ..errors import ScheduleError
+from ..tiles import Tile, tile_from_json
+
+FORMAT = 1
+_ABOUT, _TRIALS = "database.json", "trials.jsonl"
+# A measurement that is better by less is noise: the default stays.
+_LEAST_GAIN = 0.02
+
+
+class DatabaseError(ScheduleError):
+    """A tuning database that is missing, damaged, or of another target."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measurement of one kernel.
+
+    Attributes
+    ----------
+    key
+        The kernel, by its structure.
+    kind
+        Kind of kernel.
+    layer
+        A layer that it is of, for people.
+    tile
+        The decisions.
+    seconds
+        Per call, of each measurement; empty if it failed.
+    error
+        Why it failed; empty if it did not.
+    board
+        Where it was measured.
+    """
+
+    key: str
+    kind: str
+    layer: str
+    tile: Tile
+    seconds: tuple[float, ...]
+    error: str = ""
+    board: str = ""
+
+    @property
+    def best(self) -> float:
+        """Seconds of the fastest measurement: what disturbs one only makes it longer."""
+        return min(self.seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dictionary."""
+        document = asdict(self)
+        return {**document, "seconds": list(self.seconds)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Trial:
+        """Read what `to_json` wrote; KeyError, TypeError or ValueError if it is none."""
+        kind = str(document["kind"])
+        seconds = tuple(float(value) for value in document["seconds"])
+        error = str(document["error"])
+        if bool(seconds) == bool(error) or any(value <= 0 for value in seconds):
+            raise ValueError("a trial has positive seconds, or an error")
+        return cls(
+            str(document["key"]),
+            kind,
+            str(document["layer"]),
+            tile_from_json(kind, document["tile"]),
+            seconds,
+            error,
+            str(document["board"]),
+        )
+
+
+def _identity(target: TargetDescription) -> dict[str, Any]:
+    """What of a target decides how fast a kernel is; its name does not."""
+    return {
+        "tvm_target": dict(target.tvm_target),
+        "dot": asdict(target.dot),
+        "vector_lanes": target.vector_lanes,
+    }
+
+
+@dataclass
+class TuningDatabase:
+    """Measurements of one target.
+
+    Made by `open` and `create`.
+
+    Attributes
+    ----------
+    folder
+        Where it is.
+    target_name
+        Name of the target that it was made for.
+    trials
+        All measurements, oldest first.
+    dropped
+        Whether the last line was incomplete and left out: the process that wrote it was killed.
+    """
+
+    folder: Path
+    target_name: str
+    trials: list[Trial] = field(default_factory=list)
+    dropped: bool = False
+
+    # -- opening ------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], target: TargetDescription) -> TuningDatabase:
+        """Open a database for a target.
+
+        Raises
+        ------
+        DatabaseError
+            If there is none, it is damaged, or it is of another target.
+        """
+        path = Path(folder).expanduser()
+        about = cls._about(path)
+        if about["target"] != json.loads(json.dumps(_identity(target))):
+            raise DatabaseError(
+                what=f"the tuning database {path} is of another target",
+                where=str(path / _ABOUT),
+                why=f"its measurements are of {about['name']!r}"
+                + _difference(about["target"], _identity(target))
+                + f"; asked for is {target.name!r}",
+                todo="give the database of this target, or another folder to begin a new one",
+            )
+        database = cls(path, str(about["name"]))
+        database._read()
+        return database
+
+    @classmethod
+    def create(cls, folder: str | os.PathLike[str], target: TargetDescription) -> TuningDatabase:
+        """Open a database, or begin one where there is none.
+
+        Raises
+        ------
+        DatabaseError
+            As `open` does; also if the folder cannot be written, or holds something else.
+        """
+        path = Path(folder).expanduser()
+        if not (path / _ABOUT).exists():
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                there = sorted(entry.name for entry in path.iterdir())
+                if there:
+                    some = ", ".join([*there[:3], *(["..."] if there[3:] else [])])
+                    raise DatabaseError(
+                        what=f"{path} is no tuning database",
+                        where=str(path),
+                        why=f"it holds {some}, and no {_ABOUT}",
+                        todo="give an empty or a new folder",
+                    )
+                about = {"format": FORMAT, "name": target.name, "target": _identity(target)}
+                temporary = path / f".{_ABOUT}.{os.getpid()}"
+                temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+                temporary.replace(path / _ABOUT)
+            except OSError as error:
+                raise _unwritable(path, error) from error
+        return cls.open(path, target)
+
+    @staticmethod
+    def _about(path: Path) -> dict[str, Any]:
+        file = path / _ABOUT
+        try:
+            about = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DatabaseError(
+                what=f"there is no tuning database at {path}",
+                where=str(file),
+                why="the file does not exist",
+                todo="make one with `ibert tune NAME.ibert --target T --trials N --database "
+                f"{path}`, or leave --database out",
+            ) from error
+        except OSError as error:
+            raise _damaged(file, error.strerror or str(error)) from error
+        except ValueError as error:
+            raise _damaged(file, f"it is not JSON: {error}") from error
+        known = isinstance(about, dict) and {"format", "name", "target"} <= set(about)
+        if not known or about["format"] != FORMAT:
+            found = about.get("format") if isinstance(about, dict) else None
+            raise _damaged(file, f"it has format {found!r}; this version reads {FORMAT}")
+        return dict(about)
+
+    def _read(self) -> None:
+        file = self.folder / _TRIALS
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _damaged(file, error.strerror or str(error)) from error
+        *lines, rest = content.split(b"\n")
+        self.dropped = bool(rest)  # every whole line ends with a line feed
+        for number, line in enumerate(lines, 1):
+            try:
+                self.trials.append(Trial.from_json(json.loads(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+                raise _damaged(file, f"line {number} is no trial: {why}") from error
+
+    # -- writing ------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the database for writing; there is one writer at a time.
+
+        Raises
+        ------
+        DatabaseError
+            If another process writes to it.
+        """
+        file = self.folder / _TRIALS
+        try:
+            stream = file.open("ab")
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+        with stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DatabaseError(
+                    what=f"the tuning database {self.folder} is in use",
+                    where=str(file),
+                    why="another `ibert tune` writes to it",
+                    todo="wait until that is done, or give another folder",
+                ) from error
+            if self.dropped:
+                whole = file.read_bytes().rfind(b"\n") + 1
+                os.truncate(file, whole)
+                self.dropped = False
+            yield
+
+    def append(self, trial: Trial) -> None:
+        """Add a measurement; it is on disk when this returns. Only inside of `writing`."""
+        line = json.dumps(trial.to_json(), sort_keys=True) + "\n"
+        file = self.folder / _TRIALS
+        try:
+            with file.open("ab") as stream:
+                stream.write(line.encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+        self.trials.append(trial)
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def of(self, key: str) -> list[Trial]:
+        """All measurements of a kernel, failed ones too, oldest first."""
+        return [trial for trial in self.trials if trial.key == key]
+
+    def best(self, key: str, default: Tile | None = None) -> Trial | None:
+        """The measurement whose decisions to take.
+
+        Parameters
+        ----------
+        key
+            The kernel.
+        default
+            The rule's own decisions: they win unless others are clearly faster.
+
+        Returns
+        -------
+        Trial or None
+            None if no measurement of the kernel succeeded.
+        """
+        ranking = self.ranking(key)
+        if not ranking:
+            return None
+        untuned = [trial for trial in ranking if trial.tile == default]
+        if untuned and ranking[0].best > untuned[0].best * (1 - _LEAST_GAIN):
+            return untuned[0]
+        return ranking[0]
+
+    def ranking(self, key: str) -> list[Trial]:
+        """The fastest measurement of each of a kernel's decisions, the fastest first.
+
+        Decisions that failed once, for example by a wrong result, are out.
+        """
+        failed = {trial.tile for trial in self.of(key) if trial.error}
+        ranked: dict[Tile, Trial] = {}
+        for trial in sorted((t for t in self.of(key) if t.seconds), key=lambda t: t.best):
+            if trial.tile not in failed:
+                ranked.setdefault(trial.tile, trial)
+        return list(ranked.values())
+
+
+def _difference(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """How two targets differ, in few words."""
+    a, b = dict(stored.get("tvm_target", {})), dict(asked["tvm_target"])
+    names = [
+        name for name in sorted({*a, *b}) if a.get(name) != json.loads(json.dumps(b.get(name)))
+    ]
+    if not names:
+        return " with other instructions"
+    return " (" + ", ".join(f"{name} {a.get(name)!r}, not {b.get(name)!r}" for name in names) + ")"
+
+
+def _damaged(file: Path, why: str) -> DatabaseError:
+    return DatabaseError(
+        what="cannot read the tuning database",
+        where=str(file),
+        why=why,
+        todo="restore the file, remove the line, or give another folder to begin anew",
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> DatabaseError:
+    return DatabaseError(
+        what=f"cannot write the tuning database {path}",
+        where=str(path),
+        why=error.strerror or str(error),
+        todo="give a folder that you may write to, with space left",
+    )

@@ -1,0 +1,143 @@
+"""The decisions that a kernel allows on a target."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from tvm import s_tir, tirx
+
+from targets import DotInstruction, TargetDescription
+
+from ..attention import SCORE_TILE
+from ..linear import ACCUMULATOR, default_tile
+from ..rule import extent, kernel_name, largest_divisor
+from ..tensorised import exact_instruction
+from ..tiles import AttentionTile, LinearTile, Tile
+
+# A register tile of many more accumulators than the default's spills; one of far fewer loads
+# operands all the time.
+_MOST_ACCUMULATORS = (5, 4)
+_FEWEST_ACCUMULATORS = (1, 4)
+_MOST_ROWS = 16
+_ROW_BLOCKS = (1, 2, 4, 8)
+_COLUMN_BLOCKS = (1, 2, 4)
+_UNROLLS = (1, 2, 4)
+# So few tasks would leave threads without work; the default has at least as many.
+_FEWEST_TASKS = 8
+
+
+def _divisors(number: int, limit: int) -> list[int]:
+    return [divisor for divisor in range(1, min(number, limit) + 1) if number % divisor == 0]
+
+
+def _accumulators(dot: DotInstruction) -> tuple[int, int]:
+    """Fewest and most accumulators of a register tile that is worth trying."""
+    default = dot.tile_rows * dot.tile_vectors
+    fewest = max(1, default * _FEWEST_ACCUMULATORS[0] // _FEWEST_ACCUMULATORS[1])
+    return fewest, max(2, default * _MOST_ACCUMULATORS[0] // _MOST_ACCUMULATORS[1])
+
+
+def default_decisions(func: tirx.PrimFunc, target: TargetDescription) -> Tile | None:
+    """What the rule decides on a kernel that nobody tuned; None where nothing is to be decided."""
+    dot = exact_instruction(target.dot, func)
+    if target.system != "linux":
+        return None  # nothing can be measured there, and microkernels decide for themselves
+    if kernel_name(func) == "linear":
+        _, columns, _ = _sizes(func, ACCUMULATOR)
+        return default_tile(func, dot, columns // dot.lanes)
+    if kernel_name(func) == "attention":
+        scores, context = (_sizes(func, name) for name in ("score_products", "context"))
+        rows = int(func.attrs["ibert.row_tile"])
+        score = SCORE_TILE if dot.groups == 1 else (rows, dot.tile_vectors)
+        return AttentionTile(
+            largest_divisor(rows, score[0]),
+            largest_divisor(scores[1] // dot.lanes, score[1]),
+            rows,
+            largest_divisor(context[1] // dot.lanes, dot.tile_vectors),
+        )
+    return None
+
+
+def tile_space(func: tirx.PrimFunc, target: TargetDescription) -> list[Tile]:
+    """All decisions worth trying on a kernel.
+
+    Parameters
+    ----------
+    func
+        Unscheduled kernel.
+    target
+        What it is to be scheduled for.
+
+    Returns
+    -------
+    list of Tile
+        The rule's default first; empty for kernels that are not tuned.
+    """
+    default = default_decisions(func, target)
+    if default is None:
+        return []
+    dot = exact_instruction(target.dot, func)
+    if isinstance(default, LinearTile):
+        others: list[Tile] = list(_linear(func, dot, target.prefetches_weights))
+    else:
+        others = list(_attention(func, dot))
+    return [default, *(tile for tile in others if tile != default)]
+
+
+def _linear(func: tirx.PrimFunc, dot: DotInstruction, prefetches: bool) -> list[LinearTile]:
+    rows, columns, depth = _sizes(func, ACCUMULATOR)
+    vectors, steps = columns // dot.lanes, depth // (dot.depth * dot.groups)
+    fewest, most = _accumulators(dot)
+    tiles = []
+    for tile_rows, tile_vectors in product(_divisors(rows, _MOST_ROWS), _divisors(vectors, most)):
+        if tile_rows % dot.rows or not fewest <= tile_rows * tile_vectors <= most:
+            continue
+        row_tiles, column_tiles = rows // tile_rows, vectors // tile_vectors
+        enough = min(_FEWEST_TASKS, row_tiles * column_tiles)
+        for row_block, column_block, outermost, unroll in product(
+            _ROW_BLOCKS, _COLUMN_BLOCKS, (0, 1), _UNROLLS
+        ):
+            if row_tiles % row_block or column_tiles % column_block or steps % unroll:
+                continue
+            if row_tiles * column_tiles < enough * row_block * column_block:
+                continue
+            if outermost and 1 in (row_tiles, column_tiles):
+                continue  # the same order
+            plain = (row_block, column_block, outermost) == (1, 1, 0)
+            for prefetch in (1, 0) if prefetches and plain else (1,):
+                tiles.append(
+                    LinearTile(
+                        tile_rows,
+                        tile_vectors,
+                        row_block,
+                        column_block,
+                        outermost,
+                        unroll,
+                        prefetch,
+                    )
+                )
+    return tiles
+
+
+def _attention(func: tirx.PrimFunc, dot: DotInstruction) -> list[AttentionTile]:
+    rows = int(func.attrs["ibert.row_tile"])
+    scores, context = (_sizes(func, name) for name in ("score_products", "context"))
+    _, most = _accumulators(dot)
+
+    def registers(columns: int) -> list[tuple[int, int]]:
+        return [
+            (r, v)
+            for r, v in product(_divisors(rows, rows), _divisors(columns // dot.lanes, most))
+            if r % dot.rows == 0 and 2 <= r * v <= most
+        ]
+
+    both = product(registers(scores[1]), registers(context[1]))
+    return [AttentionTile(*first, *second) for first, second in both]
+
+
+def _sizes(func: tirx.PrimFunc, block: str) -> tuple[int, int, int]:
+    """Rows, columns and depth of a matrix product, padded."""
+    schedule = s_tir.Schedule(func)
+    loops = schedule.get_loops(schedule.get_sblock(block))[-3:]
+    rows, columns, depth = (extent(schedule, loop) for loop in loops)
+    return rows, columns, depth

@@ -1,0 +1,13 @@
+"""Boards on the network: finding them, running libraries on them, timing kernels there.
+
+A board runs TVM's RPC server, alone or registered with a tracker that hands out boards by a key.
+The connection lives in a process of its own (`worker`), because a call over it blocks: `Board`
+talks to that process with timeouts, so that a board that hangs never hangs its user.
+"""
+
+from .address import Address, find_server
+from .board import Board
+from .errors import BoardError
+from .processor import BoardDescription, check_board
+
+__all__ = ["Address", "Board", "BoardDescription", "BoardError", "check_board", "find_server"]

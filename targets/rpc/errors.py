@@ -1,0 +1,9 @@
+"""What goes wrong between here and a board."""
+
+from __future__ import annotations
+
+from ..errors import TargetError
+
+
+class BoardError(TargetError):
+    """A board that cannot be reached, does not answer, or cannot run what it was given."""

@@ -1,0 +1,42 @@
+"""The process that holds a connection to a board.
+
+When its parent goes, it finishes the call that it is in and closes the session: a TVM server whose
+client vanishes in the middle of a call may accept no other one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..process import hide_torch, serve
+from .session import Session
+
+
+class _Holder:
+    """The session, while there is one."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+
+    def handle(self, operation: str, values: tuple[Any, ...]) -> Any:
+        """Open, close, or call a method of the session."""
+        if operation == "open":
+            self.close()
+            self.session = Session(*values)
+            return None
+        if operation == "close":
+            return self.close()
+        return getattr(self.session, operation)(*values)
+
+    def close(self) -> None:
+        """Close the session."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
+
+
+if __name__ == "__main__":
+    hide_torch()
+    holder = _Holder()
+    serve(int(sys.argv[1]), holder.handle, holder.close)

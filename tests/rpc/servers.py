@@ -1,0 +1,109 @@
+"""A tracker and a board's server on this machine, for the time of some tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from targets.rpc import Address, BoardError, find_server
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Where they listen."""
+
+    key: str
+    server_port: int
+    tracker_port: int
+
+    @property
+    def tracker(self) -> Address:
+        """The tracker, with the board's key."""
+        return Address(HOST, self.tracker_port, self.key)
+
+    @property
+    def rpc(self) -> tuple[str, ...]:
+        """Options of the command line that reach the board through the tracker."""
+        return ("--rpc", f"{HOST}:{self.tracker_port}", "--key", self.key)
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def started(*command: str, environment: Mapping[str, str] | None = None) -> Iterator[IO[bytes]]:
+    """Run a server for the duration of the block, and end it with everything that it started."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield log
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _output(log: IO[bytes]) -> str:
+    log.seek(0)
+    return log.read().decode("utf-8", "replace")
+
+
+def wait_for(address: Address, log: IO[bytes], seconds: float) -> None:
+    """Wait until a server answers at an address, or a tracker has a board of its key."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            find_server(address, 5.0)
+            return
+        except BoardError as error:
+            if time.monotonic() > end:
+                raise AssertionError(f"{error}\n\n{_output(log)}") from error
+        time.sleep(0.2)
+
+
+@contextmanager
+def running_tracker() -> Iterator[int]:
+    """Run TVM's tracker; gives its port."""
+    port = free_port()
+    command = ["-m", "tvm.exec.rpc_tracker", "--host", HOST, "--port", str(port)]
+    with started(sys.executable, *command, "--port-end", str(port + 1)):
+        yield port
+
+
+@contextmanager
+def running_servers(
+    key: str,
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 60,
+) -> Iterator[Servers]:
+    """Run TVM's tracker here, and its server with a Python that may be a board's."""
+    with running_tracker() as tracker_port:
+        port = free_port()
+        command = ["-m", "tvm.exec.rpc_server", "--host", HOST, "--port", str(port)]
+        command += ["--port-end", str(port + 1), "--key", key]
+        command += ["--tracker", f"{HOST}:{tracker_port}"]
+        with started(python, *command, environment=environment) as log:
+            wait_for(Address(HOST, tracker_port, key), log, seconds)
+            yield Servers(key, port, tracker_port)

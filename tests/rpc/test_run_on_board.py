@@ -1,0 +1,354 @@
+"""`ibert run --rpc` and `ibert bench --rpc` through a server and a tracker on this machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ibert_tvm.remote import load_remote
+from ibert_tvm.runtime import load_library
+from targets.rpc import Address, Board, BoardError, find_server
+from tests.runtime.conftest import TinyModel
+
+from .conftest import environment, ibert
+from .servers import HOST, Servers, free_port, running_tracker
+
+_IDS = np.array([[2, 4, 5, 3, 0], [2, 6, 3, 0, 0], [2, 7, 7, 7, 3]])
+_MASK = (_IDS != 0).astype(int)
+
+
+def test_outputs_are_those_of_this_machine(servers: Servers, library: Path) -> None:
+    here = load_library(library, num_threads=1).run(_IDS, _MASK, dequantize=False)
+    with load_remote(library, servers.tracker, num_threads=2) as loaded:
+        first = loaded.run(_IDS, _MASK, dequantize=False)
+        again = loaded.run(_IDS, _MASK, dequantize=False)  # inputs are sent, parameters are not
+        longer = loaded.run(np.resize(_IDS, (3, 12)), dequantize=False)
+        texts = loaded.run_texts(["hello world", "small"], dequantize=False)
+        assert loaded.num_threads == 2
+        assert loaded.engine.description.machine == os.uname().machine
+    expected = load_library(library, num_threads=1).run(np.resize(_IDS, (3, 12)), dequantize=False)
+    words = load_library(library, num_threads=1).run_texts(
+        ["hello world", "small"], dequantize=False
+    )
+    for name, output in here.items():
+        np.testing.assert_array_equal(first[name].values, output.values)
+        np.testing.assert_array_equal(again[name].values, output.values)
+        np.testing.assert_array_equal(longer[name].values, expected[name].values)
+        np.testing.assert_array_equal(texts[name].values, words[name].values)
+
+
+def test_command_line_gives_the_same_file(servers: Servers, library: Path, tmp_path: Path) -> None:
+    texts = ("--text", "hello world", "--text", "big small")
+    here = ibert("run", library, *texts, "--integers", "-o", tmp_path / "here.npz")
+    there = ibert("run", library, *texts, "--integers", "-o", tmp_path / "t.npz", *servers.rpc)
+    assert (here.code, there.code) == (0, 0), there.stderr
+    with np.load(tmp_path / "here.npz") as a, np.load(tmp_path / "t.npz") as b:
+        assert sorted(a.files) == sorted(b.files)
+        for name in a.files:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_a_server_alone_is_reached_by_its_own_address(servers: Servers, library: Path) -> None:
+    # Registered with a tracker, a server takes nobody who does not come from there.
+    port = free_port()
+    from .servers import started, wait_for
+
+    command = ["-m", "tvm.exec.rpc_server", "--host", HOST, "--port", str(port), "--key", "alone"]
+    with started(sys.executable, *command, "--port-end", str(port + 1)) as log:
+        wait_for(Address(HOST, port), log, 60)
+        document = ibert(
+            "run", library, "--text", "hello", "--rpc", f"{HOST}:{port}", "--key", "alone", "--json"
+        ).document
+        assert document["board"] == f"{HOST}:{port} (key 'alone')"
+        assert document["outputs"]["hidden"]["dtype"] == "float32"
+        wrong = ibert("run", library, "--text", "hello", "--rpc", f"{HOST}:{port}")
+        assert (wrong.code, wrong.stderr) == (
+            4,
+            "error: cannot open a session\n"
+            f"  where: board {HOST}:{port}\n"
+            "  why: the server there has another key than the one given (none)\n"
+            "  what to do: give --key with the key that the server was started with\n",
+        )
+
+
+def test_bench_times_on_the_board(servers: Servers, library: Path) -> None:
+    arguments = ("--batch", "4", "--seconds", "0.05", "--threads", "1", "--json")
+    document = ibert("bench", library, *arguments, *servers.rpc).document
+    (result,) = document["results"]
+    assert (result["batch"], result["seq_len"], result["threads"]) == (4, 8, 1)
+    assert result["runs"] >= 3
+    assert 0 < result["min_ms"] <= result["median_ms"] <= result["p90_ms"]
+    assert math.isclose(result["sequences_per_second"], 4 / result["median_ms"] * 1e3)
+    assert document["machine"]["processor"] == f"board {servers.tracker}"
+    assert document["ceilings"] == {
+        "1": {
+            "instruction": "",
+            "gmacs": None,
+            "missing": "boards are not asked for their limit",
+        }
+    }
+
+
+def test_bench_shows_a_table(servers: Servers, library: Path) -> None:
+    outcome = ibert("bench", library, "--batch", "4", "--seconds", "0.02", *servers.rpc)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert f"on board {servers.tracker}" in outcome.stdout
+    assert re.search(r"4x8 +100%", outcome.stdout)
+
+
+def test_layers_are_not_timed_on_a_board(library: Path) -> None:
+    outcome = ibert("bench", library, "--per-layer", "--rpc", "localhost:1")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: --per-layer was given with --rpc\n"
+        "  why: a board times whole runs; its server cannot be told to observe kernels\n"
+        "  what to do: leave one of them out, or run `ibert bench --per-layer` on the board "
+        "itself\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--rpc", "board"),
+            "error: bad value for --rpc: 'board'\n"
+            "  why: it is not HOST:PORT with a port from 1 to 65535\n"
+            "  what to do: give the address of a board's server or of a tracker, for example "
+            "--rpc 192.168.1.7:9090\n",
+        ),
+        (
+            ("--rpc", "board:99999"),
+            "error: bad value for --rpc: 'board:99999'\n"
+            "  why: it is not HOST:PORT with a port from 1 to 65535\n"
+            "  what to do: give the address of a board's server or of a tracker, for example "
+            "--rpc 192.168.1.7:9090\n",
+        ),
+        (
+            ("--key", "rpi4"),
+            "error: --key was given without --rpc\n  what to do: give --rpc HOST:PORT as well\n",
+        ),
+        (
+            ("--rpc", "board:9090", "--key", "two words"),
+            "error: bad value for --key: 'two words'\n"
+            "  why: a key has no white space and no colon\n"
+            "  what to do: give the key that the board's server was started with\n",
+        ),
+    ],
+)
+def test_wrong_options(library: Path, options: tuple[str, ...], message: str) -> None:
+    outcome = ibert("run", library, "--text", "hello", *options)
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (2, "", message)
+
+
+def test_nothing_listens(library: Path) -> None:
+    port = free_port()
+    outcome = ibert("run", library, "--text", "hello", "--rpc", f"{HOST}:{port}")
+    assert (outcome.code, outcome.stderr) == (
+        4,
+        f"error: cannot connect to {HOST}:{port}\n"
+        "  where: --rpc\n"
+        "  why: the connection was refused: nothing listens on that port\n"
+        "  what to do: start the server there (python -m tvm.exec.rpc_server --host 0.0.0.0 "
+        f"--port {port}); docs/rpc.md shows how boards are set up\n",
+    )
+
+
+def test_unknown_host() -> None:
+    with pytest.raises(BoardError) as caught:
+        find_server(Address("no-such-host.invalid", 9090), 5)
+    assert caught.value.why == "the host name 'no-such-host.invalid' cannot be resolved"
+
+
+def _error(call: Callable[[], object]) -> str:
+    with pytest.raises(BoardError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_keys_of_a_tracker(servers: Servers) -> None:
+    where = f"{HOST}:{servers.tracker_port}"
+    assert _error(lambda: find_server(Address(HOST, servers.tracker_port), 5)) == (
+        f"no key was given for the tracker at {where}\n"
+        "  where: --key\n"
+        "  why: a tracker hands out boards by their key\n"
+        "  what to do: give --key; the keys of its boards are: x86"
+    )
+    assert _error(lambda: find_server(Address(HOST, servers.tracker_port, "rpi4"), 5)) == (
+        f"the tracker at {where} (key 'rpi4') has no board of that key\n"
+        "  where: --key\n"
+        "  why: the keys of its boards are: x86\n"
+        f"  what to do: give one of these, or start a server with --tracker {where} --key rpi4"
+    )
+
+
+def test_a_tracker_without_boards() -> None:
+    with running_tracker() as port:
+        address = Address(HOST, port, "rpi4")
+        end = time.monotonic() + 30
+        while True:
+            message = _error(lambda: find_server(address, 5))
+            if "refused" not in message or time.monotonic() > end:
+                break
+            time.sleep(0.2)
+        assert "why: the keys of its boards are: none\n" in message
+
+
+@contextmanager
+def _odd_server(serve: Callable[[socket.socket], None]) -> Iterator[Address]:
+    """Something that is no RPC server, on a port of its own."""
+    with socket.create_server((HOST, 0)) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    serve(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield Address(HOST, int(listener.getsockname()[1]), "x86")
+
+
+def test_a_silent_server() -> None:
+    with _odd_server(lambda connection: time.sleep(2)) as address:
+        assert _error(lambda: find_server(address, 0.2)) == (
+            f"the board at {address} does not answer\n"
+            "  where: --rpc\n"
+            "  why: something listens there, and said nothing for 0.2 s: a server that is serving "
+            "somebody else, or hangs\n"
+            "  what to do: wait until it is free, or restart its server; a tracker lets several "
+            "users share boards"
+        )
+
+
+def test_something_that_is_no_server(library: Path) -> None:
+    def http(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with _odd_server(http) as address, Board(address, timeout=20) as board:
+        assert _error(board.open) == (
+            "cannot open a session\n"
+            f"  where: board {address}\n"
+            f"  why: what listens there is no RPC server of TVM\n"
+            "  what to do: check the port; docs/rpc.md shows how boards are set up"
+        )
+
+
+def test_a_tracker_that_talks_nonsense() -> None:
+    def odd(connection: socket.socket) -> None:
+        connection.sendall(connection.recv(4))
+        connection.recv(100)
+        connection.sendall(struct.pack("<i", 1 << 30))
+
+    with _odd_server(odd) as address:
+        assert _error(lambda: find_server(address, 5)) == (
+            f"the tracker at {address} gives no list of its boards\n"
+            "  where: --rpc\n"
+            "  why: it announced a message of 1073741824 bytes\n"
+            "  what to do: restart it (python -m tvm.exec.rpc_tracker), with the version of TVM "
+            "that is used here"
+        )
+
+
+def test_features_that_the_board_lacks(servers: Servers, tmp_path: Path) -> None:
+    path = TinyModel(shapes=((1, 8),), features=("sse4_1", "warp_drive")).build(tmp_path / "m.so")
+    outcome = ibert("run", path, "--text", "hello", *servers.rpc)
+    head, listed = outcome.stderr.split("the board has: ")
+    assert (outcome.code, head) == (
+        4,
+        "error: the library does not run on the board's processor\n"
+        f"  where: target 'host', a board with {os.uname().machine}\n"
+        "  why: it needs warp_drive; ",
+    )
+    assert listed.endswith(
+        "\n  what to do: compile it for a target that needs no more than that; `ibert targets` "
+        "lists them\n"
+    )
+
+
+def test_another_version_of_tvm(servers: Servers, tmp_path: Path) -> None:
+    import tvm
+
+    versions = {"tvm": "0.99.1", "ibert_tvm": "0.1.0"}
+    path = TinyModel(shapes=((1, 8),), metadata_changes={"versions": versions}).build(
+        tmp_path / "m.so"
+    )
+    outcome = ibert("run", path, "--text", "hello", *servers.rpc)
+    assert (outcome.code, outcome.stderr) == (
+        4,
+        f"error: the library {path} does not fit the board's version of TVM\n"
+        "  where: --rpc\n"
+        f"  why: it was compiled with TVM 0.99.1; the board has TVM {tvm.__version__}\n"
+        "  what to do: install the same version of apache-tvm on the board, or compile with its "
+        "version\n",
+    )
+
+
+def test_a_file_that_is_no_library(servers: Servers, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"no ELF file" * 100)
+    with Board(servers.tracker, timeout=20) as board:
+        board.open()
+        head, _, tail = _error(lambda: board.upload(broken)).partition("refuses it: ")
+    assert head == (
+        "cannot load the library there\n"
+        f"  where: board {servers.tracker}\n"
+        "  why: the board's loader "
+    )
+    assert tail.endswith(
+        "\n  what to do: compile it for the board's architecture, with the version of TVM that the "
+        "board has; `ibert inspect` tells what it was compiled for"
+    )
+
+
+def test_a_call_that_takes_too_long(servers: Servers, library: Path) -> None:
+    with load_remote(library, servers.tracker, num_threads=1) as loaded:
+        board = loaded.engine.board
+        board.timeout, board.lifetime = 0.5, 77
+        arrays = [np.ones((4, 8), "int32")] * 3
+        assert _error(lambda: board.time("main_b4_s8", arrays, 500_000, 0)) == (
+            "cannot time the library\n"
+            f"  where: board {servers.tracker}\n"
+            "  why: no answer for 0.5 s: it hangs, is too slow, or is in use\n"
+            "  what to do: try again with a longer --rpc-timeout; the server ends the session "
+            "after 77 s"
+        )
+    # The board is usable again once it is through with that.
+    assert ibert("run", library, "--text", "hello", *servers.rpc).code == 0
+
+
+def test_an_interrupt_leaves_the_board_usable(servers: Servers, library: Path) -> None:
+    words = ["bench", str(library), "--batch", "4", "--seconds", "3", *servers.rpc]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ibert_tvm", *words],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(5)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (130, "error: interrupted\n")
+    assert time.monotonic() - started < 10
+    assert ibert("run", library, "--text", "hello", *servers.rpc).code == 0

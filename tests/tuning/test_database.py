@@ -1,0 +1,201 @@
+"""The database of measurements: what it remembers, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from schedules.tiles import LinearTile
+from schedules.tuning import DatabaseError, Trial, TuningDatabase
+from targets import get_target
+
+TARGET = get_target("x86-64")
+DEFAULT = LinearTile(4, 2)
+
+
+def trial(
+    tile: LinearTile = DEFAULT, seconds: tuple[float, ...] = (2.0, 1.0), **more: str
+) -> Trial:
+    return Trial(
+        key=more.get("key", "0" * 16),
+        kind="linear",
+        layer="encoder.0.fc",
+        tile=tile,
+        seconds=seconds,
+        error=more.get("error", ""),
+        board="this machine",
+    )
+
+
+def filled(folder: Path, *trials: Trial) -> TuningDatabase:
+    database = TuningDatabase.create(folder, TARGET)
+    with database.writing():
+        for one in trials:
+            database.append(one)
+    return database
+
+
+def _error(call: object, *arguments: object) -> str:
+    with pytest.raises(DatabaseError) as caught:
+        call(*arguments)  # type: ignore[operator]
+    return str(caught.value)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    failed = trial(LinearTile(2, 4, unroll=2), (), error="wrong result")
+    filled(tmp_path / "db", trial(), failed)
+    again = TuningDatabase.open(tmp_path / "db", TARGET)
+    assert again.trials == [trial(), failed]
+    assert (again.target_name, again.dropped) == ("x86-64", False)
+    assert again.of("0" * 16) == [trial(), failed]
+    assert again.of("1" * 16) == []
+
+
+def test_the_default_wins_unless_another_is_clearly_faster(tmp_path: Path) -> None:
+    close, fast, failed = (LinearTile(2, 2, unroll=u) for u in (1, 2, 4))
+    database = filled(tmp_path / "db", trial(), trial(close, (3.0, 0.99)))
+    assert database.best("0" * 16, DEFAULT) == trial()
+    assert database.best("0" * 16) == trial(close, (3.0, 0.99))
+    with database.writing():
+        database.append(trial(failed, (), error="not compiled"))
+        database.append(trial(fast, (0.9, 5.0)))
+    assert database.best("0" * 16, DEFAULT) == trial(fast, (0.9, 5.0))
+    assert database.best("1" * 16, DEFAULT) is None
+
+
+def test_only_failures_give_nothing(tmp_path: Path) -> None:
+    database = filled(tmp_path / "db", trial(seconds=(), error="not compiled"))
+    assert database.best("0" * 16, DEFAULT) is None
+
+
+def test_another_target_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    filled(folder, trial())
+    assert _error(TuningDatabase.open, folder, get_target("rpi4")) == (
+        f"the tuning database {folder} is of another target\n"
+        f"  where: {folder}/database.json\n"
+        "  why: its measurements are of 'x86-64' (mcpu 'x86-64', not 'cortex-a72', mtriple "
+        "'x86_64-linux-gnu', not 'aarch64-linux-gnu'); asked for is 'rpi4'\n"
+        "  what to do: give the database of this target, or another folder to begin a new one"
+    )
+    assert "is of another target" in _error(TuningDatabase.create, folder, get_target("rpi4"))
+
+
+def test_no_database(tmp_path: Path) -> None:
+    folder = tmp_path / "nowhere"
+    assert _error(TuningDatabase.open, folder, TARGET) == (
+        f"there is no tuning database at {folder}\n"
+        f"  where: {folder}/database.json\n"
+        "  why: the file does not exist\n"
+        "  what to do: make one with `ibert tune NAME.ibert --target T --trials N --database "
+        f"{folder}`, or leave --database out"
+    )
+
+
+def test_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
+    assert _error(TuningDatabase.create, tmp_path, TARGET) == (
+        f"{tmp_path} is no tuning database\n"
+        f"  where: {tmp_path}\n"
+        "  why: it holds letter.txt, and no database.json\n"
+        "  what to do: give an empty or a new folder"
+    )
+
+
+_DAMAGED = "  what to do: restore the file, remove the line, or give another folder to begin anew"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "{",
+            "it is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 ",
+        ),
+        ("[]", "it has format None; this version reads 1"),
+        ('{"format": 9, "name": "", "target": {}}', "it has format 9; this version reads 1"),
+    ],
+)
+def test_a_damaged_description(tmp_path: Path, text: str, why: str) -> None:
+    filled(tmp_path / "db", trial())
+    (tmp_path / "db" / "database.json").write_text(text, encoding="utf-8")
+    message = _error(TuningDatabase.open, tmp_path / "db", TARGET)
+    head = f"cannot read the tuning database\n  where: {tmp_path}/db/database.json\n  why: {why}"
+    assert message.startswith(head)
+    assert message.endswith(_DAMAGED)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"tile": {"rows": 1}}, "the decisions of a linear kernel are whole numbers rows, vectors, "
+         "row_block, column_block, rows_outermost, unroll, prefetch"),
+        ({"kind": "gelu"}, "kernels of kind 'gelu' are not tuned"),
+        ({"seconds": []}, "a trial has positive seconds, or an error"),
+        ({"seconds": [-1.0]}, "a trial has positive seconds, or an error"),
+        ({"seconds": "soon"}, "could not convert string to float: 's'"),
+        ({"layer": None, "drop": "key"}, "'key' is missing"),
+    ],
+)  # fmt: skip
+def test_a_damaged_line(tmp_path: Path, change: dict[str, object], why: str) -> None:
+    filled(tmp_path / "db", trial())
+    file = tmp_path / "db" / "trials.jsonl"
+    document = {**trial().to_json(), **change}
+    document.pop(str(document.pop("drop", "")), None)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(document) + "\n")
+    assert _error(TuningDatabase.open, tmp_path / "db", TARGET) == (
+        f"cannot read the tuning database\n  where: {file}\n  why: line 2 is no trial: {why}\n"
+        f"{_DAMAGED}"
+    )
+
+
+def test_binary_rubbish(tmp_path: Path) -> None:
+    filled(tmp_path / "db", trial())
+    file = tmp_path / "db" / "trials.jsonl"
+    file.write_bytes(b"\xff\xfe\n" + file.read_bytes())
+    assert "line 1 is no trial: " in _error(TuningDatabase.open, tmp_path / "db", TARGET)
+
+
+def test_a_line_that_was_being_written_is_left_out(tmp_path: Path) -> None:
+    filled(tmp_path / "db", trial())
+    file = tmp_path / "db" / "trials.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:50])
+    database = TuningDatabase.create(tmp_path / "db", TARGET)
+    assert (database.trials, database.dropped) == ([trial()], True)
+    second = trial(LinearTile(2, 2))
+    with database.writing():
+        database.append(second)
+    again = TuningDatabase.open(tmp_path / "db", TARGET)
+    assert (again.trials, again.dropped) == ([trial(), second], False)
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    database = TuningDatabase.create(tmp_path / "db", TARGET)
+    with database.writing():
+
+        def second() -> None:
+            with TuningDatabase.create(tmp_path / "db", TARGET).writing():
+                raise AssertionError("two writers")
+
+        assert _error(second) == (
+            f"the tuning database {tmp_path}/db is in use\n"
+            f"  where: {tmp_path}/db/trials.jsonl\n"
+            "  why: another `ibert tune` writes to it\n"
+            "  what to do: wait until that is done, or give another folder"
+        )
+    with TuningDatabase.create(tmp_path / "db", TARGET).writing():
+        pass
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "db").write_text("", encoding="utf-8")
+    assert _error(TuningDatabase.create, tmp_path / "db", TARGET) == (
+        f"cannot write the tuning database {tmp_path}/db\n"
+        f"  where: {tmp_path}/db\n"
+        "  why: File exists\n"
+        "  what to do: give a folder that you may write to, with space left"
+    )
