@@ -22,7 +22,8 @@ SMLAL_64 = DotInstruction(
     2,
     tile_rows=4,
     tile_vectors=4,
-    groups=8,
+    groups=2,
+    unroll=4,
     full_range="smull_sadalp",
 )
 # 16 registers: eight accumulators, products, repeated activations and weights.
@@ -34,7 +35,8 @@ SMLAL_32 = DotInstruction(
     2,
     tile_rows=2,
     tile_vectors=4,
-    groups=8,
+    groups=2,
+    unroll=1,
     full_range="vmull_vpadal",
 )
 NO_DOT_32 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=2, tile_vectors=1)
@@ -42,6 +44,10 @@ NO_DOT_32 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=2, tile_vecto
 # Rounds and saturates as the specification asks: (2ab + 2^15) >> 16, where not both are -2^15.
 _SQRDMULH_64 = tuple((lanes, f"llvm.aarch64.neon.sqrdmulh.v{lanes}i16") for lanes in (4, 8))
 _SQRDMULH_32 = tuple((lanes, f"llvm.arm.neon.vqrdmulh.v{lanes}i16") for lanes in (4, 8))
+
+# Of single numbers: the product of 16-bit factors with an addend, and saturation.
+SMLABB = ("multiply_add", "llvm.arm.smlabb")
+SSAT = ("saturate", "llvm.arm.ssat")
 
 _AARCH64 = Toolchain(
     "aarch64-linux-gnu-gcc",
@@ -143,6 +149,7 @@ ARMV6_SOFTFLOAT = TargetDescription(
     dot=NO_DOT_32,
     vector_lanes=1,
     elf_machine="EM_ARM",
+    scalar_instructions=(SMLABB, SSAT),
     toolchain=Toolchain(
         "arm-linux-gnueabi-gcc",
         "arm-linux-gnueabi",

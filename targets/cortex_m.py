@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .arm import SMLABB, SSAT
 from .description import DotInstruction, Emulator, TargetDescription, Toolchain
 
 NO_DOT_SCALAR = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
@@ -27,6 +28,7 @@ def _microcontroller(
     features: tuple[str, ...] = (),
     dot: DotInstruction = NO_DOT_SCALAR,
     microkernels: tuple[str, ...] = (),
+    instructions: tuple[tuple[str, str], ...] = (),
 ) -> TargetDescription:
     return TargetDescription(
         name=name,
@@ -41,6 +43,7 @@ def _microcontroller(
         vector_lanes=1,
         elf_machine="EM_ARM",
         microkernels=microkernels,
+        scalar_instructions=instructions,
         toolchain=Toolchain(
             "arm-none-eabi-gcc",
             "arm-none-eabi",
@@ -78,6 +81,7 @@ CORTEX_M4 = _microcontroller(
     "mps2-an386",
     dot=SMLAD,
     microkernels=("smlad.c",),
+    instructions=(SMLABB, SSAT),
 )
 CORTEX_M55 = replace(
     _microcontroller(
@@ -90,6 +94,7 @@ CORTEX_M55 = replace(
     dot=VMLADAVA,
     vector_lanes=8,
     q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
+    whole_vectors=True,
     microkernels=("mve.c",),
 )
 

@@ -40,6 +40,8 @@ class DotInstruction:
     full_range
         Name of the intrinsic for operands that may both be -128, where this one adds products in 16
         bits; empty where it is exact for all operands.
+    unroll
+        Steps of the depth that are written out by default, at most; a power of two.
     """
 
     name: str
@@ -52,9 +54,10 @@ class DotInstruction:
     groups: int = 1
     rows: int = 1
     full_range: str = ""
+    unroll: int = 1
 
     def __post_init__(self) -> None:
-        for label in ("lanes", "depth", "tile_rows", "tile_vectors", "groups", "rows"):
+        for label in ("lanes", "depth", "tile_rows", "tile_vectors", "groups", "rows", "unroll"):
             if getattr(self, label) < 1:
                 raise ValueError(f"dot instruction {self.name}: {label} must be at least 1")
         if self.tile_rows % self.rows:
@@ -141,8 +144,14 @@ class TargetDescription:
     prefetches_weights
         Whether matrix kernels request weights ahead; worth its instructions where several levels of
         cache lie between a core and memory.
+    whole_vectors
+        Whether vectors must have a power of two of lanes: LLVM's code generator for MVE fails on
+        others.
     microkernels
         Files in ``targets/microkernels`` whose functions the kernels of `dot` call.
+    scalar_instructions
+        LLVM intrinsics of instructions on single numbers, by what they do: ``"multiply_add"`` (a b
+        + c of 16-bit factors), ``"saturate"`` (to so many bits). Without one, arithmetic is used.
     toolchain
         Compiler to cross-compile with; None where the host's own compiler serves.
     emulator
@@ -165,7 +174,9 @@ class TargetDescription:
     elf_machine: str
     required_features: tuple[str, ...] = field(default=())
     q15_multiply: tuple[tuple[int, str], ...] = field(default=())
+    scalar_instructions: tuple[tuple[str, str], ...] = field(default=())
     prefetches_weights: bool = False
+    whole_vectors: bool = False
     microkernels: tuple[str, ...] = field(default=())
     toolchain: Toolchain | None = None
     emulator: Emulator | None = None

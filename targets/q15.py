@@ -1,7 +1,7 @@
-"""The instruction of a 16-bit product: what `relay_passes.spec.q15` becomes on a target.
+"""The instructions of 16-bit arithmetic: what `relay_passes.spec.q15` becomes on a target.
 
-LLVM does not recognise the instruction in the arithmetic that defines it, so kernels carry an
-operator. Left alone, it becomes that arithmetic; here it becomes the target's instruction.
+LLVM does not recognise them in the arithmetic that defines them, so kernels carry operators. Left
+alone, an operator becomes that arithmetic; here it becomes the target's instruction.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from tvm import ir, tirx
 
 from .description import TargetDescription
 
-# Known by name: this package does not import the one that defines the operator.
+# Known by name: this package does not import the one that defines the operators.
 Q15_MULTIPLY = "tirx.ibert_q15_multiply"
+_SCALAR = {"tirx.ibert_multiply_add": "multiply_add", "tirx.ibert_saturate": "saturate"}
 
 
 def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pass:
-    """Replace the operator by the target's intrinsic, wherever it has one for the vector length.
+    """Replace the operators by the target's intrinsics, wherever it has one for the vector length.
 
     Parameters
     ----------
@@ -29,9 +30,13 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     tvm.transform.Pass
     """
     intrinsics = dict(description.q15_multiply)
+    scalar = dict(description.scalar_instructions)
 
     def select(call: ir.Call) -> ir.Call:
-        if getattr(call.op, "name", "") != Q15_MULTIPLY:
+        operator = getattr(call.op, "name", "")
+        if operator in _SCALAR and _SCALAR[operator] in scalar:
+            return tirx.call_llvm_pure_intrin("int32", scalar[_SCALAR[operator]], *call.args)
+        if operator != Q15_MULTIPLY:
             return call
         kind = str(call.ty)
         _, _, lanes = kind.partition("x")

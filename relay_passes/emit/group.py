@@ -11,7 +11,7 @@ from ..errors import LoweringError
 from ..integer import attrs as integer_attrs
 from ..integer.ops import attributes, operator_name
 from ..integer.work import multiply_accumulates
-from ..spec.values import scalar_arithmetic
+from ..spec.scalar import scalar_arithmetic
 from .attention import emit_attention
 from .context import KernelContext
 from .elementwise import (

@@ -1,8 +1,8 @@
-"""The TIR operator of the 16-bit product, `Q15_MULTIPLY`.
+"""TIR operators for instructions that compilers do not find in the arithmetic that defines them.
 
-LLVM does not find the instruction for it in the arithmetic, so the specification emits one operator
-and each target says what instruction it is (`targets`). Where none does, it becomes the arithmetic
-that defines it.
+`Q15_MULTIPLY` multiplies 16-bit lanes. `MULTIPLY_ADD` and `SATURATE` are for processors without
+vectors. The specification emits the operator and each target says what instruction it is
+(`targets`). Where none does, it becomes the arithmetic.
 """
 
 from __future__ import annotations
@@ -14,6 +14,23 @@ from tvm.ir import register_op_attr
 
 Q15_MULTIPLY = "tirx.ibert_q15_multiply"
 """``round_half_up(a b / 2^15)`` of int16 (lanes), as int16; not both operands are -2^15."""
+
+
+MULTIPLY_ADD = "tirx.ibert_multiply_add"
+"""``a b + c``, int32, of factors that fit 16 bits."""
+
+SATURATE = "tirx.ibert_saturate"
+"""``min(max(x, -2^(n-1)), 2^(n-1) - 1)`` of an int32 x and a constant n."""
+
+
+def multiply_add(a: Any, b: Any, c: Any) -> Any:
+    """Call the operator on three int32 expressions."""
+    return tirx.call_intrin("int32", MULTIPLY_ADD, a, b, c)
+
+
+def saturate(x: Any, bits: int) -> Any:
+    """Call the operator on an int32 expression."""
+    return tirx.call_intrin("int32", SATURATE, x, tirx.const(bits, "int32"))
 
 
 def q15_product(a: Any, b: Any) -> Any:
@@ -32,8 +49,24 @@ def _lower(call: ir.Call) -> Any:
     return q15_arithmetic(*call.args)
 
 
-# TVM creates the operator with its first attribute.
-register_op_attr(Q15_MULTIPLY, "TCallEffectKind", tirx.CallEffectKind.Pure.value)
-register_op_attr(Q15_MULTIPLY, "TVectorizable", True)
-register_op_attr(Q15_MULTIPLY, "TScriptPrinterName", "ibert_q15_multiply", level=20)
-register_op_attr(Q15_MULTIPLY, "default.FLowerIntrinsic", _lower)
+def _lower_multiply_add(call: ir.Call) -> Any:
+    a, b, c = call.args
+    return a * b + c
+
+
+def _lower_saturate(call: ir.Call) -> Any:
+    x, bits = call.args
+    half = 1 << (int(bits) - 1)
+    return tirx.min(tirx.max(x, tirx.const(-half, "int32")), tirx.const(half - 1, "int32"))
+
+
+# TVM creates an operator with its first attribute.
+for _name, _rule in (
+    (Q15_MULTIPLY, _lower),
+    (MULTIPLY_ADD, _lower_multiply_add),
+    (SATURATE, _lower_saturate),
+):
+    register_op_attr(_name, "TCallEffectKind", tirx.CallEffectKind.Pure.value)
+    register_op_attr(_name, "TVectorizable", True)
+    register_op_attr(_name, "TScriptPrinterName", _name.removeprefix("tirx."), level=20)
+    register_op_attr(_name, "default.FLowerIntrinsic", _rule)

@@ -25,6 +25,7 @@ from .polynomial import check_scale
 from .values import (
     Value,
     bind,
+    cut,
     floor_divide,
     greater_equal,
     known,
@@ -52,6 +53,7 @@ CONTEXT_BITS = 7
 _FRACTION_BITS = 10
 _ONE = 255 << 7
 _EXPONENTS = 10  # 2^-9 of 255 rounds to 0
+_ENOUGH = 16  # exponents whose shifts 32 bits have
 _MAX_DOWN_SHIFT = 12
 _LEAST_SUM_BITS = 8
 _LEAST_SUM = 255
@@ -168,7 +170,8 @@ def exponential_of(score: Value, row_max: Value, constants: ShortExponential) ->
     distance = known(row_max - score, 0, 2**31 - 1)  # the maximum is not below a score
     limit = (2**15 - 1) >> k.up_shift
     kept = short(minimum(distance >> k.down_shift, limit)) << k.up_shift
-    y = bind(minimum(q15_multiply(kept, k.multiplier), (_EXPONENTS << f) - 1))
+    # Anything from _EXPONENTS - 1 powers of two down rounds to 0.
+    y = bind(cut(q15_multiply(kept, k.multiplier), (_EXPONENTS << f) - 1, (_ENOUGH << f) - 1))
     p = bind((y & ((1 << f) - 1)) << (15 - f))
     # L is at least half of c0 (known of the polynomial, not of its interval) and at most c0.
     mantissa = known(k.c0 - q15_multiply(p, k.c1 - q15_multiply(p, k.c2)), 0, k.c0)

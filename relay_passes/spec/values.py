@@ -15,9 +15,8 @@ Twice as many 16-bit as 32-bit numbers fit a vector register, so a function may 
 to be kept `short`: operations on short values stay in int16 as long as their results provably fit,
 and leave it by themselves where they do not. `q15_multiply` is the product of two such values.
 
-On a machine without vectors a register holds one number, of 32 bits, and 16-bit types would only
-cost extensions of the sign: inside `scalar_arithmetic` short values are int32 in expressions. Their
-intervals, and so their values, are the same.
+For a machine without vectors the same functions are traced to other expressions, with the same
+intervals and values, inside `relay_passes.spec.scalar.scalar_arithmetic`.
 
 Shifts to the right are arithmetic (they floor). Values are mathematically integers in both
 domains, so where a width changes cannot be seen in the result.
@@ -85,26 +84,8 @@ def audit() -> Iterator[Audit]:
         _audit.reset(token)
 
 
-_scalar: ContextVar[bool] = ContextVar("relay_passes.spec.values.scalar", default=False)
-
-
-@contextmanager
-def scalar_arithmetic(enabled: bool = True) -> Iterator[None]:
-    """Spell the expressions of specification functions for a machine without vectors.
-
-    Short values are computed in int32, their products in Q15 as the arithmetic that defines them,
-    and minima in the form that saturating instructions are found in. The integers are the same.
-
-    Parameters
-    ----------
-    enabled : bool
-        False leaves everything as it is.
-    """
-    token = _scalar.set(enabled)
-    try:
-        yield
-    finally:
-        _scalar.reset(token)
+SPELLING: ContextVar[Any] = ContextVar("relay_passes.spec.values.spelling", default=None)
+"""How expressions are spelled, where not as here: `relay_passes.spec.scalar`."""
 
 
 class Ranged:
@@ -122,7 +103,7 @@ class Ranged:
     Attributes
     ----------
     dtype : str
-        The type of `expr`: "int16" if short (but for `scalar_arithmetic`), else "int32" if the
+        The type of `expr`: "int16" if short (and machines have vectors), else "int32" if the
         interval fits it, else "int64".
 
     Raises
@@ -131,7 +112,7 @@ class Ranged:
         If the interval does not fit int64.
     """
 
-    __slots__ = ("dtype", "expr", "high", "low")
+    __slots__ = ("dtype", "expr", "form", "high", "low")
     __array_ufunc__ = None  # a NumPy array on the left must leave the operator to this class
 
     def __init__(self, low: int, high: int, expr: Any = None, is_short: bool = False) -> None:
@@ -142,12 +123,13 @@ class Ranged:
         if not _fits(self.low, self.high, INT64):
             raise _overflow("a value", self.low, self.high)
         self.dtype = "int32" if _fits(self.low, self.high, INT32) else "int64"
-        if is_short and not _scalar.get():
+        self.form: Any = None
+        if is_short and SPELLING.get() is None:
             self.dtype = "int16"
         watch = _audit.get()
         if watch is not None:
             watch.bits = max(watch.bits, bits_of(self.low, self.high))
-        self.expr = None if expr is None else _cast(expr, self.dtype)
+        self.expr: Any = None if expr is None else _cast(expr, self.dtype)
 
     @property
     def is_short(self) -> bool:
@@ -165,6 +147,9 @@ class Ranged:
 
     def __add__(self, other: Value) -> Ranged:
         b = ranged(other)
+        spelled = _spelled("add", self, b)
+        if spelled is not None:
+            return spelled
         return _apply("sum", self.low + b.low, self.high + b.high, lambda x, y: x + y, self, b)
 
     def __radd__(self, other: Value) -> Ranged:
@@ -172,6 +157,9 @@ class Ranged:
 
     def __sub__(self, other: Value) -> Ranged:
         b = ranged(other)
+        spelled = _spelled_difference(self, b)
+        if spelled is not None:
+            return spelled
         low, high = self.low - b.high, self.high - b.low
         return _apply("difference", low, high, lambda x, y: x - y, self, b)
 
@@ -196,6 +184,9 @@ class Ranged:
         n = _shift_amount(other)
         if n.high == 0:
             return self
+        spelled = _spelled("shift_right", self, n)
+        if spelled is not None:
+            return spelled
         corners = [x >> s for x in (self.low, self.high) for s in (n.low, n.high)]
         return _apply("right shift", min(corners), max(corners), lambda x, s: x >> s, self, n, n)
 
@@ -206,6 +197,9 @@ class Ranged:
         n = _shift_amount(other)
         if n.high == 0:
             return self
+        spelled = _spelled("shift_left", self, n)
+        if spelled is not None:
+            return spelled
         corners = [x << s for x in (self.low, self.high) for s in (n.low, n.high)]
         return _apply("left shift", min(corners), max(corners), lambda x, s: x << s, self, n, n)
 
@@ -325,6 +319,28 @@ def _shift_amount(value: Value) -> Ranged:
     return ranged(bind(n))
 
 
+def _spelled(operation: str, x: Ranged, y: Ranged) -> Ranged | None:
+    """Another spelling of an operation with a constant; None leaves it as it is."""
+    speller = SPELLING.get()
+    if speller is None:
+        return None
+    if isinstance(x, _Constant) and operation in ("add", "minimum", "maximum"):
+        x, y = y, x
+    if isinstance(x, _Constant) or not isinstance(y, _Constant):
+        return None
+    result: Ranged | None = getattr(speller, operation)(x, y.low)
+    return result
+
+
+def _spelled_difference(x: Ranged, y: Ranged) -> Ranged | None:
+    """Another spelling of ``x - y`` where one of them is a constant."""
+    speller = SPELLING.get()
+    if speller is None or not isinstance(x, _Constant):
+        return _spelled("add", x, _Constant(-y.low)) if isinstance(y, _Constant) else None
+    result: Ranged | None = None if isinstance(y, _Constant) else speller.subtract_from(x.low, y)
+    return result
+
+
 def _is_short_constant(value: Ranged) -> bool:
     return isinstance(value, _Constant) and _fits(value.low, value.high, INT16)
 
@@ -374,24 +390,10 @@ def minimum(a: Value, b: Value) -> Value:
     if y.high <= x.low:
         return y
     low, high = min(x.low, y.low), min(x.high, y.high)
-    if _scalar.get() and _is_saturation(x, y):
-        return _apply(
-            "minimum",
-            low,
-            high,
-            lambda p, q: _tir().min(_tir().max(p, _tir().const(0, str(p.ty))), q),
-            x,
-            y,
-        )
+    spelled = _spelled("minimum", x, y)
+    if spelled is not None:
+        return spelled
     return _apply("minimum", low, high, lambda p, q: _tir().min(p, q), x, y)
-
-
-def _is_saturation(value: Ranged, bound: Ranged) -> bool:
-    """Whether a minimum of these keeps the last bits of a number that is not negative.
-
-    Between 0 and such a bound, compilers find the instruction that saturates.
-    """
-    return isinstance(bound, _Constant) and value.low >= 0 and not bound.low & (bound.low + 1)
 
 
 def maximum(a: Value, b: Value) -> Value:
@@ -404,7 +406,23 @@ def maximum(a: Value, b: Value) -> Value:
     if y.low >= x.high:
         return y
     low, high = max(x.low, y.low), max(x.high, y.high)
+    spelled = _spelled("maximum", x, y)
+    if spelled is not None:
+        return spelled
     return _apply("maximum", low, high, lambda p, q: _tir().max(p, q), x, y)
+
+
+def cut(value: Value, least: int, most: int) -> Value:
+    """``minimum(value, n)`` for any n in [least, most]: the result must not depend on which.
+
+    n is `least` wherever a machine has no cheaper one.
+    """
+    speller = SPELLING.get()
+    if speller is not None and isinstance(value, Ranged) and value.high > least:
+        spelled = speller.cut(value, least, most)
+        if spelled is not None:
+            return spelled
+    return minimum(value, least)
 
 
 def clamp(value: Value, low: Value, high: Value) -> Value:
@@ -419,6 +437,10 @@ def absolute(value: Value) -> Value:
     x = bind(ranged(value))
     if x.low >= 0:
         return x
+    speller = SPELLING.get()
+    spelled = None if speller is None else speller.absolute(x)
+    if spelled is not None:
+        return spelled
     nearest = max(0, -x.high)  # the smallest absolute value, when the interval excludes 0
     return known(maximum(x, -x), nearest, max(-x.low, x.high))
 
@@ -526,7 +548,9 @@ def known(value: Value, low: int, high: int) -> Value:
     if not is_ranged(value):
         return value
     x = ranged(value)
-    return Ranged(max(x.low, low), min(x.high, high), x.expr, x.is_short)
+    tightened = Ranged(max(x.low, low), min(x.high, high), x.expr, x.is_short)
+    tightened.form = x.form
+    return tightened
 
 
 def short(value: Value) -> Value:
@@ -556,7 +580,9 @@ def short(value: Value) -> Value:
             why=f"its interval is [{x.low}, {x.high}]",
             todo="use a coarser scale, or the wide form of the operator",
         )
-    return x if isinstance(x, _Constant) else Ranged(x.low, x.high, x.expr, is_short=True)
+    if isinstance(x, _Constant) or SPELLING.get() is not None:
+        return x
+    return Ranged(x.low, x.high, x.expr, is_short=True)
 
 
 def saturate_short(value: Value) -> Value:
@@ -601,8 +627,10 @@ def q15_multiply(a: Value, b: Value) -> Value:
         )
     if isinstance(x, _Constant) and isinstance(y, _Constant):
         return _Constant(low)
-    if _scalar.get():
-        return known(short((x * y + (1 << 14)) >> 15), low, high)
+    speller = SPELLING.get()
+    if speller is not None:
+        spelled = speller.q15_product(x, y)
+        return known((x * y + (1 << 14)) >> 15 if spelled is None else spelled, low, high)
     left, right = _expr_in(x, "int16"), _expr_in(y, "int16")
     if left is None or right is None:
         return Ranged(low, high, is_short=True)
@@ -658,7 +686,9 @@ def bind(value: Value) -> Value:
     tir = _tir()
     if isinstance(value.expr, (tir.Var, tir.IntImm)):
         return value
-    return current.bind(value)
+    speller = SPELLING.get()
+    spelled = None if speller is None else speller.bind(value, bind)
+    return current.bind(value) if spelled is None else spelled
 
 
 def trace(function: Callable[..., Value], *arguments: Any, **keywords: Any) -> Ranged:

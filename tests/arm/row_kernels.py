@@ -24,10 +24,10 @@ from relay_passes.integer.evaluate import evaluate
 from relay_passes.spec import short_softmax
 from relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
 from relay_passes.spec.layer_norm import LayerNormConstants
+from relay_passes.spec.scalar import scalar_arithmetic
 from relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from relay_passes.spec.short_requantise import requantise_short, short_factors
 from relay_passes.spec.short_softmax import ShortExponential
-from relay_passes.spec.scalar import scalar_arithmetic
 from schedules import schedule_kernel
 from schedules.rule import block_names
 from schedules.scalar_rows import fuse_softmax_passes
@@ -143,7 +143,7 @@ class _Program:
         multiplier: np.ndarray,
         shift: int,
         bounds: Bounds,
-        dtype: str,
+        dtype: str = "int8",
     ) -> relax.Var:
         """Bind a requantisation by multipliers of any width."""
         low, high = bounds

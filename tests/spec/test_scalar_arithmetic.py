@@ -10,16 +10,18 @@ import pytest
 
 from relay_passes.spec import short_layer_norm, short_softmax
 from relay_passes.spec.gelu import AccurateGelu, gelu_accurate, gelu_scale
+from relay_passes.spec.scalar import scalar_arithmetic
 from relay_passes.spec.short_layer_norm import ShortLayerNorm
 from relay_passes.spec.short_requantise import requantise_short, saturating_sum
 from relay_passes.spec.short_softmax import ShortExponential
 from relay_passes.spec.values import (
     Ranged,
+    absolute,
     clamp,
+    cut,
     minimum,
     q15_multiply,
     saturate_short,
-    scalar_arithmetic,
     shift_right_round,
     short,
     trace,
@@ -126,14 +128,9 @@ def test_intervals_are_the_same_and_nothing_is_16_bits_wide(name: str) -> None:
     with scalar_arithmetic():
         scalar = traced()
     assert (scalar.low, scalar.high) == (plain.low, plain.high)
-    assert (
-        "int16" in str(plain.expr)
-        and "ibert_q15" in str(plain.expr)
-        or name
-        in (
-            "normalisation",
-            "saturating sum",
-        )
+    assert ("int16" in str(plain.expr) and "ibert_q15" in str(plain.expr)) or name in (
+        "normalisation",
+        "saturating sum",
     )
     assert "int16" not in str(scalar.expr) and "ibert_q15" not in str(scalar.expr)
 
@@ -166,14 +163,65 @@ def test_a_rounding_shift_adds_before_it_shifts() -> None:
         assert str(shift_right_round(inside, 4).expr) == "x + 8 >> 4"
 
 
-def test_minima_that_saturate_are_spelled_as_such() -> None:
+def spelled(function: Callable[[Ranged], Any], low: int, high: int) -> str:
+    """Text of the expression that a function of one value is spelled as."""
     from tvm import tirx
 
-    x = tirx.Var("x", "int32")
     with scalar_arithmetic():
-        assert "max" in str(minimum(Ranged(0, 2**20, x), 2**15 - 1).expr)
-        assert "max" not in str(minimum(Ranged(0, 2**20, x), 2**15).expr)
-        assert "max" not in str(minimum(Ranged(-1, 2**20, x), 2**15 - 1).expr)
-        assert str(clamp(Ranged(-(2**20), 2**20, x), *INT16).expr).count("max") == 1
-        assert str(saturate_short(Ranged(-5, 2**20, x)).expr).count("max") == 0
-    assert "max" not in str(minimum(Ranged(0, 2**20, x), 2**15 - 1).expr)
+        return str(trace(function, Ranged(low, high, tirx.Var("x", "int32"))).expr)
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high", "text"),
+    [
+        (lambda x: minimum(x, 2**15 - 1), 0, 2**20, "T.min(T.max(x, 0), 32767)"),
+        (lambda x: minimum(x, 2**15), 0, 2**20, "32768 - T.max(32768 - x, 0)"),
+        (lambda x: minimum(x, 2**15 - 1), -1, 2**20, "T.min(x, 32767)"),
+        (lambda x: cut(x, 1000, 1022), 0, 2**20, "1000 - T.max(1000 - x, 0)"),
+        (lambda x: cut(x, 1000, 1023), 0, 2**20, "T.min(T.max(x, 0), 1023)"),
+        (lambda x: clamp(x, -127, 127), -1000, 1000, "T.max(T.ibert_saturate(x, 8), -127)"),
+        (lambda x: clamp(x, -128, 127), -1000, 1000, "T.min(T.max(x, -128), 127)"),
+        (lambda x: saturate_short(x) >> 3, -(2**20), 2**20, "T.min(T.max(x >> 3, -4096), 4095)"),
+        (
+            lambda x: clamp((saturate_short(x) + 5) >> 3, 0, 255),
+            -(2**20),
+            2**20,
+            "T.min(T.max(x + 5 >> 3, 0), 255)",
+        ),
+        (lambda x: ((x >> 4) + 3) >> 2, -(2**20), 2**20, "x + 48 >> 6"),
+        (lambda x: ((x >> 4) + 3) >> 2, -(2**31), 2**31 - 1, "(x >> 4) + 3 >> 2"),
+        (lambda x: (x >> 30) >> 3, -(2**31), 2**31 - 1, "x >> 30 >> 3"),
+        (
+            lambda x: (q15_multiply(x, 1000) + 7) >> 4,
+            -(2**15),
+            2**15 - 1,
+            "T.ibert_multiply_add(x, 1000, 245760) >> 19",
+        ),
+        (
+            lambda x: q15_multiply(x << 3, 1000),
+            0,
+            2**12 - 1,
+            "T.ibert_multiply_add(x, 1000, 2048) >> 12",
+        ),
+        (lambda x: 64 - (x << 3), 0, 2**12, "8 - x << 3"),
+        (lambda x: 65 - (x << 3), 0, 2**12, "65 - (x << 3)"),
+        (absolute, -(2**15), 2**15, "(T.max(x, 0) << 1) - x"),
+    ],
+)
+def test_spelling(function: Callable[[Ranged], Any], low: int, high: int, text: str) -> None:
+    assert spelled(function, low, high) == text
+
+
+def test_values_of_64_bits_are_left_alone() -> None:
+    text = spelled(lambda x: clamp((x * x + 5) >> 3, -127, 127), -(2**31), 2**31 - 1)
+    assert "int64" in text and "ibert" not in text
+
+
+def test_outside_nothing_is_spelled_differently() -> None:
+    from tvm import tirx
+
+    x = Ranged(0, 2**20, tirx.Var("x", "int32"))
+    assert str(cut(x, 1000, 1023).expr) == "T.min(x, 1000)"
+    with scalar_arithmetic(), scalar_arithmetic(False):
+        assert str(cut(x, 1000, 1023).expr) == "T.min(x, 1000)"
+    assert cut(np.array([5, 2000]), 1000, 1023).tolist() == [5, 1000]

@@ -1,0 +1,244 @@
+"""Expressions for a processor whose registers hold one number each, of 32 bits.
+
+The specification is written for vectors: 16-bit values, their products in Q15, saturation after
+each step. Traced inside `scalar_arithmetic` the same functions are spelled differently, with the
+same integers as a result, because the intervals prove each step:
+
+* short values are computed in int32, where a product in Q15 is a multiplication, an addition and a
+  shift;
+* a shift after a shift is one shift, and a constant that is added between them, or after a
+  multiplication, joins the one that is added anyway: ``((x >> n) + c) >> m = (x + (c << n)) >> (n
+  + m)``;
+* a saturation before a shift, an addition or a tighter saturation moves behind it, and vanishes in
+  the last one: both are monotonic;
+* a factor ``x << n`` of a product in Q15 leaves its shift to the product's;
+* minima, maxima and absolute values take the forms that become few instructions.
+
+So a value remembers of which form it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .q15 import multiply_add, saturate
+from .values import INT16, INT32, SPELLING, Ranged, _Constant
+
+_Q15 = 15
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """``a * b + addend`` of two values of 16 bits."""
+
+    a: Ranged
+    b: Ranged
+    addend: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Shifted:
+    """``value >> bits``."""
+
+    value: Ranged
+    bits: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Raised:
+    """``value << bits``."""
+
+    value: Ranged
+    bits: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Clamped:
+    """``min(max(value, low), high)``."""
+
+    value: Ranged
+    low: int
+    high: int
+
+
+@contextmanager
+def scalar_arithmetic(enabled: bool = True) -> Iterator[None]:
+    """Spell what is traced inside for a processor without vectors.
+
+    Parameters
+    ----------
+    enabled : bool
+        False spells it as ever.
+    """
+    token = SPELLING.set(_Scalar() if enabled else None)
+    try:
+        yield
+    finally:
+        SPELLING.reset(token)
+
+
+def _fits(low: int, high: int, bounds: tuple[int, int] = INT32) -> bool:
+    return bounds[0] <= low and high <= bounds[1]
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+def _constant(number: int) -> Any:
+    from tvm import tirx
+
+    return tirx.const(number, "int32")
+
+
+def _value(low: int, high: int, expr: Any, form: Any) -> Ranged:
+    value = Ranged(low, high, expr)
+    value.form = form
+    return value
+
+
+def _usable(x: Ranged) -> bool:
+    """Whether a value is an expression of 32 bits."""
+    return x.expr is not None and x.dtype == "int32"
+
+
+def _product(a: Ranged, b: Ranged, addend: int) -> Ranged | None:
+    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    low, high = min(corners) + addend, max(corners) + addend
+    left, right = (_constant(x.low) if isinstance(x, _Constant) else x.expr for x in (a, b))
+    if not _fits(low, high) or left is None or right is None:
+        return None
+    expr = multiply_add(left, right, _constant(addend))
+    return _value(low, high, expr, _Product(a, b, addend))
+
+
+def _shifted(x: Ranged, bits: int) -> Ranged:
+    return _value(x.low >> bits, x.high >> bits, x.expr >> bits, _Shifted(x, bits))
+
+
+def _raised(x: Ranged, bits: int) -> Ranged:
+    return _value(x.low << bits, x.high << bits, x.expr << bits, _Raised(x, bits))
+
+
+def _clamped(x: Ranged, low: int, high: int) -> Ranged:
+    """Clamp to an interval that has something of the value's."""
+    from tvm import tirx
+
+    cuts_low, cuts_high = x.low < low, x.high > high
+    expr = x.expr
+    if cuts_low and cuts_high and low == -high and _is_power_of_two(high + 1):
+        expr = tirx.max(saturate(expr, (high + 1).bit_length()), _constant(low))
+    elif cuts_low and cuts_high:
+        expr = tirx.min(tirx.max(expr, _constant(low)), _constant(high))
+    elif cuts_low:
+        expr = tirx.max(expr, _constant(low))
+    elif cuts_high and x.low >= 0 and _is_power_of_two(high + 1):
+        # Between 0 and such a bound, compilers find the instruction that saturates.
+        expr = tirx.min(tirx.max(expr, _constant(0)), _constant(high))
+    elif cuts_high and x.low >= 0:
+        # What is left of the bound is often what is wanted next; a maximum with 0 is cheap.
+        expr = _constant(high) - tirx.max(_constant(high) - expr, _constant(0))
+    elif cuts_high:
+        expr = tirx.min(expr, _constant(high))
+    return _value(max(x.low, low), min(x.high, high), expr, _Clamped(x, low, high))
+
+
+class _Scalar:
+    """What `relay_passes.spec.values` asks; None leaves an operation to it."""
+
+    def add(self, x: Ranged, number: int) -> Ranged | None:
+        """``x + number``."""
+        form = x.form
+        if not _usable(x):
+            return None
+        if isinstance(form, _Product):
+            return _product(form.a, form.b, form.addend + number)
+        if isinstance(form, _Shifted):
+            raised = number << form.bits
+            if not _fits(form.value.low + raised, form.value.high + raised):
+                return None
+            return _shifted(form.value + raised, form.bits)
+        if isinstance(form, _Clamped):
+            low, high = form.low + number, form.high + number
+            fits = _fits(form.value.low + number, form.value.high + number)
+            return _clamped(form.value + number, low, high) if fits else None
+        return None
+
+    def subtract_from(self, number: int, x: Ranged) -> Ranged | None:
+        """``number - x``."""
+        form = x.form
+        if not _usable(x) or not isinstance(form, _Raised) or number % (1 << form.bits):
+            return None
+        return _raised((number >> form.bits) - form.value, form.bits)
+
+    def shift_right(self, x: Ranged, bits: int) -> Ranged | None:
+        """``x >> bits``."""
+        form = x.form
+        if not _usable(x) or bits > 31:
+            return None
+        if isinstance(form, _Shifted) and form.bits + bits <= 31:
+            return _shifted(form.value, form.bits + bits)
+        if isinstance(form, _Clamped):
+            return _clamped(form.value >> bits, form.low >> bits, form.high >> bits)
+        return _shifted(x, bits)
+
+    def shift_left(self, x: Ranged, bits: int) -> Ranged | None:
+        """``x << bits``."""
+        fits = _usable(x) and _fits(x.low << bits, x.high << bits)
+        return _raised(x, bits) if fits else None
+
+    def minimum(self, x: Ranged, bound: int) -> Ranged | None:
+        """``min(x, bound)``."""
+        if not _usable(x):
+            return None
+        form = x.form
+        if isinstance(form, _Clamped):
+            return _clamped(form.value, form.low, min(form.high, bound))
+        return _clamped(x, x.low, bound)
+
+    def maximum(self, x: Ranged, bound: int) -> Ranged | None:
+        """``max(x, bound)``."""
+        if not _usable(x):
+            return None
+        form = x.form
+        if isinstance(form, _Clamped):
+            return _clamped(form.value, max(form.low, bound), form.high)
+        return _clamped(x, bound, x.high)
+
+    def cut(self, x: Ranged, least: int, most: int) -> Ranged | None:
+        """Minimum with some bound from `least` to `most`."""
+        bound = (1 << least.bit_length()) - 1
+        return self.minimum(x, bound if bound <= most else least)
+
+    def absolute(self, x: Ranged) -> Ranged | None:
+        """``|x|``; its maximum with 0 is often needed as well."""
+        from tvm import tirx
+
+        if not _usable(x) or not _fits(2 * x.low, 2 * x.high):
+            return None
+        expr = (tirx.max(x.expr, _constant(0)) << 1) - x.expr
+        return Ranged(0, max(-x.low, x.high), expr)
+
+    def q15_product(self, x: Ranged, y: Ranged) -> Ranged | None:
+        """``(x y + 2^14) >> 15`` of values of 16 bits."""
+        (a, up), (b, more) = _unraised(x), _unraised(y)
+        up += more
+        if up >= _Q15:
+            return None
+        product = _product(a, b, 1 << (_Q15 - 1 - up))
+        return None if product is None else _shifted(product, _Q15 - up)
+
+    def bind(self, x: Ranged, bind: Callable[[Ranged], Ranged]) -> Ranged | None:
+        """Bind what was shifted to the left instead of the result."""
+        form = x.form
+        return _raised(bind(form.value), form.bits) if isinstance(form, _Raised) else None
+
+
+def _unraised(x: Ranged) -> tuple[Ranged, int]:
+    form = x.form
+    if isinstance(form, _Raised) and _fits(x.low, x.high, INT16):
+        return form.value, form.bits
+    return x, 0
