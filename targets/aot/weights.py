@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +80,15 @@ def write_weights(model: BareModel, folder: Path) -> Path:
     return path
 
 
+def filling_order(weights: Sequence[BareWeight]) -> list[BareWeight]:
+    """Weights by size, the largest first: of several memories that is filled in turn least is lost.
+
+    GNU's linker, told to spread sections over memories (``--enable-non-contiguous-regions``), takes
+    them in this order, and leaves a memory for good at the first that does not fit.
+    """
+    return sorted(weights, key=lambda row: -row.nbytes)
+
+
 def weights_assembly(model: BareModel, separate: bool) -> str:
     """Assembly source that includes ``weights.bin`` and defines the weights' symbols.
 
@@ -105,7 +114,8 @@ def weights_assembly(model: BareModel, separate: bool) -> str:
             "    .type ibert_weights, %object",
             "ibert_weights:",
         ]
-    for row in model.weights:
+    rows = filling_order(model.weights) if separate else model.weights
+    for row in rows:
         if separate:
             lines.append(f'    .section {row.section},"a",%progbits')
         lines += [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..aot.c_text import C_TYPES
+from ..aot.weights import filling_order
 
 if TYPE_CHECKING:
     from ..aot.model import BareModel
@@ -38,7 +39,7 @@ def _pieces(bare: BareModel) -> Iterator[str]:
     yield "#if defined(__GNUC__)\n#define WEIGHT(section_name) \\\n"
     yield f"    __attribute__((section(section_name), aligned({bare.alignment}), used))\n"
     yield "#else\n#define WEIGHT(section_name)\n#endif\n"
-    for weight in bare.weights:
+    for weight in filling_order(bare.weights):
         values = np.ascontiguousarray(bare.parameters[weight.name]).reshape(-1)
         kind = C_TYPES[weight.dtype]
         yield f"\nextern const {kind} {weight.symbol}[{values.size}];\n"
