@@ -18,6 +18,7 @@ from .rows import ElementwiseRule, LayerNormRule, PoolingRule, SerialRule
 from .rule import Rejection, Rule, kernel_name
 from .tiles import Tile, with_tile, without_tile
 from .weight_prefetch import request_panels
+from .whole_vectors import keep_whole_vectors
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ def schedule_kernel(
         if not isinstance(result, Rejection):
             log.debug("kernel %s scheduled by rule %s", name, rule.name)
             scheduled = without_tile(request_panels(guard_rows(result.mod["main"], name)))
+            if target.whole_vectors:
+                scheduled = keep_whole_vectors(scheduled)
             return scheduled.with_attr("tirx.is_scheduled", True)
         rejections.append(f"{result.rule}: {result.reason}")
     raise ScheduleError(

@@ -75,7 +75,9 @@ def tile_matrix_product(
     first = lane
     if drain is not None:
         rows, first = sch.split(rows, [None, dot.rows])
-    sch.reorder(tiles, chunks, rows, vector, *([first] if drain is not None else []), lane, inner)
+    # Outermost what there is more of: the other operand stays in registers meanwhile.
+    tile_loops = (vector, rows) if dot.tile_rows < dot.tile_vectors else (rows, vector)
+    sch.reorder(tiles, chunks, *tile_loops, *([first] if drain is not None else []), lane, inner)
     sch.unroll(rows)
     sch.unroll(vector)
     if drain is not None:
@@ -91,6 +93,7 @@ def tile_matrix_product(
     sch.vectorize(zeroed[-1])
     if intrinsic is not None:
         sch.tensorize(first, intrinsic.name)
+    unroll = max(unroll, math.gcd(extent(sch, chunks), dot.unroll))
     if unroll > 1:
         _, step = sch.split(chunks, [None, unroll])
         sch.unroll(step)
@@ -104,7 +107,8 @@ def _multiply_at_once(
     sizes = tuple(extent(sch, loop) for loop in (rows, columns, depth))
     zero = sch.decompose_reduction(block, rows)
     vectorise_innermost(sch, zero, 4)
-    sch.tensorize(rows, mve_product_intrinsic(dot, *sizes))
+    first = rows if sizes[0] > 1 else columns
+    sch.tensorize(first, mve_product_intrinsic(dot, *sizes))
 
 
 def _interleave_rows(

@@ -38,10 +38,18 @@ _BY_LOOPS = """for i, j, k in T.grid({rows}, {columns}, {depth}):
                     B[vj // {lanes}, vk // {step}, vj % {lanes}, vk % {step}], "int32"
                 )"""
 
+# TVM drops loops of one iteration from what it compares.
+_ROW_BY_LOOPS = """for j, k in T.grid({columns}, {depth}):
+            with T.sblock("update"):
+                vj, vk = T.axis.remap("SR", [j, k])
+                C[0, vj] = C[0, vj] + T.cast(A[0, vk], "int32") * T.cast(
+                    B[vj // {lanes}, vk // {step}, vj % {lanes}, vk % {step}], "int32"
+                )"""
+
 _BY_CALL = """T.evaluate(
             T.call_extern(
-                "int32", "ibert_mk_{name}", A.access_ptr("r"), B.access_ptr("r"),
-                C.access_ptr("rw"), {rows}, {columns}, {depth}, C.strides[0],
+                "int32", "ibert_mk_{name}", T.address_of(A[0, 0]), T.address_of(B[0, 0, 0, 0]),
+                T.address_of(C[0, 0]), {rows}, {columns}, {depth}, C.strides[0],
             )
         )"""
 
@@ -68,8 +76,9 @@ def mve_product_sources(
         **{"rows": rows, "columns": columns, "depth": depth},
         **{"lanes": dot.lanes, "step": dot.depth, "name": dot.name},
     }
+    loops = _BY_LOOPS if rows > 1 else _ROW_BY_LOOPS
     return (
-        _PRODUCT.format(which="description", body=_BY_LOOPS.format(**shape), **shape),
+        _PRODUCT.format(which="description", body=loops.format(**shape), **shape),
         _PRODUCT.format(which="implementation", body=_BY_CALL.format(**shape), **shape),
     )
 
