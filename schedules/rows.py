@@ -22,6 +22,7 @@ from .rule import (
     output_blocks,
     vectorise_innermost,
 )
+from .scalar_rows import unroll_innermost
 
 # Per-row scalars of emission's layer_norm kernel, in program order.
 ROW_STATISTICS = ("sum", "mean", "square_sum", "half_bits", "square_root", "root_bits", "inverse")
@@ -60,7 +61,7 @@ class LayerNormRule:
         for block in {
             name: sch.get_sblock(name) for name in (sch.get(first).name_hint, *names)
         }.values():
-            vectorise_innermost(sch, block, target.vector_lanes)
+            _innermost(sch, block, target)
         return sch
 
 
@@ -105,7 +106,7 @@ class ElementwiseRule:
             if len(loops) > 1:
                 sch.parallel(loops[0])
                 mark_row_loop(sch, loops[0])
-            vectorise_innermost(sch, output, target.vector_lanes)
+            _innermost(sch, output, target)
         return sch
 
 
@@ -125,6 +126,16 @@ class SerialRule:
                 self.name, f"the kernel is {kernel_name(func)!r}, not one of {', '.join(SERIAL)}"
             )
         return s_tir.Schedule(func)
+
+
+def _innermost(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, target: TargetDescription
+) -> None:
+    """Vectorise the channels of a row, or unroll them where a register holds one number."""
+    if target.vector_lanes == 1:
+        unroll_innermost(sch, block)
+    else:
+        vectorise_innermost(sch, block, target.vector_lanes)
 
 
 def _is_reduction(sch: s_tir.Schedule, name: str) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from tvm import s_tir
 
-from .rule import block_names, extent
+from .rule import block_names, extent, largest_divisor
 
 EXPONENTIAL = "exponential"
 ROW_MAX = "row_max"
 ROW_SUM = "row_sum"
+# Left to itself, LLVM unrolls by four and interleaves all of them, for which there are no registers.
+UNROLLED = 8
 
 
 def _columns_outside(
@@ -48,12 +50,17 @@ def fuse_softmax_passes(sch: s_tir.Schedule) -> None:
     sch.decompose_reduction(total, column)
 
 
-def unroll_innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, times: int) -> None:
-    """Unroll the last loop around `block` by the largest divisor up to `times`."""
-    loop = sch.get_loops(block)[-1]
-    length = extent(sch, loop)
-    width = next(size for size in range(min(times, length), 0, -1) if length % size == 0)
+def unroll_innermost(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, times: int = UNROLLED
+) -> None:
+    """Unroll the last loop around `block` that is longer than 1 by a divisor up to `times`."""
+    loops = [loop for loop in sch.get_loops(block) if extent(sch, loop) > 1]
+    if not loops:
+        return
+    length = extent(sch, loops[-1])
+    width = largest_divisor(length, times)
     if 1 < width < length:
-        _, loop = sch.split(loop, [None, width])
-    if width > 1:
+        _, loop = sch.split(loops[-1], [None, width])
         sch.unroll(loop)
+    elif width == length:
+        sch.unroll(loops[-1])
