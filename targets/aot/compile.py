@@ -35,8 +35,15 @@ def portable_description(description: TargetDescription) -> TargetDescription:
 
     Kernels that are scheduled for it can be written as C (`BareModel.c_kernels`).
     """
-    dot = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
-    return replace(description, dot=dot, vector_lanes=1, q15_multiply=(), microkernels=())
+    dot = DotInstruction("none", "int8", "int8", 1, 1, tile_rows=2, tile_vectors=2)
+    return replace(
+        description,
+        dot=dot,
+        vector_lanes=1,
+        q15_multiply=(),
+        microkernels=(),
+        prefetches_weights=False,
+    )
 
 
 def compile_bare(

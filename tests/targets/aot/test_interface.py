@@ -47,7 +47,7 @@ def test_a_tensor_that_cannot_be_is_refused(arguments: tuple, message: str) -> N
 
 
 def test_a_program_has_something_to_do() -> None:
-    with pytest.raises(ValueError, match="^a program has at least one function, input and output$"):
+    with pytest.raises(ValueError, match=r"^a program has at least one function, input and output"):
         Interface((), (TensorSpec("x", "int8", (1,)),), (TensorSpec("y", "int8", (1,)),))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ def check(wanted: list[Request], plan: ArenaPlan, alignment: int) -> None:
             for r in wanted
             if r.first <= step <= r.last and r.nbytes
         )
-        for (offset, nbytes), (following, _) in zip(living, living[1:], strict=False):
+        for (offset, nbytes), (following, _) in itertools.pairwise(living):
             assert offset + nbytes <= following
 
 
@@ -97,7 +99,7 @@ def test_an_alignment_is_a_power_of_two(alignment: int) -> None:
 
 
 def test_keys_are_unique() -> None:
-    with pytest.raises(ValueError, match="^a key occurs twice$"):
+    with pytest.raises(ValueError, match=r"^a key occurs twice$"):
         plan_arena([Request("a", 1, 0, 0), Request("a", 2, 1, 1)], 16)
 
 

@@ -1,0 +1,102 @@
+"""Kernels as C: standalone, without a warning, and the same bits as from LLVM."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from c_interface import Caller
+from test_small_bert import assert_equal, expected, inputs_of
+
+import ibert_tvm as ibert
+from targets import TargetError, get_target
+from targets.aot import BareModel, portable_description
+from targets.aot.weights import weights_assembly, write_weights
+from targets.toolchain import find_linker
+
+SHAPES = [(1, 12), (2, 5)]
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wcast-align", "-Wundef", "-Werror")
+
+
+@pytest.fixture(scope="module")
+def in_c(quantized) -> BareModel:
+    compiled = ibert.compile(quantized, "x86-64", SHAPES, runtime="none", emit="c")
+    assert compiled.bare is not None
+    return compiled.bare
+
+
+@pytest.fixture(scope="module")
+def library(in_c: BareModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C sources and the weights, linked; with nothing for the linker to find."""
+    folder = tmp_path_factory.mktemp("c")
+    (folder / "ibert_model.h").write_text(in_c.header)
+    (folder / "driver.c").write_text(in_c.driver_c)
+    (folder / "kernels.c").write_text(in_c.c_kernels())
+    (folder / "weights.s").write_text(weights_assembly(in_c, separate=True))
+    write_weights(in_c, folder)
+    compiler = find_linker(get_target("x86-64"))
+    flags = ["-std=c99", "-O2", "-ffreestanding", "-fno-strict-aliasing", "-fPIC", *WARNINGS]
+    sources = ["driver.c", "kernels.c", "weights.s"]
+    command = [*compiler, *flags, "-shared", "-nostdlib", "-o", "model.so", *sources]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "model.so"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_c_gives_the_same_bits(
+    quantized, in_c: BareModel, library: Path, shape: tuple[int, int]
+) -> None:
+    caller = Caller(library, max(in_c.arena_bytes.values()))
+    for padding in (False, True):
+        inputs = inputs_of(*shape, seed=3, padding=padding)
+        assert_equal(caller.run(inputs), expected(quantized, inputs))
+
+
+def test_the_sources_call_nothing_and_know_no_floats(in_c: BareModel) -> None:
+    text = in_c.c_kernels()
+    code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    assert re.findall(r"#include (.*)", code) == ["<stdbool.h>", "<stdint.h>"]
+    assert not re.search(r"\b(?:float|double|TVM\w*|NULL)\b|\d\.\d|\df\b", code)
+    called = set(re.findall(r"\b([A-Za-z_]\w*)\(", code)) - {"for", "if", "return", "while"}
+    assert called == {kernel.symbol for kernel in in_c.kernels}
+
+
+def test_other_compilers_and_standards_take_it(in_c: BareModel, tmp_path: Path) -> None:
+    (tmp_path / "kernels.c").write_text(in_c.c_kernels())
+    compiler = find_linker(get_target("x86-64"))
+    for flags in (["-std=c11", "-O0"], ["-std=c17", "-O3", "-fwrapv"]):
+        command = [*compiler, *flags, *WARNINGS, "-c", "kernels.c"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+
+
+def test_instructions_of_a_processor_are_refused(compiled) -> None:
+    model = compiled.bare
+    with pytest.raises(TargetError) as caught:
+        model.c_kernels()
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("a kernel cannot be written in C: it uses ")
+    assert lines[2:] == [
+        "  why: C99 has no word for that",
+        "  what to do: compile with emit='c', which schedules kernels for any processor",
+    ]
+
+
+def test_the_portable_form_of_a_target_has_no_instructions() -> None:
+    target = portable_description(get_target("cortex-m4"))
+    assert (target.dot.name, target.dot.lanes, target.vector_lanes) == ("none", 1, 1)
+    assert target.microkernels == target.q15_multiply == ()
+    assert target.name == "cortex-m4" and target.toolchain is not None
+
+
+def test_results_come_last(in_c: BareModel) -> None:
+    """Every array that a kernel writes comes last, and is not constant."""
+    text = in_c.c_kernels()
+    for kernel in in_c.kernels:
+        written = [parameter.written for parameter in kernel.parameters]
+        assert written == sorted(written) and any(written)
+        declared = re.search(rf"int32_t {kernel.symbol}\((.*)\);", text)
+        assert declared is not None
+        pieces = declared.group(1).split(", ")
+        assert [not piece.startswith("const ") for piece in pieces[:-1]] == written
