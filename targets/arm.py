@@ -39,7 +39,9 @@ SMLAL_32 = DotInstruction(
     unroll=1,
     full_range="vmull_vpadal",
 )
-NO_DOT_32 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=2, tile_vectors=1)
+# In general registers, by a microkernel (targets/microkernels): two products per instruction, of
+# operands widened to 16 bits; four accumulators and eight words of operands fill the registers.
+SMLAD = DotInstruction("smlad", "int16", "int16", 2, 4, tile_rows=2, tile_vectors=1, rows=2)
 
 # Rounds and saturates as the specification asks: (2ab + 2^15) >> 16, where not both are -2^15.
 _SQRDMULH_64 = tuple((lanes, f"llvm.aarch64.neon.sqrdmulh.v{lanes}i16") for lanes in (4, 8))
@@ -146,9 +148,10 @@ ARMV6_SOFTFLOAT = TargetDescription(
         "mtriple": "armv6-linux-gnueabi",
         "mattr": ["+soft-float", "-neon"],
     },
-    dot=NO_DOT_32,
+    dot=SMLAD,
     vector_lanes=1,
     elf_machine="EM_ARM",
+    microkernels=("smlad.c",),
     scalar_instructions=(SMLABB, SSAT),
     toolchain=Toolchain(
         "arm-linux-gnueabi-gcc",

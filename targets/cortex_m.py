@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .arm import SMLABB, SSAT
+from .arm import SMLABB, SMLAD, SSAT
 from .description import DotInstruction, Emulator, TargetDescription, Toolchain
 
 NO_DOT_SCALAR = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
-# Microkernels (targets/microkernels). Two products per instruction, of operands widened to 16 bits;
-# four accumulators and eight words of operands fill the registers.
-SMLAD = DotInstruction("smlad", "int16", "int16", 2, 4, tile_rows=2, tile_vectors=1, rows=2)
-# One product per instruction; LDRD and LDM load activations, widened to words, of several rows.
+# By microkernels (targets/microkernels), one product per instruction; LDRD and LDM load activations,
+# widened to words, of several rows.
 MLA = DotInstruction("mla", "int32", "int8", 2, 1, tile_rows=4, tile_vectors=8)
 MULS = DotInstruction("muls", "int32", "int8", 1, 1, tile_rows=5, tile_vectors=16)
 
