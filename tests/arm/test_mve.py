@@ -1,0 +1,148 @@
+"""Cortex-M55: the matrix product with integer vectors, alone and in kernels, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script import from_source
+
+from schedules.intrinsics.mve import mve_product_sources
+from targets import TargetDescription
+from targets.cortex_m import VMLADAVA
+from targets.microkernels import compile_microkernels, microkernel_sources
+from tests.arm import bare_kernels, matrix_kernels, row_kernels
+from tests.arm.qemu_board import run_kernel
+from tests.arm.tools import board
+
+_CALL = """
+#include <stdint.h>
+int32_t ibert_mk_vmladava(const int8_t *, const int8_t *, int32_t *, int32_t, int32_t, int32_t,
+                          int32_t);
+int32_t call(const int32_t *sizes, const int8_t *a, const int8_t *b, int32_t *c)
+{
+    const int32_t count = *sizes++;
+    for (int32_t i = 0; i < count; i++, sizes += 4) {
+        const int32_t rows = sizes[0], columns = sizes[1], depth = sizes[2], stride = sizes[3];
+        ibert_mk_vmladava(a, b, c, rows, columns, depth, stride);
+        a += rows * depth, b += columns * depth, c += rows * stride;
+    }
+    return 0;
+}
+"""
+# Rows below, at and above the tile of four; depths of one vector, and odd and even numbers of them.
+SIZES = (
+    *((rows, 4, 16, 4) for rows in range(1, 10)),
+    *((4, columns, 48, columns + 3) for columns in (4, 8, 64)),
+    *((rows, 12, depth, 12) for rows in (3, 4, 6) for depth in (16, 32, 48, 64, 384)),
+)
+
+
+@pytest.fixture(scope="module")
+def m55() -> TargetDescription:
+    return board("cortex-m55")
+
+
+def packed(weight: np.ndarray) -> np.ndarray:
+    """[N, K] as the instruction's layout has it."""
+    columns, depth = weight.shape
+    return weight.reshape(columns // 4, 4, depth // 16, 16).transpose(0, 2, 1, 3).copy()
+
+
+def operands(
+    sizes: tuple[int, int, int, int], seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows, columns, depth, stride = sizes
+    random = np.random.default_rng(seed)
+    a = random.integers(-128, 128, (rows, depth)).astype("int8")
+    weight = random.integers(-128, 128, (columns, depth)).astype("int8")
+    if seed % 3 == 0:  # the largest products there are
+        a[:], weight[:] = -128, -128
+    c = random.integers(-(2**20), 2**20, (rows, stride)).astype("int32")
+    return a, weight, c
+
+
+def expected(a: np.ndarray, weight: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Entries between the rows of the result stay as they are."""
+    result = c.copy()
+    result[:, : len(weight)] += a.astype("int32") @ weight.astype("int32").T
+    return result
+
+
+@pytest.mark.parametrize("form", ["vectors", "plain C"])
+def test_the_microkernel_multiplies(form: str, m55: TargetDescription, tmp_path: Path) -> None:
+    source = tmp_path / "call.c"
+    source.write_text(_CALL)
+    code = microkernel_sources(m55) if form == "plain C" else compile_microkernels(m55).values()
+    cases = [operands(sizes, seed) for seed, sizes in enumerate(SIZES)]
+    table = np.array([len(SIZES), *np.ravel(SIZES)], "int32")
+    a, b, c = (
+        np.concatenate([part.ravel() for part in parts])
+        for parts in zip(*((a, packed(w), c) for a, w, c in cases), strict=True)
+    )
+    flags = ["-DIBERT_PLAIN_C"] if form == "plain C" else []
+    run = run_kernel(m55, [source, *code], "call", [table, a, b, c], flags=flags)
+    want = np.concatenate([expected(*case).ravel() for case in cases])
+    np.testing.assert_array_equal(run.arrays[3], want)
+
+
+def test_products_are_vector_instructions(m55: TargetDescription) -> None:
+    _, counts = bare_kernels.run(matrix_kernels.linear(m55, 8, 48, 12), m55)
+    # LLVM's disassembler has a shorter name for VMLADAVA.
+    assert counts.by_mnemonic["vmlava.s8"] == 8 * 48 * 12 / 16
+
+
+@pytest.mark.parametrize("sizes", SIZES[:14])
+def test_the_description_is_the_product(sizes: tuple[int, int, int, int]) -> None:
+    rows, columns, depth, _ = sizes
+    description, implementation = mve_product_sources(VMLADAVA, rows, columns, depth)
+    assert "ibert_mk_vmladava" in implementation
+    text = description.replace(", strides=[T.int32(), 1]", "")
+    module = tvm.IRModule({"main": from_source(text).with_attr("global_symbol", "main")})
+    a, weight, c = operands((rows, columns, depth, columns), 1)
+    arrays = [tvm.runtime.tensor(array) for array in (a, packed(weight), c)]
+    tvm.compile(module, target="llvm")["main"](*arrays)
+    np.testing.assert_array_equal(arrays[2].numpy(), expected(a, weight, c))
+
+
+# Rows, depths and columns that neither tile nor vector divides; both tails, and whole tiles.
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 16, 4), (7, 20, 5), (9, 48, 66)])
+@pytest.mark.parametrize("epilogue", ["none", "requantise", "gelu", "residual"])
+def test_linear_layers(
+    rows: int, depth: int, columns: int, epilogue: str, m55: TargetDescription
+) -> None:
+    _check(matrix_kernels.linear(m55, rows, depth, columns, epilogue=epilogue), m55)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "heads", "head_dim", "masked"), [(16, 2, 16, 3), (9, 1, 20, 0), (32, 1, 32, 31)]
+)
+def test_attention(
+    seq_len: int, heads: int, head_dim: int, masked: int, m55: TargetDescription
+) -> None:
+    _check(matrix_kernels.attention(m55, 1, seq_len, heads, head_dim, masked=masked), m55)
+
+
+@pytest.mark.parametrize("name", row_kernels.KERNELS)
+@pytest.mark.parametrize("channels", [24, 13])
+def test_row_operations(name: str, channels: int, m55: TargetDescription) -> None:
+    _check(row_kernels.KERNELS[name](m55, 5, channels), m55)
+
+
+def _check(kernel: row_kernels.RowKernel, target: TargetDescription) -> None:
+    """Equal to the specification, and no floating-point instruction executed."""
+    outputs, counts = bare_kernels.run(kernel, target)
+    for output, want in zip(outputs, kernel.outputs, strict=True):
+        np.testing.assert_array_equal(output, want)
+    assert (counts.floating_point, counts.unknown) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_linear_layer_needs_no_more_instructions_than_cmsis_nn(m55: TargetDescription) -> None:
+    """128x384 -> 384 with bias and requantisation: 3.93M by CMSIS-NN."""
+    kernel = matrix_kernels.linear(m55, 128, 384, 384)
+    outputs, counts = bare_kernels.run(kernel, m55)
+    np.testing.assert_array_equal(outputs[0], kernel.outputs[0])
+    assert counts.instructions <= 3_930_000
