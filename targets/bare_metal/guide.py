@@ -79,7 +79,8 @@ endif
 AR := $(shell $(CC) -print-prog-name=ar)
 TARGET_FLAGS ?= {flags}
 CFLAGS ?= -O2
-override CFLAGS += $(TARGET_FLAGS) -std=c99 -ffreestanding -ffunction-sections -fdata-sections
+override CFLAGS += $(TARGET_FLAGS) -std=c99 -ffreestanding -fno-strict-aliasing \
+  -ffunction-sections -fdata-sections
 
 OBJECTS := {objects}
 
@@ -154,7 +155,8 @@ def _link(document: Mapping[str, Any]) -> str:
         )
     return (
         "`make` compiles the sources to `libibert_model.a`; or add them to a project as they are. "
-        "They are C99 and run on any processor with 8-bit bytes and two's complement."
+        "They are C99 for any processor with 8-bit bytes and two's complement. Compile them with "
+        "`-fno-strict-aliasing`: the arena's bytes change their type."
     )
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
 from ..aot.weights import WEIGHTS_FILE, weights_assembly, write_weights
+from ..binutils import binary_tool
 from ..description import TargetDescription
 from ..linking import run_tool
 from ..toolchain import find_linker
@@ -30,7 +31,6 @@ from .document import DOCUMENT, FORMAT, KIND
 from .guide import makefile, readme
 from .memory_use import FunctionPeak, MemoryUse, check_limits
 from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions
-from .tools import binary_tool
 from .verification import Verified, verify_package
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ WEIGHTS_ASSEMBLY = "ibert_weights.S"
 WEIGHTS_C = "ibert_weights.c"
 
 # -Os would halve the driver's few kilobytes, but memory functions are worth their speed.
-CFLAGS = ("-O2", "-std=c99", "-ffreestanding", "-ffunction-sections", "-fdata-sections", "-Wall")
+# The arena's bytes change their type from value to value, which C's rules of aliasing forbid.
+CFLAGS = (
+    *("-O2", "-std=c99", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
+    *("-fno-strict-aliasing", "-Wall"),
+)
 _MEMORY_SOURCE = Path(__file__).with_name("memory.c")
 
 
