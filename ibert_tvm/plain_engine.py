@@ -9,13 +9,15 @@ compute, not how fast.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.engine import aligned_zeros
+from ibert_tvm.engine import Observer, aligned_zeros
 from ibert_tvm.errors import LibraryError
 from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, ParameterRecord
 
@@ -27,6 +29,7 @@ __all__ = ["EmulatedEngine", "PlainEngine"]
 _ABI_VERSION = 1
 # A context of this version is smaller (docs/c-api.md); its members are private.
 _CONTEXT_BYTES = 256
+_HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
 
 
 class _Calls:
@@ -76,7 +79,7 @@ class _Calls:
         """Types and shapes of a function's outputs."""
         extents: dict[int | str, int] = {"batch": function.batch, "seq_len": function.seq_len}
         return [
-            (record.dtype, tuple(extents.get(axis, axis) for axis in record.shape))  # type: ignore[misc]
+            (record.dtype, tuple(int(extents.get(axis, axis)) for axis in record.shape))
             for record in self.metadata.outputs
         ]
 
@@ -110,7 +113,9 @@ class PlainEngine(_Calls):
         library.ibert_run.argtypes = [
             *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
         ]
+        library.ibert_set_hook.argtypes = [ctypes.c_void_p, _HOOK, ctypes.c_void_p]
         self._library = library
+        self._running: FunctionRecord | None = None
         size = max(function.arena_bytes for function in metadata.functions)
         self._arena = aligned_zeros((size,), "uint8")
         self._context = aligned_zeros((_CONTEXT_BYTES,), "uint8")
@@ -131,9 +136,37 @@ class PlainEngine(_Calls):
             for arrays in (inputs, outputs)
         ]
         context = self._context.ctypes.data
+        self._running = function
         status = self._library.ibert_run(context, function.batch, function.seq_len, *pointers)
         self._check(status)
         return outputs
+
+    @contextmanager
+    def observed(self, observe: Observer) -> Iterator[None]:
+        """Call ``observe(name, nanoseconds)`` after every kernel.
+
+        Parameters
+        ----------
+        observe : callable
+            Takes the name of the kernel, and how long it took.
+        """
+        started = 0
+
+        def hook(_user: Any, done: int, _total: int) -> int:
+            nonlocal started
+            now = time.perf_counter_ns()
+            if done > 0 and self._running is not None:
+                observe(self._running.kernels[done - 1].name, now - started)
+            started = time.perf_counter_ns()
+            return 0  # go on with the run
+
+        kept = _HOOK(hook)  # ctypes does not keep it
+        context = self._context.ctypes.data
+        self._check(self._library.ibert_set_hook(context, kept, None))
+        try:
+            yield
+        finally:
+            self._check(self._library.ibert_set_hook(context, _HOOK(), None))
 
     def _check(self, status: int) -> None:
         if status != 0:

@@ -380,7 +380,20 @@ def load_library(
     if emulate:
         return Library(metadata, 1, _emulated(metadata))
     _check_machine(metadata)
+    if metadata.runtime == "none":
+        _check_single(metadata, num_threads)
+        return Library(metadata, 1)
     return Library(metadata, num_threads or default_threads())
+
+
+def _check_single(metadata: LibraryMetadata, num_threads: int | None) -> None:
+    """Refuse several threads for a library that starts none."""
+    if num_threads not in (None, 1):
+        raise UsageError(
+            f"the library {metadata.path} cannot use {num_threads} threads",
+            why="it was compiled without runtime: a call runs in the thread that makes it",
+            todo="leave the number of threads out, or compile with --runtime tvm",
+        )
 
 
 def _emulated(metadata: LibraryMetadata) -> EmulatedEngine:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,31 +119,6 @@ def _sum(name: str, parts: Sequence[Part]) -> Part:
     )
 
 
-@contextmanager
-def _observed(library: Library, observe: Callable[[str, int], None]) -> Iterator[None]:
-    """Call ``observe(name, nanoseconds)`` after every function that compiled code calls.
-
-    The virtual machine calls kernels, and functions of its own (``vm.builtin.*``), from the
-    thread that runs the library, one after the other. Observing costs about a microsecond each.
-    """
-    started = 0
-
-    def instrument(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
-        nonlocal started
-        if before:
-            started = time.perf_counter_ns()
-        else:
-            observe(name, time.perf_counter_ns() - started)
-        return 0  # go on with the call
-
-    set_instrument = library.engine.machine["set_instrument"]
-    set_instrument(instrument)
-    try:
-        yield
-    finally:
-        set_instrument(None)
-
-
 def measure_layers(
     library: Library, batch: Batch, records: Sequence[KernelRecord], seconds: float
 ) -> Profile:
@@ -180,7 +154,7 @@ def measure_layers(
             if not name.startswith(_RUNTIME):
                 calls.append((name, nanoseconds))
 
-        with _observed(library, observe):
+        with library.engine.observed(observe):
             library.run(**batch.inputs, dequantize=False)
         observed.append(calls)
         start = time.perf_counter_ns()

@@ -79,6 +79,8 @@ def command(
             why="a board times whole runs; its server cannot be told to observe kernels",
             todo="leave one of them out, or run `ibert bench --per-layer` on the board itself",
         )
+    if metadata.runtime == "none":
+        counts = counts or [1]  # more are refused when the library is loaded
     measured = (
         _on_this_machine(library, functions, counts, lines, seconds, per_layer)
         if address is None
