@@ -239,7 +239,8 @@ def compile(
         program = IntegerProgram(quantized.module, quantized.parameters)
         if runtime == "none":  # a C program has ids of 32 bits
             program = NarrowInputs()(program)
-        lowered = lower_to_kernels(program, layout, shapes, observe=dump)
+        compact = description.system == "bare-metal"  # its memory holds the code
+        lowered = lower_to_kernels(program, layout, shapes, observe=dump, compact=compact)
     with phase("schedule"):
         module = schedule_module(lowered.program.module, description, tuned)
         dump("schedule", module)

@@ -11,6 +11,7 @@ import tvm
 from ..emit.layout import KernelLayout
 from ..integer.ranges import analyse_ranges
 from .check_integer_only import CheckIntegerOnly
+from .constants_as_arguments import ConstantsAsArguments
 from .emit_kernels import EmitKernels
 from .fuse_epilogues import FuseEpilogues
 from .merge_projections import MergeProjections
@@ -62,13 +63,15 @@ def lower_to_kernels(
     layout: KernelLayout,
     shapes: Sequence[tuple[int, int]],
     observe: Observer | None = None,
+    compact: bool = False,
 ) -> Lowered:
     """Lower an integer program to kernels for one target layout and several shapes.
 
     Phases, in order: ``check_integer_only`` (nothing but integers comes in),
     ``offset_activations``, ``merge_projections``, ``pack_tokens``, range analysis (proves every
-    width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``, ``share_kernels``,
-    ``check_integer_only`` again (nothing but integers goes out).
+    width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
+    ``constants_as_arguments`` if `compact`, ``share_kernels``, ``check_integer_only`` again
+    (nothing but integers goes out).
 
     Parameters
     ----------
@@ -80,6 +83,8 @@ def lower_to_kernels(
         (batch, sequence length) pairs.
     observe
         Called as ``observe(phase, module)`` after every phase.
+    compact
+        Whether small code counts more than a load per constant: see `ConstantsAsArguments`.
 
     Returns
     -------
@@ -102,6 +107,7 @@ def lower_to_kernels(
         SpecialiseShapes(shapes),
         FuseEpilogues(),
         EmitKernels(layout, bounds.values),
+        *([ConstantsAsArguments()] if compact else []),
         ShareKernels(),
     )
     fused = program

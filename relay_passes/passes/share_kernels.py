@@ -46,7 +46,7 @@ class ShareKernels:
         for name in sorted(callers):
             called = called_kernels(callers[name])
             for kernel in called:
-                key = tvm_ffi.StructuralKey(_nameless(module[kernel]))
+                key = tvm_ffi.StructuralKey(nameless(module[kernel]))
                 merged[kernel] = first.setdefault(key, kernel)
                 functions[merged[kernel]] = module[merged[kernel]]
             layers = [str(module[kernel].attrs[_LAYER]) for kernel in called]
@@ -59,5 +59,6 @@ class ShareKernels:
         )
 
 
-def _nameless(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def nameless(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel without what names it."""
     return kernel.without_attr(_LAYER).without_attr("global_symbol")

@@ -1,0 +1,116 @@
+"""ConstantsAsArguments: kernels that differ in numbers only become one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from execution import inputs_of
+from models import ProgramBuilder
+from small import CHANNELS, small_program
+from tvm import relax, tirx
+
+from relay_passes.emit import KernelLayout
+from relay_passes.integer import build
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.passes import IntegerProgram, lower_to_kernels
+from relay_passes.passes.share_kernels import called_kernels
+from relay_passes.spec.short_softmax import ShortExponential
+from schedules import schedule_module
+from targets.build import build_executable
+from tests.twins import runnable_target
+
+SHAPE = (2, 3)
+VOCABULARY = 11
+DESCRIPTION = runnable_target("x86-64")
+LAYOUT = KernelLayout.of(DESCRIPTION.dot, DESCRIPTION.vector_lanes)
+
+
+def attentions(*scales: float) -> IntegerProgram:
+    """Attention of one value, once per scale of its exponential."""
+
+    def body(p: ProgramBuilder, inputs):
+        table = p.integers("table", -127, 127, (VOCABULARY, CHANNELS), "int8")
+        factor = p.integers("factor", 2**20, 2**24, (VOCABULARY,), "int32")
+        rows = build.embedding(inputs["input_ids"], table, factor, name="rows", shift=16)
+        x = p.requantise("x", p.emit(rows), 1 / 200, channels=CHANNELS)
+        multiplier = p.integers("multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16")
+        return [
+            p.emit(
+                build.attention(
+                    x,
+                    x,
+                    x,
+                    inputs["attention_mask"],
+                    multiplier,
+                    name=f"attention.{place}",
+                    num_heads=2,
+                    softmax="short",
+                    exponential=ShortExponential.from_scale(scale),
+                    shift=7,
+                    low=-127,
+                    high=127,
+                )
+            )
+            for place, scale in enumerate(scales)
+        ]
+
+    return small_program(body)
+
+
+def kernels(module: tvm.IRModule) -> set[str]:
+    return {
+        var.name_hint
+        for var, function in module.functions_items()
+        if isinstance(function, tirx.PrimFunc) and "attention" in var.name_hint
+    }
+
+
+def lowered(program: IntegerProgram, compact: bool) -> IntegerProgram:
+    return lower_to_kernels(program, LAYOUT, [SHAPE], compact=compact).program
+
+
+def constants(program: IntegerProgram) -> dict[str, np.ndarray]:
+    return {name: a for name, a in program.parameters.items() if name.endswith(".constants")}
+
+
+def test_kernels_of_other_constants_become_one_with_an_array_each() -> None:
+    program = attentions(1e-3, 1.1e-3, 1.2e-3)
+    assert len(kernels(lowered(program, compact=False).module)) == 3
+    compact = lowered(program, compact=True)
+    assert kernels(compact.module) == {"main_b2_s3_attention_0"}
+    function = compact.module["main_b2_s3"]
+    names = [var.name_hint for var in called_kernels(function)]
+    assert names.count("main_b2_s3_attention_0") == 3
+    arrays = constants(compact)
+    assert len(arrays) == 3
+    assert len({array.tobytes() for array in arrays.values()}) == 3
+    assert {str(array.dtype) for array in arrays.values()} == {"int32"}
+    assert [var.name for var in function.params][-3:] == list(arrays)
+
+
+def test_equal_kernels_and_a_single_one_keep_their_constants() -> None:
+    assert constants(lowered(attentions(1e-3, 1e-3), compact=True)) == {}
+    assert constants(lowered(attentions(1e-3), compact=True)) == {}
+
+
+def test_nothing_becomes_an_argument_where_it_is_not_asked_for() -> None:
+    assert constants(lowered(attentions(1e-3, 1.1e-3), compact=False)) == {}
+
+
+@pytest.mark.parametrize("scales", [(1e-3, 1.1e-3), (1e-3, 0.8e-3, 1.2e-3, 0.8e-3)])
+def test_compiled_code_computes_the_same(scales: tuple[float, ...]) -> None:
+    program = attentions(*scales)
+    compact = lowered(program, compact=True)
+    assert constants(compact)
+    module = schedule_module(compact.module, DESCRIPTION)
+    machine = relax.VirtualMachine(build_executable(module, DESCRIPTION), tvm.cpu())
+    ids, mask = inputs_of(*SHAPE, VOCABULARY, seed=0)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    arguments = [*inputs.values(), *compact.parameters.values()]
+    results = machine["main_b2_s3"](*(tvm.runtime.tensor(a) for a in arguments))
+    expected = evaluate(program.module, inputs, program.parameters)
+    assert len(results) == len(expected) == len(scales)
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result.numpy()[mask != 0], wanted[mask != 0])
+    assert not np.array_equal(expected[0], expected[1])
