@@ -18,6 +18,7 @@ from targets.aot.lower import KernelSignature, lower_kernels
 from targets.aot.model import KernelParameter
 from targets.aot.objects import kernel_object
 from targets.emulation import emulator_command
+from targets.microkernels import compile_microkernels, microkernel_symbols
 from targets.toolchain import find_linker
 
 _MAIN = Path(__file__).with_name("linux_kernels.c")
@@ -68,7 +69,7 @@ class BoardKernels:
         self.workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
         self.folder = tempfile.TemporaryDirectory(prefix="ibert-kernels-")
         self.objects = {
-            name: kernel_object(name, kernel.function, target)[0]
+            name: kernel_object(name, kernel.function, target, microkernel_symbols(target))[0]
             for name, kernel in lowered.items()
         }
         self._command = [*emulator_command(target), str(self._link())]
@@ -85,7 +86,7 @@ class BoardKernels:
         listed = " ".join(f"x({name})" for name in self.names)
         (folder / "kernel_names.h").write_text(f"#define KERNELS(x) {listed}\n", encoding="utf-8")
         paths = []
-        for name, data in self.objects.items():
+        for name, data in {**self.objects, **compile_microkernels(self.target)}.items():
             paths.append(folder / f"{name}.o")
             paths[-1].write_bytes(data)
         flags = ["-O1", "-std=gnu99", "-static", "-no-pie", f"-I{folder}"]
