@@ -17,6 +17,7 @@ from tvm import s_tir, tirx
 
 from targets import DotInstruction, TargetDescription
 
+from .intrinsics.microkernels import is_microkernel
 from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
 from .rule import (
@@ -48,6 +49,7 @@ PER_ROWS = (
     "probability",
     "context",
 )
+QUERIES = "q_operand"
 ROWS = "attended_rows"
 ELEMENTWISE = (
     "valid",
@@ -63,6 +65,9 @@ LANES = {"row_max": "max", "row_sum": "sum"}
 # A head's depth is short: LLVM unrolls it, and keeps what the queries of the tile broadcast for all
 # keys. With more rows that does not fit the registers.
 SCORE_TILE = (4, 2)
+# The same for vectors of four lanes and 32 registers: eight broadcasts per query.
+FEW_QUERIES = (2, 4)
+UNROLLED_DEPTH = 32
 PRODUCTS = ("k_sum", "v_sum", "score_products", "context")
 
 
@@ -93,7 +98,14 @@ class AttentionRule:
         mark_sequence_loop(sch, heads, per_sequence)
         row_tiles, _row = sch.split(rows, [None, tile])
         mark_token_loop(sch, row_tiles, tile)
-        for names, loop in ((PER_ROWS, row_tiles), (PER_HEAD, heads)):
+        per_rows, per_head = PER_ROWS, PER_HEAD
+        if is_microkernel(target.dot):
+            # Widened, the queries of a head take memory that a microcontroller may not have.
+            per_rows, per_head = (
+                (QUERIES, *PER_ROWS),
+                tuple(name for name in PER_HEAD if name != QUERIES),
+            )
+        for names, loop in ((per_rows, row_tiles), (per_head, heads)):
             for name in reversed(names):
                 if name in present:
                     sch.compute_at(sch.get_sblock(name), loop, preserve_unit_loops=True)
@@ -113,7 +125,8 @@ class AttentionRule:
             fuse_softmax_passes(sch)
         dot = exact_instruction(target.dot, func)
         pack_operands(sch, dot, whole=bool(func.attrs["ibert.whole_tiles"]))
-        tiles = _product_tiles(func, dot)
+        depth = extent(sch, sch.get_loops(sch.get_sblock("score_products"))[-1])
+        tiles = _product_tiles(func, dot, depth)
         for name in PRODUCTS:
             # Where the instruction has no depth, values are summed without a row of ones.
             if name in present and (name != "v_sum" or "ones" in present):
@@ -121,7 +134,9 @@ class AttentionRule:
         return sch
 
 
-def _product_tiles(func: tirx.PrimFunc, dot: DotInstruction) -> dict[str, tuple[int, int]]:
+def _product_tiles(
+    func: tirx.PrimFunc, dot: DotInstruction, depth: int
+) -> dict[str, tuple[int, int]]:
     """Rows and vectors of the register tiles that are not the kernel's own, by block."""
     tuned = tile_of(func, AttentionTile)
     if tuned is not None:
@@ -129,5 +144,9 @@ def _product_tiles(func: tirx.PrimFunc, dot: DotInstruction) -> dict[str, tuple[
             "score_products": (tuned.score_rows, tuned.score_vectors),
             "context": (tuned.context_rows, tuned.context_vectors),
         }
-    # Activations in lanes of registers need no register per query and key.
-    return {"score_products": SCORE_TILE} if dot.groups == 1 else {}
+    if dot.rows > 1:
+        return {}  # what the instruction takes is loaded as it is
+    if dot.groups == 1:
+        return {"score_products": SCORE_TILE}
+    # As long as LLVM unrolls a head's depth, it keeps the broadcast queries as above.
+    return {"score_products": FEW_QUERIES} if depth <= UNROLLED_DEPTH else {}

@@ -33,10 +33,13 @@ RHS = "rhs"
 
 # Entries of each row that one iteration of a copy moves.
 COPIED_ENTRIES = 4
-# Rows over which widened weights are reused. 16 rows of 1536 activations, widened, take 48 KB.
+# Rows over which widened weights are reused: as many as take this memory once they are widened
+# themselves, and at least so many, whatever they take: 16 rows of 1536 activations are 48 KB.
+BLOCK_BYTES = 32 * 1024
 BLOCK_ROWS = 16
-# Fewer than this would widen weights for too few products.
+# Fewer rows than this would widen weights for too few products.
 LEAST_BLOCK_ROWS = 8
+_HALF_BYTES = 2
 
 
 def lay_out_operands(
@@ -148,8 +151,10 @@ def schedule_linear(
     inline_elementwise(sch, keep={ACCUMULATOR, LHS, RHS})
     block = sch.get_sblock(ACCUMULATOR)
     lay_out_operands(sch, block, dot, tile)
-    rows, columns, _depth = sch.get_loops(block)
-    tiles_per_block = _tiles_per_block(extent(sch, rows) // tile, tile) if widens else 1
+    rows, columns, depth = sch.get_loops(block)
+    tiles_per_block = 1
+    if widens:
+        tiles_per_block = _tiles_per_block(extent(sch, rows) // tile, tile, extent(sch, depth))
     width = dot.lanes * largest_divisor(extent(sch, columns) // dot.lanes, dot.tile_vectors)
     blocks, row = sch.split(rows, [None, tiles_per_block * tile])
     column_tiles, column = sch.split(columns, [None, width])
@@ -185,10 +190,11 @@ def _copy_by_tiles(sch: s_tir.Schedule, copy: s_tir.schedule.SBlockRV, tile: int
     sch.unroll(inner)
 
 
-def _tiles_per_block(tiles: int, tile: int) -> int:
-    """Row tiles that share widened weights: a divisor of all, of `BLOCK_ROWS` rows if possible."""
+def _tiles_per_block(tiles: int, tile: int, depth: int) -> int:
+    """Row tiles that share widened weights: a divisor of all that is as large as memory allows."""
+    rows = max(BLOCK_ROWS, BLOCK_BYTES // (_HALF_BYTES * depth))
     divisors = [count for count in range(1, tiles + 1) if tiles % count == 0]
-    few = [count for count in divisors if count * tile <= BLOCK_ROWS]
+    few = [count for count in divisors if count * tile <= rows]
     best = few[-1]
     if best * tile >= LEAST_BLOCK_ROWS or best == tiles:
         return best

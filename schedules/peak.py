@@ -14,6 +14,7 @@ from tvm import tirx
 from targets import DotInstruction
 
 from .intrinsics import dot_intrinsic
+from .intrinsics.microkernels import is_microkernel
 
 # Independent accumulators: enough to hide the latency of every processor known (5 cycles, two
 # instructions per cycle), and with the operands few enough for the registers there are.
@@ -112,12 +113,13 @@ def peak_kernel(dot: DotInstruction, threads: int, steps: int) -> tirx.PrimFunc 
     Returns
     -------
     tvm.tirx.PrimFunc or None
-        Scheduled. None where the target has no dot-product instruction.
+        Scheduled. None where the target has no dot-product instruction, or uses it in a
+        microkernel only.
     """
     from tvm import s_tir
     from tvm.script import from_source
 
-    intrinsic = dot_intrinsic(dot)
+    intrinsic = None if is_microkernel(dot) else dot_intrinsic(dot)
     if intrinsic is None:
         return None
     shapes = peak_shapes(dot, threads)
