@@ -37,7 +37,7 @@ test: setup  ## the default tests: no GPU, no network, minutes
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-slow: setup  ## the tests marked slow: whole models, large shapes
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow -n $(JOBS) $(ARGS)
 
 compatibility: setup  ## write docs/compatibility.md anew: every architecture, imported or refused
 	$(BIN)/python -m tests.compatibility.table
