@@ -107,9 +107,9 @@ int main(int argc, char **argv) {
     if (shape.batch != batch || shape.seq_len != seq_len) {
         fail("ibert_find_shape", "the library was not compiled for this very shape");
     }
-    /* Nothing may depend on what the memory holds before. */
-    context = memset(aligned(CONTEXT_BYTES), 0xa5, CONTEXT_BYTES);
-    arena = memset(aligned(shape.arena_bytes), 0xa5, shape.arena_bytes);
+    /* Nothing may depend on what the memory holds before: -128 in every byte is the hardest. */
+    context = memset(aligned(CONTEXT_BYTES), 0x80, CONTEXT_BYTES);
+    arena = memset(aligned(shape.arena_bytes), 0x80, shape.arena_bytes);
     status = init(context, ABI_VERSION, arena, shape.arena_bytes);
     if (status != 0) {
         fail("ibert_init", describe(status));
