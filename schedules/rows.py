@@ -49,12 +49,9 @@ class LayerNormRule:
         row = sch.get_loops(first)[0]
         sch.parallel(row)
         mark_row_loop(sch, row)
-        # Vectors want one loop per output; one number at a time, they share what they load.
-        scalar = target.vector_lanes == 1
-        shared = sch.get_loops(first)[-1] if scalar else row
         for name, output in zip(names, outputs, strict=True):
             if name != sch.get(first).name_hint:
-                sch.reverse_compute_at(output, shared, preserve_unit_loops=True)
+                sch.reverse_compute_at(output, row, preserve_unit_loops=True)
         for name in reversed(block_names(sch)):
             if name in ROW_STATISTICS:
                 sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)

@@ -22,8 +22,10 @@ from relay_passes.emit.stage import Stage, define
 from relay_passes.integer import build
 from relay_passes.integer.evaluate import evaluate
 from relay_passes.spec import short_softmax
+from relay_passes.spec.exponential import PolynomialExponential
 from relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
 from relay_passes.spec.layer_norm import LayerNormConstants
+from relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm, exact_factors
 from relay_passes.spec.scalar import scalar_arithmetic
 from relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from relay_passes.spec.short_requantise import requantise_short, short_factors
@@ -459,11 +461,92 @@ def emit_attention_rows() -> str:
     return "attended_rows"
 
 
+def released_norm(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """LayerNorm of the preset `released`, requantised as that preset does, half to even."""
+    p = _Program("released_norm", "released_layer_norm", seed)
+    bounds = (-(2**20), 2**20)
+    x = p.input("x", p.entries(bounds, (1, rows, channels), "int32"), bounds)
+
+    def body() -> Sequence[relax.Var]:
+        offset = p.parameter("offset", p.entries((-(2**30), 2**30), (channels,), "int64"))
+        y = p.emit(build.released_layer_norm(x, offset, ReleasedLayerNorm(5), name="norm"))
+        reals = p.random.uniform(0.5, 1.0, channels) * 2.0**-25
+        signs = p.random.choice([-1, 1], channels)
+        factors = exact_factors(reals * signs, 2**54)
+        return [
+            p.emit(
+                build.requantise_even(
+                    y,
+                    p.parameter("multiplier", factors.multipliers),
+                    p.parameter("shift", factors.shifts),
+                    name="out",
+                    split=factors.split,
+                    low=-127,
+                    high=127,
+                    dtype="int8",
+                )
+            )
+        ]
+
+    return p.finish(target, body, rows * channels)
+
+
+def wide_attention(
+    target: TargetDescription,
+    batch: int,
+    seq_len: int,
+    heads: int,
+    head_dim: int,
+    *,
+    released: bool = False,
+    masked: int = 0,
+    seed: int = 0,
+) -> RowKernel:
+    """Attention of the presets `paper` and `released`; `masked` tokens are padding."""
+    p = _Program("attention", "attention", seed)
+    shape = (batch, seq_len, heads * head_dim)
+    q, k, v = (p.input(name, p.entries(_INT8, shape, "int8"), _INT8) for name in "qkv")
+    mask = np.ones((batch, seq_len), "int32")
+    mask[:, seq_len - masked :] = 0
+    keep = p.input("mask", mask, (0, 1))
+    scale = 1e-4 / head_dim**0.5
+    top = np.floor(1.0 / 0.35815147 / scale**2) * 2.0**30
+    exponential = (
+        ReleasedExponential.from_scales(scale, top / 32767)
+        if released
+        else PolynomialExponential.from_scale(scale)
+    )
+
+    def body() -> Sequence[relax.Var]:
+        multiplier = p.entries((2**13, 2**14), (shape[2],), "int32")
+        return [
+            p.emit(
+                build.attention(
+                    q,
+                    k,
+                    v,
+                    keep,
+                    p.parameter("multiplier", multiplier),
+                    name="attention",
+                    num_heads=heads,
+                    softmax="normalised",
+                    exponential=exponential,
+                    shift=20,
+                    low=_INT8[0],
+                    high=_INT8[1],
+                )
+            )
+        ]
+
+    return p.finish(target, body, batch * heads * seq_len * seq_len)
+
+
 KERNELS: dict[str, Callable[..., RowKernel]] = {
     "gelu": gelu,
     "gelu_paper": gelu_paper,
     "layer_norm": layer_norm,
     "layer_norm_wide": layer_norm_wide,
+    "released_norm": released_norm,
     "residual_add": residual_add,
     "requantise": requantise,
     "embedding": embedding,
