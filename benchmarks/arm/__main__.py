@@ -27,7 +27,7 @@ from targets.cortex_m import CORTEX_M
 
 from .errors import CountingError
 from .kernels import CASES, Case
-from .models import SPECS, count_model
+from .models import SPECS, count_model, quantise
 from .report import goals, write_report
 from .running import count_kernel
 
@@ -55,6 +55,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=_MODELS,
         help="comma-separated NAME:BATCHxLENGTH, '' for none (default: %(default)s)",
     )
+    parser.add_argument(
+        "--quantised",
+        action="append",
+        default=[],
+        metavar="NAME=PATH.ibert",
+        help="a model quantised before, instead of one in --cache",
+    )
     parser.add_argument("--no-kernels", action="store_true", help="whole models only")
     parser.add_argument(
         "--cache", type=Path, default=ROOT / "build" / "bench", help="folder for artefacts"
@@ -77,6 +84,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         except ValueError as error:
             parser.error(str(error))
     options.models = models
+    options.quantised = dict(text.split("=", 1) for text in options.quantised if "=" in text)
     return options
 
 
@@ -121,12 +129,12 @@ def _kernel_row(case: Case, name: str) -> dict[str, Any]:
     }
 
 
-def _model_row(name: str, cell: Cell, target: str, cache: Path) -> dict[str, Any]:
+def _model_row(name: str, cell: Cell, target: str, quantised: Path) -> dict[str, Any]:
     row = {"model": name, "shape": str(cell), "target": target}
     started = time.perf_counter()
     try:
-        counted = count_model(SPECS[name], cell, get_target(target), cache)
-    except (CountingError, TargetError, AssertionError, FileNotFoundError) as error:
+        counted = count_model(name, quantised, cell, get_target(target))
+    except (CountingError, TargetError, AssertionError) as error:
         return {**row, "failed": str(error).replace("\n", "; ")}
     return {**row, **counted, "seconds": round(time.perf_counter() - started, 2)}
 
@@ -152,8 +160,10 @@ def main(arguments: list[str] | None = None) -> int:
             _log(f"{case.name} on {target}", result["kernels"][-1])
             write_report(result, options.output)
     for name, cell in options.models:
+        given = options.quantised.get(name)
+        quantised = Path(given) if given else quantise(SPECS[name], options.cache)
         for target in options.targets:
-            result["models"].append(_model_row(name, cell, target, options.cache))
+            result["models"].append(_model_row(name, cell, target, quantised))
             _log(f"{name} {cell} on {target}", result["models"][-1])
             write_report(result, options.output)
     for path in write_report(result, options.output):

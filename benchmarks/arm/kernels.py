@@ -114,6 +114,7 @@ CASES = (
             **_millions("CMSIS-NN softmax_s8", m55=8.9),
         },
         note="with the mask, and the division and requantisation of a context of 32 channels",
+        targets=("cortex-m0", "cortex-m3", "cortex-m4"),
     ),
     Case(
         "GELU 128x384",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.compile import CompiledModel
 
-__all__ = ["SPECS", "count_model"]
+__all__ = ["SPECS", "count_model", "quantise"]
 
 SPECS = {
     spec.name: spec
@@ -43,20 +43,20 @@ _SECONDS = 3600
 
 
 def count_model(
-    spec: ModelSpec, cell: Cell, target: TargetDescription, cache_folder: Path
+    name: str, quantised_path: Path, cell: Cell, target: TargetDescription
 ) -> dict[str, Any]:
     """Compile a model for one shape, run it once, compare its outputs, and count.
 
     Parameters
     ----------
-    spec
-        The model; quantised on first use.
+    name
+        Of the model, for messages.
+    quantised_path
+        ``NAME.ibert``.
     cell
         Shape; all tokens are real ones.
     target
         An ARM target.
-    cache_folder
-        Where sources and quantised models are kept.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def count_model(
     """
     import ibert_tvm
 
-    quantised = _quantised(spec, cache_folder)
+    quantised = _load(quantised_path)
     shape = (cell.batch, cell.seq_len)
     compiled = ibert_tvm.compile(quantised, target=target.name, shapes=[shape], runtime="none")
     inputs = _inputs(quantised, cell)
@@ -84,7 +84,7 @@ def count_model(
         wrong = int(np.count_nonzero(output.reshape(expected.shape) != expected))
         if wrong:
             raise CountingError(
-                what=f"{spec.name} is wrong on {target.name}",
+                what=f"{name} is wrong on {target.name}",
                 where=f"output {index}",
                 why=f"{wrong} of {expected.size} entries differ from the specification",
                 todo="see the tests of whole models",
@@ -126,13 +126,31 @@ def _document(compiled: CompiledModel, counts: Counts) -> dict[str, Any]:
     }
 
 
-@cache
-def _quantised(spec: ModelSpec, cache_folder: Path) -> QuantizedModel:
-    from ibert_tvm.artefact import QuantizedModel
+def quantise(spec: ModelSpec, cache_folder: Path) -> Path:
+    """Quantise a model, unless that was done before.
 
+    Parameters
+    ----------
+    spec
+        One of `SPECS`.
+    cache_folder
+        Where sources and quantised models are kept.
+
+    Returns
+    -------
+    pathlib.Path
+        ``NAME.ibert``.
+    """
     peer = IbertPeer()
     peer.prepare(spec, model_folder(spec, cache_folder), cache_folder)
-    return QuantizedModel.load(peer.quantised(spec, cache_folder))
+    return peer.quantised(spec, cache_folder)
+
+
+@cache
+def _load(path: Path) -> QuantizedModel:
+    from ibert_tvm.artefact import QuantizedModel
+
+    return QuantizedModel.load(path)
 
 
 def _inputs(quantised: QuantizedModel, cell: Cell) -> dict[str, np.ndarray]:
@@ -168,11 +186,13 @@ def _on_linux(
     folder: Path,
     target: TargetDescription,
 ) -> tuple[list[np.ndarray], Counts]:
+    assert compiled.bare is not None
     program = _link(compiled, folder, target)
     with Counting(program, target, _watched(compiled), within=_ENTRY) as counting:
         emulator, *options = emulator_command(target)
         command = [emulator, "-plugin", counting.argument, *options, str(program)]
-        data = b"".join(np.ascontiguousarray(array).tobytes() for array in inputs.values())
+        specs = compiled.bare.interface.inputs
+        data = b"".join(inputs[spec.name].astype(spec.dtype).tobytes() for spec in specs)
         done = subprocess.run(
             command, input=data, capture_output=True, check=False, timeout=_SECONDS
         )
@@ -185,7 +205,6 @@ def _on_linux(
                 todo="see the tests of whole models",
             )
         counts = counting.counts()
-    assert compiled.bare is not None
     (function,) = compiled.bare.functions
     outputs, offset = [], 0
     for spec in compiled.bare.interface.outputs:

@@ -91,7 +91,7 @@ work:
 
 @pytest.fixture(scope="module")
 def microcontroller() -> TargetDescription:
-    needs("arm-none-eabi-gcc", "qemu-system-arm", "llvm-objdump")
+    needs("arm-none-eabi-gcc", "qemu-system-arm", "llvm-objdump-14")
     return get_target("cortex-m3")
 
 
@@ -162,7 +162,7 @@ def test_everything(firmware: Path, microcontroller: TargetDescription) -> None:
 
 
 def test_floating_point_is_counted(tmp_path: Path) -> None:
-    needs("aarch64-linux-gnu-gcc", "qemu-aarch64", "llvm-objdump")
+    needs("aarch64-linux-gnu-gcc", "qemu-aarch64", "llvm-objdump-14")
     target = get_target("aarch64-i8mm")
     (tmp_path / "program.s").write_text(_AARCH64)
     program = _link(tmp_path, "aarch64-linux-gnu-gcc", "-march=armv8.2-a+dotprod+i8mm")
