@@ -128,6 +128,11 @@ def command(
     seconds = round(time.perf_counter() - started, 3)
     if options is not None:
         return package_result(output, compiled.report, seconds)
+    header = None
+    if compiled.bare is not None:
+        from targets.aot.library import header_path
+
+        header = header_path(output)
     result: dict[str, Any] = {
         "output": str(output),
         "target": target,
@@ -135,6 +140,7 @@ def command(
         "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
         "bytes": output.stat().st_size,
         "seconds": seconds,
+        **({"header": str(header)} if header is not None else {}),
         "load_check": None if check is None else check.to_json(),
         "report": dict(compiled.report),
     }
@@ -151,6 +157,7 @@ def command(
             console.print(tuning_statement(compiled.report["tuning"]), markup=False)
         if compiled.bare is not None:
             console.print(memory_statement(compiled.bare.report), markup=False)
+            console.print(f"C interface: {header}", markup=False)
         if check is not None:
             console.print(f"library {check}", markup=False)
 

@@ -23,6 +23,8 @@ from .weights import weight_rows
 
 _ALIGNMENTS = {"bare-metal": 16}
 _DEFAULT_ALIGNMENT = 64  # a cache line, and the widest vector
+# Microkernels go to shared libraries under an operating system; nothing there unwinds them.
+_SHARED_FLAGS = {"linux": ("-fPIC", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables")}
 
 
 def arena_alignment(description: TargetDescription) -> int:
@@ -41,6 +43,7 @@ def portable_description(description: TargetDescription) -> TargetDescription:
         dot=dot,
         vector_lanes=1,
         q15_multiply=(),
+        scalar_instructions=(),
         microkernels=(),
         prefetches_weights=False,
     )
@@ -103,7 +106,7 @@ def compile_bare(
         weights=weights,
         weight_bytes=weight_bytes,
         parameters=parameters,
-        support=compile_microkernels(description),
+        support=compile_microkernels(description, _SHARED_FLAGS.get(description.system, ())),
         support_sources=microkernel_sources(description),
         header=header_text(interface, sizes, title),
         driver_c=driver_text(Program(interface, tuple(placed), kernels, weights)),

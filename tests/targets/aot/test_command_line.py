@@ -46,6 +46,7 @@ def test_from_the_folder_to_numbers(ibert: Call, quantized, folder: Path, tmp_pa
     chosen = ("--target", "host", "--runtime", "none", "--seq-len", "16", "--batch", "1,2")
     made = document(ibert, "compile", folder, "-o", output, *chosen)
     assert (made["runtime"], made["report"]["runtime"]) == ("none", "none")
+    assert made["header"] == str(tmp_path / "small.h")
     assert set(made["report"]["memory"]["arena_bytes"]) == {"main_b1_s16", "main_b2_s16"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.h", "small.so"]
 

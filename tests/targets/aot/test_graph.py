@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm
+from hypothesis import given
+from hypothesis import strategies as st
 from tvm import relax
 from tvm.script import from_source
 
 from targets import TargetError
-from targets.aot.graph import KernelCall, Place, place_values, read_function
+from targets.aot.graph import Graph, KernelCall, Place, Value, place_values, read_function
 
 _MODULE = """
 @I.ir_module(s_tir=True)
@@ -95,3 +98,65 @@ def test_anything_but_kernel_calls_is_refused() -> None:
         "  why: code without runtime is made of kernel calls, tuples and reshapes only\n"
         "  what to do: report this model; `--runtime tvm` may serve it meanwhile"
     )
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Graph, dict[str, int]]:
+    """Random programs: values read at once, much later, twice or never, and returned anyhow."""
+    inputs, weights = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    sizes = st.integers(1, 300)
+    values = [Value("int8", draw(sizes)) for _ in range(inputs + weights)]
+    calls, workspaces = [], {}
+    for step in range(draw(st.integers(1, 12))):
+        known = st.integers(0, len(values) - 1)
+        reads = tuple(draw(st.lists(known, min_size=1, max_size=4)))
+        count = draw(st.integers(1, 3))
+        writes = tuple(range(len(values), len(values) + count))
+        values += [Value("int8", draw(sizes)) for _ in range(count)]
+        calls.append(KernelCall(f"k{step}", "layer", reads, writes))
+        workspaces[f"k{step}"] = draw(st.one_of(st.just(0), sizes))
+    known = st.integers(0, len(values) - 1)
+    results = tuple(draw(st.lists(known, min_size=1, max_size=4)))
+    return Graph("main", tuple(values), inputs, weights, tuple(calls), results), workspaces
+
+
+@given(graphs(), st.sampled_from([1, 16, 64]))
+def test_every_kernel_reads_what_was_written(
+    program: tuple[Graph, dict[str, int]], alignment: int
+) -> None:
+    """A kernel may write its workspace and its results while it still reads."""
+    graph, workspaces = program
+    placed = place_values(graph, workspaces, alignment)
+    arena = np.full(placed.arena.nbytes, -1)
+    outputs = [np.full(graph.values[value].elements, -1) for value in graph.results]
+    given_values = {
+        value: np.full(graph.values[value].elements, value) for value in range(graph.given)
+    }
+
+    def memory(value: int) -> np.ndarray:
+        place, count = placed.places[value], graph.values[value].elements
+        if place.kind == "arena":
+            assert place.position % alignment == 0
+            view = arena[place.position : place.position + count]
+            assert len(view) == count
+            return view
+        return outputs[place.position] if place.kind == "output" else given_values[value]
+
+    def check(values: tuple[int, ...]) -> None:
+        for value in values:
+            assert (memory(value) == value).all()
+
+    for step, call in enumerate(graph.calls):
+        check(call.reads)
+        start = placed.workspaces[step]
+        arena[start : start + workspaces[call.kernel]] = -2
+        check(call.reads)
+        for value in call.writes:
+            memory(value)[:] = value
+            check(call.reads)
+        assert (arena[start : start + workspaces[call.kernel]] == -2).all()
+        check(call.writes)
+    for value, output in placed.copies:
+        outputs[output][:] = memory(value)
+    for output, value in enumerate(graph.results):
+        assert (outputs[output] == value).all()

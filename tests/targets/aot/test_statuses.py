@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from c_interface import ABI_VERSION, Caller, Context, Hook, Shape, aligned, load
 from conftest import SHAPES
 
 from targets.aot.header import STATUSES
+from targets.toolchain import find_linker
 
 CODES = {name.removeprefix("IBERT_ERROR_"): code for code, name, _ in STATUSES}
 SHAPE = (2, 16)
@@ -251,3 +253,27 @@ def test_the_smallest_shape_that_holds_a_batch(
         assert status == CODES["IBERT_OK"]
         assert (shape.batch, shape.seq_len) == found
     assert caller.library.ibert_find_shape(*wanted, None) == CODES["NULL_POINTER"]
+
+
+def test_a_kernel_that_fails_ends_the_run(compiled, tmp_path: Path) -> None:
+    """None does today: the driver is linked with ones that do."""
+    model = compiled.bare
+    third = model.functions[0].calls[2].symbol
+    kernels = "".join(
+        f"int {kernel.symbol}(void) {{ return {int(kernel.symbol == third)}; }}\n"
+        for kernel in model.kernels
+    )
+    weights = "".join(f"char {weight.symbol}[1];\n" for weight in model.weights)
+    (tmp_path / "ibert_model.h").write_text(model.header)
+    (tmp_path / "driver.c").write_text(model.driver_c)
+    (tmp_path / "kernels.c").write_text(kernels + weights)
+    command = [*find_linker(compiled.target), "-shared", "-fPIC", "-o", "model.so"]
+    subprocess.run([*command, "driver.c", "kernels.c"], cwd=tmp_path, check=True)
+    caller = Caller(tmp_path / "model.so", max(model.arena_bytes.values()))
+    shape = (model.functions[0].batch, model.functions[0].seq_len)
+    inputs, outputs = arrays(caller, shape)
+    done: list[int] = []
+    hook = Hook(lambda _user, count, _total: done.append(count) or 0)
+    caller.library.ibert_set_hook(ctypes.byref(caller.context), hook, None)
+    assert run(caller, inputs, outputs, shape=shape) == CODES["KERNEL"]
+    assert done == [0, 1, 2]
