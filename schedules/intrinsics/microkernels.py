@@ -148,7 +148,7 @@ def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> tuple[str
     rows
         Rows of the tile.
     depth
-        Products per accumulator, a multiple of ``dot.depth``.
+        Products per accumulator, a multiple of ``dot.depth``; a tile has more than one in all.
     """
     operands = _OPERANDS[dot.name]
     a_shape, b_shape = operands.lhs_shape(rows, depth), operands.rhs_shape(dot.lanes, depth)
