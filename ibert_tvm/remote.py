@@ -25,7 +25,7 @@ from ibert_tvm.runtime import Library
 if TYPE_CHECKING:
     from targets.rpc import Address, Board, BoardDescription
 
-__all__ = ["RemoteEngine", "load_remote"]
+__all__ = ["RemoteEngine", "check_fits", "load_remote"]
 
 _logger = logging.getLogger(__name__)
 DEFAULT_TIMEOUT = 60.0
@@ -55,7 +55,7 @@ class RemoteEngine:
         self.board, self.metadata = board, metadata
         self.file = board.upload(metadata.path)
         self.description: BoardDescription = board.describe()
-        _check(metadata, self.description)
+        check_fits(metadata, self.description)
         self.num_threads = num_threads or self.description.processors
         names = [function.name for function in metadata.functions]
         weights = [(record.dtype, record.shape, record.offset) for record in metadata.parameters]
@@ -112,8 +112,23 @@ class RemoteEngine:
         return self.board.time(name, inputs, runs, max(seconds, runs * first))
 
 
-def _check(metadata: LibraryMetadata, board: BoardDescription) -> None:
-    """Refuse a library that this board cannot run."""
+def check_fits(metadata: LibraryMetadata, board: BoardDescription) -> None:
+    """Refuse a library that a board cannot run.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        The library.
+    board : targets.rpc.BoardDescription
+        What the board said.
+
+    Raises
+    ------
+    targets.rpc.BoardError
+        If its processor is another one, or lacks what the library needs.
+    TargetError
+        If it has another version of TVM.
+    """
     from elftools.elf.elffile import ELFFile
 
     from targets.rpc import check_board

@@ -7,6 +7,7 @@ what is not measured yet, and learns from every measurement.
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -109,15 +110,13 @@ class Search:
             from tvm.s_tir.meta_schedule.cost_model import XGBModel
             from tvm.s_tir.meta_schedule.cost_model.xgb_model import XGBConfig
 
-            try:
-                import xgboost  # noqa: F401
-            except ImportError as error:
+            if importlib.util.find_spec("xgboost") is None:
                 raise ScheduleError(
                     what="cannot tune without a cost model",
                     where=f"kernel {self.name}",
                     why="the package xgboost is not installed",
                     todo="install it: pip install 'ibert-tvm[tune]'",
-                ) from error
+                )
             context = TuneContext(
                 mod=tvm.IRModule({"main": self.func.with_attr("global_symbol", "main")}),
                 target=tvm.target.Target(dict(self.target.tvm_target)),

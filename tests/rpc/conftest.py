@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,15 @@ class Outcome:
         return json.loads(self.stdout)
 
 
+Ibert = Callable[..., Outcome]
+
+
 def environment() -> dict[str, str]:
     """The environment of a command line that finds this checkout, and uses one thread."""
     return {**os.environ, "PYTHONPATH": str(_ROOT), "TVM_NUM_THREADS": "1"}
 
 
-def ibert(*arguments: object) -> Outcome:
+def ibert_process(*arguments: object) -> Outcome:
     """Run one command line in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "ibert_tvm", *map(str, arguments)],
@@ -50,6 +53,20 @@ def ibert(*arguments: object) -> Outcome:
         env=environment(),
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def ibert(capfd: pytest.CaptureFixture[str]) -> Ibert:
+    """Run one command line in this process."""
+    from ibert_tvm.cli import main
+
+    def call(*arguments: object) -> Outcome:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call
 
 
 @pytest.fixture(scope="session")
@@ -66,10 +83,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A one-layer BERT, 64 wide."""
-    pytest.importorskip("torch", reason="importing a model needs torch")
-    from tests.arm.small_bert import small_bert
+    """A model with one matrix product."""
+    from .small_model import small_model
 
     folder = tmp_path_factory.mktemp("model") / "small.ibert"
-    small_bert(layers=1).save(folder)
+    small_model().save(folder)
     return folder

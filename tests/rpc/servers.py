@@ -107,3 +107,14 @@ def running_servers(
         with started(python, *command, environment=environment) as log:
             wait_for(Address(HOST, tracker_port, key), log, seconds)
             yield Servers(key, port, tracker_port)
+
+
+def free_boards(servers: Servers) -> int:
+    """Boards of the key that serve nobody."""
+    from tvm import rpc
+
+    tracker = rpc.connect_tracker(HOST, servers.tracker_port)
+    try:
+        return int(tracker.summary()["queue_info"][servers.key]["free"])
+    finally:
+        tracker.close()
