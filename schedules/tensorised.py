@@ -10,8 +10,8 @@ from tvm import s_tir, tirx
 from targets import DotInstruction
 
 from .intrinsics import dot_intrinsic, drain_intrinsic
-from .intrinsics.mve import MICROKERNELS, mve_product_intrinsic
 from .intrinsics.microkernels import is_microkernel
+from .intrinsics.mve import MICROKERNELS, mve_product_intrinsic
 from .microkernel import multiply_by_microkernel
 from .rule import extent, largest_divisor, vectorise_innermost
 

@@ -10,9 +10,9 @@ from .description import DotInstruction, Emulator, TargetDescription, Toolchain
 
 # 16 accumulators, eight registers of activations and the weights in 32 registers. More accumulators
 # would spare loads, but a tile of three vectors leaves none for activations.
-SDOT = DotInstruction("sdot", "int8", "int8", 4, 4, tile_rows=8, tile_vectors=2, groups=4)
+SDOT = DotInstruction("sdot", "int8", "int8", 4, 4, tile_rows=8, tile_vectors=2, groups=4, unroll=2)
 # 16 accumulators of two rows by two columns.
-SMMLA = DotInstruction("smmla", "int8", "int8", 4, 8, tile_rows=8, tile_vectors=2, groups=4, rows=2)
+SMMLA = DotInstruction("smmla", "int8", "int8", 4, 8, tile_rows=8, tile_vectors=2, rows=2, unroll=4)
 # Activations are repeated along a register before they are multiplied, which wide tiles share.
 SMLAL_64 = DotInstruction(
     "smlal_sadalp",
@@ -26,7 +26,7 @@ SMLAL_64 = DotInstruction(
     unroll=4,
     full_range="smull_sadalp",
 )
-# 16 registers: eight accumulators, products, repeated activations and weights.
+# 16 registers: six accumulators, as many products in flight, repeated activations and weights.
 SMLAL_32 = DotInstruction(
     "vmlal_vpadal",
     "int8",
@@ -34,9 +34,8 @@ SMLAL_32 = DotInstruction(
     4,
     2,
     tile_rows=2,
-    tile_vectors=4,
-    groups=2,
-    unroll=1,
+    tile_vectors=3,
+    groups=4,
     full_range="vmull_vpadal",
 )
 # In general registers, by a microkernel (targets/microkernels): two products per instruction, of
@@ -115,7 +114,7 @@ AARCH64_I8MM = TargetDescription(
 
 ARMV7_NEON = TargetDescription(
     name="armv7-neon",
-    description="32-bit ARM with NEON (Cortex-A7, A9, A15; Raspberry Pi 2 and 3 in 32 bits)",
+    description="32-bit ARM with NEON, VFPv4 (Cortex-A7, A15; Raspberry Pi 2 to 4 in 32 bits)",
     tvm_target={
         "kind": "llvm",
         "mcpu": "cortex-a7",
@@ -126,7 +125,7 @@ ARMV7_NEON = TargetDescription(
     dot=SMLAL_32,
     vector_lanes=8,
     elf_machine="EM_ARM",
-    required_features=("neon",),
+    required_features=("neon", "idiva"),
     q15_multiply=_SQRDMULH_32,
     toolchain=Toolchain(
         "arm-linux-gnueabihf-gcc",
@@ -153,6 +152,7 @@ ARMV6_SOFTFLOAT = TargetDescription(
     elf_machine="EM_ARM",
     microkernels=("smlad.c",),
     scalar_instructions=(SMLABB, SSAT),
+    multiplies_to_64_bits=True,
     toolchain=Toolchain(
         "arm-linux-gnueabi-gcc",
         "arm-linux-gnueabi",

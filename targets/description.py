@@ -36,7 +36,8 @@ class DotInstruction:
         Groups of `depth` products that the tensor intrinsic takes at once, at most, a power of two:
         as many as fill a register with activations, of which each instruction then uses a part.
     rows
-        Rows of activations that one instruction multiplies: 2 for a product of matrices.
+        Rows of activations that one instruction multiplies: 2 for a product of matrices, which
+        takes one group.
     full_range
         Name of the intrinsic for operands that may both be -128, where this one adds products in 16
         bits; empty where it is exact for all operands.
@@ -152,6 +153,9 @@ class TargetDescription:
     scalar_instructions
         LLVM intrinsics of instructions on single numbers, by what they do: ``"multiply_add"`` (a b
         + c of 16-bit factors), ``"saturate"`` (to so many bits). Without one, arithmetic is used.
+    multiplies_to_64_bits
+        Whether one instruction multiplies general registers and adds the product to a 64-bit sum;
+        asked where the target has no vectors.
     toolchain
         Compiler to cross-compile with; None where the host's own compiler serves.
     emulator
@@ -175,6 +179,7 @@ class TargetDescription:
     required_features: tuple[str, ...] = field(default=())
     q15_multiply: tuple[tuple[int, str], ...] = field(default=())
     scalar_instructions: tuple[tuple[str, str], ...] = field(default=())
+    multiplies_to_64_bits: bool = False
     prefetches_weights: bool = False
     whole_vectors: bool = False
     microkernels: tuple[str, ...] = field(default=())

@@ -63,7 +63,7 @@ def intrinsic_sources(dot: DotInstruction, groups: int = 1) -> tuple[str, str]:
     """Text of the description and of the implementation of `dot`.
 
     ``C[i] += sum_k A[k] B[i, k]``, and of several groups ``C[i] += sum_k A[k] B[k // depth, i, k %
-    depth]``; an instruction on several rows is that of `matrix_sources`.
+    depth]``; an instruction on several rows is that of `matrix_sources`, of one group.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def intrinsic_sources(dot: DotInstruction, groups: int = 1) -> tuple[str, str]:
         If there is no implementation of that name.
     """
     if dot.rows > 1:
-        return matrix_sources(dot, groups, neon.MATRIX_BODIES[dot.name])
+        return matrix_sources(dot, neon.MATRIX_BODIES[dot.name])
     lanes, depth = dot.lanes, dot.depth
     shape = {"lhs": dot.lhs_dtype, "rhs": dot.rhs_dtype, "lanes": lanes, "span": groups * depth}
     if groups == 1:

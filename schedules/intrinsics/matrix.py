@@ -2,12 +2,11 @@
 
 Their accumulators hold two columns of two rows, ``C[n // 2, m % 2, n % 2]``, and stay so as long as
 products are added up; a second intrinsic, the drain, brings them into rows. Activations lie as the
-instruction takes them, ``A[k // depth, m % 2, k % depth]``.
+instruction takes them, the two rows side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 from targets import DotInstruction
@@ -17,26 +16,26 @@ from .registration import register
 _PRODUCT = """
 @T.prim_func(s_tir=True)
 def {which}(
-    A: T.Buffer(({groups}, {rows}, {depth}), "{lhs}", offset_factor=1),
-    B: T.Buffer(({groups}, {lanes}, {depth}), "{rhs}", offset_factor=1),
+    A: T.Buffer(({rows}, {depth}), "{lhs}", offset_factor=1),
+    B: T.Buffer(({lanes}, {depth}), "{rhs}", offset_factor=1),
     C: T.Buffer(({pairs}, {rows}, {rows}), "int32", offset_factor=1),
 ) -> None:
     with T.sblock("root"):
         T.reads(
             C[0:{pairs}, 0:{rows}, 0:{rows}],
-            A[0:{groups}, 0:{rows}, 0:{depth}],
-            B[0:{groups}, 0:{lanes}, 0:{depth}],
+            A[0:{rows}, 0:{depth}],
+            B[0:{lanes}, 0:{depth}],
         )
         T.writes(C[0:{pairs}, 0:{rows}, 0:{rows}])
         {body}
 """
 
-_MULTIPLIED_BY_LOOPS = """for i, j, k in T.grid({rows}, {lanes}, {span}):
+_MULTIPLIED_BY_LOOPS = """for i, j, k in T.grid({rows}, {lanes}, {depth}):
             with T.sblock("update"):
                 vi, vj, vk = T.axis.remap("SSR", [i, j, k])
                 C[vj // {rows}, vi, vj % {rows}] = C[vj // {rows}, vi, vj % {rows}] + T.cast(
-                    A[vk // {depth}, vi, vk % {depth}], "int32"
-                ) * T.cast(B[vk // {depth}, vj, vk % {depth}], "int32")"""
+                    A[vi, vk], "int32"
+                ) * T.cast(B[vj, vk], "int32")"""
 
 _DRAIN = """
 @T.prim_func(s_tir=True)
@@ -60,27 +59,24 @@ def _shape(dot: DotInstruction) -> dict[str, int]:
     return {"rows": dot.rows, "lanes": dot.lanes, "pairs": dot.lanes // dot.rows}
 
 
-def matrix_sources(dot: DotInstruction, groups: int, body: Callable[[int], str]) -> tuple[str, str]:
+def matrix_sources(dot: DotInstruction, body: str) -> tuple[str, str]:
     """Text of the description and of the implementation of a matrix product.
 
-    ``C[j // 2, i, j % 2] += sum_k A[k // depth, i, k % depth] B[k // depth, j, k % depth]`` for two
-    rows i and ``dot.lanes`` columns j.
+    ``C[j // 2, i, j % 2] += sum_k A[i, k] B[j, k]`` for two rows i and ``dot.lanes`` columns j.
 
     Parameters
     ----------
     dot
         The instruction.
-    groups
-        Groups of ``dot.depth`` products.
     body
-        Statements that take so many groups.
+        Statements of the implementation.
     """
-    shape = {**_shape(dot), "groups": groups, "depth": dot.depth}
+    shape = {**_shape(dot), "depth": dot.depth}
     operands = {"lhs": dot.lhs_dtype, "rhs": dot.rhs_dtype}
-    loops = _MULTIPLIED_BY_LOOPS.format(span=groups * dot.depth, **shape)
+    loops = _MULTIPLIED_BY_LOOPS.format(**shape)
     return (
         _PRODUCT.format(which="description", body=loops, **shape, **operands),
-        _PRODUCT.format(which="implementation", body=body(groups), **shape, **operands),
+        _PRODUCT.format(which="implementation", body=body, **shape, **operands),
     )
 
 

@@ -22,15 +22,16 @@ def test_linear_kernels_equal_numpy(name: str) -> None:
     target = board(name)
     layout = layout_of(target)
     cases = {
-        f"linear_{m}_{k}_{n}_{-low}": (m, k, n, low)
-        for (k, n), m, low in product(SIZES, ROWS, LOWEST)
+        f"linear_{m}_{k}_{n}": (m, k, n, LOWEST[index % 3 % 2])
+        for index, ((k, n), m) in enumerate(product(SIZES, ROWS))
     }
     functions = {
         case: linear_kernel(target, m, weight_of(k, n, low), "int8")
         for case, (m, k, n, low) in cases.items()
     }
-    for case, (_m, _k, _n, low) in cases.items():
-        assert ("ibert.both_minimum" in functions[case].attrs) == (low == -128)
+    if target.dot.full_range:
+        marked = {case for case, func in functions.items() if "ibert.both_minimum" in func.attrs}
+        assert marked == {case for case, (*_, low) in cases.items() if low == -128} != set()
     kernels = BoardKernels(functions, target)
     for case, (m, k, n, low) in cases.items():
         x, weight = activations(m, k, "int8"), weight_of(k, n, low)

@@ -91,7 +91,7 @@ def test_the_implementation_is_the_instruction(instruction) -> None:
 
 def test_every_target_has_an_implementation_or_says_none() -> None:
     assert set(MNEMONICS) <= set(known_intrinsics())
-    for target in (*HOSTS, *ARM_BOARDS):
+    for target in HOSTS + tuple(target for target in ARM_BOARDS if not target.microkernels):
         known = {*known_intrinsics(), "none"}
         assert target.dot.name in known or is_microkernel(target.dot)
 

@@ -1,0 +1,66 @@
+"""Kernels of Linux boards with their epilogues: what the specification says, under the emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from schedules import schedule_kernel
+from targets import TargetDescription
+
+from .linux_kernels import BoardKernels
+from .matrix_kernels import attention, linear
+from .row_kernels import KERNELS, RowKernel
+from .tools import BOARDS, board
+
+
+def matrix_kernels(target: TargetDescription) -> dict[str, RowKernel]:
+    """Linear layers and attention, in whole tiles and in sizes that nothing divides."""
+    kernels = {
+        f"linear_{rows}_{epilogue}": linear(target, rows, depth, columns, epilogue=epilogue)
+        for rows, depth, columns, epilogue in (
+            (1, 33, 13, "requantise"),
+            (3, 64, 24, "gelu"),
+            (7, 19, 40, "residual"),
+            (16, 96, 48, "none"),
+        )
+    }
+    for tokens, heads, head_dim, masked in ((16, 2, 32, 3), (7, 2, 12, 1), (32, 1, 16, 0)):
+        kernels[f"attention_{tokens}"] = attention(
+            target, 2, tokens, heads, head_dim, masked=masked
+        )
+    return kernels
+
+
+def row_kernels(target: TargetDescription) -> dict[str, RowKernel]:
+    """Every row operation, in whole vectors and in sizes that no vector divides."""
+    return {
+        f"{name}_{channels}": build(target, 5, channels)
+        for name, build in KERNELS.items()
+        for channels in (32, 37)
+    }
+
+
+def check(kernels: dict[str, RowKernel], target: TargetDescription) -> None:
+    """Run all kernels, and compare every result in every integer."""
+    functions = {
+        name: schedule_kernel(name, kernel.func, target) for name, kernel in kernels.items()
+    }
+    built = BoardKernels(functions, target)
+    for name, kernel in kernels.items():
+        poison = [np.full_like(array, 0x5A) for array in kernel.outputs]
+        results = built.run(name, *kernel.inputs, *poison)[len(kernel.inputs) :]
+        for result, expected in zip(results, kernel.outputs, strict=True):
+            np.testing.assert_array_equal(result, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_matrix_products_with_their_epilogues(name: str) -> None:
+    target = board(name)
+    check(matrix_kernels(target), target)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_row_operations(name: str) -> None:
+    target = board(name)
+    check(row_kernels(target), target)
