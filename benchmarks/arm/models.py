@@ -74,7 +74,7 @@ def count_model(
     quantised = _load(quantised_path)
     shape = (cell.batch, cell.seq_len)
     compiled = ibert_tvm.compile(quantised, target=target.name, shapes=[shape], runtime="none")
-    inputs = _inputs(quantised, cell)
+    inputs = _inputs(quantised, cell, compiled)
     with tempfile.TemporaryDirectory(prefix="counting.") as folder:
         run = _on_board if target.system == "bare-metal" else _on_linux
         outputs, counts = run(compiled, inputs, Path(folder), target)
@@ -153,9 +153,16 @@ def _load(path: Path) -> QuantizedModel:
     return QuantizedModel.load(path)
 
 
-def _inputs(quantised: QuantizedModel, cell: Cell) -> dict[str, np.ndarray]:
+def _inputs(
+    quantised: QuantizedModel, cell: Cell, compiled: CompiledModel
+) -> dict[str, np.ndarray]:
+    """Random ids of the model's vocabulary; every token is a real one."""
+    assert compiled.bare is not None
+    highest = {spec.name: spec.high for spec in compiled.bare.interface.inputs}
     kinds = {var.name: str(var.ty.dtype) for var in quantised.module["main"].params}
     values = cell.inputs()
+    if (last := highest.get("input_ids")) is not None:
+        values["input_ids"] = values["input_ids"] % (last + 1)
     values["token_type_ids"] = np.zeros_like(values["input_ids"])
     return {name: values[name].astype(kinds[name]) for name in quantised.input_names}
 
