@@ -36,6 +36,7 @@ def _microcontroller(
             "mcpu": name,
             "mtriple": f"{architecture}-none-eabi",
             "mattr": ["+soft-float", *features],
+            "vector-width": 128,  # TVM's own choice, about which it warns for every kernel
         },
         dot=dot,
         vector_lanes=1,
