@@ -18,14 +18,24 @@ from .rule import (
     Rejection,
     block_names,
     inline_elementwise,
+    is_reduction,
     kernel_name,
     output_blocks,
     vectorise_innermost,
 )
-from .scalar_rows import unroll_innermost
+from .scalar_rows import SQUARE_GROUPS, unroll_innermost, unroll_row_sums
 
 # Per-row scalars of emission's layer_norm kernel, in program order.
-ROW_STATISTICS = ("sum", "mean", "square_sum", "half_bits", "square_root", "root_bits", "inverse")
+ROW_STATISTICS = (
+    "sum",
+    "mean",
+    "squares",
+    "square_sum",
+    "half_bits",
+    "square_root",
+    "root_bits",
+    "inverse",
+)
 
 
 # Kernels that count tokens: one number per token, each from the one before.
@@ -42,7 +52,7 @@ class LayerNormRule:
         if kernel_name(func) not in ("layer_norm", "layer_norm_short", "released_layer_norm"):
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'layer_norm'")
         sch = s_tir.Schedule(func)
-        inline_elementwise(sch, keep={*ROW_STATISTICS, "normalised"})
+        inline_elementwise(sch, keep={*ROW_STATISTICS, SQUARE_GROUPS, "normalised"})
         outputs = output_blocks(sch)
         names = [sch.get(block).name_hint for block in outputs]
         first = sch.get_sblock("normalised" if "normalised" in block_names(sch) else names[0])
@@ -55,6 +65,8 @@ class LayerNormRule:
         for name in reversed(block_names(sch)):
             if name in ROW_STATISTICS:
                 sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)
+        if target.vector_lanes == 1:
+            unroll_row_sums(sch)
         for block in {
             name: sch.get_sblock(name) for name in (sch.get(first).name_hint, *names)
         }.values():
@@ -95,7 +107,7 @@ class ElementwiseRule:
             return Rejection(self.name, "an iteration depends on those before it")
         sch = s_tir.Schedule(func)
         for name in block_names(sch):
-            if _is_reduction(sch, name):
+            if is_reduction(sch, name):
                 return Rejection(self.name, f"block {name!r} is a reduction")
         inline_elementwise(sch, keep=set())
         for output in output_blocks(sch):
@@ -133,8 +145,3 @@ def _innermost(
         unroll_innermost(sch, block)
     else:
         vectorise_innermost(sch, block, target.vector_lanes)
-
-
-def _is_reduction(sch: s_tir.Schedule, name: str) -> bool:
-    block = sch.get(sch.get_sblock(name))
-    return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from tvm import s_tir
 
-from .rule import block_names, extent, largest_divisor
+from .rule import block_names, extent, is_reduction, largest_divisor
 
 EXPONENTIAL = "exponential"
 ROW_MAX = "row_max"
 ROW_SUM = "row_sum"
-# Left to itself, LLVM unrolls by four and interleaves all of them, for which there are no registers.
+# Sums over the channels of a row, and those of groups of squares.
+SUMS = ("sum", "square_sum", "squares")
+SQUARE_GROUPS = "square_groups"
+# Left to itself, LLVM unrolls by four and interleaves all of it, for which there are no registers.
 UNROLLED = 8
 
 
@@ -64,3 +67,27 @@ def unroll_innermost(
         sch.unroll(loop)
     elif width == length:
         sch.unroll(loops[-1])
+
+
+def unroll_row_sums(sch: s_tir.Schedule) -> None:
+    """Unroll the sums of a layer norm; sum groups of squares inside the loop that adds them.
+
+    Parameters
+    ----------
+    sch
+        Schedule of a layer norm whose statistics are computed row by row.
+    """
+    present = block_names(sch)
+    for name in SUMS:
+        if name not in present or not is_reduction(sch, name):
+            continue
+        block = sch.get_sblock(name)
+        loop = sch.get_loops(block)[-1]
+        grouped = name == "squares" and SQUARE_GROUPS in present
+        if grouped:
+            groups = sch.get_sblock(SQUARE_GROUPS)
+            sch.compute_at(groups, loop, preserve_unit_loops=True)
+            unroll_innermost(sch, groups)
+        sch.decompose_reduction(block, loop)
+        if not grouped:
+            unroll_innermost(sch, block)

@@ -152,7 +152,6 @@ ARMV6_SOFTFLOAT = TargetDescription(
     elf_machine="EM_ARM",
     microkernels=("smlad.c",),
     scalar_instructions=(SMLABB, SSAT),
-    multiplies_to_64_bits=True,
     toolchain=Toolchain(
         "arm-linux-gnueabi-gcc",
         "arm-linux-gnueabi",

@@ -153,9 +153,6 @@ class TargetDescription:
     scalar_instructions
         LLVM intrinsics of instructions on single numbers, by what they do: ``"multiply_add"`` (a b
         + c of 16-bit factors), ``"saturate"`` (to so many bits). Without one, arithmetic is used.
-    multiplies_to_64_bits
-        Whether one instruction multiplies general registers and adds the product to a 64-bit sum;
-        asked where the target has no vectors.
     toolchain
         Compiler to cross-compile with; None where the host's own compiler serves.
     emulator
@@ -179,7 +176,6 @@ class TargetDescription:
     required_features: tuple[str, ...] = field(default=())
     q15_multiply: tuple[tuple[int, str], ...] = field(default=())
     scalar_instructions: tuple[tuple[str, str], ...] = field(default=())
-    multiplies_to_64_bits: bool = False
     prefetches_weights: bool = False
     whole_vectors: bool = False
     microkernels: tuple[str, ...] = field(default=())

@@ -12,6 +12,8 @@ same integers as a result, because the intervals prove each step:
 * a saturation before a shift, an addition or a tighter saturation moves behind it, and vanishes in
   the last one: both are monotonic;
 * a factor ``x << n`` of a product in Q15 leaves its shift to the product's;
+* the product of a difference, of which one part is the same all along a row, as is the factor,
+  becomes one product of the other part, to which a constant of the row is added;
 * minima, maxima and absolute values take the forms that become few instructions.
 
 So a value remembers of which form it is.
@@ -64,6 +66,14 @@ class _Clamped:
     high: int
 
 
+@dataclass(frozen=True, eq=False)
+class _Difference:
+    """``a - b``."""
+
+    a: Ranged
+    b: Ranged
+
+
 @contextmanager
 def scalar_arithmetic(enabled: bool = True) -> Iterator[None]:
     """Spell what is traced inside for a processor without vectors.
@@ -103,6 +113,10 @@ def _value(low: int, high: int, expr: Any, form: Any) -> Ranged:
 def _usable(x: Ranged) -> bool:
     """Whether a value is an expression of 32 bits."""
     return x.expr is not None and x.dtype == "int32"
+
+
+def _is_short(x: Ranged) -> bool:
+    return _usable(x) and _fits(x.low, x.high, INT16)
 
 
 def _product(a: Ranged, b: Ranged, addend: int) -> Ranged | None:
@@ -166,6 +180,27 @@ class _Scalar:
             fits = _fits(form.value.low + number, form.value.high + number)
             return _clamped(form.value + number, low, high) if fits else None
         return None
+
+    def subtract(self, x: Ranged, y: Ranged) -> Ranged | None:
+        """``x - y`` of two values of 16 bits."""
+        low, high = x.low - y.high, x.high - y.low
+        if not (_is_short(x) and _is_short(y) and _fits(low, high, INT16)):
+            return None
+        return _value(low, high, x.expr - y.expr, _Difference(x, y))
+
+    def multiply(self, x: Ranged, y: Ranged) -> Ranged | None:
+        """``x * y`` of two values of 16 bits."""
+        if not (_is_short(x) and _is_short(y)):
+            return None
+        corners = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+        low, high = min(corners), max(corners)
+        if x.expr is y.expr:  # a square is not negative
+            low = 0 if x.low <= 0 <= x.high else min(x.low**2, x.high**2)
+        expr = x.expr * y.expr
+        if isinstance(x.form, _Difference):
+            a, b = x.form.a, x.form.b
+            expr = multiply_add(a.expr, y.expr, _constant(0) - b.expr * y.expr)
+        return _value(low, high, expr, None)
 
     def subtract_from(self, number: int, x: Ranged) -> Ranged | None:
         """``number - x``."""

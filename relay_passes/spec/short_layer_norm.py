@@ -49,6 +49,7 @@ __all__ = [
     "root_bits",
     "root_half_bits",
     "square",
+    "sum_about_mean",
 ]
 
 
@@ -109,6 +110,28 @@ def square(d: Value) -> Value:
     """``d^2``: 31 bits; to be summed over the channels in int64."""
     d = bind(d)
     return d * d
+
+
+def sum_about_mean(squares: Value, total: Value, mean: Value, channels: int) -> Value:
+    """``sum of (x - m)^2`` from the sums of ``x^2`` and of ``x``, which need one pass over a row.
+
+    Parameters
+    ----------
+    squares, total : Value
+        Sums of ``x^2`` (int64) and of ``x`` over the channels.
+    mean : Value
+        m, `mean_of` the total.
+    channels : int
+        C.
+
+    Returns
+    -------
+    Value
+        ``squares - m (2 total - C m)``: the same integer, for any m.
+    """
+    mean = bind(mean)
+    value = squares - mean * (2 * total - channels * mean)
+    return known(value, 0, channels * (2 * INPUT_LIMIT) ** 2)
 
 
 def _radicand(total: Value, constants: ShortLayerNorm) -> Value:

@@ -171,6 +171,10 @@ class Ranged:
 
     def __mul__(self, other: Value) -> Ranged:
         b = ranged(other)
+        speller = SPELLING.get()
+        spelled = None if speller is None else speller.multiply(self, b)
+        if spelled is not None:
+            return spelled
         if b is self:  # a square is not negative
             corners = [self.low**2, self.high**2] + ([0] if self.low <= 0 <= self.high else [])
         else:
@@ -333,11 +337,15 @@ def _spelled(operation: str, x: Ranged, y: Ranged) -> Ranged | None:
 
 
 def _spelled_difference(x: Ranged, y: Ranged) -> Ranged | None:
-    """Another spelling of ``x - y`` where one of them is a constant."""
+    """Another spelling of ``x - y``; None leaves it as it is."""
     speller = SPELLING.get()
-    if speller is None or not isinstance(x, _Constant):
-        return _spelled("add", x, _Constant(-y.low)) if isinstance(y, _Constant) else None
-    result: Ranged | None = None if isinstance(y, _Constant) else speller.subtract_from(x.low, y)
+    result: Ranged | None = None
+    if isinstance(y, _Constant):
+        return _spelled("add", x, _Constant(-y.low))
+    if speller is not None and isinstance(x, _Constant):
+        result = speller.subtract_from(x.low, y)
+    elif speller is not None:
+        result = speller.subtract(x, y)
     return result
 
 

@@ -96,6 +96,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
         lambda a, b: saturating_sum(short(a), short(b), -32767, 32767),
         [INT15, INT15[::-1] // 3 * 2],
     ),
+    "product of a difference": (
+        lambda x, y, factor: (short(x) - short(y)) * factor,
+        [INT15 // 2, INT15[::-1] // 3, np.resize(np.arange(-(2**15), 2**15, 77), 65_535)],
+    ),
     "normalisation": (
         normalised(20),
         [INT15 // 2, np.resize(np.arange(-(2**14), 2**14, 7), 65_535), INT15 * 200],
@@ -130,9 +134,34 @@ def test_intervals_are_the_same_and_nothing_is_16_bits_wide(name: str) -> None:
     assert (scalar.low, scalar.high) == (plain.low, plain.high)
     assert ("int16" in str(plain.expr) and "ibert_q15" in str(plain.expr)) or name in (
         "normalisation",
+        "product of a difference",
         "saturating sum",
     )
     assert "int16" not in str(scalar.expr) and "ibert_q15" not in str(scalar.expr)
+
+
+def test_the_product_of_a_difference_adds_what_is_the_same_for_a_row() -> None:
+    from tvm import tirx
+
+    x, mean, factor = (
+        Ranged(-(2**14), 2**14 - 1, tirx.Var(name, "int32")) for name in ("x", "mean", "factor")
+    )
+    with scalar_arithmetic():
+        text = str(((short(x) - short(mean)) * factor).expr)
+    assert text == "T.ibert_multiply_add(x, factor, 0 - mean * factor)"
+
+
+@pytest.mark.parametrize("channels", [1, 2, 7, 384])
+def test_squares_about_the_mean_need_no_second_pass(channels: int) -> None:
+    random = np.random.default_rng(channels)
+    limit = short_layer_norm.INPUT_LIMIT
+    x = random.integers(-limit, limit + 1, (50, channels))
+    x[0], x[1], x[2, ::2], x[2, 1::2] = limit, -limit, limit, -limit
+    mean = short_layer_norm.mean_of(x.sum(axis=1), channels)
+    expected = ((x - mean[:, None]) ** 2).sum(axis=1)
+    squares = (x**2).sum(axis=1)
+    result = short_layer_norm.sum_about_mean(squares, x.sum(axis=1), mean, channels)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_short_values_are_of_32_bits_only_inside() -> None:
