@@ -307,10 +307,11 @@ def _check_whole(file: Path) -> None:
     """
     with file.open("rb") as stream:
         header = stream.read(_ELF_HEADERS[2].size)
-    layout = _ELF_HEADERS.get(header[_ELF_CLASS] if len(header) > _ELF_CLASS else 2)
-    if layout is None:  # neither 32 nor 64 bits: left to the reader of ELF files
+    whole = len(header) >= _ELF_HEADERS[1].size
+    layout = _ELF_HEADERS.get(header[_ELF_CLASS]) if whole else None
+    if whole and layout is None:  # neither 32 nor 64 bits: left to the reader of ELF files
         return
-    if len(header) < layout.size:
+    if layout is None or len(header) < layout.size:
         raise _damaged(file, f"it is truncated: {len(header)} bytes, less than an ELF header")
     offset, entry_size, entries = layout.unpack(header[: layout.size])
     end = offset + entry_size * entries

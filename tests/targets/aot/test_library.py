@@ -64,6 +64,22 @@ def test_no_instruction_computes_with_floats(library_path: Path) -> None:
     assert list(floating_point_instructions(library_path)) == []
 
 
+def test_kernels_need_little_stack(library_path: Path) -> None:
+    """Large buffers lie in the arena; threads of other C libraries have 128 KB."""
+    import capstone
+
+    machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    with library_path.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(".text")
+        code, start = section.data(), section["sh_addr"]
+    frames = [
+        int(operands.removeprefix("rsp, "), 0)
+        for _, _, mnemonic, operands in machine.disasm_lite(code, start)
+        if mnemonic == "sub" and operands.startswith("rsp, 0x")
+    ]
+    assert 0 < max(frames) < 32 * 1024
+
+
 def test_every_object_holds_its_kernel_alone(compiled) -> None:
     import io
 
