@@ -123,18 +123,19 @@ class AttentionRule:
                 reduce_lanes(sch, sch.get_sblock(name), kind)
         if target.vector_lanes == 1:
             fuse_softmax_passes(sch)
-        dot = exact_instruction(target.dot, func)
+        dot = target.dot
         pack_operands(sch, dot, whole=bool(func.attrs["ibert.whole_tiles"]))
         depth = extent(sch, sch.get_loops(sch.get_sblock("score_products"))[-1])
-        tiles = _product_tiles(func, dot, depth)
+        tiles = product_tiles(func, dot, depth)
         for name in PRODUCTS:
             # Where the instruction has no depth, values are summed without a row of ones.
             if name in present and (name != "v_sum" or "ones" in present):
-                tile_matrix_product(sch, sch.get_sblock(name), dot, tiles.get(name))
+                exact = exact_instruction(dot, func, name)
+                tile_matrix_product(sch, sch.get_sblock(name), exact, tiles.get(name))
         return sch
 
 
-def _product_tiles(
+def product_tiles(
     func: tirx.PrimFunc, dot: DotInstruction, depth: int
 ) -> dict[str, tuple[int, int]]:
     """Rows and vectors of the register tiles that are not the kernel's own, by block."""

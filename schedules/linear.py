@@ -47,7 +47,7 @@ class LinearRule:
         """See the module's strategy."""
         if kernel_name(func) != "linear":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
-        dot = exact_instruction(target.dot, func)
+        dot = exact_instruction(target.dot, func, ACCUMULATOR)
         sch = s_tir.Schedule(func)
         if is_microkernel(dot):
             return schedule_linear(sch, func, dot)

@@ -16,13 +16,23 @@ from .microkernel import multiply_by_microkernel
 from .rule import extent, largest_divisor, vectorise_innermost
 
 
-def exact_instruction(dot: DotInstruction, func: tirx.PrimFunc) -> DotInstruction:
-    """Instruction that is exact for the operands of a kernel.
+def exact_instruction(dot: DotInstruction, func: tirx.PrimFunc, product: str) -> DotInstruction:
+    """Instruction that is exact for the operands of a product.
 
-    Emission marks kernels both of whose factors may be -128; some instructions have another form
-    for these.
+    Emission lists the products both of whose factors may be -128; some instructions have another
+    form for these.
+
+    Parameters
+    ----------
+    dot
+        The target's instruction.
+    func
+        The kernel.
+    product
+        Name of the product's block.
     """
-    if dot.full_range and "ibert.both_minimum" in func.attrs:
+    marked = func.attrs["ibert.both_minimum"] if "ibert.both_minimum" in func.attrs else ()
+    if dot.full_range and product in marked:
         return replace(dot, name=dot.full_range)
     return dot
 

@@ -78,11 +78,11 @@ def emit_attention(
     context.attributes["ibert.row_tile"] = shape.tile
     context.attributes["ibert.whole_tiles"] = shape.whole
     *mask, multiplier = last[:2]
-    context.note_operands(q.low, k.low)
+    context.note_operands("score_products", q.low, k.low)
     # Where tokens are packed, the rows behind them hold anything: it counts for nothing in the end,
     # since their weights are 0, if only the products are exact before they cancel.
     v_low = v.low if shape.starts is None else _INT8_MINIMUM
-    context.note_operands(_byte_operand(shape)[1], v_low)
+    context.note_operands("context", _byte_operand(shape)[1], v_low)
     keep = _kept(shape, mask[0]) if mask else _inside(shape)
     constants = attrs.exponential
     short = isinstance(constants, ShortExponential)

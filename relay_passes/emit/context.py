@@ -42,18 +42,21 @@ class KernelContext:
     packed: dict[str, te.Tensor] = field(default_factory=dict)
     merged_output: bool = False
 
-    def note_operands(self, lhs_low: int, rhs_low: int) -> None:
-        """Tell schedules where both factors of a product may be -128.
+    def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
+        """Tell schedules in which matrix products both factors may be -128.
 
         The sum of two such products is the only one of two int8 products that 16 bits do not hold.
 
         Parameters
         ----------
+        product
+            Name of its block.
         lhs_low, rhs_low
             Lower bounds of the factors.
         """
         if self.layout.lhs_dtype == "int8" and max(lhs_low, rhs_low) < _NEGATED_MAXIMUM:
-            self.attributes["ibert.both_minimum"] = True
+            known = self.attributes.get("ibert.both_minimum", ())
+            self.attributes["ibert.both_minimum"] = [*known, product]
 
     def packed_weight(self, name: str) -> te.Tensor:
         """Placeholder of a weight in the layout's packed form."""

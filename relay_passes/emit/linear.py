@@ -120,7 +120,7 @@ def emit_linear(
     columns = weight.shape[0]
     rows = x.shape[0]
     lhs = operand(context, x, layer)
-    context.note_operands(lhs.low, int(weight.min(initial=0)))
+    context.note_operands("accumulator", lhs.low, int(weight.min(initial=0)))
     padded_rows, padded_depth = lhs.shape
     packed = _widened(context, context.packed_weight(weight_name))
     lanes, step = layout.lanes, layout.depth
