@@ -28,6 +28,7 @@ QUANTISING = (
 )
 COMPILING = (
     "ibert_tvm/artefact.py",
+    "ibert_tvm/bare.py",
     "ibert_tvm/compile.py",
     "ibert_tvm/errors.py",
     "ibert_tvm/files.py",
