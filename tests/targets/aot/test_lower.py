@@ -1,0 +1,165 @@
+"""Kernels with a C signature: what becomes of loops, buffers, and calls of the runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import tirx
+from tvm.script import from_source
+
+from targets import TargetDescription, TargetError, get_target
+from targets.aot import KernelParameter, lower
+from targets.aot.lower import KernelSignature, LoweredKernel, lower_kernels
+from targets.aot.objects import kernel_object
+from targets.toolchain import find_linker
+
+# Two passes over the data, through a buffer that either fits a stack or does not.
+_SUMS = """
+@I.ir_module(s_tir=True)
+class Module:
+    @T.prim_func(s_tir=True)
+    def sums(a: T.Buffer((64, {size}), "int32"), b: T.Buffer((64,), "int32")):
+        T.func_attr({{"tirx.noalias": True}})
+        with T.sblock("root"):
+            for row in T.parallel(64):
+                with T.sblock("row"):
+                    vr = T.axis.spatial(64, row)
+                    T.reads(a[vr, 0:{size}])
+                    T.writes(b[vr])
+                    seen = T.sblock_alloc_buffer(({size},), "int32")
+                    for k in range({size}):
+                        seen[k] = a[vr, {size} - 1 - k] * 3
+                    b[vr] = 0
+                    for k in range({size}):
+                        b[vr] = b[vr] + seen[k] * (k + 1)
+"""
+
+_FLOAT = """
+@I.ir_module(s_tir=True)
+class Module:
+    @T.prim_func(s_tir=True)
+    def halves(a: T.Buffer((64,), "int32"), b: T.Buffer((64,), "int32")):
+        with T.sblock("root"):
+            for i in range(64):
+                with T.sblock("half"):
+                    vi = T.axis.spatial(64, i)
+                    b[vi] = T.Cast("int32", T.Cast("float32", a[vi]) * T.float32(0.5))
+"""
+
+
+def target_of(system: str = "linux") -> TargetDescription:
+    return replace(get_target("x86-64"), system=system)
+
+
+def lowered(source: str, name: str, count: int, description: TargetDescription) -> LoweredKernel:
+    parameters = (
+        KernelParameter("int32", count, False, 4),
+        KernelParameter("int32", 64, True, 4),
+    )
+    signature = KernelSignature("ibert_kernel_x", parameters)
+    return lower_kernels(from_source(source), {name: signature}, description)[name]
+
+
+def stack_buffers(kernel: LoweredKernel) -> list[int]:
+    """Bytes of every buffer that is left on the stack."""
+    sizes = []
+
+    def look(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
+        sizes.append(lower.buffer_bytes(statement.buffer))
+        return statement
+
+    tvm_ffi.structural_map(kernel.function.body, (tirx.AllocBuffer, look))
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("system", "size", "on_stack", "workspace"),
+    [
+        ("linux", 1024, [4096], 0),
+        ("linux", 1025, [], 4160),
+        ("bare-metal", 16, [64], 0),
+        ("bare-metal", 17, [], 80),
+        ("bare-metal", 1024, [], 4096),
+    ],
+)
+def test_large_buffers_lie_in_the_workspace(
+    system: str, size: int, on_stack: list[int], workspace: int
+) -> None:
+    kernel = lowered(_SUMS.format(size=size), "sums", 64 * size, target_of(system))
+    assert stack_buffers(kernel) == on_stack
+    assert kernel.workspace_bytes == workspace
+
+
+@pytest.mark.parametrize("size", [16, 17, 2000])
+def test_a_kernel_is_a_c_function(size: int, tmp_path: Path) -> None:
+    kernel = lowered(_SUMS.format(size=size), "sums", 64 * size, target_of("bare-metal"))
+    data, undefined = kernel_object("ibert_kernel_x", kernel.function, target_of("bare-metal"))
+    assert set(undefined) <= {"memset", "memcpy"}
+    (tmp_path / "kernel.o").write_bytes(data)
+    command = [*find_linker(target_of()), "-shared", "-o", "kernel.so", "kernel.o"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    function = ctypes.CDLL(str(tmp_path / "kernel.so")).ibert_kernel_x
+    a = np.random.default_rng(0).integers(-1000, 1000, (64, size)).astype("int32")
+    b = np.zeros(64, "int32")
+    workspace = np.full(kernel.workspace_bytes + 64, 0x5A, "uint8")
+    start = -workspace.ctypes.data % 16  # all that is promised of its alignment
+    addresses = (a.ctypes.data, b.ctypes.data, workspace.ctypes.data + start)
+    assert function(*map(ctypes.c_void_p, addresses)) == 0
+    np.testing.assert_array_equal(b, (a[:, ::-1] * 3 * np.arange(1, size + 1)).sum(axis=1))
+    end = start + kernel.workspace_bytes
+    assert (workspace[:start] == 0x5A).all() and (workspace[end:] == 0x5A).all()
+
+
+def test_loops_become_serial() -> None:
+    kernel = lowered(_SUMS.format(size=16), "sums", 1024, target_of())
+    kinds = set()
+
+    def look(loop: tirx.For) -> tirx.For:
+        kinds.add(int(loop.kind))
+        return loop
+
+    tvm_ffi.structural_map(kernel.function.body, (tirx.For, look))
+    assert kinds == {int(tirx.ForKind.SERIAL)}
+
+
+def test_a_call_of_the_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such symbols are weak: a linker would take them for granted, and a run would fault."""
+    monkeypatch.setattr(lower, "serialised", lambda func: func)
+    kernel = lowered(_SUMS.format(size=16), "sums", 1024, target_of())
+    with pytest.raises(TargetError) as caught:
+        kernel_object("ibert_kernel_x", kernel.function, target_of())
+    assert str(caught.value) == (
+        "a kernel calls __TVMBackendParallelLaunch\n"
+        "  where: kernel ibert_kernel_x, target 'x86-64'\n"
+        "  why: it needs TVM's runtime, which code without runtime does not have\n"
+        "  what to do: report this model and target; `--runtime tvm` may serve it meanwhile"
+    )
+
+
+def test_floating_point_on_a_processor_without_it_is_refused() -> None:
+    description = target_of()
+    soft = {**description.tvm_target, "mattr": ["+soft-float", "-sse", "-x87", "-mmx"]}
+    description = replace(description, tvm_target=soft)
+    kernel = lowered(_FLOAT, "halves", 64, description)
+    with pytest.raises(TargetError, match=r"^a kernel calls __fixsfsi, __floatsisf, __mulsf3\n"):
+        kernel_object("ibert_kernel_x", kernel.function, description)
+
+
+def test_a_buffer_of_unknown_size_is_refused() -> None:
+    size = tirx.Var("n", "int32")
+    buffer = tirx.decl_buffer((size,), "int32", "some")
+    with pytest.raises(TargetError) as caught:
+        lower.buffer_bytes(buffer)
+    assert str(caught.value) == (
+        "a kernel has a buffer of a size that is not known\n"
+        "  where: buffer some\n"
+        "  why: code without runtime takes no memory at run time\n"
+        "  what to do: report this model"
+    )
+    assert lower.buffer_bytes(tirx.decl_buffer((3, 5), "int16")) == 30
