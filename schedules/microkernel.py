@@ -35,7 +35,7 @@ RHS = "rhs"
 COPIED_ENTRIES = 4
 # Rows over which widened weights are reused: as many as take this memory once they are widened
 # themselves, and at least so many, whatever they take: 16 rows of 1536 activations are 48 KB.
-BLOCK_BYTES = 32 * 1024
+BLOCK_BYTES = 16 * 1024
 BLOCK_ROWS = 16
 # Fewer rows than this would widen weights for too few products.
 LEAST_BLOCK_ROWS = 8

@@ -71,30 +71,34 @@ NAKED void ibert_mk_smlad_2x2(UNUSED const int16_t *a, UNUSED const int16_t *b, 
         "pop {r4-r11, pc}\n\t");
 }
 
-/* Widen `words` words of four bytes each, in the order described above: four at a time, then one. */
+/* Sixteen bytes. */
+#define WIDEN                                                        \
+    "ldmia r0!, {r4, r6, r8, r10}\n\t"                               \
+    "sxtb16 r5, r4, ror #8\n\t"                                      \
+    "sxtb16 r4, r4\n\t"                                              \
+    "sxtb16 r7, r6, ror #8\n\t"                                      \
+    "sxtb16 r6, r6\n\t"                                              \
+    "sxtb16 r9, r8, ror #8\n\t"                                      \
+    "sxtb16 r8, r8\n\t"                                              \
+    "sxtb16 r11, r10, ror #8\n\t"                                    \
+    "sxtb16 r10, r10\n\t"                                            \
+    "stmia r1!, {r4, r5, r6, r7, r8, r9, r10, r11}\n\t"
+
+/* Widen `words` words of four bytes each, in the order described above: eight at a time, then one. */
 NAKED void ibert_mk_sxtb16(UNUSED const int8_t *source, UNUSED int16_t *target,
                            UNUSED int32_t words)
 {
     __asm__ volatile(
         ".syntax unified\n\t"
         "push {r4-r11}\n\t"
-        "subs r2, r2, #4\n\t"
+        "subs r2, r2, #8\n\t"
         "blt 2f\n"
         "1:\n\t"
-        "ldmia r0!, {r4, r6, r8, r10}\n\t"
-        "sxtb16 r5, r4, ror #8\n\t"
-        "sxtb16 r4, r4\n\t"
-        "sxtb16 r7, r6, ror #8\n\t"
-        "sxtb16 r6, r6\n\t"
-        "sxtb16 r9, r8, ror #8\n\t"
-        "sxtb16 r8, r8\n\t"
-        "sxtb16 r11, r10, ror #8\n\t"
-        "sxtb16 r10, r10\n\t"
-        "stmia r1!, {r4, r5, r6, r7, r8, r9, r10, r11}\n\t"
-        "subs r2, r2, #4\n\t"
+        WIDEN WIDEN
+        "subs r2, r2, #8\n\t"
         "bge 1b\n"
         "2:\n\t"
-        "adds r2, r2, #4\n\t"
+        "adds r2, r2, #8\n\t"
         "beq 4f\n"
         "3:\n\t"
         "ldr r4, [r0], #4\n\t"

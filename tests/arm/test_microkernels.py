@@ -198,7 +198,7 @@ def test_widened_weights_lie_as_products_read_them(flags: tuple[str, ...], tmp_p
     adapter = tmp_path / "adapter.c"
     adapter.write_text(_WIDEN)
     cases = []
-    for words in (1, 2, 3, 4, 5, 8, 11, 96, 1536):
+    for words in (1, 2, 7, 8, 9, 16, 23, 96, 1536):
         a = random.integers(-128, 128, (words, 4)).astype("int8")
         a[0] = -128, 127, -1, 0
         # One word more than it may write.
