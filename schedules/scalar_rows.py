@@ -45,12 +45,14 @@ def fuse_softmax_passes(sch: s_tir.Schedule) -> None:
     present = set(block_names(sch))
     if not {EXPONENTIAL, ROW_MAX, ROW_SUM} <= present:
         return
-    column, _row = _columns_outside(sch, sch.get_sblock(ROW_MAX))
-    sch.decompose_reduction(sch.get_sblock(ROW_MAX), column)
+    largest = sch.get_sblock(ROW_MAX)
+    column, _row = _columns_outside(sch, largest)
+    sch.decompose_reduction(largest, column)
     column, row = _columns_outside(sch, sch.get_sblock(EXPONENTIAL))
     total = sch.get_sblock(ROW_SUM)
     sch.reverse_compute_at(total, row, preserve_unit_loops=True)
     sch.decompose_reduction(total, column)
+    _unroll(sch, column, max(UNROLLED // extent(sch, row), 1))
 
 
 def unroll_innermost(
@@ -60,13 +62,16 @@ def unroll_innermost(
     loops = [loop for loop in sch.get_loops(block) if extent(sch, loop) > 1]
     if not loops:
         return
-    length = extent(sch, loops[-1])
+    _unroll(sch, loops[-1], times)
+
+
+def _unroll(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, times: int) -> None:
+    length = extent(sch, loop)
     width = largest_divisor(length, times)
     if 1 < width < length:
-        _, loop = sch.split(loops[-1], [None, width])
+        _, loop = sch.split(loop, [None, width])
+    if width > 1:
         sch.unroll(loop)
-    elif width == length:
-        sch.unroll(loops[-1])
 
 
 def unroll_row_sums(sch: s_tir.Schedule) -> None:
