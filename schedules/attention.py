@@ -35,8 +35,17 @@ from .tensorised import exact_instruction, tile_matrix_product
 from .tiles import AttentionTile, tile_of
 
 # Blocks of emission's attention kernel, in program order; a mode has some of them.
-PER_HEAD = ("ones", "valid", "q_operand", "k_packed", "k_sum", "key_offset", "v_packed", "v_sum")
-PER_ROWS = (
+PER_HEAD: tuple[str, ...] = (
+    "ones",
+    "valid",
+    "q_operand",
+    "k_packed",
+    "k_sum",
+    "key_offset",
+    "v_packed",
+    "v_sum",
+)
+PER_ROWS: tuple[str, ...] = (
     "score_products",
     "scores",
     "row_max_lanes",

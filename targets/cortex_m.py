@@ -8,8 +8,8 @@ from .arm import SMLABB, SMLAD, SSAT
 from .description import DotInstruction, Emulator, TargetDescription, Toolchain
 
 NO_DOT_SCALAR = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
-# By microkernels (targets/microkernels), one product per instruction; LDRD and LDM load activations,
-# widened to words, of several rows.
+# By microkernels (targets/microkernels), one product per instruction; LDRD and LDM load activations
+# of several rows, widened to words.
 MLA = DotInstruction("mla", "int32", "int8", 2, 1, tile_rows=4, tile_vectors=8)
 MULS = DotInstruction("muls", "int32", "int8", 1, 1, tile_rows=5, tile_vectors=16)
 
