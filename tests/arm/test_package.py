@@ -5,7 +5,9 @@ from __future__ import annotations
 import binascii
 import json
 import re
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -269,3 +271,40 @@ def test_projects_of_either_floating_point_convention_link(
     command += ["-libert_model", "-lgcc", "-Wl,-emain", "-o", str(tmp_path / "main.elf")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+_INTERRUPTED = """
+import sys, time
+import ibert_tvm.compile as module
+import targets.bare_metal.package as package
+from ibert_tvm.cli import main
+from targets import get_target
+
+def compile(*arguments, **options):
+    return module.CompiledModel(None, {}, {}, get_target("cortex-m4"), {}, bare=object())
+
+def write_package(bare, metadata, description, folder, options):
+    (folder / "libibert_model.a").write_bytes(b"half")
+    print("writing", file=sys.stderr, flush=True)
+    time.sleep(60)
+
+module.compile, package.write_package = compile, write_package
+arguments = ["compile", sys.argv[1], "-o", sys.argv[2], "--target", "cortex-m4"]
+sys.exit(main([*arguments, "--seq-len", "32"]))
+"""
+
+
+def test_an_interrupt_leaves_nothing_behind(artefact: Path, tmp_path: Path) -> None:
+    board("cortex-m4")
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "ibert_model.json").write_text(json.dumps({"kind": "ibert bare-metal package"}))
+    arguments = [sys.executable, "-c", _INTERRUPTED, str(artefact), str(output)]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "writing\n" in iter(process.stderr.readline, "")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in output.iterdir()] == ["ibert_model.json"]
