@@ -8,11 +8,10 @@ from tvm import s_tir, tirx
 
 from targets import DotInstruction, TargetDescription
 
-from ..attention import SCORE_TILE
+from ..attention import product_tiles
 from ..linear import ACCUMULATOR, default_tile
 from ..rule import extent, kernel_name, largest_divisor
-from ..tensorised import exact_instruction
-from ..tiles import AttentionTile, LinearTile, Tile
+from ..tiles import AttentionTile, LinearTile, Tile, without_tile
 
 # A register tile of many more accumulators than the default's spills; one of far fewer loads
 # operands all the time.
@@ -39,7 +38,7 @@ def _accumulators(dot: DotInstruction) -> tuple[int, int]:
 
 def default_decisions(func: tirx.PrimFunc, target: TargetDescription) -> Tile | None:
     """What the rule decides on a kernel that nobody tuned; None where nothing is to be decided."""
-    dot = exact_instruction(target.dot, func)
+    dot = target.dot
     if target.system != "linux":
         return None  # nothing can be measured there, and microkernels decide for themselves
     if kernel_name(func) == "linear":
@@ -48,12 +47,14 @@ def default_decisions(func: tirx.PrimFunc, target: TargetDescription) -> Tile | 
     if kernel_name(func) == "attention":
         scores, context = (_sizes(func, name) for name in ("score_products", "context"))
         rows = int(func.attrs["ibert.row_tile"])
-        score = SCORE_TILE if dot.groups == 1 else (rows, dot.tile_vectors)
+        tiles = product_tiles(without_tile(func), dot, scores[2])
+        score = tiles.get("score_products", (rows, dot.tile_vectors))
+        weigh = tiles.get("context", (rows, dot.tile_vectors))
         return AttentionTile(
             largest_divisor(rows, score[0]),
             largest_divisor(scores[1] // dot.lanes, score[1]),
-            rows,
-            largest_divisor(context[1] // dot.lanes, dot.tile_vectors),
+            largest_divisor(rows, weigh[0]),
+            largest_divisor(context[1] // dot.lanes, weigh[1]),
         )
     return None
 
@@ -76,7 +77,7 @@ def tile_space(func: tirx.PrimFunc, target: TargetDescription) -> list[Tile]:
     default = default_decisions(func, target)
     if default is None:
         return []
-    dot = exact_instruction(target.dot, func)
+    dot = target.dot
     if isinstance(default, LinearTile):
         others: list[Tile] = list(_linear(func, dot, target.prefetches_weights))
     else:
