@@ -14,6 +14,7 @@ from tvm import s_tir, tirx
 from targets import TargetDescription
 
 from .row_guard import mark_row_loop
+from .row_sums import split_row_sums, vectorise_row_sums
 from .rule import (
     Rejection,
     block_names,
@@ -55,6 +56,7 @@ class LayerNormRule:
         inline_elementwise(sch, keep={*ROW_STATISTICS, SQUARE_GROUPS, "normalised"})
         outputs = output_blocks(sch)
         names = [sch.get(block).name_hint for block in outputs]
+        sums = split_row_sums(sch, target.vector_lanes) if target.explicit_row_sums else ()
         first = sch.get_sblock("normalised" if "normalised" in block_names(sch) else names[0])
         row = sch.get_loops(first)[0]
         sch.parallel(row)
@@ -63,8 +65,9 @@ class LayerNormRule:
             if name != sch.get(first).name_hint:
                 sch.reverse_compute_at(output, row, preserve_unit_loops=True)
         for name in reversed(block_names(sch)):
-            if name in ROW_STATISTICS:
+            if name in (*ROW_STATISTICS, *sums):
                 sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)
+        vectorise_row_sums(sch, sums)
         if target.vector_lanes == 1:
             unroll_row_sums(sch)
         for block in {

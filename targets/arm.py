@@ -127,6 +127,7 @@ ARMV7_NEON = TargetDescription(
     elf_machine="EM_ARM",
     required_features=("neon", "idiva"),
     q15_multiply=_SQRDMULH_32,
+    explicit_row_sums=True,
     toolchain=Toolchain(
         "arm-linux-gnueabihf-gcc",
         "arm-linux-gnueabihf",

@@ -148,6 +148,8 @@ class TargetDescription:
     whole_vectors
         Whether vectors must have a power of two of lanes: LLVM's code generator for MVE fails on
         others.
+    explicit_row_sums
+        Whether schedules vectorise sums over a row, because the compiler does it badly.
     microkernels
         Files in ``targets/microkernels`` whose functions the kernels of `dot` call.
     scalar_instructions
@@ -178,6 +180,7 @@ class TargetDescription:
     scalar_instructions: tuple[tuple[str, str], ...] = field(default=())
     prefetches_weights: bool = False
     whole_vectors: bool = False
+    explicit_row_sums: bool = False
     microkernels: tuple[str, ...] = field(default=())
     toolchain: Toolchain | None = None
     emulator: Emulator | None = None
