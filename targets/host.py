@@ -19,7 +19,7 @@ _ARM_HOSTS = (AARCH64_I8MM, AARCH64_DOTPROD, RPI4)
 _HWCAP, _HWCAP2 = 16, 26
 _HARDWARE = {
     "aarch64": {"asimd": (_HWCAP, 1), "asimddp": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)},
-    "armv7l": {"neon": (_HWCAP, 12)},
+    "armv7l": {"neon": (_HWCAP, 12), "idiva": (_HWCAP, 17)},
 }
 
 

@@ -93,6 +93,7 @@ def test_texts_are_many_distinct_and_held_out():
         "benchmarks/README.md",
         "docs/targets.md",
         "docs/c-api.md",
+        "docs/arm.md",
         "examples/README.md",
     ],
 )

@@ -7,7 +7,7 @@ whose floating-point unit is taken out.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ from elftools.elf.elffile import ELFFile
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.library_file import read_metadata
-from targets import TargetDescription, TargetError
+from targets import TargetDescription, TargetError, registry
+from targets.cortex_m import NO_DOT_SCALAR
 from targets.library_check import LibraryCheck
 from tests.arm.fp_audit import audit
 from tests.arm.small_bert import expected, inputs, small_bert
@@ -180,3 +181,26 @@ def test_the_public_way_to_run_it_here_gives_the_same(compiled: Compiled) -> Non
         np.testing.assert_array_equal(output.values, want)
     record = library.metadata.parameters[0]
     assert library.parameters[record.name].shape == record.shape
+
+
+def test_any_floating_point_would_have_been_a_library_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64-bit code that may use no floating-point or vector register at all, compiled once.
+
+    The disassembly of the other libraries shows no floating point; here there is no instruction for
+    it, so that any left in the program would be a call of a library function.
+    """
+    target = board("rpi4")
+    bare = {**target.tvm_target, "mattr": ["-neon", "-fp-armv8"]}
+    plain = replace(target, tvm_target=bare, dot=NO_DOT_SCALAR, vector_lanes=1, q15_multiply=())
+    monkeypatch.setitem(registry._NAMED, target.name, plain)
+    model = small_bert(layers=1)
+    program = ibert.compile(model, target=target.name, shapes=[(1, 5)], runtime="none")
+    for name, kernel in program.bare.objects.items():
+        path = tmp_path / f"{name}.o"
+        path.write_bytes(kernel)
+        assert audit(path, target) == []
+    path = program.export(tmp_path / "model.so", require_load=True)
+    assert audit(path, target) == []
+    assert_bit_exact(path, target, model, inputs(1, 5, seed=1))

@@ -26,6 +26,7 @@ _PACKAGES = {
     "qemu-arm": "qemu-user",
     "qemu-system-arm": "qemu-system-arm",
     "llvm-objdump": "llvm-14",
+    "llvm-objdump-14": "llvm-14",
 }
 # Debian's llvm-14 has the version in the names of its programs.
 _VERSIONS = {"llvm-objdump": [f"llvm-objdump-{version}" for version in range(14, 30)]}
