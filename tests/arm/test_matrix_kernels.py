@@ -98,6 +98,7 @@ def test_products_of_attention_take_few_instructions(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_matrix_kernels_call_microkernels_and_memory_functions_only(name: str) -> None:
+    needs("arm-none-eabi-gcc")
     target = get_target(name)
     built = build_kernel(linear(target, 8, 32, 16), target)
     calls = {symbol for symbol in built.undefined if not symbol.startswith("ibert_mk_")}
@@ -107,6 +108,7 @@ def test_matrix_kernels_call_microkernels_and_memory_functions_only(name: str) -
 
 @pytest.mark.parametrize(("depth", "limit"), [(384, 16 * 1024), (1536, 56 * 1024)])
 def test_widened_operands_take_little_memory(depth: int, limit: int) -> None:
+    needs("arm-none-eabi-gcc")
     # Of 128 rows only a block is widened at a time.
     for name in TARGETS:
         target = get_target(name)
