@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import LibraryError, TargetError
+from ibert_tvm.errors import LibraryError, TargetError, UsageError
 from ibert_tvm.library_file import LibraryMetadata, ParameterRecord, read_metadata
 from ibert_tvm.runtime import Library
 
@@ -188,6 +188,8 @@ def load_remote(
     ------
     LibraryError
         If the file is missing, damaged, or not made by this project.
+    UsageError
+        If it was compiled without TVM's runtime.
     targets.rpc.BoardError
         If the board cannot be reached, or its processor cannot run the library.
     TargetError
@@ -196,6 +198,13 @@ def load_remote(
     from targets.rpc import Board
 
     metadata = read_metadata(path)
+    if metadata.runtime != "tvm":
+        raise UsageError(
+            f"the library {metadata.path} cannot be run through RPC",
+            where="--rpc",
+            why="it was compiled with --runtime none; the server on a board has TVM's runtime",
+            todo="compile it with --runtime tvm, or copy it to the board and call its C functions",
+        )
     with Board(address, timeout, lifetime=max(600.0, 10 * timeout)) as board:
         board.open()
         engine = RemoteEngine(board, metadata, num_threads)

@@ -12,11 +12,18 @@ from ..tiles import without_tile
 _NAMES = ("ibert.layer", "global_symbol")
 
 
+def _any_constants(store: tirx.BufferStore) -> tirx.BufferStore:
+    """Make all integer constants of what is stored equal."""
+    value = tvm_ffi.structural_map(store.value, (tirx.IntImm, lambda imm: tirx.IntImm(imm.ty, 1)))
+    return tirx.BufferStore(store.buffer, value, store.indices)
+
+
 def workload_key(func: tirx.PrimFunc) -> str:
     """Name an unscheduled kernel by its structure: loops, shapes, types, arithmetic.
 
-    Layers of a model that compute the same have one key, and so have those of two models; names of
-    layers, variables and functions play no part.
+    Layers of a model that compute the same have one key, and so have those of two models. Names of
+    layers, variables and functions play no part, and neither do constants (shifts, limits): they
+    make no kernel faster.
 
     Parameters
     ----------
@@ -31,6 +38,7 @@ def workload_key(func: tirx.PrimFunc) -> str:
     nameless = without_tile(func)
     for name in _NAMES:
         nameless = nameless.without_attr(name)
+    nameless = tvm_ffi.structural_map(nameless, (tirx.BufferStore, _any_constants))
     structure = tvm_ffi.structural_hash(nameless, map_free_vars=True)
     # 64 bits of hash collide by accident once in a while over all kernels that there are; shapes
     # and types beside it make sure that a collision could not be one of other sizes.

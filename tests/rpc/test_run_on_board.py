@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.errors import TargetError, UsageError
 from ibert_tvm.library_file import read_metadata
 from ibert_tvm.remote import check_fits, load_remote
 from ibert_tvm.runtime import load_library
@@ -320,6 +320,20 @@ def test_a_board_that_does_not_fit(servers: Servers, library: Path) -> None:
     )
     check_fits(metadata, replace(there, tvm_version=""))  # a runtime that tells no version
     check_fits(metadata, there)
+
+
+def test_a_library_without_runtime(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = replace(read_metadata(library), runtime="none")
+    monkeypatch.setattr("ibert_tvm.remote.read_metadata", lambda _path: bare)
+    with pytest.raises(UsageError) as caught, load_remote(library, Address(HOST, 1)):
+        pass
+    assert str(caught.value) == (
+        f"the library {library} cannot be run through RPC\n"
+        "  where: --rpc\n"
+        "  why: it was compiled with --runtime none; the server on a board has TVM's runtime\n"
+        "  what to do: compile it with --runtime tvm, or copy it to the board and call its C "
+        "functions"
+    )
 
 
 def test_a_file_that_is_no_library(servers: Servers, tmp_path: Path) -> None:

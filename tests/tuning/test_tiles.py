@@ -131,6 +131,16 @@ def test_kernels_are_known_by_what_they_compute() -> None:
     assert len(key) == 16 and int(key, 16) >= 0
 
 
+def test_constants_make_no_other_kernel() -> None:
+    def kernel(shift: int, dtype: str = "int32") -> tirx.PrimFunc:
+        x = te.placeholder((4,), dtype, name="x")
+        y = te.compute((4,), lambda i: (x[i] >> shift) + 7 * shift, name="y")
+        return te.create_prim_func([x, y]).with_attr("ibert.kernel", "elementwise")
+
+    assert workload_key(kernel(3)) == workload_key(kernel(5))
+    assert workload_key(kernel(3)) != workload_key(kernel(3, "int64"))
+
+
 def test_keys_are_the_same_in_every_process() -> None:
     import subprocess
     import sys
