@@ -37,8 +37,10 @@ COPIED_ENTRIES = 4
 # themselves, and at least so many, whatever they take: 16 rows of 1536 activations are 48 KB.
 BLOCK_BYTES = 16 * 1024
 BLOCK_ROWS = 16
-# Fewer rows than this would widen weights for too few products.
+# Fewer rows than this widen weights for few products. Where tiles come in a number with no other
+# divisor, a block may be as large as this.
 LEAST_BLOCK_ROWS = 8
+LARGEST_BLOCK_BYTES = 48 * 1024
 _HALF_BYTES = 2
 
 
@@ -152,15 +154,15 @@ def schedule_linear(
     block = sch.get_sblock(ACCUMULATOR)
     lay_out_operands(sch, block, dot, tile)
     rows, columns, depth = sch.get_loops(block)
-    tiles_per_block = 1
+    together = 1
     if widens:
-        tiles_per_block = _tiles_per_block(extent(sch, rows) // tile, tile, extent(sch, depth))
+        together = tiles_per_block(extent(sch, rows) // tile, tile, extent(sch, depth))
     width = dot.lanes * largest_divisor(extent(sch, columns) // dot.lanes, dot.tile_vectors)
-    blocks, row = sch.split(rows, [None, tiles_per_block * tile])
+    blocks, row = sch.split(rows, [None, together * tile])
     column_tiles, column = sch.split(columns, [None, width])
     sch.reorder(blocks, column_tiles, row, column)
     sch.parallel(blocks)
-    mark_row_loop(sch, blocks, tiles_per_block * tile)
+    mark_row_loop(sch, blocks, together * tile)
     for output in output_blocks(sch):
         sch.reverse_compute_at(output, column_tiles, preserve_unit_loops=True)
         inner_row, inner_column = sch.get_loops(output)[-2:]
@@ -190,12 +192,23 @@ def _copy_by_tiles(sch: s_tir.Schedule, copy: s_tir.schedule.SBlockRV, tile: int
     sch.unroll(inner)
 
 
-def _tiles_per_block(tiles: int, tile: int, depth: int) -> int:
-    """Row tiles that share widened weights: a divisor of all that is as large as memory allows."""
-    rows = max(BLOCK_ROWS, BLOCK_BYTES // (_HALF_BYTES * depth))
+def tiles_per_block(tiles: int, tile: int, depth: int) -> int:
+    """Row tiles that share widened weights: a divisor of all that is as large as memory allows.
+
+    Parameters
+    ----------
+    tiles
+        All row tiles.
+    tile
+        Rows of a tile.
+    depth
+        Entries of a row, which take two bytes each.
+    """
+    bytes_per_tile = _HALF_BYTES * depth * tile
     divisors = [count for count in range(1, tiles + 1) if tiles % count == 0]
-    few = [count for count in divisors if count * tile <= rows]
-    best = few[-1]
+    wanted = max(BLOCK_ROWS // tile, BLOCK_BYTES // bytes_per_tile)
+    best = max(count for count in divisors if count <= wanted)
     if best * tile >= LEAST_BLOCK_ROWS or best == tiles:
         return best
-    return divisors[len(few)]
+    larger = min(count for count in divisors if count > wanted)
+    return larger if larger * bytes_per_tile <= LARGEST_BLOCK_BYTES else best

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from schedules.microkernel import tiles_per_block
 from targets import get_target
 from tests.arm.bare_kernels import build_kernel, run
 from tests.arm.matrix_kernels import attention, linear
@@ -113,3 +114,19 @@ def test_widened_operands_take_little_memory(depth: int, limit: int) -> None:
     for name in TARGETS:
         target = get_target(name)
         assert build_kernel(linear(target, 128, depth, 4), target).workspace_bytes <= limit
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "block"),
+    [
+        (128, 384, 16),
+        (128, 1536, 16),
+        (128, 64, 128),
+        (2, 384, 2),
+        (38, 384, 38),  # 19 tiles: one of them would widen all weights for two rows
+        (106, 384, 2),  # 53 tiles: all of them would take 80 KB
+        (34, 3072, 2),
+    ],
+)
+def test_blocks_of_rows_divide_them_and_fit_in_memory(rows: int, depth: int, block: int) -> None:
+    assert tiles_per_block(rows // 2, 2, depth) * 2 == block
