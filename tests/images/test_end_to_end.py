@@ -53,6 +53,20 @@ def test_the_library_equals_the_reference_bit_for_bit(files, make, pixels):
     assert cosine > 0.995
 
 
+def test_a_library_without_runtime_takes_images(files, pixels, tmp_path):
+    quantized = ibert_tvm.QuantizedModel.load(files / "deit.ibert")
+    compiled = ibert_tvm.compile(quantized, shapes=[(2, 11)], runtime="none")
+    library = ibert_tvm.load_library(compiled.export(tmp_path / "deit.so"))
+    images = pixels(3, seed=9)
+    result = library.run(pixel_values=images, dequantize=False)["logits"]
+    expected = evaluate_integers(quantized, {"pixel_values": images})["logits"]
+    np.testing.assert_array_equal(result.values, expected)
+    header = (tmp_path / "deit.h").read_text(encoding="utf-8")
+    assert "pixel_values: int8 [batch, 3, 24, 24], scale " in header
+    assert "const int8_t *pixel_values," in header
+    assert "IBERT_PAD_TOKEN_ID" not in header
+
+
 def test_pixels_are_quantised_before_the_library_is_called(files, pixels):
     metadata = read_metadata(files / "deit.so")
     (record,) = metadata.inputs
