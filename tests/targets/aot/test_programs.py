@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +106,27 @@ def test_results_that_are_another_result_or_an_input(tmp_path: Path) -> None:
             strict=True,
         ):
             np.testing.assert_array_equal(one, other)
+
+
+def test_no_kernel_computes_with_floats_by_construction() -> None:
+    """On a processor without floating-point unit it could only call helpers, which are refused."""
+    description = runnable_target("x86-64")
+    soft = {**description.tvm_target, "mattr": ["+soft-float", "-sse", "-x87", "-mmx"]}
+    description = replace(description, tvm_target=soft, vector_lanes=1)
+    program = encoder_program(hidden=32, heads=2, feed_forward=48, masked=True)
+    layout = KernelLayout.of(description.dot, description.vector_lanes)
+    lowered = lower_to_kernels(program, layout, SHAPES[:1]).program
+    interface = Interface(
+        (ShapeSpec(function_name(*SHAPES[0]), *SHAPES[0]),),
+        tuple(tokens()),
+        (
+            TensorSpec("last", "int16", ("batch", "seq_len", 32)),
+            TensorSpec("mean", "int32", ("batch", 32)),
+            TensorSpec("pooled", "int32", ("batch", 32)),
+        ),
+    )
+    module = schedule_module(lowered.module, description)
+    model = compile_bare(module, dict(lowered.parameters), description, interface)
+    called = {name for kernel in model.kernels for name in kernel.undefined}
+    assert called <= {"memcpy", "memmove", "memset"}
+    assert len(model.kernels) > 10
