@@ -54,8 +54,8 @@ class ConstantsAsArguments:
         parameters: dict[ir.GlobalVar, tuple[str, np.ndarray]] = {}
         for members in groups.values():
             table = np.array([_constants(module[kernel]) for kernel in members], np.int64)
-            places = np.flatnonzero((table != table[:1]).any(axis=0))
-            if not len(places) or not _fits_int32(table[:, places]):
+            places = np.flatnonzero((table != table[:1]).any(axis=0)).tolist()
+            if not places or not _fits_int32(table[:, places]):
                 continue
             for (kernel, inputs), row in zip(members.items(), table, strict=True):
                 kernels[kernel] = _with_argument(module[kernel], places, inputs)
