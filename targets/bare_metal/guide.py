@@ -26,8 +26,9 @@ memory in the linker script:
 
     .ibert_weights : {{ *(.ibert.weights .ibert.weights.*) }} > FLASH
 
-With several memories name the pattern once for each, in order of preference, and link with
-`-Wl,--enable-non-contiguous-regions`: a weight that does not fit in one goes to the next.
+With several memories write the line once for each, and link with
+`-Wl,--enable-non-contiguous-regions`: the first weight that does not fit, and all behind it, go to
+the next memory. Weights come by size, the largest first.
 
 ## Call it
 
