@@ -11,8 +11,6 @@ import pytest
 _HERE = Path(__file__).parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parent.parent / "passes")]
 
-SHAPES = [(1, 32), (2, 16), (3, 7)]
-
 
 @pytest.fixture(scope="session")
 def quantized():
@@ -52,6 +50,8 @@ def quantized():
 @pytest.fixture(scope="session")
 def compiled(quantized):
     """It, compiled without runtime for this machine, in several shapes."""
+    from bare_bert import SHAPES
+
     import ibert_tvm as ibert
 
     return ibert.compile(quantized, target="host", shapes=SHAPES, runtime="none")

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from bare_bert import assert_equal, expected, inputs_of
 from c_interface import Caller
-from test_small_bert import assert_equal, expected, inputs_of
 
 import ibert_tvm as ibert
 from targets import TargetError, get_target

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_small_bert import expected, inputs_of
+from bare_bert import expected, inputs_of
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bare_bert import assert_equal, expected
 from c_interface import Caller
 from fp_audit import floating_point_instructions
-from test_small_bert import assert_equal, expected
 
 import ibert_tvm as ibert
 from ibert_tvm.texts import data_file

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bare_bert import SHAPES
 from c_interface import ABI_VERSION, Caller, Context, Hook, Shape, aligned, load, pointers
-from conftest import SHAPES
 
 from targets.aot.header import STATUSES
 from targets.toolchain import find_linker
