@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from ibert_tvm.tuning.builder import KernelBuilder
     from schedules.tuning import Candidate
     from targets import TargetDescription
-    from ibert_tvm.tuning.builder import KernelBuilder
     from targets.rpc import Address, Board
 
 __all__ = ["Measured", "Measurer"]
 
-# A measurement is long enough for the clock and for the processor to reach its speed, three of them
-# show what is a disturbance.
-_LEAST_MS = 20
-_REPEAT = 3
+# Many short measurements, of which the fastest counts: a machine that does other things, too,
+# leaves a program alone for a few milliseconds at a time.
+_LEAST_MS = 5
+_REPEAT = 10
 _KERNEL = "kernel"
 
 
