@@ -1,4 +1,4 @@
-"""What the search measures next: the default first, then what the cost model likes, nothing twice."""
+"""What is measured next: the default first, then what the cost model likes, nothing twice."""
 
 from __future__ import annotations
 
