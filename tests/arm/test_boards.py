@@ -107,7 +107,7 @@ def test_softfloat_runs_on_a_processor_of_its_own_generation_too(
     """Cortex-A7 without its units would still take instructions of ARMv7."""
     target = board("armv6-softfloat")
     path = tmp_path_factory.mktemp("armv6") / "model.so"
-    model = small_bert()
+    model = small_bert(layers=1)
     ibert.compile(model, target=target.name, shapes=[(1, 5)], runtime="none").export(path)
     arrays = inputs(1, 5, seed=1)
     assert_bit_exact(path, target, model, arrays, processor="arm1136")
@@ -119,7 +119,7 @@ def test_a_processor_that_lacks_what_the_target_needs_is_noticed(
     """The emulated processor has what the target has, and no more: the gate is a real one."""
     target = board("armv7-neon")
     path = tmp_path_factory.mktemp("gate") / "model.so"
-    model = small_bert()
+    model = small_bert(layers=1)
     ibert.compile(model, target=target.name, shapes=[(1, 5)], runtime="none").export(path)
     arrays = {name: array for name, array in inputs(1, 5, seed=1).items()}
     arrays = {name: arrays[name] for name in model.input_names}

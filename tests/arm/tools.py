@@ -27,6 +27,7 @@ _PACKAGES = {
     "qemu-system-arm": "qemu-system-arm",
     "llvm-objdump": "llvm-14",
     "llvm-objdump-14": "llvm-14",
+    "mmdebstrap": "mmdebstrap",
 }
 # Debian's llvm-14 has the version in the names of its programs.
 _VERSIONS = {"llvm-objdump": [f"llvm-objdump-{version}" for version in range(14, 30)]}
