@@ -123,9 +123,11 @@ class AttentionRule:
             sch.reverse_compute_at(output, row_tiles, preserve_unit_loops=True)
             mark_token_store(sch, output)
             vectorise_innermost(sch, output, target.vector_lanes)
+        # Interleaved rows of an operand lie in runs of that many entries.
+        run = target.dot.depth if target.dot.rows > 1 else target.vector_lanes
         for name in ELEMENTWISE:
             if name in present:
-                vectorise_innermost(sch, sch.get_sblock(name), target.vector_lanes)
+                vectorise_innermost(sch, sch.get_sblock(name), min(run, target.vector_lanes))
         for name, kind in LANES.items():
             if f"{name}_lanes" in present:
                 reduce_by_lane(sch, sch.get_sblock(f"{name}_lanes"))

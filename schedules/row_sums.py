@@ -11,6 +11,7 @@ from tvm import s_tir
 from .rule import block_names, extent, largest_divisor
 
 _SUMS = ("sum", "square_sum")
+_MOST_LANES = 8  # sums of 64 bits
 _PARTIAL = "_rf"  # what TVM calls the part of a reduction that is split off
 
 
@@ -34,7 +35,7 @@ def split_row_sums(sch: s_tir.Schedule, lanes: int) -> tuple[str, ...]:
         if name not in block_names(sch):
             continue
         channel = sch.get_loops(sch.get_sblock(name))[-1]
-        width = largest_divisor(extent(sch, channel), lanes)
+        width = largest_divisor(extent(sch, channel), min(lanes, _MOST_LANES))
         if width < 4:
             continue
         _step, lane = sch.split(channel, [None, width])

@@ -30,6 +30,7 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     tvm.transform.Pass
     """
     intrinsics = dict(description.q15_multiply)
+    widest = max(intrinsics, default=0)
     scalar = dict(description.scalar_instructions)
 
     def select(call: ir.Call) -> ir.Call:
@@ -38,10 +39,12 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
             return tirx.call_llvm_pure_intrin("int32", scalar[_SCALAR[operator]], *call.args)
         if operator != Q15_MULTIPLY:
             return call
-        kind = str(call.ty)
-        _, _, lanes = kind.partition("x")
-        name = intrinsics.get(int(lanes or 1))
-        return call if name is None else tirx.call_llvm_pure_intrin(kind, name, *call.args)
+        lanes = int(str(call.ty).partition("x")[2] or 1)
+        name = intrinsics.get(lanes)
+        if name is not None:
+            return tirx.call_llvm_pure_intrin(str(call.ty), name, *call.args)
+        width = widest if widest and lanes % widest == 0 else 0
+        return _by_registers(call, intrinsics[width], width, lanes) if width else call
 
     @tvm.transform.module_pass(opt_level=0, name="ibert.select_q15_instructions")
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
@@ -52,3 +55,16 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
         return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
 
     return run
+
+
+def _by_registers(call: ir.Call, name: str, width: int, lanes: int) -> tirx.Shuffle:
+    """Apply an intrinsic to vectors of several registers, one register after the other.
+
+    The factors are repeated, not bound: what computes them is pure, and found to be the same.
+    """
+    parts = []
+    for start in range(0, lanes, width):
+        places = [tirx.const(place, "int32") for place in range(start, start + width)]
+        sliced = [tirx.Shuffle([factor], places) for factor in call.args]
+        parts.append(tirx.call_llvm_pure_intrin(f"int16x{width}", name, *sliced))
+    return tirx.Shuffle(parts, [tirx.const(place, "int32") for place in range(lanes)])

@@ -95,6 +95,8 @@ class KernelLayout:
     @staticmethod
     def of(dot: DotOperands, vector_lanes: int = 4) -> KernelLayout:
         """Layout for an instruction, on a target with so many lanes of 32 bits."""
+        # Interleaved rows (`row_step`) lie in runs of `depth`.
+        run = min(vector_lanes, dot.depth) if dot.rows > 1 else vector_lanes
         return KernelLayout(
             dot.lhs_dtype,
             dot.lanes,
@@ -103,7 +105,7 @@ class KernelLayout:
             dot.rows,
             scalar=vector_lanes == 1,
             rhs_dtype=dot.rhs_dtype,
-            row_lanes=max(dot.lanes, vector_lanes),
+            row_lanes=max(dot.lanes, run),
         )
 
     def padded_columns(self, columns: int) -> int:
