@@ -32,6 +32,8 @@ class KernelContext:
     merged_output
         Whether the result is written as [batch, seq_len, heads, head_dim] and stored as [tokens,
         channels].
+    both_minimum
+        Matrix products both of whose factors may be -128; see `note_operands`.
     """
 
     layout: KernelLayout
@@ -41,6 +43,7 @@ class KernelContext:
     attributes: dict[str, object] = field(default_factory=dict)
     packed: dict[str, te.Tensor] = field(default_factory=dict)
     merged_output: bool = False
+    both_minimum: list[str] = field(default_factory=list)
 
     def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
         """Tell schedules in which matrix products both factors may be -128.
@@ -55,8 +58,8 @@ class KernelContext:
             Lower bounds of the factors.
         """
         if self.layout.lhs_dtype == "int8" and max(lhs_low, rhs_low) < _NEGATED_MAXIMUM:
-            known = self.attributes.get("ibert.both_minimum", ())
-            self.attributes["ibert.both_minimum"] = [*known, product]
+            self.both_minimum.append(product)
+            self.attributes["ibert.both_minimum"] = self.both_minimum
 
     def packed_weight(self, name: str) -> te.Tensor:
         """Placeholder of a weight in the layout's packed form."""
