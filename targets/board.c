@@ -6,7 +6,6 @@
  */
 #include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/utsname.h>
@@ -62,21 +61,69 @@ static tensor *tensor_of(const any *argument) {
     return NULL;
 }
 
-/* Write where the process has TVM's runtime from, next to which its version is found. */
-static int64_t write_runtime(char *text, int64_t size) {
+/* Text that is being written. Not stdio: its printing can print floats, and this library shall need
+ * nothing that computes with any. */
+typedef struct {
+    char *start;
+    int64_t used, size;
+} text;
+
+static void put(text *out, const char *word) {
+    for (; *word != 0 && out->used < out->size; word++) {
+        out->start[out->used++] = *word;
+    }
+}
+
+static void put_number(text *out, unsigned long number, unsigned base) {
+    char digits[24];
+    int place = (int)sizeof digits - 1;
+    digits[place] = 0;
+    do {
+        digits[--place] = "0123456789abcdef"[number % base];
+        number /= base;
+    } while (number != 0);
+    put(out, digits + place);
+}
+
+/* Append what fits of a file. */
+static void put_file(text *out, const char *path) {
+    int file = open(path, O_RDONLY);
+    ssize_t got;
+    while (file >= 0 && out->used < out->size &&
+           (got = read(file, out->start + out->used, (size_t)(out->size - out->used))) > 0) {
+        out->used += got;
+    }
+    if (file >= 0) {
+        close(file);
+    }
+}
+
+/* Append where the process has TVM's runtime from, next to which its version is found. */
+static void put_runtime(text *out) {
     char line[1024];
-    FILE *maps = fopen("/proc/self/maps", "r");
-    int64_t used = 0;
-    while (maps != NULL && used == 0 && fgets(line, sizeof line, maps) != NULL) {
+    int64_t length = 0;
+    int file = open("/proc/self/maps", O_RDONLY), found = 0;
+    char letter;
+    while (file >= 0 && !found && read(file, &letter, 1) == 1) {
+        if (letter != '\n') {
+            if (length < (int64_t)sizeof line - 1) {
+                line[length++] = letter;
+            }
+            continue;
+        }
+        line[length] = 0;
+        length = 0;
         char *path = strchr(line, '/');
         if (path != NULL && strstr(path, "libtvm_runtime.so") != NULL) {
-            used = snprintf(text, (size_t)size, "runtime %s", path); /* with its line feed */
+            put(out, "runtime ");
+            put(out, path);
+            put(out, "\n");
+            found = 1;
         }
     }
-    if (maps != NULL) {
-        fclose(maps);
+    if (file >= 0) {
+        close(file);
     }
-    return used < size ? used : 0;
 }
 
 /* ibert_board(bytes): describe the machine as text in a tensor of bytes; its length, or -1.
@@ -90,27 +137,21 @@ int __tvm_ffi_ibert_board(void *self, const any *arguments, int32_t count, any *
         answer(result, -1);
         return 0;
     }
-    char *text = (char *)bytes->data + bytes->byte_offset;
-    int64_t size = bytes->shape[0], used;
+    text out = {(char *)bytes->data + bytes->byte_offset, 0, bytes->shape[0]};
     struct utsname name;
-    if (uname(&name) != 0) {
-        name.machine[0] = '?';
-        name.machine[1] = 0;
-    }
-    used = snprintf(text, (size_t)size, "machine %s\nprocessors %ld\ncapabilities %lx %lx\n",
-                    name.machine, sysconf(_SC_NPROCESSORS_ONLN), getauxval(HARDWARE_CAPABILITIES),
-                    getauxval(MORE_HARDWARE_CAPABILITIES));
-    used += write_runtime(text + used, size - used);
-    used += snprintf(text + used, (size_t)(size - used), "cpuinfo\n");
-    int file = open("/proc/cpuinfo", O_RDONLY);
-    if (file >= 0) {
-        ssize_t got;
-        while (used < size && (got = read(file, text + used, (size_t)(size - used))) > 0) {
-            used += got;
-        }
-        close(file);
-    }
-    answer(result, used);
+    put(&out, "machine ");
+    put(&out, uname(&name) == 0 ? name.machine : "?");
+    put(&out, "\nprocessors ");
+    put_number(&out, (unsigned long)sysconf(_SC_NPROCESSORS_ONLN), 10);
+    put(&out, "\ncapabilities ");
+    put_number(&out, getauxval(HARDWARE_CAPABILITIES), 16);
+    put(&out, " ");
+    put_number(&out, getauxval(MORE_HARDWARE_CAPABILITIES), 16);
+    put(&out, "\n");
+    put_runtime(&out);
+    put(&out, "cpuinfo\n");
+    put_file(&out, "/proc/cpuinfo");
+    answer(result, out.used);
     return 0;
 }
 
