@@ -11,6 +11,8 @@ from benchmarks.report import table
 
 __all__ = ["goals", "write_report"]
 
+# Smaller shares are shown together.
+_LEAST_SHARE = 0.001
 _HONESTY = (
     "Counted are **executed instructions** under QEMU, with the project's own plugin: exact and "
     "repeatable, but instructions, not cycles. QEMU's time says nothing about a board, and an "
@@ -177,20 +179,21 @@ def _by_role(row: dict[str, Any]) -> list[list[str]]:
         entry[0] += 1
         entry[1] += call["instructions"]
         entry[2] += call["macs"]
-    within = sum(entry[1] for entry in grouped.values())
+    whole = row["instructions"]
+    shown = {key: entry for key, entry in grouped.items() if entry[1] >= _LEAST_SHARE * whole}
     rows = [
         [
             name,
             kind,
             str(calls),
             millions(executed),
-            f"{executed / row['instructions']:.1%}",
+            f"{executed / whole:.1%}",
             f"{executed / macs:.3f}" if macs else "–",
         ]
-        for (name, kind), (calls, executed, macs) in grouped.items()
+        for (name, kind), (calls, executed, macs) in shown.items()
     ]
-    rest = row["instructions"] - within
-    return [*rows, ["(driver)", "", "", millions(rest), f"{rest / row['instructions']:.1%}", "–"]]
+    rest = whole - sum(entry[1] for entry in shown.values())
+    return [*rows, ["(others, driver)", "", "", millions(rest), f"{rest / whole:.1%}", "–"]]
 
 
 def _failure_lines(result: dict[str, Any]) -> list[str]:

@@ -107,7 +107,7 @@ def test_the_report_groups_equal_layers_and_names_what_failed(tmp_path: Path) ->
     _, text = write_report(document, tmp_path / "arm")
     lines = text.read_text().splitlines()
     assert "| layer.*.dense | linear | 2 | 0.000M | 70.0% | 3.500 |" in lines
-    assert "| (driver) |  |  | 0.000M | 30.0% | – |" in lines
+    assert "| (others, driver) |  |  | 0.000M | 30.0% | – |" in lines
     assert "- linear on rpi4: no compiler" in lines
 
 
