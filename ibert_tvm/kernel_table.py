@@ -22,8 +22,8 @@ def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
     -------
     dict of str to list of dict
         By function: ``name`` of the kernel in the library, ``kind`` (``linear``, ``attention``,
-        ``layer_norm`` ...), ``layer`` (the canonical name of the one that the call serves), ``macs`` (the
-        multiply-accumulates of its matrix products).
+        ``layer_norm`` ...), ``layer`` (the canonical name of the one that the call serves),
+        ``macs`` (the multiply-accumulates of its matrix products).
     """
     from tvm import relax
 

@@ -31,7 +31,7 @@ def exact_instruction(dot: DotInstruction, func: tirx.PrimFunc, product: str) ->
     product
         Name of the product's block.
     """
-    marked = func.attrs["ibert.both_minimum"] if "ibert.both_minimum" in func.attrs else ()
+    marked = func.attrs.get("ibert.both_minimum", ())
     if dot.full_range and product in marked:
         return replace(dot, name=dot.full_range)
     return dot

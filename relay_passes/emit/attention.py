@@ -372,9 +372,7 @@ def _by_lanes(
     lanes = shape.layout.reduced_lanes
     if shape.layout.scalar:
         k = te.reduce_axis((0, shape.keys), name="k")
-        return te.compute(
-            x.shape[:3], lambda b, h, i: reduce(entry(b, h, i, k), axis=k), name=name
-        )
+        return te.compute(x.shape[:3], lambda b, h, i: reduce(entry(b, h, i, k), axis=k), name=name)
     c = te.reduce_axis((0, shape.keys // lanes), name="c")
     by_lane = te.compute(
         (*x.shape[:3], lanes),

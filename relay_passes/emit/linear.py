@@ -87,9 +87,7 @@ def _widened(context: KernelContext, packed: te.Tensor) -> te.Tensor:
     dtype = context.layout.rhs_dtype
     if str(packed.dtype) == dtype:
         return packed
-    return te.compute(
-        packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs"
-    )
+    return te.compute(packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs")
 
 
 def emit_linear(

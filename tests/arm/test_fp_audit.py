@@ -172,7 +172,8 @@ def test_a_machine_without_rules_is_an_error() -> None:
 
 HELPERS = """__aeabi_fadd __aeabi_dmul __aeabi_i2f __aeabi_ui2d __aeabi_l2f __aeabi_f2iz
     __aeabi_dcmple __aeabi_cfcmpeq __aeabi_h2f __addsf3 __muldf3 __floatsitf __fixtfsi
-    __fixunsdfsi __extendhfsf2 __truncsfhf2 __gnu_f2h_ieee __lesf2 __unorddf2 __powisf2 __mulsc3 expf sqrt tanhf round"""
+    __fixunsdfsi __extendhfsf2 __truncsfhf2 __gnu_f2h_ieee __lesf2 __unorddf2 __powisf2 __mulsc3
+    expf sqrt tanhf round"""
 INTEGER = """__aeabi_idiv __aeabi_uidivmod __aeabi_ldivmod __aeabi_lmul __aeabi_llsl __aeabi_memcpy
     __aeabi_idiv0 __aeabi_read_tp __divdi3 __muldi3 __clzsi2 __adddi3 __negdi2 __cmpdi2 __ffsdi2
     __divsi3 memset abort truncate expand sqrt_table __aarch64_ldadd4_acq_rel"""
