@@ -37,7 +37,7 @@ def _microcontroller(
             "mtriple": f"{architecture}-none-eabi",
             "mattr": ["+soft-float", *features],
             # LLVM's third level unrolls the epilogues of matrix products whole: a third of the code
-            # of a model, for 2% of its instructions.
+            # of a model, for 3% of their instructions.
             "opt-level": 2,
             "vector-width": 128,  # TVM's own choice, about which it warns for every kernel
         },
