@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Measurer"]
 
-# Many short measurements, of which the fastest counts: a machine that does other things, too,
-# leaves a program alone for a few milliseconds at a time.
-_LEAST_MS = 5
-_REPEAT = 10
+# Many single calls, of which the fastest counts: a machine that does other things, too, leaves a
+# program alone for a few milliseconds at a time.
+_MILLISECONDS = 100
 _KERNEL = "kernel"
 
 
@@ -174,7 +173,7 @@ class Measurer:
         try:
             board.open()
             board.upload(path)
-            seconds = board.measure(_KERNEL, inputs, results, _LEAST_MS, _REPEAT, self.threads)
+            seconds = board.measure(_KERNEL, inputs, results, _MILLISECONDS, self.threads)
             board.end_session()
             return Measured(candidate, tuple(seconds))
         except BoardError as failed:

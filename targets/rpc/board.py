@@ -154,12 +154,11 @@ class Board:
         kernel: str,
         arrays: Sequence[np.ndarray],
         expected: Sequence[np.ndarray],
-        least_ms: int,
-        repeat: int,
+        milliseconds: float,
         threads: int,
     ) -> list[float]:
         """Check and time a kernel of the library that was uploaded; see `Session.measure`."""
-        arguments = (kernel, list(arrays), list(expected), least_ms, repeat, threads)
+        arguments = (kernel, list(arrays), list(expected), milliseconds, threads)
         return list(self._call("measure", *arguments))
 
     def end_session(self) -> None:

@@ -96,7 +96,7 @@ def running_servers(
     key: str,
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
-    seconds: float = 60,
+    seconds: float = 180,
 ) -> Iterator[Servers]:
     """Run TVM's tracker here, and its server with a Python that may be a board's."""
     with running_tracker() as tracker_port:

@@ -74,7 +74,7 @@ def test_a_server_alone_outlives_what_crashes(ibert: Ibert, library: Path, tmp_p
     with started(
         sys.executable, str(script), "--host", HOST, "--port", str(port), "--key", "alone"
     ) as log:
-        wait_for(address, log, 120)
+        wait_for(address, log, 180)
         words = ("run", library, "--text", "hello", "--json", *where)
         document = ibert(*words, "--key", "alone").document
         assert document["board"] == f"{HOST}:{port} (key 'alone')"
