@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ def ibert(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     from ibert_tvm.cli import main
 
     def call(*arguments: object) -> Outcome:
+        gc.collect()  # TVM warns on stderr about what other tests left unfinished
         capfd.readouterr()
         code = main([str(argument) for argument in arguments])
         captured = capfd.readouterr()
