@@ -18,7 +18,7 @@ help:  ## list the targets
 
 # The stamp makes a second call free and repeats the installation when a requirement changes.
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@echo "Installing into $(VENV) (the first time this downloads about 600 MB) ..."
+	@echo "Installing into $(VENV) (the first time this downloads about 730 MB) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e ".[$(EXTRAS)]"
 	@touch $@
