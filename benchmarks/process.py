@@ -15,11 +15,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .models import Cell, ModelSpec
 
-__all__ = ["Worker", "WorkerError", "ask", "build_artefact"]
+__all__ = ["Served", "Worker", "WorkerError", "ask", "build_artefact"]
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ROOT = Path(__file__).resolve().parent.parent
 _PR_SET_PDEATHSIG = 1
@@ -105,11 +108,115 @@ def ask(
     return dict(json.loads(done.stdout))
 
 
-class Worker:
-    """A loaded peer, stopped except during its turn.
+class Served:
+    """A process that answers JSON lines, stopped except while it works on one.
 
     Runtimes keep their threads spinning for a while after a call; a stopped process cannot disturb
     the one whose turn it is.
+
+    Parameters
+    ----------
+    command : list of str
+        What to start; it says hello first.
+    timeout : float
+        Seconds until it must have said hello.
+
+    Attributes
+    ----------
+    hello : dict
+        Its first message.
+    """
+
+    def __init__(self, command: list[str], timeout: float = 600) -> None:
+        self._log = Path(tempfile.mkstemp(prefix="worker-", suffix=".log")[1])
+        with self._log.open("w") as stream:
+            # A session of its own: Ctrl-C is for the measuring process, which then ends this one.
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        try:
+            self.hello = self._reply(timeout)
+        except BaseException:
+            self.close()
+            raise
+        self._pause()
+
+    def _reply(self, timeout: float) -> dict[str, Any]:
+        stream = self._process.stdout
+        assert stream is not None
+        if not select.select([stream], [], [], timeout)[0]:
+            raise WorkerError(f"no answer within {timeout:.0f} s")
+        line = stream.readline()
+        if not line:
+            raise WorkerError(f"ended: {_reason(self._log.read_text(errors='replace'))}")
+        return dict(json.loads(line))
+
+    def _pause(self) -> None:
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Let the process work on a message.
+
+        Parameters
+        ----------
+        message : dict
+            What it understands.
+        timeout : float
+            Seconds that it may take.
+
+        Returns
+        -------
+        dict
+            Its answer.
+
+        Raises
+        ------
+        WorkerError
+            If it ends, or does not answer in time.
+        """
+        os.kill(self._process.pid, signal.SIGCONT)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+        try:
+            return self._reply(timeout)
+        finally:
+            if self._process.poll() is None:
+                self._pause()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.poll() is None:
+            self._process.kill()  # works on a stopped process, too
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):  # a command that nobody read
+                    stream.close()
+        self._log.unlink(missing_ok=True)
+        time.sleep(0.05)  # its memory is given back before the next one is measured
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Worker(Served):
+    """A loaded peer on one cell.
 
     Attributes
     ----------
@@ -130,38 +237,7 @@ class Worker:
         workload: str = "cell",
     ) -> None:
         self.peer = peer
-        self._log = Path(tempfile.mkstemp(prefix="worker-", suffix=".log")[1])
-        with self._log.open("w") as stream:
-            # A session of its own: Ctrl-C is for the measuring process, which then ends this one.
-            self._process = subprocess.Popen(
-                _command("serve", spec.name, peer, cell, threads, cache, workload),
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                text=True,
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
-        try:
-            self.hello = self._reply(timeout=600)
-        except BaseException:
-            self.close()
-            raise
-        self._pause()
-
-    def _reply(self, timeout: float) -> dict[str, Any]:
-        stream = self._process.stdout
-        assert stream is not None
-        if not select.select([stream], [], [], timeout)[0]:
-            raise WorkerError(f"no answer within {timeout:.0f} s")
-        line = stream.readline()
-        if not line:
-            raise WorkerError(f"ended: {_reason(self._log.read_text(errors='replace'))}")
-        return dict(json.loads(line))
-
-    def _pause(self) -> None:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        super().__init__(_command("serve", spec.name, peer, cell, threads, cache, workload))
 
     def turn(self, seconds: float, warm_up: float, least: int) -> dict[str, Any]:
         """Let the worker run the model for `seconds`, and at least `least` times.
@@ -171,36 +247,5 @@ class Worker:
         dict
             ``times_ms`` of every run after the warm-up, ``processor_seconds``, ``peak_mib``.
         """
-        os.kill(self._process.pid, signal.SIGCONT)
-        assert self._process.stdin is not None
         command = {"seconds": seconds, "warm_up": warm_up, "least": least}
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        try:
-            return self._reply(timeout=300 + 10 * seconds)
-        finally:
-            if self._process.poll() is None:
-                self._pause()
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process.poll() is None:
-            self._process.kill()  # works on a stopped process, too
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):  # a command that nobody read
-                    stream.close()
-        self._log.unlink(missing_ok=True)
-        time.sleep(0.05)  # its memory is given back before the next one is measured
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        return self.ask(command, timeout=300 + 10 * seconds)
