@@ -110,7 +110,7 @@ class GroupEmitter:
             Unscheduled; its buffers are the function's arguments in order, if `counted` the result
             of ``integer.slot_starts``, then its results.
         """
-        with scalar_arithmetic(self.layout.scalar):
+        with scalar_arithmetic(self.layout.scalar, self.layout.functions):
             return self._emit(function, counted)
 
     def _emit(self, function: relax.Function, counted: bool) -> tirx.PrimFunc:

@@ -71,6 +71,9 @@ class KernelLayout:
         Type of the weight operand: int8, as weights are stored, or int16 (widened in the kernel).
     row_lanes
         Columns that reductions over a row take at once; `lanes` where it is 0.
+    functions
+        Functions of single numbers that a scalar target has itself: ``"square_root"``,
+        ``"floor_log2"``. Others are spelled out.
     """
 
     lhs_dtype: str
@@ -81,6 +84,7 @@ class KernelLayout:
     scalar: bool = False
     rhs_dtype: str = "int8"
     row_lanes: int = 0
+    functions: tuple[str, ...] = ()
 
     @property
     def reduced_lanes(self) -> int:
@@ -93,8 +97,10 @@ class KernelLayout:
         return self.lhs_dtype in ("int16", "int32")
 
     @staticmethod
-    def of(dot: DotOperands, vector_lanes: int = 4) -> KernelLayout:
-        """Layout for an instruction, on a target with so many lanes of 32 bits."""
+    def of(
+        dot: DotOperands, vector_lanes: int = 4, functions: tuple[str, ...] = ()
+    ) -> KernelLayout:
+        """Layout for an instruction, on a target with so many lanes of 32 bits and `functions`."""
         # Interleaved rows (`row_step`) lie in runs of `depth`.
         run = min(vector_lanes, dot.depth) if dot.rows > 1 else vector_lanes
         return KernelLayout(
@@ -106,6 +112,7 @@ class KernelLayout:
             scalar=vector_lanes == 1,
             rhs_dtype=dot.rhs_dtype,
             row_lanes=max(dot.lanes, run),
+            functions=functions,
         )
 
     def padded_columns(self, columns: int) -> int:

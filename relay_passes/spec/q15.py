@@ -3,6 +3,9 @@
 `Q15_MULTIPLY` multiplies 16-bit lanes. `MULTIPLY_ADD` and `SATURATE` are for processors without
 vectors. The specification emits the operator and each target says what instruction it is
 (`targets`). Where none does, it becomes the arithmetic.
+
+`SQUARE_ROOT` and `FLOOR_LOG2` are emitted only for a target that has them, as
+`KernelLayout.functions` says: elsewhere their arithmetic is traced.
 """
 
 from __future__ import annotations
@@ -22,6 +25,12 @@ MULTIPLY_ADD = "tirx.ibert_multiply_add"
 SATURATE = "tirx.ibert_saturate"
 """``min(max(x, -2^(n-1)), 2^(n-1) - 1)`` of an int32 x and a constant n."""
 
+SQUARE_ROOT = "tirx.ibert_square_root"
+"""``floor(sqrt(n))``, int32, of an int64 n from 0 to 2^62 - 1."""
+
+FLOOR_LOG2 = "tirx.ibert_floor_log2"
+"""``floor(log2 n)``, int32, of an int32 n > 0."""
+
 
 def multiply_add(a: Any, b: Any, c: Any) -> Any:
     """Call the operator on three int32 expressions."""
@@ -31,6 +40,16 @@ def multiply_add(a: Any, b: Any, c: Any) -> Any:
 def saturate(x: Any, bits: int) -> Any:
     """Call the operator on an int32 expression."""
     return tirx.call_intrin("int32", SATURATE, x, tirx.const(bits, "int32"))
+
+
+def square_root(n: Any) -> Any:
+    """Call the operator on an int64 expression."""
+    return tirx.call_intrin("int32", SQUARE_ROOT, n)
+
+
+def floor_log2(n: Any) -> Any:
+    """Call the operator on an int32 expression."""
+    return tirx.call_intrin("int32", FLOOR_LOG2, n)
 
 
 def q15_product(a: Any, b: Any) -> Any:
@@ -65,8 +84,11 @@ for _name, _rule in (
     (Q15_MULTIPLY, _lower),
     (MULTIPLY_ADD, _lower_multiply_add),
     (SATURATE, _lower_saturate),
+    (SQUARE_ROOT, None),
+    (FLOOR_LOG2, None),
 ):
     register_op_attr(_name, "TCallEffectKind", tirx.CallEffectKind.Pure.value)
     register_op_attr(_name, "TVectorizable", True)
     register_op_attr(_name, "TScriptPrinterName", _name.removeprefix("tirx."), level=20)
-    register_op_attr(_name, "default.FLowerIntrinsic", _rule)
+    if _rule is not None:
+        register_op_attr(_name, "default.FLowerIntrinsic", _rule)

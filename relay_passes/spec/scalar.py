@@ -21,12 +21,13 @@ So a value remembers of which form it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .q15 import multiply_add, saturate
+from .q15 import floor_log2, multiply_add, saturate, square_root
 from .values import INT16, INT32, SPELLING, Ranged, _Constant
 
 _Q15 = 15
@@ -75,15 +76,17 @@ class _Difference:
 
 
 @contextmanager
-def scalar_arithmetic(enabled: bool = True) -> Iterator[None]:
+def scalar_arithmetic(enabled: bool = True, functions: Collection[str] = ()) -> Iterator[None]:
     """Spell what is traced inside for a processor without vectors.
 
     Parameters
     ----------
     enabled : bool
         False spells it as ever.
+    functions : collection of str
+        Operators that the target has as functions of its own: "square_root", "floor_log2".
     """
-    token = SPELLING.set(_Scalar() if enabled else None)
+    token = SPELLING.set(_Scalar(functions) if enabled else None)
     try:
         yield
     finally:
@@ -162,6 +165,9 @@ def _clamped(x: Ranged, low: int, high: int) -> Ranged:
 
 class _Scalar:
     """What `relay_passes.spec.values` asks; None leaves an operation to it."""
+
+    def __init__(self, functions: Collection[str]) -> None:
+        self.functions = functions
 
     def add(self, x: Ranged, number: int) -> Ranged | None:
         """``x + number``."""
@@ -265,6 +271,19 @@ class _Scalar:
             return None
         product = _product(a, b, 1 << (_Q15 - 1 - up))
         return None if product is None else _shifted(product, _Q15 - up)
+
+    def square_root(self, x: Ranged) -> Ranged | None:
+        """``floor(sqrt(x))`` of a value of up to 62 bits that is not negative."""
+        if "square_root" not in self.functions or x.expr is None:
+            return None
+        expr = square_root(x.expr.astype("int64"))
+        return Ranged(math.isqrt(x.low), math.isqrt(x.high), expr)
+
+    def floor_log2(self, x: Ranged) -> Ranged | None:
+        """``floor(log2 x)`` of a positive value of 32 bits."""
+        if "floor_log2" not in self.functions or not _usable(x):
+            return None
+        return Ranged(x.low.bit_length() - 1, x.high.bit_length() - 1, floor_log2(x.expr))
 
     def bind(self, x: Ranged, bind: Callable[[Ranged], Ranged]) -> Ranged | None:
         """Bind what was shifted to the left instead of the result."""

@@ -28,6 +28,7 @@ from .values import (
     select,
     shift_right_round,
     short,
+    spelled_as,
 )
 
 INPUT_LIMIT = 2**14 - 1
@@ -164,6 +165,9 @@ def root_bits(s: Value, constants: ShortLayerNorm) -> Value:
         In [F + 1, 30], int32.
     """
     first = constants.root_fraction_bits + 1
+    function = spelled_as("floor_log2", s)
+    if function is not None:
+        return known(function, first, _ROOT_BITS // 2 - 1)
     bits: Value = first
     for j in range(first + 1, _ROOT_BITS // 2):
         bits = select(greater_equal(s, 1 << j), 1, 0) + bits

@@ -22,6 +22,7 @@ from .values import (
     minimum,
     power_of_two,
     select,
+    spelled_as,
 )
 
 
@@ -103,6 +104,9 @@ def i_sqrt(n: Value, bits: int, half: Value = None) -> Value:
             why=f"its interval is [{low}, {high}]",
             todo="clamp it, or raise the number of bits, up to 62",
         )
+    function = spelled_as("square_root", n)
+    if function is not None:
+        return function
     n = bind(n)
     positive = bind(maximum(n, 1))
     if half is None:

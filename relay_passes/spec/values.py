@@ -349,6 +349,23 @@ def _spelled_difference(x: Ranged, y: Ranged) -> Ranged | None:
     return result
 
 
+def spelled_as(function: str, x: Value) -> Ranged | None:
+    """A function of one value that the target has itself; None where it is computed.
+
+    Parameters
+    ----------
+    function : str
+        What the spelling calls it (`relay_passes.spec.scalar`).
+    x : Value
+        Its argument.
+    """
+    speller = SPELLING.get()
+    if speller is None or not isinstance(x, Ranged):
+        return None
+    result: Ranged | None = getattr(speller, function)(x)
+    return result
+
+
 def _is_short_constant(value: Ranged) -> bool:
     return isinstance(value, _Constant) and _fits(value.low, value.high, INT16)
 

@@ -20,6 +20,7 @@
 //   template <int pending> void wait_copies();
 //   uint4 load_shared16(shared_t from);
 //   void store_shared16(shared_t to, uint4 value);
+//   uint32_t pack4_saturated(int32_t, int32_t, int32_t, int32_t);   and pack4_saturated_unsigned
 //
 // What follows the #endif is common to both.
 #pragma once
@@ -174,6 +175,25 @@ __device__ __forceinline__ void store_shared16(shared_t to, uint4 value) {
                :
                : "r"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
+}
+
+// Four numbers, each clamped to [-128, 127], to bytes of a register in memory's order: two
+// instructions ("cvt.pack"; the first source becomes the upper half of what is packed).
+__device__ __forceinline__ uint32_t pack4_saturated(int32_t x0, int32_t x1, int32_t x2,
+                                                    int32_t x3) {
+  uint32_t upper, all;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(upper) : "r"(x3), "r"(x2));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(all) : "r"(x1), "r"(x0), "r"(upper));
+  return all;
+}
+
+// The same, clamped to [0, 255].
+__device__ __forceinline__ uint32_t pack4_saturated_unsigned(int32_t x0, int32_t x1, int32_t x2,
+                                                             int32_t x3) {
+  uint32_t upper, all;
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(upper) : "r"(x3), "r"(x2));
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(all) : "r"(x1), "r"(x0), "r"(upper));
+  return all;
 }
 
 // Whether copy16_async returns before the bytes are there. Where it does not (7.5), a loop that
