@@ -1,0 +1,469 @@
+// The matrix product of a linear layer, one block of threads per tile of results:
+// C[M, N] = A[M, K] W[N, K]^T, both operands int8 in row-major order, sums in 32 bits.
+//
+// A generated kernel calls `multiply`, which leaves sums in the registers of its threads as the
+// instruction has them, and then, piece by piece, `stage` and `read`, which bring them by way of
+// shared memory into the order of memory: a thread gets runs of neighbouring columns of a row, for
+// which the kernel computes its epilogue with vectors of operands and results.
+//
+// Shared memory. A stage holds `stage_depth` of the depth: the rows of A, then those of W, each of
+// stage_depth bytes. Its chunks of 16 bytes are permuted by the row, so that eight neighbouring
+// rows have the same chunk at eight different places modulo 128 bytes: neither copying to shared
+// memory nor ldmatrix meets a bank twice.
+//
+// Latency. Where copies are asynchronous, `stages - 1` of them are under way. Where not, a thread
+// loads its share of the next stage to registers before it multiplies the present one, and stores
+// it to the other of two stages afterwards. Fragments are loaded one step ahead in both cases, also
+// across the barrier.
+#pragma once
+
+#include "primitives.cuh"
+
+namespace ibert {
+
+// Parameters
+//   M, N, K          rows, columns, and depth of W in memory, a multiple of 16, padded by zeros
+//   lhs_depth        depth of A in memory: K, or less where W is padded
+//   block_rows, block_columns   tile of a block
+//   warp_rows, warp_columns     tile of a warp, multiples of 16
+//   warp_depths      warps that share a warp's tile, each with its part of every stage's depth
+//   stage_depth      depth of a stage, 32 times warp_depths or a multiple of it, a power of two
+//   stages           stages in shared memory; 2 where copies are not asynchronous
+template <int M, int N, int K, int lhs_depth, int block_rows, int block_columns, int warp_rows,
+          int warp_columns, int warp_depths, int stage_depth, int stages>
+struct Gemm {
+  // ---- Who does what ----------------------------------------------------------------------------
+
+  static constexpr int warps_across = block_columns / warp_columns;
+  static constexpr int warps_down = block_rows / warp_rows;
+  static constexpr int tile_warps = warps_across * warps_down;
+  static constexpr int threads = 32 * tile_warps * warp_depths;
+  static constexpr int row_tiles = warp_rows / 16;
+  static constexpr int column_tiles = warp_columns / 8;
+  static constexpr int accumulators = 4 * row_tiles * column_tiles;
+  // 7.5 multiplies a depth of 16 at a time: fragments of that depth take half of the registers.
+  static constexpr int step_depth = async_copies ? 32 : 16;
+  static constexpr int warp_depth = stage_depth / warp_depths;
+  static constexpr int steps = warp_depth / step_depth;
+  static constexpr int stage_count = (K + stage_depth - 1) / stage_depth;
+  static constexpr int chunks = stage_depth / 16;
+  static constexpr int stage_bytes = (block_rows + block_columns) * stage_depth;
+  // Words from a row of a staged piece to the next: eight more than it has columns, so that the
+  // four rows that half a warp writes lie in different banks.
+  static constexpr int pitch = warp_columns + 8;
+  static constexpr int piece_rows = 16;
+  static constexpr int pieces = warp_rows / piece_rows;
+  static constexpr int piece_words = piece_rows * pitch;
+  static constexpr int shared_bytes =
+      stages * stage_bytes > 4 * piece_words * tile_warps * warp_depths
+          ? stages * stage_bytes
+          : 4 * piece_words * tile_warps * warp_depths;
+
+  static_assert(K % 16 == 0 && lhs_depth <= K && lhs_depth > K - 16, "W is padded to 16");
+  static_assert(block_rows % warp_rows == 0 && block_columns % warp_columns == 0, "whole warps");
+  static_assert(warp_rows % 16 == 0 && warp_columns % 16 == 0, "whole fragments");
+  static_assert(warp_depth % 32 == 0 && (chunks & (chunks - 1)) == 0, "whole steps");
+  static_assert(stages >= 2 && stages <= 8, "one stage is read while another is written");
+
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
+  // Place of the warp's tile in the block's, and its part of the depth.
+  static __device__ __forceinline__ int first_row() {
+    return warp() % tile_warps % warps_down * warp_rows;
+  }
+  static __device__ __forceinline__ int first_column() {
+    return warp() % tile_warps / warps_down * warp_columns;
+  }
+  static __device__ __forceinline__ int depth_part() { return warp() / tile_warps; }
+
+  // ---- From global to shared memory -------------------------------------------------------------
+
+  // Chunk `chunk` of row `row` of an operand, in bytes from the operand's start in a stage.
+  static __device__ __forceinline__ int place(int row, int chunk) {
+    constexpr int rows_per_line = chunks < 8 ? 8 / chunks : 1;
+    constexpr int places = chunks < 8 ? chunks : 8;
+    return row * stage_depth + (chunk ^ (row / rows_per_line % places)) * 16;
+  }
+
+  // What a thread copies of an operand of `rows` rows in a stage: chunks threadIdx.x,
+  // threadIdx.x + threads ... in row-major order.
+  template <int rows, int total, int memory_depth>
+  struct Share {
+    static constexpr int count = (rows * chunks + threads - 1) / threads;
+    static constexpr bool whole = rows * chunks % threads == 0;
+
+    static __device__ __forceinline__ bool exists(int i) {
+      return whole || threadIdx.x + i * threads < rows * chunks;
+    }
+    static __device__ __forceinline__ int row(int i) {
+      return (static_cast<int>(threadIdx.x) + i * threads) / chunks;
+    }
+    static __device__ __forceinline__ int chunk(int i) {
+      return (static_cast<int>(threadIdx.x) + i * threads) % chunks;
+    }
+    // Rows behind the last read the last one: what they give is never stored.
+    static __device__ __forceinline__ const int8_t* source(const int8_t* operand, int first, int i) {
+      int place = first + row(i);
+      if (total % rows != 0 && place >= total) place = total - 1;
+      return operand + static_cast<int64_t>(place) * memory_depth + chunk(i) * 16;
+    }
+    // Whether the chunk lies within the depth; behind it are zeros.
+    static __device__ __forceinline__ bool inside(int stage, int i) {
+      return K % stage_depth == 0 || stage * stage_depth + chunk(i) * 16 < K;
+    }
+    static __device__ __forceinline__ uint4 load(const int8_t* operand, int first, int stage,
+                                                 int i) {
+      uint4 value = make_uint4(0, 0, 0, 0);
+      if (!inside(stage, i)) return value;
+      const int8_t* from = source(operand, first, i) + stage * stage_depth;
+      if (memory_depth % 16 == 0) return *reinterpret_cast<const uint4*>(from);
+      // Rows that are no multiple of 16 bytes long begin anywhere.
+      constexpr int width = memory_depth % 16 == 0   ? 16
+                            : memory_depth % 8 == 0 ? 8
+                            : memory_depth % 4 == 0 ? 4
+                            : memory_depth % 2 == 0 ? 2
+                                                    : 1;
+      const int depth = stage * stage_depth + chunk(i) * 16;
+      int8_t bytes[16] = {};
+#pragma unroll
+      for (int j = 0; j < 16; j += width) {
+        if (depth + j < memory_depth) copy_bytes<width>(bytes + j, from + j);
+      }
+      value.x = pack4(bytes[0], bytes[1], bytes[2], bytes[3]);
+      value.y = pack4(bytes[4], bytes[5], bytes[6], bytes[7]);
+      value.z = pack4(bytes[8], bytes[9], bytes[10], bytes[11]);
+      value.w = pack4(bytes[12], bytes[13], bytes[14], bytes[15]);
+      return value;
+    }
+    static __device__ __forceinline__ void copy(shared_t to, const int8_t* operand, int first,
+                                                int stage) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        if (!exists(i)) continue;
+        const shared_t target = to + place(row(i), chunk(i));
+        if (memory_depth % 16 == 0) {
+          copy16_async(target, source(operand, first, i) + stage * stage_depth, inside(stage, i));
+        } else {
+          store_shared16(target, load(operand, first, stage, i));
+        }
+      }
+    }
+    static __device__ __forceinline__ void fetch(uint4 (&values)[count], const int8_t* operand,
+                                                 int first, int stage) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        if (exists(i)) values[i] = load(operand, first, stage, i);
+      }
+    }
+    static __device__ __forceinline__ void keep(shared_t to, const uint4 (&values)[count]) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        if (exists(i)) store_shared16(to + place(row(i), chunk(i)), values[i]);
+      }
+    }
+  };
+  typedef Share<block_rows, M, lhs_depth> Lhs;
+  typedef Share<block_columns, N, K> Rhs;
+
+  // ---- From shared memory to registers ----------------------------------------------------------
+
+  struct Fragments {
+    uint32_t a[row_tiles][step_depth / 8];
+    uint32_t b[column_tiles][step_depth / 16];
+  };
+
+  // Where this lane's rows lie in a stage for the first step; `which` is a step's, and its address
+  // differs in the permuted chunk only, which is an exclusive or.
+  static __device__ __forceinline__ int lhs_place() {
+    const int l = lane();
+    const int chunk = depth_part() * (warp_depth / 16);
+    if (step_depth == 32) return place(first_row() + l % 16, chunk + l / 16);
+    return place(first_row() + l % (row_tiles > 1 ? 32 : 16), chunk);
+  }
+  static __device__ __forceinline__ int rhs_place() {
+    const int l = lane();
+    const int chunk = depth_part() * (warp_depth / 16);
+    const int operand = block_rows * stage_depth;
+    if (step_depth == 32) {
+      return operand + place(first_column() + l % 8 + l / 16 * 8, chunk + l / 8 % 2);
+    }
+    return operand + place(first_column() + l % (column_tiles > 2 ? 32 : 16), chunk);
+  }
+
+  // Eight rows of a depth of 16 each, `tiles` of them from `row` on, four by each instruction.
+  template <int count, int width>
+  static __device__ __forceinline__ void load_column(uint32_t (&to)[count][width], shared_t row) {
+    static_assert(width == 1 || width == 2, "rows of 8 or of 16");
+    constexpr int matrices = count * width;
+#pragma unroll
+    for (int i = 0; i + 4 <= matrices; i += 4) {
+      uint32_t four[4];
+      ldmatrix_x4(four, row + i * 8 * stage_depth);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[(i + j) / width][(i + j) % width] = four[j];
+    }
+    if (matrices % 4 == 2) {
+      constexpr int i = matrices / 4 * 4;
+      // Lanes of the upper half are given rows of the lower one, which exist.
+      const int back = count * width > 2 && lane() >= 16 ? 16 * stage_depth : 0;
+      uint32_t two[2];
+      ldmatrix_x2(two, row + i * 8 * stage_depth - back);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) to[(i + j) / width][(i + j) % width] = two[j];
+    }
+  }
+
+  static __device__ __forceinline__ void load_fragments(Fragments& to, shared_t lhs, shared_t rhs,
+                                                        int step) {
+    const int flip = step * step_depth;
+    if constexpr (step_depth == 32) {
+#pragma unroll
+      for (int i = 0; i < row_tiles; ++i) {
+        ldmatrix_x4(to.a[i], (lhs ^ flip) + i * 16 * stage_depth);
+      }
+#pragma unroll
+      for (int j = 0; j < column_tiles; j += 2) {
+        uint32_t four[4];
+        ldmatrix_x4(four, (rhs ^ flip) + j * 8 * stage_depth);
+        to.b[j][0] = four[0];
+        to.b[j][1] = four[1];
+        to.b[j + 1][0] = four[2];
+        to.b[j + 1][1] = four[3];
+      }
+    } else {
+      load_column(to.a, lhs ^ flip);
+      load_column(to.b, rhs ^ flip);
+    }
+  }
+
+  typedef int32_t Sums[row_tiles][column_tiles][4];
+
+  static __device__ __forceinline__ void multiply_step(Sums& sums, const Fragments& from) {
+#pragma unroll
+    for (int i = 0; i < row_tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < column_tiles; ++j) {
+        if constexpr (step_depth == 32) {
+          mma_16x8x32<int8_t>(sums[i][j], from.a[i], from.b[j]);
+        } else {
+          mma_16x8x16<int8_t>(sums[i][j], from.a[i], from.b[j]);
+        }
+      }
+    }
+  }
+
+  // ---- The product ------------------------------------------------------------------------------
+
+  // Sums of the tile whose first entry is (row, column). `to` has `accumulators` entries of each
+  // thread; `shared` is aligned to 128 bytes and has shared_bytes.
+  static __device__ __forceinline__ void multiply(int32_t* to, void* shared, const int8_t* lhs,
+                                                  const int8_t* rhs, int row, int column) {
+    const shared_t base = shared_address(shared);
+    const shared_t lhs_base = base + lhs_place();
+    const shared_t rhs_base = base + rhs_place();
+    Sums sums = {};
+    if constexpr (async_copies) {
+#pragma unroll
+      for (int stage = 0; stage < stages - 1; ++stage) {
+        if (stage < stage_count) copy_stage(base + stage * stage_bytes, lhs, rhs, row, column, stage);
+        commit_copies();
+      }
+      run_async(sums, base, lhs_base, rhs_base, lhs, rhs, row, column);
+    } else {
+      run_through_registers(sums, base, lhs_base, rhs_base, lhs, rhs, row, column);
+    }
+#pragma unroll
+    for (int i = 0; i < accumulators; ++i) {
+      to[i] = sums[i / 4 / column_tiles][i / 4 % column_tiles][i % 4];
+    }
+  }
+
+  static __device__ __forceinline__ void copy_stage(shared_t to, const int8_t* lhs,
+                                                    const int8_t* rhs, int row, int column,
+                                                    int stage) {
+    Lhs::copy(to, lhs, row, stage);
+    Rhs::copy(to + block_rows * stage_depth, rhs, column, stage);
+  }
+
+  static __device__ __forceinline__ void run_async(Sums& sums, shared_t base, shared_t lhs_base,
+                                                   shared_t rhs_base, const int8_t* lhs,
+                                                   const int8_t* rhs, int row, int column) {
+    int read = 0;                              // bytes from the base to the stage that is read
+    int write = (stages - 1) * stage_bytes;    // and to the one that is copied next
+    if constexpr (steps % 2 == 0) {
+      Fragments fragments[2];
+      wait_copies<stages - 2>();
+      __syncthreads();
+      load_fragments(fragments[0], lhs_base, rhs_base, 0);
+#pragma unroll 1
+      for (int stage = 0; stage < stage_count; ++stage) {
+#pragma unroll
+        for (int step = 0; step < steps; ++step) {
+          if (step == steps - 1) {
+            wait_copies<stages - 2>();
+            __syncthreads();
+            read = read == (stages - 1) * stage_bytes ? 0 : read + stage_bytes;
+          }
+          load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
+                         (step + 1) % steps);
+          // The stage that all warps have read is the next to be written.
+          if (step == 0) {
+            if (stage + stages - 1 < stage_count) {
+              copy_stage(base + write, lhs, rhs, row, column, stage + stages - 1);
+            }
+            commit_copies();
+            write = write == (stages - 1) * stage_bytes ? 0 : write + stage_bytes;
+          }
+          multiply_step(sums, fragments[step % 2]);
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int stage = 0; stage < stage_count; ++stage) {
+        wait_copies<stages - 2>();
+        __syncthreads();
+        Fragments fragments;
+        load_fragments(fragments, lhs_base + read, rhs_base + read, 0);
+        if (stage + stages - 1 < stage_count) {
+          copy_stage(base + write, lhs, rhs, row, column, stage + stages - 1);
+        }
+        commit_copies();
+        multiply_step(sums, fragments);
+#pragma unroll
+        for (int step = 1; step < steps; ++step) {
+          load_fragments(fragments, lhs_base + read, rhs_base + read, step);
+          multiply_step(sums, fragments);
+        }
+        read = read == (stages - 1) * stage_bytes ? 0 : read + stage_bytes;
+        write = write == (stages - 1) * stage_bytes ? 0 : write + stage_bytes;
+      }
+    }
+    wait_copies<0>();
+  }
+
+  static __device__ __forceinline__ void run_through_registers(Sums& sums, shared_t base,
+                                                               shared_t lhs_base, shared_t rhs_base,
+                                                               const int8_t* lhs, const int8_t* rhs,
+                                                               int row, int column) {
+    static_assert(async_copies || (steps % 2 == 0 && stages == 2), "two stages, an even number of steps");
+    uint4 next_lhs[Lhs::count];
+    uint4 next_rhs[Rhs::count];
+    Lhs::fetch(next_lhs, lhs, row, 0);
+    Rhs::fetch(next_rhs, rhs, column, 0);
+    Lhs::keep(base, next_lhs);
+    Rhs::keep(base + block_rows * stage_depth, next_rhs);
+    __syncthreads();
+    Fragments fragments[2];
+    load_fragments(fragments[0], lhs_base, rhs_base, 0);
+    int read = 0;
+#pragma unroll 1
+    for (int stage = 0; stage < stage_count; ++stage) {
+      const bool more = stage + 1 < stage_count;
+      if (more) {
+        Lhs::fetch(next_lhs, lhs, row, stage + 1);
+        Rhs::fetch(next_rhs, rhs, column, stage + 1);
+      }
+#pragma unroll
+      for (int step = 0; step < steps; ++step) {
+        if (step == steps - 1) {
+          read = stage_bytes - read;
+          if (more) {
+            Lhs::keep(base + read, next_lhs);
+            Rhs::keep(base + read + block_rows * stage_depth, next_rhs);
+          }
+          __syncthreads();
+        }
+        load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
+                       (step + 1) % steps);
+        multiply_step(sums, fragments[step % 2]);
+      }
+    }
+  }
+
+  // ---- From the instruction's order to that of memory -------------------------------------------
+
+  // Sixteen bytes of a staged row, permuted so that lanes that read runs of 8 or 16 columns, of one
+  // row or of several, meet different banks; writing stays free of conflicts.
+  static __device__ __forceinline__ int staged(int row, int column) {
+    const int quad = column / 4;
+    const int turn = (quad / 8 ^ row ^ row / 2) & 1;
+    return row * pitch + (quad ^ turn) * 4 + column % 4;
+  }
+
+  // Put rows 16 * piece .. + 15 of every warp's tile into shared memory, from `sums` as `multiply`
+  // left them. All threads of the block call this for every piece, in order; behind it all warps
+  // that share a tile see them.
+  static __device__ __forceinline__ void stage(const int32_t* sums, void* shared, int piece) {
+    int32_t* region = static_cast<int32_t*>(shared) + warp() * piece_words;
+    if (piece == 0 || warp_depths > 1) {
+      __syncthreads();
+    } else {
+      __syncwarp();
+    }
+    const int row = lane() / 4;
+    const int column = lane() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < column_tiles; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int32_t* pair = sums + (piece * column_tiles + j) * 4 + half * 2;
+        uint2 value;
+        value.x = static_cast<uint32_t>(pair[0]);
+        value.y = static_cast<uint32_t>(pair[1]);
+        *reinterpret_cast<uint2*>(region + staged(row + 8 * half, column + 8 * j)) = value;
+      }
+    }
+    if (warp_depths > 1) {
+      __syncthreads();
+    } else {
+      __syncwarp();
+    }
+  }
+
+  // How a piece is read: by runs of `run` columns, each thread of those that share a tile `parts`
+  // of them.
+  template <int run>
+  struct Runs {
+    static constexpr int readers = 32 * warp_depths;
+    static constexpr int per_row = warp_columns / run;
+    static constexpr int parts = piece_rows * per_row / readers;
+    static_assert(warp_columns % run == 0 && parts * readers == piece_rows * per_row, "whole parts");
+
+    static __device__ __forceinline__ int reader() { return depth_part() * 32 + lane(); }
+    static __device__ __forceinline__ int piece_row(int part) {
+      return (part * readers + reader()) / per_row;
+    }
+    // Row and first column of a run in the block's tile.
+    static __device__ __forceinline__ int row(int piece, int part) {
+      return first_row() + piece * piece_rows + piece_row(part);
+    }
+    static __device__ __forceinline__ int column(int part) {
+      return first_column() + (part * readers + reader()) % per_row * run;
+    }
+
+    // Sums of a run, of all warps that share the tile.
+    static __device__ __forceinline__ void read(int32_t* to, const void* shared, int part) {
+      const int32_t* region =
+          static_cast<const int32_t*>(shared) + warp() % tile_warps * piece_words;
+      const int first = column(part) - first_column();
+      constexpr int width = run < 4 ? run : 4;
+#pragma unroll
+      for (int j = 0; j < run; j += width) {
+        const int32_t* from = region + staged(piece_row(part), first + j);
+        copy_bytes<4 * width>(to + j, from);
+#pragma unroll
+        for (int other = 1; other < warp_depths; ++other) {
+          int32_t more[width];
+          copy_bytes<4 * width>(more, from + other * tile_warps * piece_words);
+#pragma unroll
+          for (int i = 0; i < width; ++i) {
+            to[j + i] = static_cast<int32_t>(static_cast<uint32_t>(to[j + i]) +
+                                             static_cast<uint32_t>(more[i]));
+          }
+        }
+      }
+    }
+  };
+};
+
+}  // namespace ibert
