@@ -240,7 +240,8 @@ def compile(
         if runtime == "none":  # a C program has ids of 32 bits
             program = NarrowInputs()(program)
         compact = description.system == "bare-metal"  # its memory holds the code
-        lowered = lower_to_kernels(program, layout, shapes, observe=dump, compact=compact)
+        pack = description.gpu is None
+        lowered = lower_to_kernels(program, layout, shapes, dump, compact=compact, pack=pack)
     with phase("schedule"):
         module = schedule_module(lowered.program.module, description, tuned)
         dump("schedule", module)

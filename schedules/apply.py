@@ -11,6 +11,7 @@ from tvm import tirx
 from targets import TargetDescription
 
 from .attention import AttentionRule
+from .cuda import CUDA_RULES
 from .errors import ScheduleError
 from .linear import LinearRule
 from .row_guard import guard_rows
@@ -65,6 +66,8 @@ def schedule_kernel(
     ScheduleError
         If no rule applies; the message lists every rule's reason.
     """
+    if target.gpu is not None:
+        return _schedule_for_gpu(name, func, target)
     rejections = []
     for rule in rules:
         result = rule.apply(func, target)
@@ -75,7 +78,24 @@ def schedule_kernel(
                 scheduled = keep_whole_vectors(scheduled)
             return scheduled.with_attr("tirx.is_scheduled", True)
         rejections.append(f"{result.rule}: {result.reason}")
-    raise ScheduleError(
+    raise _no_schedule(name, func, target, rejections)
+
+
+def _schedule_for_gpu(name: str, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc:
+    rejections = []
+    for rule in CUDA_RULES:
+        result = rule.apply(func, target)
+        if not isinstance(result, Rejection):
+            log.debug("kernel %s written by rule %s", name, rule.name)
+            return result.with_attr("tirx.is_scheduled", True)
+        rejections.append(f"{result.rule}: {result.reason}")
+    raise _no_schedule(name, func, target, rejections)
+
+
+def _no_schedule(
+    name: str, func: tirx.PrimFunc, target: TargetDescription, rejections: list[str]
+) -> ScheduleError:
+    return ScheduleError(
         what=f"no schedule for a kernel of kind {kernel_name(func)!r}",
         where=f"kernel {name}, target {target.name}",
         why="; ".join(rejections),

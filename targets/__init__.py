@@ -1,12 +1,13 @@
 """What can be compiled for: target descriptions, toolchains, and export to a library."""
 
-from .description import DotInstruction, TargetDescription
+from .description import DotInstruction, Gpu, TargetDescription
 from .errors import TargetError
 from .host import cpu_features, host_target, missing_features
 from .registry import TargetStatus, check_runtime, get_target, list_targets, target_names
 
 __all__ = [
     "DotInstruction",
+    "Gpu",
     "TargetDescription",
     "TargetError",
     "TargetStatus",

@@ -119,6 +119,34 @@ class Emulator:
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """The graphics processor that kernels run on.
+
+    Attributes
+    ----------
+    architectures
+        What the device code is compiled for, for example ``("sm_75",)``, in ascending order.
+    multiprocessors
+        How many work at a time: so many blocks keep the device busy.
+    shared_bytes
+        Shared memory that one block may have, at most.
+    ptx
+        Whether portable code of the newest architecture goes with the machine code, which a driver
+        compiles for GPUs that are newer still; no audit sees what it makes of it.
+    """
+
+    architectures: tuple[str, ...]
+    multiprocessors: int
+    shared_bytes: int
+    ptx: bool = False
+
+    @property
+    def capability(self) -> int:
+        """Compute capability that all architectures have, for example 75."""
+        return min(int(name.removeprefix("sm_")) for name in self.architectures)
+
+
+@dataclass(frozen=True)
 class TargetDescription:
     """One thing that can be compiled for.
 
@@ -167,6 +195,8 @@ class TargetDescription:
     float_abi
         ``"hard"`` or ``"soft"``: how 32-bit ARM passes floating-point arguments, which linked
         objects must agree on although nothing here passes any; empty on all other processors.
+    gpu
+        The graphics processor; None where kernels run on the processor itself.
     """
 
     name: str
@@ -187,3 +217,4 @@ class TargetDescription:
     system: str = "linux"
     runtimes: tuple[str, ...] = field(default=("tvm", "none"))
     float_abi: str = ""
+    gpu: Gpu | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .arm import ARM_BOARDS
 from .cortex_m import CORTEX_M
+from .cuda.descriptions import GPUS, gpu_target
 from .description import TargetDescription
 from .emulation import emulator_command, find_emulator
 from .errors import TargetError
@@ -15,7 +16,7 @@ from .toolchain import find_linker
 from .x86 import HOSTS
 
 _NAMED: dict[str, TargetDescription] = {
-    description.name: description for description in (*HOSTS, *ARM_BOARDS, *CORTEX_M)
+    description.name: description for description in (*HOSTS, *ARM_BOARDS, *CORTEX_M, *GPUS)
 }
 
 
@@ -69,6 +70,8 @@ def get_target(name: str) -> TargetDescription:
         return host_target()
     if name in _NAMED:
         return _NAMED[name]
+    if name.startswith("cuda:"):
+        return gpu_target(name)
     near = difflib.get_close_matches(name, target_names(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise TargetError(

@@ -64,11 +64,12 @@ def lower_to_kernels(
     shapes: Sequence[tuple[int, int]],
     observe: Observer | None = None,
     compact: bool = False,
+    pack: bool = True,
 ) -> Lowered:
     """Lower an integer program to kernels for one target layout and several shapes.
 
     Phases, in order: ``check_integer_only`` (nothing but integers comes in),
-    ``offset_activations``, ``merge_projections``, ``pack_tokens``, range analysis (proves every
+    ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`, range analysis (proves every
     width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
     ``constants_as_arguments`` if `compact`, ``share_kernels``, ``check_integer_only`` again
     (nothing but integers goes out).
@@ -85,6 +86,9 @@ def lower_to_kernels(
         Called as ``observe(phase, module)`` after every phase.
     compact
         Whether small code counts more than a load per constant: see `ConstantsAsArguments`.
+    pack
+        Whether to leave out the computation of padding: see `PackTokens`. Counting tokens is a
+        serial loop, which a processor does in no time and a GPU does not.
 
     Returns
     -------
@@ -98,7 +102,8 @@ def lower_to_kernels(
     watch = observe or (lambda phase, module: None)
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
-    for first in (OffsetActivations(layout), MergeProjections(), PackTokens()):
+    packing: tuple[ProgramPass, ...] = (PackTokens(),) if pack else ()
+    for first in (OffsetActivations(layout), MergeProjections(), *packing):
         program = first(program)
         watch(first.name, program.module)
     longest = max(seq_len for _, seq_len in shapes)

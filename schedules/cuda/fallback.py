@@ -1,0 +1,40 @@
+"""Any kernel on a GPU: every stage a grid of its own, one thread per entry.
+
+For kernels that no better rule takes. Reductions run in one thread, and stages pass their entries
+through device memory.
+"""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+
+from targets import TargetDescription
+
+from ..rule import Rejection, block_names, inline_elementwise, is_reduction
+
+_THREADS = 128
+
+
+class FallbackRule:
+    """Bind the entries of every stage that is no mere expression to threads."""
+
+    name = "fallback"
+
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+        """See the module's text."""
+        sch = s_tir.Schedule(func)
+        reductions = {name for name in block_names(sch) if is_reduction(sch, name)}
+        inline_elementwise(sch, keep=reductions)
+        for name in block_names(sch):
+            block = sch.get_sblock(name)
+            axes = sch.get(block).iter_vars
+            loops = [
+                loop
+                for loop, axis in zip(sch.get_loops(block), axes, strict=True)
+                if int(axis.iter_type) == tirx.IterVar.DataPar
+            ]
+            fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+            blocks, threads = sch.split(fused, [None, _THREADS])
+            sch.bind(blocks, "blockIdx.x")
+            sch.bind(threads, "threadIdx.x")
+        return sch.mod["main"]

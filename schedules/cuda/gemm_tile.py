@@ -1,0 +1,320 @@
+"""How a matrix product is cut into blocks, warps and stages, and which cut a shape gets.
+
+A GPU has many multiprocessors, and a product has few tiles: the choice weighs what a large tile
+saves (bytes from memory and from shared memory per product) against multiprocessors that have
+nothing to do. It is a model in cycles, made of published rates; tuning may say otherwise with
+`schedules.tiles.with_tile`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from targets import Gpu
+
+_WARP = 32
+# A fragment has 16 rows; an instruction takes 8 columns, and ldmatrix loads two such at least.
+_FRAGMENT = 16
+_CHUNK = 16
+# Words that lie between rows of staged sums: targets/cuda/device/gemm.cuh.
+_STAGED_PAD = 8
+_PIECE_ROWS = 16
+_MOST_ACCUMULATORS = 128
+_MOST_REGISTERS = 255
+_REGISTER_FILE = 65536
+_MOST_BLOCKS = 16
+ASYNC_COPIES = 80
+"""Compute capability from which copies to shared memory are asynchronous."""
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """Decisions on a matrix product; the parameters of ``ibert::Gemm`` (gemm.cuh).
+
+    Attributes
+    ----------
+    block_rows, block_columns
+        Results of one block of threads.
+    warp_rows, warp_columns
+        Results of one warp; multiples of 16 that divide the block's.
+    warp_depths
+        Warps that share a warp's results, each taking a part of the depth.
+    stage_depth
+        Depth that shared memory holds at a time; a power of two, at least 32 per part.
+    stages
+        How many such; 2 where copies are not asynchronous.
+    """
+
+    block_rows: int
+    block_columns: int
+    warp_rows: int
+    warp_columns: int
+    warp_depths: int = 1
+    stage_depth: int = 64
+    stages: int = 2
+
+    def __post_init__(self) -> None:
+        problems = [
+            (self.warp_rows < 1 or self.warp_rows % _FRAGMENT, "warp_rows is no multiple of 16"),
+            (
+                self.warp_columns < 1 or self.warp_columns % _FRAGMENT,
+                "warp_columns is no multiple of 16",
+            ),
+            (
+                self.block_rows < 1 or self.block_rows % max(self.warp_rows, 1),
+                "block_rows is no multiple of warp_rows",
+            ),
+            (
+                self.block_columns < 1 or self.block_columns % max(self.warp_columns, 1),
+                "block_columns is no multiple of warp_columns",
+            ),
+            (
+                self.warp_depths < 1 or self.stage_depth % (32 * max(self.warp_depths, 1)),
+                "stage_depth is no multiple of 32 per part of the depth",
+            ),
+            (self.stage_depth & (self.stage_depth - 1), "stage_depth is no power of two"),
+            (not 2 <= self.stages <= 8, "stages is not within 2 to 8"),
+            (self.accumulators > _MOST_ACCUMULATORS, "a warp's tile has over 4096 results"),
+            (self.threads > 1024, "a block has over 1024 threads"),
+            (
+                self.warp_depths & (self.warp_depths - 1)
+                or self.warp_columns // 2 < self.warp_depths,
+                "warp_depths is no power of two up to half of warp_columns",
+            ),
+        ]
+        for wrong, why in problems:
+            if wrong:
+                raise ValueError(f"GemmTile: {why}: {self}")
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return (
+            self.block_rows
+            // max(self.warp_rows, 1)
+            * (self.block_columns // max(self.warp_columns, 1))
+            * self.warp_depths
+        )
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return _WARP * self.warps
+
+    @property
+    def accumulators(self) -> int:
+        """Sums of 32 bits that a thread holds."""
+        return self.warp_rows * self.warp_columns // _WARP
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of both operands in a stage."""
+        return (self.block_rows + self.block_columns) * self.stage_depth
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes in which sums come into the order of memory; they replace the operands."""
+        return 4 * _PIECE_ROWS * (self.warp_columns + _STAGED_PAD) * self.warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return max(self.stages * self.stage_bytes, self.staged_bytes)
+
+    def longest_run(self) -> int:
+        """Most neighbouring columns that a thread of the epilogue can have."""
+        return self.warp_columns // (2 * self.warp_depths)
+
+    def registers(self, capability: int) -> int:
+        """Estimate of the registers of a thread; measured ones are up to 20 fewer."""
+        step = 2 if capability >= ASYNC_COPIES else 1
+        fragments = 2 * step * (self.warp_rows + self.warp_columns) // 8
+        copies = self.stage_bytes // _CHUNK * 4 // self.threads
+        held = 0 if capability >= ASYNC_COPIES else copies
+        return self.accumulators + fragments + held + 48
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """What a multiprocessor does in a cycle, and how long it waits.
+
+    Attributes
+    ----------
+    products
+        8-bit products that tensor cores add, with the instruction that is used here.
+    shared_bytes
+        Read from or written to shared memory.
+    memory_bytes
+        From the level-2 cache, when all multiprocessors ask for them.
+    shared_total
+        Shared memory of all blocks of a multiprocessor.
+    """
+
+    products: int
+    shared_bytes: int
+    memory_bytes: int
+    shared_total: int
+
+
+# Published rates (the whitepapers of Turing, Ampere and Hopper; CUDA C++ Programming Guide, "Compute
+# Capabilities"), and bandwidths of level 2 that others measured. On Hopper mma.sync reaches about
+# five eighths of what its own instructions do.
+_RATES = {
+    75: _Rates(1024, 64, 20, 64 << 10),
+    80: _Rates(2048, 128, 32, 164 << 10),
+    86: _Rates(1024, 128, 24, 100 << 10),
+    87: _Rates(1024, 128, 24, 164 << 10),
+    89: _Rates(1024, 128, 24, 100 << 10),
+    90: _Rates(2560, 128, 30, 228 << 10),
+}
+_LATENCY = 600  # cycles from a request to memory until its bytes can be multiplied
+_BARRIER = 40  # cycles that a stage takes beside its work
+_LAUNCH = 1500  # cycles before the first request and behind the last result
+_EPILOGUE_INSTRUCTIONS = 24  # per result: requantisation, or an activation, with its loads
+_ISSUED = 128  # instructions that a multiprocessor's threads execute in a cycle
+_PARTITIONS = 4  # of a multiprocessor; a warp uses one
+
+
+def rates(capability: int) -> _Rates:
+    """Rates of the newest architecture that is not newer than `capability`."""
+    return _RATES[max(number for number in _RATES if number <= max(capability, 75))]
+
+
+def resident_blocks(tile: GemmTile, capability: int) -> int:
+    """Blocks that a multiprocessor holds at a time."""
+    registers = -(-tile.registers(capability) // 8) * 8 * tile.threads
+    return max(
+        1,
+        min(
+            rates(capability).shared_total // (tile.shared_bytes + 1024),
+            _REGISTER_FILE // registers,
+            _MOST_BLOCKS,
+            (1024 if capability == 75 else 2048) // tile.threads,
+        ),
+    )
+
+
+def cycles(tile: GemmTile, rows: int, columns: int, depth: int, gpu: Gpu) -> float:
+    """Model of how long a product takes, in cycles of a multiprocessor.
+
+    Parameters
+    ----------
+    tile
+        How it is cut.
+    rows, columns, depth
+        Its sizes.
+    gpu
+        The device.
+
+    Returns
+    -------
+    float
+        The multiprocessor with most blocks is either limited by a rate (tensor cores, shared
+        memory, level 2) or by the time that a block waits, shared by those that wait together.
+    """
+    rate = rates(gpu.capability)
+    stage_count = -(-depth // tile.stage_depth)
+    entries = tile.block_rows * tile.block_columns
+    blocks = -(-rows // tile.block_rows) * -(-columns // tile.block_columns)
+    most = -(-blocks // gpu.multiprocessors)
+    together = min(most, resident_blocks(tile, gpu.capability))
+    products = entries * tile.stage_depth / rate.products
+    read = tile.warps * (tile.warp_rows + tile.warp_columns) * tile.stage_depth / tile.warp_depths
+    shared = (read + tile.stage_bytes) / rate.shared_bytes
+    memory = tile.stage_bytes / rate.memory_bytes
+    # Few blocks have level 2 for themselves, up to what one multiprocessor can take.
+    memory *= max(min(blocks, gpu.multiprocessors) / gpu.multiprocessors, 0.4)
+    stage = max(products, shared, memory)
+    staged = entries * 4 * 2 * tile.warp_depths / rate.shared_bytes
+    epilogue = max(staged, entries * _EPILOGUE_INSTRUCTIONS / _ISSUED)
+    throughput = most * (stage_count * stage + epilogue)
+    # What a block takes that is alone: its warps may not fill the partitions.
+    filled = min(1.0, tile.warps / _PARTITIONS)
+    alone = max(products / filled, shared) + _BARRIER
+    ahead = tile.stages - 1 if gpu.capability >= ASYNC_COPIES else 1
+    waiting = max(alone, (_LATENCY + memory) / ahead)
+    # An epilogue issues at most one instruction per partition and, having few warps, rather less.
+    chain = _LATENCY + stage_count * waiting + epilogue * max(1.0, 8 / tile.warps)
+    return _LAUNCH + max(throughput, -(-most // together) * chain)
+
+
+def candidates(rows: int, columns: int, depth: int, gpu: Gpu) -> Iterator[GemmTile]:
+    """Tiles that make sense for a product on a device.
+
+    Parameters
+    ----------
+    rows, columns, depth
+        Sizes of the product.
+    gpu
+        The device.
+
+    Yields
+    ------
+    GemmTile
+        None is larger than the product, rounded up; all fit the device.
+    """
+    most_rows = _rounded_up(rows)
+    most_columns = _rounded_up(columns)
+    most_depth = 1 << max(5, (depth - 1).bit_length())
+    asynchronous = gpu.capability >= ASYNC_COPIES
+    for (warp_rows, warp_columns), down, across, parts, stage_depth, stages in itertools.product(
+        ((64, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 64), (16, 32), (16, 16)),
+        (1, 2, 4),
+        (1, 2, 3, 4),
+        (1, 2, 4, 8),
+        (64, 128, 256),
+        (3, 4, 5) if asynchronous else (2,),
+    ):
+        warps = down * across * parts
+        block_rows, block_columns = warp_rows * down, warp_columns * across
+        if not 2 <= warps <= 8 or parts > warp_columns // 4 or stage_depth % (32 * parts):
+            continue
+        if block_rows > max(most_rows, _FRAGMENT) or block_columns > most_columns:
+            continue
+        if stage_depth > max(64, most_depth):
+            continue
+        tile = GemmTile(
+            block_rows, block_columns, warp_rows, warp_columns, parts, stage_depth, stages
+        )
+        if tile.shared_bytes > gpu.shared_bytes:
+            continue
+        registers = tile.registers(gpu.capability)
+        if registers > _MOST_REGISTERS or registers * tile.threads > _REGISTER_FILE:
+            continue
+        yield tile
+
+
+def _rounded_up(size: int) -> int:
+    """A size rounded up to the next that a block may have: a power of two, or thrice one."""
+    power = 1 << (size - 1).bit_length() if size > 1 else 1
+    thrice = power * 3 // 4
+    return max(thrice if thrice >= size and thrice % _FRAGMENT == 0 else power, _FRAGMENT)
+
+
+@functools.cache
+def choose_tile(rows: int, columns: int, depth: int, gpu: Gpu) -> GemmTile:
+    """Tile of a product that nobody tuned: the one that the model says to be fastest.
+
+    Parameters
+    ----------
+    rows, columns, depth
+        Sizes of the product.
+    gpu
+        The device.
+
+    Returns
+    -------
+    GemmTile
+        Of equally fast ones, that with the fewest bytes to load, then the fewest threads.
+    """
+
+    def order(tile: GemmTile) -> tuple[float, float, int, int, int]:
+        loaded = (tile.block_rows + tile.block_columns) / (tile.block_rows * tile.block_columns)
+        time = cycles(tile, rows, columns, depth, gpu)
+        return math.ceil(time), loaded, tile.threads, tile.shared_bytes, tile.stage_depth
+
+    return min(candidates(rows, columns, depth, gpu), key=order)

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: descriptions, device code, the CUDA compiler, and the audit of its result."""
