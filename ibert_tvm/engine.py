@@ -161,6 +161,8 @@ def _pool(shared_object: ctypes.CDLL) -> ThreadPool:
 class Engine:
     """A loaded library: its functions, and its parameters where the file is mapped.
 
+    `ibert_tvm.cuda_engine.CudaEngine` takes its place for a library of a GPU.
+
     Parameters
     ----------
     path : pathlib.Path
@@ -177,7 +179,11 @@ class Engine:
         Compiled functions by name; each takes tensors, the inputs and then all parameters.
     pool : ThreadPool
         Threads that its kernels run on, those of the process.
+    device : str
+        What they run on.
     """
+
+    device = "cpu"
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self._ffi = load_runtime()
@@ -203,6 +209,10 @@ class Engine:
         return self.tensor(
             aligned_zeros(record.shape, record.dtype) if empty else self.array(record)
         )
+
+    def buffers(self, kinds: Sequence[tuple[Sequence[int], str]]) -> list[NDArray[Any]]:
+        """Arrays of zeros for the inputs of one function, given their shapes and types."""
+        return [aligned_zeros(shape, dtype) for shape, dtype in kinds]
 
     def tensor(self, array: NDArray[Any]) -> Any:
         """TVM tensor on the memory of an array, which must be aligned and contiguous."""

@@ -14,6 +14,7 @@ from enum import IntEnum
 
 __all__ = [
     "ArtefactError",
+    "DeviceError",
     "ErrorReport",
     "ExitCode",
     "IbertError",
@@ -100,6 +101,10 @@ class TargetError(IbertError):
     """A target that is unknown, unavailable, or is not the machine the library runs on."""
 
     exit_code = ExitCode.TARGET
+
+
+class DeviceError(TargetError):
+    """A GPU that is missing, full, of another architecture, or that failed."""
 
 
 class VerificationError(IbertError):

@@ -189,6 +189,9 @@ class LibraryMetadata:
         Sizes of the file and of its weights section.
     runtime : str
         What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
+    architectures : tuple of str
+        Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``; empty where
+        kernels run on the processor.
     """
 
     path: Path
@@ -205,6 +208,12 @@ class LibraryMetadata:
     file_bytes: int
     weight_bytes: int
     runtime: str = "tvm"
+    architectures: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """What kernels run on: ``"cpu"`` or ``"cuda"``."""
+        return "cuda" if self.architectures else "cpu"
 
     @property
     def max_seq_len(self) -> int:
@@ -410,4 +419,5 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         file_bytes=file.stat().st_size,
         weight_bytes=weight_bytes,
         runtime=str(document.get("runtime", "tvm")),
+        architectures=tuple(str(a) for a in document.get("gpu", {}).get("architectures", ())),
     )

@@ -41,9 +41,15 @@ class _Calls:
         What the library says about itself.
     """
 
+    device = "cpu"
+
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
         self._shapes = {function.name: function for function in metadata.functions}
+
+    def buffers(self, kinds: Sequence[tuple[Sequence[int], str]]) -> list[NDArray[Any]]:
+        """Arrays of zeros for the inputs of one function, given their shapes and types."""
+        return [aligned_zeros(shape, dtype) for shape, dtype in kinds]
 
     def tensor(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array itself: the interface takes pointers."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.engine import aligned_zeros
 from ibert_tvm.errors import LibraryError, TargetError, UsageError
 from ibert_tvm.library_file import LibraryMetadata, ParameterRecord, read_metadata
 from ibert_tvm.runtime import Library
@@ -53,6 +54,8 @@ class RemoteEngine:
         Threads that kernels use.
     """
 
+    device = "cpu"
+
     def __init__(self, board: Board, metadata: LibraryMetadata, num_threads: int | None) -> None:
         self.board, self.metadata = board, metadata
         self.file = board.upload(metadata.path)
@@ -83,6 +86,10 @@ class RemoteEngine:
     def parameter(self, record: ParameterRecord) -> ParameterRecord:
         """Stand for a parameter, which the board has bound to its functions."""
         return record
+
+    def buffers(self, kinds: Sequence[tuple[Sequence[int], str]]) -> list[NDArray[Any]]:
+        """Arrays of zeros for the inputs of one function, given their shapes and types."""
+        return [aligned_zeros(shape, dtype) for shape, dtype in kinds]
 
     def tensor(self, array: NDArray[Any]) -> NDArray[Any]:
         """Stand for a tensor: inputs are sent when a function is called."""
@@ -204,6 +211,13 @@ def load_remote(
             where="--rpc",
             why="it was compiled with --runtime none; the server on a board has TVM's runtime",
             todo="compile it with --runtime tvm, or copy it to the board and call its C functions",
+        )
+    if metadata.device != "cpu":
+        raise UsageError(
+            f"the library {metadata.path} cannot be run through RPC",
+            where="--rpc",
+            why="its kernels run on a GPU, and boards are asked for their processors only",
+            todo="run it on the machine that has the GPU",
         )
     with Board(address, timeout, lifetime=max(600.0, 10 * timeout)) as board:
         board.open()

@@ -25,15 +25,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ibert_tvm.batching import Call, plan_calls
-from ibert_tvm.errors import InputError, LibraryError, TargetError, UsageError
+from ibert_tvm.device import choose_device
+from ibert_tvm.errors import InputError, UsageError
 from ibert_tvm.inputs import check_inputs
 from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, OutputRecord, read_metadata
+from ibert_tvm.loading import load_engine
 from ibert_tvm.threads import default_threads
 
 if TYPE_CHECKING:
-    from ibert_tvm.engine import Engine
-    from ibert_tvm.plain_engine import EmulatedEngine, PlainEngine
-    from ibert_tvm.remote import RemoteEngine
+    from ibert_tvm.loading import AnyEngine
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
 __all__ = ["IntegerOutput", "Library", "load_library", "run"]
@@ -72,26 +72,31 @@ class Library:
         What the library says about itself.
     num_threads : int
         Threads that a call uses.
-    engine : Engine or RemoteEngine
-        The loaded code: on this machine, unless another one was given.
+    engine : Engine or another one
+        The loaded code, on this machine's processor, on its GPU, or on a board.
     """
 
     def __init__(
         self,
         metadata: LibraryMetadata,
         num_threads: int,
-        engine: RemoteEngine | EmulatedEngine | None = None,
+        engine: AnyEngine,
     ) -> None:
         self.metadata = metadata
         self.num_threads = num_threads
         self._lock = threading.Lock()
-        self.engine: Any = _load(metadata) if engine is None else engine
+        self.engine: Any = engine
         self._parameters = [self.engine.parameter(record) for record in metadata.parameters]
         self._stages: dict[str, _Stage] = {}
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{f.batch}x{f.seq_len}" for f in self.metadata.functions)
         return f"Library({str(self.metadata.path)!r}, shapes={shapes})"
+
+    @property
+    def device(self) -> str:
+        """What kernels run on: ``"cpu"``, ``"cuda:0"`` ..."""
+        return str(self.engine.device)
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:
@@ -299,26 +304,6 @@ class Library:
         return array[index]
 
 
-def _load(metadata: LibraryMetadata) -> Engine | PlainEngine:
-    """Load the code on this machine."""
-    from ibert_tvm.engine import Engine
-    from ibert_tvm.plain_engine import PlainEngine
-
-    try:
-        if metadata.runtime == "none":
-            return PlainEngine(metadata)
-        names = [function.name for function in metadata.functions]
-        return Engine(metadata.path.resolve(), names)
-    except Exception as error:  # TVM's errors share no base class below Exception
-        text = str(error).strip()
-        raise LibraryError(
-            f"cannot load the library {metadata.path}",
-            why=text.splitlines()[-1] if text else type(error).__name__,
-            todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
-            f"{_tvm_version()}; compile it again with `ibert compile`",
-        ) from error
-
-
 class _Stage:
     """Buffers that hold the padded inputs of one compiled function.
 
@@ -326,11 +311,10 @@ class _Stage:
     """
 
     def __init__(self, library: Library, function: FunctionRecord) -> None:
-        from ibert_tvm.engine import aligned_zeros
-
         info, records = library.metadata.info, library.metadata.inputs
         shape = (function.batch, *(info.image_size or (function.seq_len,)))
-        self.arrays = {r.name: aligned_zeros(shape, r.dtype) for r in records}
+        arrays = library.engine.buffers([(shape, record.dtype) for record in records])
+        self.arrays = {r.name: array for r, array in zip(records, arrays, strict=True)}
         self.tensors = [library.engine.tensor(array) for array in self.arrays.values()]
         # Padding ids must be the model's own: RoBERTa counts positions by them.
         self.padding = {name: info.pad_token_id * (name == "input_ids") for name in self.arrays}
@@ -345,7 +329,10 @@ class _Stage:
 
 
 def load_library(
-    path: str | os.PathLike[str], num_threads: int | None = None, emulate: bool = False
+    path: str | os.PathLike[str],
+    num_threads: int | None = None,
+    emulate: bool = False,
+    device: str | None = None,
 ) -> Library:
     """Load a compiled library.
 
@@ -360,6 +347,9 @@ def load_library(
     emulate : bool
         Run a library without runtime, of whatever Linux target, under the emulator of its target:
         to see what another machine will compute, not how fast.
+    device : str, optional
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. A library runs on one kind of device, and by default
+        on the first of it.
 
     Returns
     -------
@@ -371,45 +361,27 @@ def load_library(
         If the file is missing, damaged, or not made by this project.
     TargetError
         If it was compiled for another processor than this machine's.
+    DeviceError
+        If it was compiled for a GPU, and there is none here that can run it.
     UsageError
-        If `num_threads` is not positive.
+        If `num_threads` is not positive, or given for a GPU; or if the library's kernels do not run
+        on that kind of device.
     """
     if num_threads is not None and num_threads < 1:
         raise UsageError(f"num_threads is {num_threads}", todo="give a number of at least 1")
     metadata = read_metadata(path)
-    if emulate:
-        return Library(metadata, 1, _emulated(metadata))
-    _check_machine(metadata)
-    if metadata.runtime == "none":
-        _check_single(metadata, num_threads)
-        return Library(metadata, 1)
-    return Library(metadata, num_threads or default_threads())
+    engine = load_engine(metadata, choose_device(metadata, device), num_threads, emulate)
+    several = metadata.runtime == "tvm" and metadata.device == "cpu"
+    return Library(metadata, (num_threads or default_threads()) if several else 1, engine)
 
 
-def _check_single(metadata: LibraryMetadata, num_threads: int | None) -> None:
-    """Refuse several threads for a library that starts none."""
-    if num_threads not in (None, 1):
-        raise UsageError(
-            f"the library {metadata.path} cannot use {num_threads} threads",
-            why="it was compiled without runtime: a call runs in the thread that makes it",
-            todo="leave the number of threads out, or compile with --runtime tvm",
-        )
-
-
-def _emulated(metadata: LibraryMetadata) -> EmulatedEngine:
-    """What calls a library under its target's emulator."""
-    from ibert_tvm.plain_engine import EmulatedEngine
-
-    if metadata.runtime != "none":
-        raise TargetError(
-            f"the library {metadata.path} cannot be run under an emulator",
-            why="it is one for TVM's runtime, of which there is only this machine's here",
-            todo="compile it with --runtime none, or run it on a board (--rpc)",
-        )
-    return EmulatedEngine(metadata)
-
-
-def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any) -> dict[str, Any]:
+def run(
+    path: str | os.PathLike[str],
+    *,
+    dequantize: bool = True,
+    device: str | None = None,
+    **inputs: Any,
+) -> dict[str, Any]:
     """Load a library, or use it again if it was loaded before, and run it.
 
     Parameters
@@ -418,6 +390,8 @@ def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any)
         The library.
     dequantize : bool
         Give real values instead of integers with their scale.
+    device : str, optional
+        As `load_library` takes.
     **inputs : array_like
         `input_ids`, and optionally `attention_mask` and `token_type_ids`, or `pixel_values`, as
         `Library.run` takes.
@@ -442,7 +416,7 @@ def run(path: str | os.PathLike[str], *, dequantize: bool = True, **inputs: Any)
             todo=f"the inputs are {', '.join(known)}; the first is required, or the last for a "
             "model of images",
         )
-    return _cached_library(_identity(path)).run(**inputs, dequantize=dequantize)
+    return _cached_library(_identity(path), device).run(**inputs, dequantize=dequantize)
 
 
 def _identity(path: str | os.PathLike[str]) -> tuple[str, int, int, int]:
@@ -456,49 +430,5 @@ def _identity(path: str | os.PathLike[str]) -> tuple[str, int, int, int]:
 
 
 @functools.lru_cache(maxsize=4)
-def _cached_library(identity: tuple[str, int, int, int]) -> Library:
-    return load_library(identity[0])
-
-
-def _tvm_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("apache-tvm")
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _check_machine(metadata: LibraryMetadata) -> None:
-    """Refuse a library whose instructions this machine lacks: it would end in SIGILL."""
-    import platform
-
-    from elftools.elf.elffile import ELFFile
-
-    from targets.host import cpu_features
-
-    names = {
-        "EM_X86_64": ("x86_64", "AMD64"),
-        "EM_AARCH64": ("aarch64", "arm64"),
-        "EM_ARM": ("armv6l", "armv7l", "armv8l"),
-    }
-    with metadata.path.open("rb") as stream:
-        machine = ELFFile(stream)["e_machine"]
-    target = metadata.target.get("name", "?")
-    if platform.machine() not in names.get(machine, ()):
-        raise TargetError(
-            f"the library {metadata.path} does not run on this machine",
-            why=f"it was compiled for {target} ({machine}); this machine is {platform.machine()}",
-            todo="run it on such a machine, "
-            + ("under an emulator (--emulate), " if metadata.runtime == "none" else "")
-            + "or compile with --target host",
-        )
-    present = cpu_features()
-    missing = [name for name in metadata.required_cpu_features if name not in present]
-    if missing:
-        raise TargetError(
-            f"the library {metadata.path} does not run on this processor",
-            why=f"it was compiled for {target} and needs {', '.join(missing)}, which "
-            "/proc/cpuinfo does not list",
-            todo="compile with --target host on this machine; `ibert targets` lists the others",
-        )
+def _cached_library(identity: tuple[str, int, int, int], device: str | None) -> Library:
+    return load_library(identity[0], device=device)
