@@ -69,8 +69,8 @@ def lower_to_kernels(
     """Lower an integer program to kernels for one target layout and several shapes.
 
     Phases, in order: ``check_integer_only`` (nothing but integers comes in),
-    ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`, range analysis (proves every
-    width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
+    ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`, range analysis
+    (proves every width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
     ``constants_as_arguments`` if `compact`, ``share_kernels``, ``check_integer_only`` again
     (nothing but integers goes out).
 

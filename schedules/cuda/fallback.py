@@ -1,7 +1,8 @@
 """Any kernel on a GPU: every stage a grid of its own, one thread per entry.
 
 For kernels that no better rule takes. Reductions run in one thread, and stages pass their entries
-through device memory.
+through device memory. Nothing is inlined: entries of long chains would be computed again and again, and
+TVM's analyses take exponential time for the nested let-bindings.
 """
 
 from __future__ import annotations
@@ -10,21 +11,19 @@ from tvm import s_tir, tirx
 
 from targets import TargetDescription
 
-from ..rule import Rejection, block_names, inline_elementwise, is_reduction
+from ..rule import Rejection, block_names
 
 _THREADS = 128
 
 
 class FallbackRule:
-    """Bind the entries of every stage that is no mere expression to threads."""
+    """Bind the entries of every stage to threads."""
 
     name = "fallback"
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
         """See the module's text."""
         sch = s_tir.Schedule(func)
-        reductions = {name for name in block_names(sch) if is_reduction(sch, name)}
-        inline_elementwise(sch, keep=reductions)
         for name in block_names(sch):
             block = sch.get_sblock(name)
             axes = sch.get(block).iter_vars
