@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     import tvm
@@ -23,7 +26,8 @@ def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
     dict of str to list of dict
         By function: ``name`` of the kernel in the library, ``kind`` (``linear``, ``attention``,
         ``layer_norm`` ...), ``layer`` (the canonical name of the one that the call serves),
-        ``macs`` (the multiply-accumulates of its matrix products).
+        ``macs`` (the multiply-accumulates of its matrix products), ``bytes`` (what its arguments
+        and results take, each once: a table that is looked up counts whole).
     """
     from tvm import relax
 
@@ -45,6 +49,15 @@ def _calls(module: tvm.IRModule, function: Any) -> list[dict[str, Any]]:
             "kind": str(module[var].attrs["ibert.kernel"]),
             "layer": layer,
             "macs": int(module[var].attrs.get("ibert.macs", 0)),
+            "bytes": sum(_size(param) for param in module[var].params),
         }
         for var, layer in zip(kernels, layers, strict=True)
     ]
+
+
+def _size(parameter: Any) -> int:
+    """Bytes of a buffer of static shape; 0 for a parameter that is a number."""
+    shape = getattr(parameter, "shape", None)
+    if shape is None:
+        return 0
+    return math.prod(int(extent) for extent in shape) * np.dtype(str(parameter.dtype)).itemsize

@@ -60,12 +60,15 @@ class KernelRecord:
         Canonical name of the layer.
     macs : int
         Multiply-accumulates of its matrix products; 0 for a row operation.
+    num_bytes : int
+        What its arguments and results take, each once; 0 in libraries of earlier versions.
     """
 
     name: str
     kind: str
     layer: str
     macs: int
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,8 +193,8 @@ class LibraryMetadata:
     runtime : str
         What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
     architectures : tuple of str
-        Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``; empty where
-        kernels run on the processor.
+        Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``, and
+        ``compute_75`` for code that the driver compiles; empty where kernels run on the processor.
     """
 
     path: Path
@@ -369,6 +372,13 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
         raise _damaged(file, f"its ELF headers are damaged: {error}") from error
 
 
+def _architectures(cuda: Mapping[str, Any]) -> tuple[str, ...]:
+    """What GPUs a library's device code is for."""
+    real = [str(name) for name in cuda.get("architectures", ())]
+    virtual = [name.replace("sm_", "compute_") for name in real[-1:] if cuda.get("ptx")]
+    return (*real, *virtual)
+
+
 def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
     functions = tuple(
         FunctionRecord(
@@ -376,7 +386,10 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
             int(f["batch"]),
             int(f["seq_len"]),
             tuple(
-                KernelRecord(str(k["name"]), str(k["kind"]), str(k["layer"]), int(k["macs"]))
+                KernelRecord(
+                    *(str(k["name"]), str(k["kind"]), str(k["layer"])),
+                    *(int(k["macs"]), int(k.get("bytes", 0))),
+                )
                 for k in f.get("kernels", ())
             ),
             bool(f.get("packed", False)),
@@ -419,5 +432,5 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         file_bytes=file.stat().st_size,
         weight_bytes=weight_bytes,
         runtime=str(document.get("runtime", "tvm")),
-        architectures=tuple(str(a) for a in document.get("gpu", {}).get("architectures", ())),
+        architectures=_architectures(document.get("cuda", {})),
     )

@@ -75,3 +75,5 @@ def test_the_table_names_the_layer_of_each_call() -> None:
     assert [row["layer"] for row in rows] == ["layer.0", "layer.1"]
     assert [row["name"] for row in rows] == ["main_b1_s4_layer_0"] * 2
     assert [row["macs"] for row in rows] == [4 * CHANNELS * CHANNELS] * 2
+    # Activations in and out, packed weights, and 32, 16 and 32 bits of constants per channel.
+    assert [row["bytes"] for row in rows] == [2 * 4 * CHANNELS + 2 * 4 * 8 + CHANNELS * 10] * 2
