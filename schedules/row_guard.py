@@ -11,6 +11,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from targets.loops import rebuilt
+
 from .errors import ScheduleError
 
 ROW_COUNT = "ibert.row_count"
@@ -166,17 +168,7 @@ class _Guards:
             for key, value in loop.annotations.items()
             if key not in (_ROWS, _TOKENS, _SEQUENCES)
         }
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            body,
-            loop.thread_binding,
-            rest,
-            loop.step,
-            loop.span,
-        )
+        return rebuilt(loop, body=body, annotations=rest)
 
     def block(self, block: s_tir.SBlock) -> s_tir.SBlock:
         """Move what a marked block stores to the rows of its sequence."""

@@ -13,6 +13,8 @@ import math
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from targets.loops import rebuilt
+
 _PANEL = "ibert.next_panel"
 _CACHE_LINE = 64
 # With few row tiles the requests for a panel come in a burst, which keeps other loads waiting.
@@ -70,16 +72,6 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
         call = tirx.call_intrin("void", "tirx.prefetch", address, _READ, _INTO_L2, _DATA)
         requests = tirx.For(line, 0, lines, tirx.ForKind.SERIAL, tirx.Evaluate(call))
         rest = {key: value for key, value in loop.annotations.items() if key != _PANEL}
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            loop.kind,
-            tirx.SeqStmt([requests, loop.body]),
-            loop.thread_binding,
-            rest,
-            loop.step,
-            loop.span,
-        )
+        return rebuilt(loop, body=tirx.SeqStmt([requests, loop.body]), annotations=rest)
 
     return tvm_ffi.structural_map(func, (tirx.For, request))

@@ -7,6 +7,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from targets.loops import rebuilt
+
 
 def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make vectorised loops serial where vectors would not be whole registers of 32 bits or less.
@@ -30,17 +32,7 @@ def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
         lanes = int(loop.extent)
         if lanes & (lanes - 1) == 0 and not _has_wide_numbers(loop.body):
             return loop
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            tirx.ForKind.SERIAL,
-            loop.body,
-            loop.thread_binding,
-            loop.annotations,
-            loop.step,
-            loop.span,
-        )
+        return rebuilt(loop, kind=tirx.ForKind.SERIAL)
 
     return tvm_ffi.structural_map(func, (tirx.For, serial))
 
