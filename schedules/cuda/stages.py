@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
@@ -108,6 +109,14 @@ class StageGraph:
         """Stage that writes a buffer; None for a parameter."""
         return self._by_buffer.get(buffer)
 
+    def readers(self, buffer: tirx.Var) -> list[StageDefinition]:
+        """Stages that read a buffer."""
+        return [
+            stage
+            for stage in self.stages.values()
+            if any(load.source.same_as(buffer) for load in loads_of(stage.value))
+        ]
+
     def evaluate(self, leaves: Mapping[tirx.Var, Leaf] | None = None) -> Evaluation:
         """Start to compute entries of stages.
 
@@ -168,9 +177,7 @@ class Evaluation:
         for known, value in self._known.get(buffer, []):
             if all(map(tvm_ffi.structural_equal, known, indices)):
                 return value
-        value = self._bind(self.value(stage, indices), stage.name)
-        self._known.setdefault(buffer, []).append((list(indices), value))
-        return value
+        return self.define(buffer, indices, self.value(stage, indices))
 
     def value(
         self,
@@ -221,7 +228,7 @@ class Evaluation:
         # What is guarded by a condition must not be computed before it.
         if _is_guarded(placed):
             return self._inline(placed)
-        return self._load(self._flatten(placed))
+        return widened(self._load(self._flatten(placed)))
 
     def _flatten(self, expr: tirx.Expr) -> tirx.Expr:
         """Let-bindings as statements, outer ones first."""
@@ -234,12 +241,10 @@ class Evaluation:
                 part = _substitute(part.body, {part.var: fresh})
             return part
 
-        return tvm_ffi.structural_map(expr, (ir.Expr, visit), order="pre")
+        return _map(expr, (ir.Expr, visit), order="pre")
 
     def _load(self, expr: tirx.Expr) -> tirx.Expr:
-        return tvm_ffi.structural_map(
-            expr, (ir.TensorLoad, lambda load: self.entry(load.source, load.indices))
-        )
+        return _map(expr, (ir.TensorLoad, lambda load: self.entry(load.source, load.indices)))
 
     def _inline(self, expr: tirx.Expr) -> tirx.Expr:
         """Producers inlined where they are read, under whatever condition that is."""
@@ -257,24 +262,96 @@ class Evaluation:
             fresh = tirx.Var(let.var.name, let.var.ty)
             return tirx.Let(fresh, let.value, _substitute(let.body, {let.var: fresh}))
 
-        return tvm_ffi.structural_map(expr, [(ir.TensorLoad, load), (tirx.Let, rename)])
+        return _map(expr, (ir.TensorLoad, load), (tirx.Let, rename))
+
+    def define(self, buffer: tirx.Var, indices: Sequence[tirx.Expr], value: tirx.Expr) -> tirx.Expr:
+        """Bind the value of an entry that is computed, for all who read it.
+
+        Parameters
+        ----------
+        buffer, indices
+            The entry.
+        value
+            Of `value` for its stage.
+
+        Returns
+        -------
+        tvm.tirx.Expr
+            The same, valid behind `bindings`.
+        """
+        bound = self._bind(value, buffer.name)
+        self._known.setdefault(buffer, []).append((list(indices), bound))
+        return bound
 
     def _bind(self, value: tirx.Expr, name: str) -> tirx.Expr:
         if isinstance(value, tirx.Var | tirx.IntImm):
             return value
+        if isinstance(value, tirx.Cast) and _narrows(value):
+            # Whoever reads it widens it again: registers have 32 bits.
+            return tirx.Cast(value.ty, self._bind(value.value, name))
         var = tirx.Var(name, value.ty)
         self.bindings.append(tirx.Bind(var, value))
         return var
 
     def before(self, *statements: tirx.Stmt) -> tirx.Stmt:
         """Put the bindings before statements that use the entries."""
-        return tirx.SeqStmt([*self.bindings, *statements])
+        all_statements = [*self.bindings, *statements]
+        return all_statements[0] if len(all_statements) == 1 else tirx.SeqStmt(all_statements)
+
+
+def _map(expr: tirx.Expr, *rewrites: tuple[type, Callable[..., Any]], order: str = "post") -> Any:
+    """``structural_map`` whose callbacks may refuse: exceptions lose their type on the way."""
+    refused: list[NotElementwise] = []
+
+    def caught(rewrite: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(part: Any) -> Any:
+            try:
+                return rewrite(part)
+            except NotElementwise as error:
+                refused.append(error)
+                return part
+
+        return apply
+
+    mapped = tvm_ffi.structural_map(
+        expr, [(kind, caught(rewrite)) for kind, rewrite in rewrites], order=order
+    )
+    if refused:
+        raise refused[0]
+    return mapped
 
 
 def _substitute(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
     if not values:
         return expr
     return tvm_ffi.structural_map(expr, (ir.Var, lambda var: values.get(var, var)))
+
+
+def loads_of(expr: tirx.Expr) -> list[ir.TensorLoad]:
+    """Loads in an expression, those in indices of others included."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
+    return found
+
+
+def widened(expr: tirx.Expr) -> tirx.Expr:
+    """Leave out casts to a narrower type and back: emission narrows only what fits."""
+
+    def widen(cast: tirx.Cast) -> tirx.Expr:
+        inner = cast.value
+        if isinstance(inner, tirx.Cast) and _narrows(inner) and inner.value.ty == cast.ty:
+            return inner.value
+        return cast
+
+    return tvm_ffi.structural_map(expr, (tirx.Cast, widen))
+
+
+def _narrows(cast: tirx.Cast) -> bool:
+    return _bits(cast.value) > _bits(cast)
+
+
+def _bits(expr: tirx.Expr) -> int:
+    return int(str(expr.ty).lstrip("uint"))
 
 
 def _is_guarded(expr: tirx.Expr) -> bool:
