@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .q15 import floor_log2, multiply_add, saturate, square_root
-from .values import INT16, INT32, SPELLING, Ranged, _Constant
+from .ranged import SPELLING, Constant, Ranged
+from .widths import INT16, INT32
 
 _Q15 = 15
 
@@ -125,7 +126,7 @@ def _is_short(x: Ranged) -> bool:
 def _product(a: Ranged, b: Ranged, addend: int) -> Ranged | None:
     corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     low, high = min(corners) + addend, max(corners) + addend
-    left, right = (_constant(x.low) if isinstance(x, _Constant) else x.expr for x in (a, b))
+    left, right = (_constant(x.low) if isinstance(x, Constant) else x.expr for x in (a, b))
     if not _fits(low, high) or left is None or right is None:
         return None
     expr = multiply_add(left, right, _constant(addend))

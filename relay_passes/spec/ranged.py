@@ -1,0 +1,331 @@
+"""The second domain of the specification: intervals of integers, with the expressions they bound.
+
+`relay_passes.spec.values` has the functions on them and says how they are meant; this module has
+the type, its operators, and how an operation gets its width and its expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import RangeError
+from .widths import AUDIT, INT16, INT32, INT64, bits_of, fits
+
+Value: TypeAlias = Any
+"""A NumPy int64 array, a Python int, or a `Ranged`."""
+
+SPELLING: ContextVar[Any] = ContextVar("relay_passes.spec.ranged.spelling", default=None)
+"""How expressions are spelled, where not as here: `relay_passes.spec.scalar`."""
+
+
+def tirx_module() -> Any:
+    """Import TIR late: interval analysis and NumPy evaluation do not need it."""
+    from tvm import tirx
+
+    return tirx
+
+
+class Ranged:
+    """A closed interval of integers and, optionally, the TIR expression it bounds.
+
+    Parameters
+    ----------
+    low, high : int
+        Every value the expression takes lies in [low, high].
+    expr : tvm.tirx.PrimExpr, optional
+        An integer expression of any width; it is cast to `dtype`. None for pure interval analysis.
+    is_short : bool
+        Whether to compute in int16; the interval must fit it.
+
+    Attributes
+    ----------
+    dtype : str
+        The type of `expr`: "int16" if short (and machines have vectors), else "int32" if the
+        interval fits it, else "int64".
+
+    Raises
+    ------
+    RangeError
+        If the interval does not fit int64.
+    """
+
+    __slots__ = ("dtype", "expr", "form", "high", "low")
+    __array_ufunc__ = None  # a NumPy array on the left must leave the operator to this class
+
+    def __init__(self, low: int, high: int, expr: Any = None, is_short: bool = False) -> None:
+        if low > high:
+            raise ValueError(f"empty interval [{low}, {high}]")
+        self.low = int(low)
+        self.high = int(high)
+        if not fits(self.low, self.high, INT64):
+            raise _overflow("a value", self.low, self.high)
+        self.dtype = "int32" if fits(self.low, self.high, INT32) else "int64"
+        self.form: Any = None
+        if is_short and SPELLING.get() is None:
+            self.dtype = "int16"
+        watch = AUDIT.get()
+        if watch is not None:
+            watch.bits = max(watch.bits, bits_of(self.low, self.high))
+        self.expr: Any = None if expr is None else _cast(expr, self.dtype)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the expression is int16."""
+        return self.dtype == "int16"
+
+    @property
+    def bits(self) -> int:
+        """Bits of the smallest signed type that holds the interval."""
+        return bits_of(self.low, self.high)
+
+    def __repr__(self) -> str:
+        expr = "" if self.expr is None else f", {self.expr}"
+        return f"Ranged({self.low}, {self.high}{expr})"
+
+    def __add__(self, other: Value) -> Ranged:
+        b = ranged(other)
+        spelled = respelled("add", self, b)
+        if spelled is not None:
+            return spelled
+        return combined("sum", self.low + b.low, self.high + b.high, lambda x, y: x + y, self, b)
+
+    def __radd__(self, other: Value) -> Ranged:
+        return ranged(other) + self
+
+    def __sub__(self, other: Value) -> Ranged:
+        b = ranged(other)
+        spelled = _spelled_difference(self, b)
+        if spelled is not None:
+            return spelled
+        low, high = self.low - b.high, self.high - b.low
+        return combined("difference", low, high, lambda x, y: x - y, self, b)
+
+    def __rsub__(self, other: Value) -> Ranged:
+        return ranged(other) - self
+
+    def __neg__(self) -> Ranged:
+        return ranged(0) - self
+
+    def __mul__(self, other: Value) -> Ranged:
+        b = ranged(other)
+        speller = SPELLING.get()
+        spelled = None if speller is None else speller.multiply(self, b)
+        if spelled is not None:
+            return spelled
+        if b is self:  # a square is not negative
+            corners = [self.low**2, self.high**2] + ([0] if self.low <= 0 <= self.high else [])
+        else:
+            corners = [x * y for x in (self.low, self.high) for y in (b.low, b.high)]
+        return combined("product", min(corners), max(corners), lambda x, y: x * y, self, b)
+
+    def __rmul__(self, other: Value) -> Ranged:
+        return ranged(other) * self
+
+    def __rshift__(self, other: Value) -> Ranged:
+        n = _shift_amount(other)
+        if n.high == 0:
+            return self
+        spelled = respelled("shift_right", self, n)
+        if spelled is not None:
+            return spelled
+        corners = [x >> s for x in (self.low, self.high) for s in (n.low, n.high)]
+        return combined("right shift", min(corners), max(corners), lambda x, s: x >> s, self, n, n)
+
+    def __rrshift__(self, other: Value) -> Ranged:
+        return ranged(other) >> self
+
+    def __lshift__(self, other: Value) -> Ranged:
+        n = _shift_amount(other)
+        if n.high == 0:
+            return self
+        spelled = respelled("shift_left", self, n)
+        if spelled is not None:
+            return spelled
+        corners = [x << s for x in (self.low, self.high) for s in (n.low, n.high)]
+        return combined("left shift", min(corners), max(corners), lambda x, s: x << s, self, n, n)
+
+    def __rlshift__(self, other: Value) -> Ranged:
+        return ranged(other) << self
+
+    def __and__(self, other: Value) -> Ranged:
+        b = ranged(other)
+        tops = [x.high for x in (self, b) if x.low >= 0]
+        if not tops:
+            raise RangeError(
+                "bit mask of two values that may both be negative",
+                why=f"[{self.low}, {self.high}] & [{b.low}, {b.high}]",
+                todo="mask with a non-negative constant",
+            )
+        return combined("mask", 0, min(tops), lambda x, y: x & y, self, b)
+
+    def __rand__(self, other: Value) -> Ranged:
+        return ranged(other) & self
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Ranged has no truth value; use relay_passes.spec.values.select")
+
+
+class Condition:
+    """A comparison of `Ranged` values, to be used in `select`.
+
+    Parameters
+    ----------
+    expr : tvm.tirx.PrimExpr, optional
+        A boolean expression; None for pure interval analysis.
+    """
+
+    __slots__ = ("expr",)
+    __array_ufunc__ = None
+
+    def __init__(self, expr: Any = None) -> None:
+        self.expr = expr
+
+    def __and__(self, other: Condition) -> Condition:
+        if self.expr is None or other.expr is None:
+            return Condition()
+        return Condition(tirx_module().And(self.expr, other.expr))
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Condition has no truth value; use relay_passes.spec.values.select")
+
+
+def ranged(value: Value) -> Ranged:
+    """Turn a Python int or an array of constants into a `Ranged`; leave a `Ranged` alone.
+
+    Parameters
+    ----------
+    value : int, numpy.ndarray or Ranged
+        An array becomes the interval from its smallest to its largest entry.
+
+    Returns
+    -------
+    Ranged
+    """
+    if isinstance(value, Ranged):
+        return value
+    if isinstance(value, np.ndarray):
+        return Ranged(int(value.min()), int(value.max()))
+    return Constant(int(value))
+
+
+class Constant(Ranged):
+    """A known integer: it has a TIR expression in every width."""
+
+    __slots__ = ()
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value, value)
+
+
+def is_ranged(*values: Value) -> bool:
+    """Tell whether any of the values belongs to the second domain."""
+    return any(isinstance(value, (Ranged, Condition)) for value in values)
+
+
+def _overflow(what: str, low: int, high: int) -> RangeError:
+    return RangeError(
+        f"{what} of {bits_of(low, high)} bits does not fit 64",
+        why=f"its interval is [{low}, {high}]",
+        todo="use coarser scales, shorter multipliers or tighter clamps",
+    )
+
+
+def _cast(expr: Any, dtype: str) -> Any:
+    if not hasattr(expr, "ty"):  # an element of a TE tensor
+        expr = expr.asobject()
+    if str(expr.ty) == dtype:
+        return expr
+    return expr.astype(dtype)
+
+
+def expr_in(value: Ranged, dtype: str) -> Any:
+    """Return the expression of `value` in the given width, or None."""
+    if isinstance(value, Constant):
+        return tirx_module().const(value.low, dtype)
+    return None if value.expr is None else _cast(value.expr, dtype)
+
+
+def _shift_amount(value: Value) -> Ranged:
+    n = ranged(value)
+    if n.low == n.high and 0 <= n.low <= 63:
+        return Constant(n.low)
+    if not 0 <= n.low <= n.high <= 63:
+        raise RangeError(
+            "shift amount outside [0, 63]",
+            why=f"its interval is [{n.low}, {n.high}]",
+            todo="clamp it",
+        )
+    from .binding import bind  # late: what it binds is a Ranged
+
+    # A variable, because the prover in TVM's simplifier believes anything of a shift by a
+    # difference, and then drops clamps: it takes x >> (n - 1) <= 3 for true.
+    return ranged(bind(n))
+
+
+def respelled(operation: str, x: Ranged, y: Ranged) -> Ranged | None:
+    """Another spelling of an operation with a constant; None leaves it as it is."""
+    speller = SPELLING.get()
+    if speller is None:
+        return None
+    if isinstance(x, Constant) and operation in ("add", "minimum", "maximum"):
+        x, y = y, x
+    if isinstance(x, Constant) or not isinstance(y, Constant):
+        return None
+    result: Ranged | None = getattr(speller, operation)(x, y.low)
+    return result
+
+
+def _spelled_difference(x: Ranged, y: Ranged) -> Ranged | None:
+    """Another spelling of ``x - y``; None leaves it as it is."""
+    speller = SPELLING.get()
+    result: Ranged | None = None
+    if isinstance(y, Constant):
+        return respelled("add", x, Constant(-y.low))
+    if speller is not None and isinstance(x, Constant):
+        result = speller.subtract_from(x.low, y)
+    elif speller is not None:
+        result = speller.subtract(x, y)
+    return result
+
+
+def _is_short_constant(value: Ranged) -> bool:
+    return isinstance(value, Constant) and fits(value.low, value.high, INT16)
+
+
+def combined(
+    what: str,
+    low: int,
+    high: int,
+    build: Callable[[Any, Any], Any],
+    a: Ranged,
+    b: Ranged,
+    shift: Ranged | None = None,
+) -> Ranged:
+    """Combine two values: pick the width, build the expression, narrow the result."""
+    if not fits(low, high, INT64):
+        error = _overflow(what, low, high)
+        error = RangeError(
+            error.what,
+            why=f"[{a.low}, {a.high}] with [{b.low}, {b.high}] gives [{low}, {high}]",
+            todo=error.todo,
+        )
+        raise error
+    if isinstance(a, Constant) and isinstance(b, Constant):
+        return Constant(low)
+    wide = not all(
+        fits(x, y, INT32) for x, y in ((low, high), (a.low, a.high), (b.low, b.high))
+    ) or (shift is not None and shift.high > 31)
+    narrow = (
+        fits(low, high, INT16)
+        and (a.is_short or b.is_short)
+        and all(x.is_short or _is_short_constant(x) for x in (a, b))
+        and (shift is None or shift.high <= 15)
+    )
+    dtype = "int16" if narrow else "int64" if wide else "int32"
+    left, right = expr_in(a, dtype), expr_in(b, dtype)
+    expr = None if left is None or right is None else build(left, right)
+    return Ranged(low, high, expr, narrow)
