@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from targets import TargetDescription
     from targets.aot import BareModel
     from targets.bare_metal import PackageOptions
+    from targets.cuda.compile import DeviceCode
     from targets.library_check import LibraryCheck
 
 __all__ = ["CompiledModel", "compile"]
@@ -60,9 +61,12 @@ class CompiledModel:
         What it was compiled for.
     report
         ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``,
-        ``runtime``; without runtime also ``memory``, the sizes of `targets.aot.BareModel`.
+        ``runtime``; without runtime also ``memory``, the sizes of `targets.aot.BareModel`; for a
+        GPU also ``cuda``, what `targets.build.GpuBuild` reports of its device code.
     bare
         The program without runtime; None if it was compiled for TVM's.
+    device
+        Machine code of the kernels; None if they run on the processor.
     """
 
     executable: relax.VMExecutable | None
@@ -71,6 +75,7 @@ class CompiledModel:
     target: TargetDescription
     report: Mapping[str, Any]
     bare: BareModel | None = None
+    device: DeviceCode | None = None
 
     @property
     def runtime(self) -> str:
@@ -151,6 +156,7 @@ class CompiledModel:
             self.target,
             target,
             require_load=require_load,
+            device=self.device,
         )
 
 
@@ -211,7 +217,7 @@ def compile(
     from schedules import schedule_module
     from targets import check_runtime, get_target
     from targets.aot import compile_bare, portable_description
-    from targets.build import build_executable
+    from targets.build import build_executable, build_for_gpu
 
     shapes = check_shapes(shapes, quantized)
     description = get_target(target)
@@ -250,11 +256,17 @@ def compile(
     metadata = _metadata(quantized, program, description, module, shapes)
     tuning = {} if tuned is None else {"tuning": tuned.report()}
     metadata |= tuning
-    executable = bare = None
+    executable = bare = device = None
+    on_gpu: dict[str, Any] = {}
     with phase("build"):
         if runtime == "none":
             interface = bare_interface(metadata, quantized.info)
             bare = compile_bare(module, parameters, description, interface)
+        elif description.gpu is not None:
+            built = build_for_gpu(module, description, dump.folder)
+            executable, device = built.executable, built.device
+            on_gpu = {"cuda": built.report}
+            metadata |= on_gpu
         else:
             executable = build_executable(module, description)
     report = {
@@ -266,9 +278,10 @@ def compile(
         "target": description.name,
         "runtime": runtime,
         **({} if bare is None else {"memory": dict(bare.report)}),
+        **on_gpu,
         **tuning,
     }
-    return CompiledModel(executable, parameters, metadata, description, report, bare)
+    return CompiledModel(executable, parameters, metadata, description, report, bare, device)
 
 
 def _checked_form(emit: str, runtime: str) -> str:

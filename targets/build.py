@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import tvm
 from tvm import relax
 
 from .description import TargetDescription
 from .pipeline import cpu_pipeline
+
+if TYPE_CHECKING:
+    from .cuda.compile import DeviceCode
 
 
 def build_executable(module: tvm.IRModule, description: TargetDescription) -> relax.VMExecutable:
@@ -18,7 +26,7 @@ def build_executable(module: tvm.IRModule, description: TargetDescription) -> re
     Parameters
     ----------
     module
-        Lowered and scheduled.
+        Lowered and scheduled, for a processor.
     description
         Target to generate code for.
 
@@ -27,12 +35,93 @@ def build_executable(module: tvm.IRModule, description: TargetDescription) -> re
     tvm.relax.VMExecutable
         Not yet linked.
     """
+    return _build(module, description, [], cpu_pipeline(description))
+
+
+@dataclass(frozen=True)
+class GpuBuild:
+    """A program with device code.
+
+    Attributes
+    ----------
+    executable
+        Not yet linked; it holds source, which `device` replaces when the library is written.
+    device
+        The compiled and audited kernels.
+    storage_bytes
+        Device memory for the values between kernels, which all functions share.
+    """
+
+    executable: relax.VMExecutable
+    device: DeviceCode
+    storage_bytes: int
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the library says about its device code: `DeviceCode.report`, `storage_bytes`."""
+        return {**self.device.report, "storage_bytes": self.storage_bytes}
+
+
+def build_for_gpu(
+    module: tvm.IRModule,
+    description: TargetDescription,
+    dump: Path | None = None,
+) -> GpuBuild:
+    """Build a module for a GPU, as `build_executable` does for a processor.
+
+    The values between kernels get storages that stay where they are, so that a run can be captured
+    as a graph: see `targets.cuda.storage`.
+
+    Parameters
+    ----------
+    module
+        Lowered and scheduled, with threads.
+    description
+        Target with a GPU.
+    dump
+        Folder that receives the device code's source and disassembly.
+
+    Returns
+    -------
+    GpuBuild
+
+    Raises
+    ------
+    TargetError
+        If the CUDA compiler is missing or fails, or the audit refuses its code.
+    """
+    from .cuda.compile import compile_device_code, kernel_roles, source_modules
+    from .cuda.pipeline import gpu_pipeline
+    from .cuda.storage import KeepStorages, storage_bytes
+
+    planned: list[tvm.IRModule] = []
+
+    @tvm.transform.module_pass(opt_level=0, name="ObservePlan")
+    def observe(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        planned.append(module)
+        return module
+
+    with source_modules():
+        executable = _build(
+            module, description, [KeepStorages(), observe], gpu_pipeline(description)
+        )
+    device = compile_device_code(executable, description, kernel_roles(module), dump)
+    return GpuBuild(executable, device, storage_bytes(planned[0]))
+
+
+def _build(
+    module: tvm.IRModule,
+    description: TargetDescription,
+    after_planning: Sequence[tvm.transform.Pass],
+    tir_pipeline: str,
+) -> relax.VMExecutable:
     passes = [
         relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(),
+        *after_planning,
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
@@ -46,5 +135,5 @@ def build_executable(module: tvm.IRModule, description: TargetDescription) -> re
             module,
             target,
             relax_pipeline=tvm.transform.Sequential(passes),
-            tir_pipeline=cpu_pipeline(description),
+            tir_pipeline=tir_pipeline,
         )

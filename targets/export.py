@@ -13,7 +13,7 @@ The library is an ordinary TVM module (``tvm.runtime.load_module`` loads it) wit
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,10 @@ from .registry import check_runtime
 from .toolchain import find_linker
 
 if TYPE_CHECKING:
+    import tvm
     from tvm import relax
+
+    from .cuda.compile import DeviceCode
 
 # The threads that run kernels, in C; see there.
 _PARALLEL = Path(__file__).with_name("parallel.c")
@@ -143,6 +146,7 @@ def export_library(
     path: Path,
     *,
     require_load: bool = False,
+    device: DeviceCode | None = None,
 ) -> LibraryCheck | None:
     """Write the shared library; an existing file is replaced only once the new one is complete.
 
@@ -160,6 +164,8 @@ def export_library(
         Output file.
     require_load
         Fail where a library for another machine cannot be loaded under its emulator.
+    device
+        Machine code of a GPU's kernels, which takes the place of the source in `executable`.
 
     Returns
     -------
@@ -218,9 +224,13 @@ def export_library(
                 description,
             )
 
+        def pack(module: tvm.runtime.Module, *_: Any) -> str:
+            return _pack_device_code(module, device, work, linker, description)
+
         executable.export_library(
             str(work / "model.so"),
             fcompile=link,
+            fpack_imports=None if device is None else pack,
             addons=[str(work / name) for name in ("weights.o", "parallel.o", "board.o")],
             workspace_dir=str(work),
         )
@@ -230,3 +240,29 @@ def export_library(
         return check_library(
             work / "model.so", description, _needed_symbols(metadata), required=require_load
         )
+
+
+def _pack_device_code(
+    module: tvm.runtime.Module,
+    device: DeviceCode | None,
+    work: Path,
+    linker: Sequence[str],
+    description: TargetDescription,
+) -> str:
+    """Object file with what TVM's runtime loads besides the library's own functions."""
+    import tvm_ffi
+
+    from .cuda.packing import write_modules
+
+    if device is None:
+        raise ValueError("no device code to pack")
+    packed = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")(module)
+    symbol = str(tvm_ffi.get_global_func("runtime.ModuleImportsBlobName")())
+    assembly = write_modules(packed.numpy().tobytes(), device, symbol, work)
+    run_tool(
+        [*linker, "-c", assembly.name, "-o", "modules.o"],
+        work,
+        "cannot assemble the device code",
+        description,
+    )
+    return str(work / "modules.o")

@@ -2,8 +2,8 @@
 
 Integer data lives in vector registers too, so what counts is what an instruction does, not which
 registers it names: moves, logic, shuffles, selections, loads and stores are benign under any name.
-Rules are functions of an instruction's text as GNU's and LLVM's disassemblers write it; they serve
-disassembly and the counting of executed instructions alike.
+Rules are functions of an instruction's text as GNU's, LLVM's and NVIDIA's disassemblers write it;
+they serve disassembly and the counting of executed instructions alike.
 """
 
 from __future__ import annotations
@@ -46,6 +46,20 @@ _ARM_UNIT = re.compile(r"v\w+(?:\..*)?|f(?:ld|st)m\w+")
 _ARM_COPROCESSOR = re.compile(rf"(?:cdp2?|mcrr?2?|mrrc2?|mrc2?|(?:ldc|stc)2?l?){_ARM_CONDITION}")
 _ARM_UNIT_NUMBER = re.compile(r"\s*(?:p|cp)?1[01]\s*,")
 
+# -- NVIDIA GPUs (SASS; CUDA Binary Utilities, "Instruction Set Reference") -----------------------
+
+_CUDA = re.compile(
+    # Arithmetic, comparison, selection, rounding and conversion of 32 bits begin with f, on the
+    # uniform path with uf, except the search for the leading one (flo) and a fence.
+    r"u?f(?!lo$|ence$)\w+"
+    # 16 bits (h), 64 bits (d), 8 bits (q)
+    r"|v?h\w+|d(?:add|fma|mul|setp?|mma|mnmx)|q(?!spc$)\w+"
+    # conversions from integers, reciprocals and roots, matrix products of short floats
+    r"|u?i2fp?|u?mufu|omma|utc\w*[fhoq]mma"
+)
+# Atomics and reductions name the type of their operands as a modifier.
+_CUDA_TYPE = re.compile(r"(?:b?f(?:16|32|64)\w*|tf32|e[2345]m\w+|ftz)")
+
 # -- library functions ---------------------------------------------------------------------------
 
 _HELPER = re.compile(
@@ -67,9 +81,10 @@ def is_floating_point(
     Parameters
     ----------
     machine
-        ELF machine: ``EM_X86_64``, ``EM_AARCH64`` or ``EM_ARM``.
+        ELF machine: ``EM_X86_64``, ``EM_AARCH64``, ``EM_ARM`` or ``EM_CUDA``.
     mnemonic
-        Without prefixes such as ``rep``; with the types that 32-bit ARM's has, ``vadd.f32``.
+        Without prefixes such as ``rep``; with the types that 32-bit ARM's has, ``vadd.f32``, and
+        all modifiers of a GPU's.
     operands
         The rest of the instruction's text.
     has_fpu
@@ -93,6 +108,8 @@ def is_floating_point(
         return _aarch64(name, operands)
     if machine == "EM_ARM":
         return _arm(name, operands, has_fpu)
+    if machine == "EM_CUDA":
+        return _cuda(name)
     raise ValueError(f"no rules to find floating point in code for {machine}")
 
 
@@ -116,6 +133,11 @@ def _aarch64(name: str, operands: str) -> bool:
     if name == "fmov":  # between registers it moves bits; of a constant it makes a float
         return "#" in operands
     return _AARCH64.fullmatch(name) is not None
+
+
+def _cuda(name: str) -> bool:
+    opcode, *modifiers = name.split(".")
+    return _CUDA.fullmatch(opcode) is not None or any(map(_CUDA_TYPE.fullmatch, modifiers))
 
 
 def _arm(name: str, operands: str, has_fpu: bool) -> bool:

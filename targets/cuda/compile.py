@@ -1,0 +1,246 @@
+"""From TVM's CUDA source to an image of machine code for one or several architectures.
+
+TVM leaves CUDA source in the executable, to be compiled where it runs. Here it is compiled at once:
+with the device headers in front, by nvcc, for every architecture; the code is audited, and joined
+to an image that takes the place of the source when the library is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..description import Gpu, TargetDescription
+from ..errors import TargetError
+from .audit import KernelAudit, KernelRole, check_kernels, disassemble, read_kernels
+from .nvcc import Images, compile_images
+from .sass import code_bytes
+from .toolchain import CudaToolchain, check_architectures, find_cuda_toolchain
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
+
+DEVICE_CODE = Path(__file__).with_name("device")
+"""Folder of the headers that kernels use; what generated source is compiled with ``-I``."""
+
+ImageMaker = Callable[[str, TargetDescription], bytes]
+
+# What TVM makes a module of CUDA source by where its CUDA runtime is loaded.
+_CREATE = "ffi.Module.create.cuda"
+_KIND = "cuda"
+# TVM's registry is one per process.
+_REGISTRY_LOCK = threading.RLock()
+_HOST_IMAGES: ContextVar[ImageMaker | None] = ContextVar("host_images", default=None)
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """The compiled kernels of a library.
+
+    Attributes
+    ----------
+    image
+        What the CUDA driver loads.
+    source
+        What TVM generated; the image takes its place.
+    audits
+        Of every device kernel and architecture; empty for an image that nvcc did not make.
+    report
+        For the library's metadata: ``compiler``, ``architectures``, ``ptx`` (whether it holds code
+        that only a driver will compile), ``image_bytes``, ``code_bytes`` per architecture, and
+        ``kernels``.
+    """
+
+    image: bytes
+    source: str
+    audits: tuple[KernelAudit, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def host_images(maker: ImageMaker) -> Iterator[None]:
+    """Make the images of every build inside by `maker` instead of nvcc; nothing is audited.
+
+    Parameters
+    ----------
+    maker
+        Takes the complete source and the target, returns the image. Tests compile kernels for a
+        stand-in GPU with it.
+    """
+    token = _HOST_IMAGES.set(maker)
+    try:
+        yield
+    finally:
+        _HOST_IMAGES.reset(token)
+
+
+@contextlib.contextmanager
+def source_modules() -> Iterator[None]:
+    """Have TVM keep CUDA source as it is, also where its CUDA runtime is loaded.
+
+    Other threads that build for a GPU wait meanwhile.
+    """
+    import tvm_ffi
+
+    with _REGISTRY_LOCK:
+        create = tvm_ffi.get_global_func(_CREATE, allow_missing=True)
+        if create is not None:
+            tvm_ffi.registry.remove_global_func(_CREATE)
+        try:
+            yield
+        finally:
+            if create is not None:
+                tvm_ffi.register_global_func(_CREATE, create, override=True)
+
+
+def kernel_roles(module: tvm.IRModule) -> dict[str, KernelRole]:
+    """What the kernels of a lowered program are, by name.
+
+    Parameters
+    ----------
+    module
+        Lowered and scheduled.
+
+    Returns
+    -------
+    dict of str to KernelRole
+    """
+    from tvm import tirx
+
+    return {
+        var.name_hint: KernelRole(
+            kind=str(function.attrs["ibert.kernel"]),
+            layer=str(function.attrs["ibert.layer"]),
+            macs=int(function.attrs.get("ibert.macs", 0)),
+        )
+        for var, function in module.functions_items()
+        if isinstance(function, tirx.PrimFunc) and "ibert.kernel" in function.attrs
+    }
+
+
+def compile_device_code(
+    executable: relax.VMExecutable | tvm.runtime.Executable,
+    description: TargetDescription,
+    roles: Mapping[str, KernelRole],
+    dump: Path | None = None,
+) -> DeviceCode:
+    """Compile the CUDA source of an executable, and audit it.
+
+    Parameters
+    ----------
+    executable
+        Built inside `source_modules`.
+    description
+        The target.
+    roles
+        Kernels of the program by name, as from `kernel_roles`.
+    dump
+        Folder that receives the source, and per architecture the disassembly.
+
+    Returns
+    -------
+    DeviceCode
+
+    Raises
+    ------
+    TargetError
+        If the toolchain is missing or fails, or the audit refuses.
+    """
+    gpu = description.gpu
+    if gpu is None:
+        raise ValueError(f"target {description.name!r} has no GPU")
+    generated = _source(executable.mod)
+    source = with_headers(generated)
+    _write(dump, "kernels.cu", source)
+    maker = _HOST_IMAGES.get()
+    if maker is not None:
+        report = {"architectures": list(gpu.architectures), "ptx": False, "kernels": []}
+        return DeviceCode(maker(source, description), generated, report=report)
+    toolchain = find_cuda_toolchain(description.name)
+    check_architectures(toolchain, gpu.architectures, description.name)
+    with compile_images(source, gpu, toolchain, DEVICE_CODE, description.name) as made:
+        audits = _audited(made, toolchain, roles, description.name, dump)
+        image = made.joined()
+        sizes = {name: code_bytes(path.read_bytes()) for name, path in made.cubins.items()}
+    return DeviceCode(image, generated, audits, _report(gpu, toolchain, image, sizes, audits))
+
+
+def with_headers(code: str) -> str:
+    """Put the device headers in front of what TVM generated.
+
+    Parameters
+    ----------
+    code
+        CUDA C++ that calls device functions by name.
+
+    Returns
+    -------
+    str
+        To be compiled with ``-I`` of `DEVICE_CODE`.
+    """
+    headers = sorted(path.name for path in DEVICE_CODE.glob("*.cuh"))
+    return "".join(f'#include "{name}"\n' for name in headers) + code
+
+
+def _source(module: tvm.runtime.Module) -> str:
+    """The CUDA source among what a module imports; there is at most one of that kind."""
+    for imported in module.imports:
+        if imported.kind == _KIND:
+            return str(imported.inspect_source())
+        found = _source(imported)
+        if found:
+            return found
+    return ""
+
+
+def _audited(
+    images: Images,
+    toolchain: CudaToolchain,
+    roles: Mapping[str, KernelRole],
+    target: str,
+    dump: Path | None,
+) -> tuple[KernelAudit, ...]:
+    audits: list[KernelAudit] = []
+    for architecture, path in images.cubins.items():
+        text = disassemble(path, toolchain)
+        _write(dump, f"kernels.{architecture}.sass", text)
+        audits += read_kernels(text, path.read_bytes(), architecture, roles)
+    check_kernels(audits, roles, target)
+    return tuple(audits)
+
+
+def _report(
+    gpu: Gpu,
+    toolchain: CudaToolchain,
+    image: bytes,
+    sizes: Mapping[str, int],
+    audits: tuple[KernelAudit, ...],
+) -> dict[str, Any]:
+    return {
+        "compiler": f"nvcc {'.'.join(map(str, toolchain.version))}",
+        "architectures": list(gpu.architectures),
+        "ptx": gpu.ptx,
+        "image_bytes": len(image),
+        "code_bytes": dict(sizes),
+        "kernels": [audit.to_json() for audit in audits],
+    }
+
+
+def _write(dump: Path | None, name: str, text: str) -> None:
+    if dump is None:
+        return
+    try:
+        (dump / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TargetError(
+            what=f"cannot write the device code to {dump}",
+            where=name,
+            why=error.strerror or str(error),
+            todo="choose another folder for --dump-ir",
+        ) from error

@@ -1,0 +1,120 @@
+"""Putting machine code where TVM's runtime looks for the CUDA source that it replaces.
+
+What the modules of a library serialise to lies under one symbol (tvm-ffi, ``library_module.cc``)::
+
+    <bytes : u64> <import tree: two vectors of u64> <kind : str> [<module : str>] ...
+
+where a string and a vector begin with their number of entries (u64), and the module of kind
+``_lib``, the library itself, has no contents. A module of CUDA code is a string that names its
+format, ``cuda`` for source, the table of its kernels, and a string that is the code.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from .compile import DeviceCode
+
+_LIBRARY, _CUDA = "_lib", "cuda"
+_SOURCE_FORMAT, _IMAGE_FORMAT = b"cuda", b"fatbin"
+
+_ASSEMBLY = """\
+    .section .rodata.{symbol},"a",%progbits
+    .balign 64
+    .globl {symbol}
+    .type {symbol}, %object
+{symbol}:
+    .incbin "modules.bin"
+    .size {symbol}, . - {symbol}
+    .section .note.GNU-stack,"",%progbits
+"""
+
+
+def write_modules(modules: bytes, device: DeviceCode, symbol: str, folder: Path) -> Path:
+    """Write an assembly file that holds a library's modules, with machine code for the source.
+
+    Parameters
+    ----------
+    modules
+        As TVM serialises them.
+    device
+        The machine code.
+    symbol
+        Under which name TVM's runtime looks for them.
+    folder
+        Where to write; the file is assembled in it.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+    """
+    (folder / "modules.bin").write_bytes(with_image(modules, device))
+    path = folder / "modules.s"
+    path.write_text(_ASSEMBLY.format(symbol=symbol), encoding="utf-8")
+    return path
+
+
+def with_image(modules: bytes, device: DeviceCode) -> bytes:
+    """Replace CUDA source in serialised modules by machine code.
+
+    Parameters
+    ----------
+    modules, device
+        As for `write_modules`.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    ValueError
+        If they are not of the form that is described above, as another version of TVM might write
+        them.
+    """
+    size, place = _number(modules, 0)
+    if size != len(modules) - place:
+        raise ValueError(f"serialised modules say {size} bytes and have {len(modules) - place}")
+    start = place
+    count, place = _number(modules, place)
+    place += 8 * count
+    children, place = _number(modules, place)
+    place += 8 * children
+    parts = [modules[start:place]]
+    replaced = 0
+    for _ in range(count - 1):
+        kind, place = _string(modules, place)
+        parts.append(_packed(kind))
+        if kind == _LIBRARY.encode():
+            continue
+        content, place = _string(modules, place)
+        if kind == _CUDA.encode():
+            content = _module_with_image(content, device)
+            replaced += 1
+        parts.append(_packed(content))
+    if place != len(modules) or replaced != 1:
+        raise ValueError(f"serialised modules hold {replaced} modules of CUDA code instead of one")
+    return _packed(b"".join(parts))
+
+
+def _module_with_image(content: bytes, device: DeviceCode) -> bytes:
+    head, code = _packed(_SOURCE_FORMAT), _packed(device.source.encode())
+    if not content.startswith(head) or not content.endswith(code):
+        raise ValueError("a module of CUDA code does not hold the source that was compiled")
+    kernels = content[len(head) : len(content) - len(code)]
+    return _packed(_IMAGE_FORMAT) + kernels + _packed(device.image)
+
+
+def _number(data: bytes, place: int) -> tuple[int, int]:
+    return struct.unpack_from("<Q", data, place)[0], place + 8
+
+
+def _string(data: bytes, place: int) -> tuple[bytes, int]:
+    size, place = _number(data, place)
+    return data[place : place + size], place + size
+
+
+def _packed(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
