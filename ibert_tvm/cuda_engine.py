@@ -38,6 +38,7 @@ _HOST = 1  # kDLCPU, where the virtual machine keeps shapes
 _POOLED_ALLOCATOR = 2
 _ALIGNMENT = 256  # of cudaMalloc, and of every part of a block here
 _VIRTUAL_MACHINE = "vm."
+_FIRST_WITH_TENSOR_CORES = (7, 5)
 # How long the GPU is kept busy while kernels that shall be timed are queued behind: more than
 # queueing several hundred of them takes.
 _QUEUEING_MS = 20.0
@@ -214,6 +215,10 @@ class CudaEngine:
         The GPU, for example ``"cuda:0"``.
     name : str
         What the driver calls it.
+    architecture : str
+        What it is, for example ``"sm_75"``.
+    multiprocessors : int
+        How many it has.
 
     Raises
     ------
@@ -227,8 +232,9 @@ class CudaEngine:
         self._cuda = cuda_runtime()
         self._index = index
         self.device = device_text(index)
-        _check_gpu(self._cuda, metadata, index)
+        self.architecture = _checked_gpu(self._cuda, metadata, index)
         self.name = self._cuda.name(index)
+        self.multiprocessors = self._cuda.multiprocessors(index)
         self._ffi = load_runtime()
         path = str(metadata.path.resolve())
         module = self._ffi.load_module(path)
@@ -520,8 +526,8 @@ def _places(kinds: Sequence[tuple[Sequence[int], str]]) -> tuple[list[int], int]
     return offsets, max(size, _ALIGNMENT)
 
 
-def _check_gpu(cuda: CudaRuntime, metadata: LibraryMetadata, index: int) -> None:
-    """Refuse a GPU that is not there, or that the library has no code for."""
+def _checked_gpu(cuda: CudaRuntime, metadata: LibraryMetadata, index: int) -> str:
+    """Architecture of a GPU; an error if it is not there, or the library has no code for it."""
     count = cuda.count()
     if index >= count:
         there = ", ".join(map(device_text, range(count)))
@@ -532,15 +538,18 @@ def _check_gpu(cuda: CudaRuntime, metadata: LibraryMetadata, index: int) -> None
             todo=f"give one of: {there}",
         )
     capability = cuda.capability(index)
-    if not runs_on(metadata.architectures, capability):
-        own = f"sm_{capability[0]}{capability[1]}"
-        enough = capability >= (7, 5)
-        raise DeviceError(
-            f"the library {metadata.path} does not run on the GPU {device_text(index)}",
-            why=f"it has code for {', '.join(metadata.architectures)}, and "
-            f"{cuda.name(index)} is {own}",
-            todo=f"compile with --target cuda:{own}"
-            if enough
-            else "use a GPU with INT8 tensor cores, sm_75 or later, or compile for a processor "
-            "(--target host)",
+    architecture = f"sm_{capability[0]}{capability[1]}"
+    if runs_on(metadata.architectures, capability):
+        return architecture
+    todo = f"compile with --target cuda:{architecture}"
+    if capability < _FIRST_WITH_TENSOR_CORES:
+        todo = (
+            "use a GPU with INT8 tensor cores, sm_75 or later, or compile for a processor "
+            "(--target host)"
         )
+    raise DeviceError(
+        f"the library {metadata.path} does not run on the GPU {device_text(index)}",
+        why=f"it has code for {', '.join(metadata.architectures)}, and {cuda.name(index)} is "
+        f"{architecture}",
+        todo=todo,
+    )

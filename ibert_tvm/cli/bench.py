@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes, read_texts
+from ibert_tvm.cli.options import (
+    DeviceOption,
+    JsonFlag,
+    VerboseFlag,
+    check_device,
+    parse_sizes,
+    read_texts,
+)
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from ibert_tvm.cli.tables import table
@@ -58,6 +65,7 @@ def command(
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="Show the share of every layer and kind of kernel.")
     ] = False,
+    device: DeviceOption = None,
     rpc: RpcOption = None,
     key: KeyOption = None,
     rpc_timeout: RpcTimeoutOption = 60.0,
@@ -65,9 +73,11 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Measure a compiled library: latency, throughput, and where the time goes."""
+    from ibert_tvm.device import choose_device
     from ibert_tvm.library_file import read_metadata
 
     address = parse_address(rpc, key)
+    check_device(device, rpc)
     metadata = read_metadata(library)  # a wrong path is reported before anything is loaded
     counts = None if threads is None else parse_sizes("--threads", threads)
     functions = _chosen(metadata, batch, seq_len)
@@ -81,11 +91,12 @@ def command(
         )
     if metadata.runtime == "none":
         counts = counts or [1]  # more are refused when the library is loaded
-    measured = (
-        _on_this_machine(library, functions, counts, lines, seconds, per_layer)
-        if address is None
-        else _on_board(library, functions, counts, lines, seconds, address, rpc_timeout)
-    )
+    if address is not None:
+        measured = _on_board(library, functions, counts, lines, seconds, address, rpc_timeout)
+    elif choose_device(metadata, device).kind == "cuda":
+        measured = _on_gpu(library, device, functions, counts, lines, seconds, per_layer)
+    else:
+        measured = _on_this_machine(library, functions, counts, lines, seconds, per_layer)
     ceilings, rows = measured.ceilings, measured.rows
     document = {
         "schema_version": _SCHEMA,
@@ -109,7 +120,7 @@ def command(
 
     def render(console: Console) -> None:
         console.print(_summary(document), markup=False)
-        console.print(table(_HEADER, [_cells(row) for row in rows]))
+        console.print(table(*_columns(rows)))
         for count, ceiling in ceilings.items():
             console.print(_ceiling_line(count, ceiling), markup=False)
         for row in rows:
@@ -157,6 +168,32 @@ def _on_this_machine(
                 row = _measure(loaded, function, batches, seconds, per_layer)
                 rows.append({**row, **_efficiency(row, ceilings[count])})
     return _Measured(rows, ceilings, _machine())
+
+
+def _on_gpu(
+    path: Path,
+    device: str | None,
+    functions: list[FunctionRecord],
+    counts: list[int] | None,
+    lines: list[str] | None,
+    seconds: float,
+    per_layer: bool,
+) -> _Measured:
+    from ibert_tvm.bench.ceiling import Ceiling
+    from ibert_tvm.bench.gpu import describe_gpu, measure_gpu_time
+    from ibert_tvm.cli.progress import status
+    from ibert_tvm.runtime import load_library
+
+    rows: list[dict[str, Any]] = []
+    with status("loading") as show:
+        # A number of threads is refused there.
+        loaded = load_library(path, num_threads=counts[0] if counts else None, device=device)
+        for function in functions:
+            show(f"{function.batch}x{function.seq_len}, {loaded.device}")
+            row = _measure(loaded, function, _batches(loaded, function, lines), seconds, per_layer)
+            row |= {"threads": None, "gpu_ms": measure_gpu_time(loaded, function, seconds / 4)}
+            rows.append({**row, **_efficiency(row, Ceiling())})
+    return _Measured(rows, {}, {**_machine(), **describe_gpu(loaded)})
 
 
 def _on_board(
@@ -348,10 +385,26 @@ _HEADER = (
 
 def _summary(document: dict[str, Any]) -> str:
     machine = document["machine"]
-    return (
-        f"{document['library']} for {document['target']}, on {machine['processor']}, "
-        f"{machine['processors']} processors; {document['inputs']}"
-    )
+    where = f"{machine['processor']}, {machine['processors']} processors"
+    if "device" in machine:
+        where = (
+            f"{machine['device']}: {machine['gpu']}, {machine['architecture']}, "
+            f"{machine['multiprocessors']} multiprocessors"
+        )
+    return f"{document['library']} for {document['target']}, on {where}; {document['inputs']}"
+
+
+def _columns(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and cells of the table; on a GPU its own time is there instead of threads."""
+    if not any("gpu_ms" in row for row in rows):
+        return _HEADER, [_cells(row) for row in rows]
+    place = _HEADER.index("threads")
+    header = (*_HEADER[:place], *_HEADER[place + 1 :], "GPU ms")
+    cells = []
+    for row in rows:
+        words = _cells(row)
+        cells.append((*words[:place], *words[place + 1 :], f"{row['gpu_ms']:.3f}"))
+    return header, cells
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -381,7 +434,9 @@ def _ceiling_line(count: int, ceiling: Ceiling) -> str:
 
 
 def _render_layers(console: Console, row: dict[str, Any]) -> None:
-    title = f"{row['batch']}x{row['seq_len']}, {_threads(row['threads'])}"
+    title = f"{row['batch']}x{row['seq_len']}"
+    if row["threads"] is not None:
+        title += f", {_threads(row['threads'])}"
     for name, parts in (
         ("by kind of kernel", row["layers"]["by_kind"]),
         ("by place, repeated layers together", row["layers"]["by_role"]),

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ibert_tvm.cli.options import (
+    DeviceOption,
     InputNames,
     JsonFlag,
     VerboseFlag,
+    check_device,
     parse_inputs,
     parse_size,
     read_texts,
 )
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.tables import table
+from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +48,7 @@ def command(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
     ] = None,
+    device: DeviceOption = None,
     inputs: InputNames = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -60,7 +64,15 @@ def command(
     length = parse_size("--seq-len", seq_len)
     names = parse_inputs(inputs)
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
+    check_device(device, rpc=None)
     compiled = not model.is_dir()
+    if device is not None and not compiled:
+        raise UsageError(
+            "--device was given for a quantised model",
+            where=str(model),
+            why="it is evaluated with NumPy; a compiled library runs on a device",
+            todo="leave --device out, or give a library that `ibert compile` wrote",
+        )
     metadata = read_metadata(model) if compiled else None
     info = metadata.info if metadata else ModelInfo.from_json(read_document(model)["info"])
     check_seq_len(length, info, metadata)
@@ -73,7 +85,7 @@ def command(
         from ibert_tvm.runtime import Library, load_library
 
         candidate: QuantizedModel | Library = (
-            load_library(model) if compiled else QuantizedModel.load(model)
+            load_library(model, device=device) if compiled else QuantizedModel.load(model)
         )
         reference = load(against, head=info.head, inputs=names)
     with progress("evaluating") as advance:

@@ -119,6 +119,8 @@ def _library(path: Path) -> dict[str, Any]:
         "target": dict(metadata.target),
         "runtime": metadata.runtime,
         "required_cpu_features": list(metadata.required_cpu_features),
+        "device": metadata.device,
+        "architectures": list(metadata.architectures),
         "functions": [
             {
                 "name": f.name,
@@ -173,6 +175,7 @@ def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         lines += [
             ("target", str(target.get("name", ""))),
             ("runtime", _RUNTIMES.get(document["runtime"], document["runtime"])),
+            ("runs on", _device_line(document)),
             ("needs", ", ".join(document["required_cpu_features"]) or "nothing special"),
             (
                 "shapes",
@@ -212,6 +215,13 @@ def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
             ("parameter", f"{p['name']}: {p['dtype']} {p['shape']}") for p in document["parameters"]
         ]
     return lines
+
+
+def _device_line(document: dict[str, Any]) -> str:
+    """What kernels run on."""
+    if document["device"] == "cpu":
+        return "the processor"
+    return f"an NVIDIA GPU with code for {', '.join(document['architectures'])}"
 
 
 def _flat(summary: Any) -> str:

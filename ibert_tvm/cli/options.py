@@ -11,10 +11,12 @@ import typer
 from ibert_tvm.errors import UsageError
 
 __all__ = [
+    "DeviceOption",
     "Head",
     "InputNames",
     "JsonFlag",
     "VerboseFlag",
+    "check_device",
     "parse_inputs",
     "parse_size",
     "parse_sizes",
@@ -41,6 +43,14 @@ JsonFlag = Annotated[
 VerboseFlag = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
 ]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda[:N]",
+        help="What to run on; by default what the library was compiled for, and the first GPU.",
+    ),
+]
 InputNames = Annotated[
     list[str] | None,
     typer.Option(
@@ -51,6 +61,32 @@ InputNames = Annotated[
 ]
 
 _LARGEST = 65536
+
+
+def check_device(device: str | None, rpc: str | None) -> None:
+    """Refuse a ``--device`` that is none, or that stands beside ``--rpc``.
+
+    Parameters
+    ----------
+    device, rpc : str or None
+        What the options were given.
+
+    Raises
+    ------
+    UsageError
+        In these cases.
+    """
+    from ibert_tvm.device import parse_device
+
+    if device is None:
+        return
+    parse_device(device)
+    if rpc is not None:
+        raise UsageError(
+            "both --device and --rpc were given",
+            why="--device chooses a device of this machine, and boards run on their processors",
+            todo="give one of them",
+        )
 
 
 def parse_inputs(words: list[str] | None) -> dict[str, str] | None:

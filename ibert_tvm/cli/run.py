@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, read_texts
+from ibert_tvm.cli.options import (
+    DeviceOption,
+    JsonFlag,
+    VerboseFlag,
+    check_device,
+    read_texts,
+)
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from ibert_tvm.errors import UsageError
@@ -51,6 +57,7 @@ def command(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="Threads; by default all processors.")
     ] = None,
+    device: DeviceOption = None,
     emulate: Annotated[
         bool,
         typer.Option(
@@ -69,6 +76,7 @@ def command(
     from ibert_tvm.library_file import read_metadata
 
     address = parse_address(rpc, key)
+    check_device(device, rpc)
     if emulate and address is not None:
         raise UsageError(
             "both --emulate and --rpc were given",
@@ -86,12 +94,13 @@ def command(
     arrays = None if inputs is None else _read_inputs(inputs)
     read_metadata(library)  # a wrong path is reported before TVM is imported
 
-    with _loaded(library, threads, address, rpc_timeout, emulate) as loaded:
+    with _loaded(library, threads, address, rpc_timeout, emulate, device) as loaded:
         if arrays is None:
             results = loaded.run_texts(items or [], dequantize=False)
         else:
             results = loaded.run(**arrays, dequantize=False)
         labels = _labels(loaded, results)
+        used = loaded.device
     if output is not None:
         _write(output, results, integers)
     document: dict[str, Any] = {
@@ -102,6 +111,8 @@ def command(
         document["written"] = str(output)
     if address is not None:
         document["board"] = str(address)
+    else:
+        document["device"] = used
     if labels:
         document["labels"] = labels
 
@@ -124,13 +135,18 @@ def command(
 
 @contextmanager
 def _loaded(
-    library: Path, threads: int | None, address: Address | None, timeout: float, emulate: bool
+    library: Path,
+    threads: int | None,
+    address: Address | None,
+    timeout: float,
+    emulate: bool,
+    device: str | None,
 ) -> Iterator[Library]:
     """The library, loaded on this machine or on a board."""
     if address is None:
         from ibert_tvm.runtime import load_library
 
-        yield load_library(library, num_threads=threads, emulate=emulate)
+        yield load_library(library, num_threads=threads, emulate=emulate, device=device)
         return
     from ibert_tvm.cli.progress import status
     from ibert_tvm.remote import load_remote
