@@ -1,0 +1,340 @@
+"""A GPU for machines without one: CUDA's two libraries, with kernels that run on the CPU.
+
+TVM's CUDA runtime, our engine and graph launches work on it as on a device, bit for bit. One
+process has one device, whose capability is fixed when it is first used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from targets import TargetDescription, get_target
+from tests.cuda.kernel_image import (
+    DEVICE_CODE,
+    ON_HOST,
+    bundle,
+    cached,
+    kernel_image,
+    run_compiler,
+)
+
+_FLAGS = ["-std=c++17", "-O3", "-march=native", "-g1", "-fPIC", "-shared", "-Wall", "-Wextra"]
+_FLAGS += ["-Werror", "-fno-strict-aliasing"]
+_RUNTIME = "libcudart.cpp"
+
+
+def libraries() -> Path:
+    """Build both libraries, once for each version of their sources.
+
+    Returns
+    -------
+    pathlib.Path
+        Folder of ``libcuda.so.1`` and ``libcudart.so.13``.
+    """
+    driver = ON_HOST / "driver"
+    sources = sorted([*ON_HOST.glob("*.h"), *driver.iterdir()])
+    text = "\0".join(path.read_text(encoding="utf-8") for path in sources)
+    with cached("driver", text, *_FLAGS, _processor()) as (place, work):
+        if work is None:
+            return place
+        files = [str(path) for path in sorted(driver.glob("*.cpp")) if path.name != _RUNTIME]
+        cuda, cudart = work / "libcuda.so.1", work / "libcudart.so.13"
+        run_compiler(
+            ["g++", *_FLAGS, *files, "-Wl,-soname,libcuda.so.1", "-o", str(cuda), "-ldl"]
+            + [f"-Wl,--version-script={driver / 'libcuda.map'}"]
+        )
+        run_compiler(
+            ["g++", *_FLAGS, str(driver / _RUNTIME), "-Wl,-soname,libcudart.so.13"]
+            + [f"-Wl,--version-script={driver / 'libcudart.map'}", "-o", str(cudart)]
+            + [f"-L{work}", "-l:libcuda.so.1", "-Wl,-rpath,$ORIGIN"]
+        )
+    return place
+
+
+def _processor() -> str:
+    """What ``-march=native`` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def environment(**settings: object) -> dict[str, str]:
+    """Environment of a process that shall find the stand-in GPU.
+
+    Parameters
+    ----------
+    **settings
+        ``capability`` (75 by default, 80, 90), ``memory`` in bytes, ``devices`` (0 or 1), ``order``
+        of threads (``forward``, ``reverse`` or a seed), ``log`` (a file that gets a line per copy
+        and kernel), ``fail`` (``cudaMalloc:3:2``: the third call and later ones give error 2),
+        ``eager`` (1: work is done when it is submitted).
+
+    Returns
+    -------
+    dict
+        The present environment, and what that takes.
+    """
+    variables = {f"STAND_IN_GPU_{name.upper()}": str(value) for name, value in settings.items()}
+    path = os.pathsep.join(filter(None, [str(libraries()), os.environ.get("LD_LIBRARY_PATH", "")]))
+    return {**os.environ, **variables, "LD_LIBRARY_PATH": path}
+
+
+class StandInGpu:
+    """The libraries, loaded into this process.
+
+    Parameters
+    ----------
+    cuda, cudart
+        ``libcuda.so.1`` and ``libcudart.so.13``.
+
+    Attributes
+    ----------
+    capability : int
+        75, 80 or 90.
+    """
+
+    def __init__(self, cuda: ctypes.CDLL, cudart: ctypes.CDLL) -> None:
+        self._cuda = cuda
+        self.cudart = cudart
+        cuda.stand_in_gpu_calls.restype = ctypes.c_uint64
+        cuda.stand_in_gpu_report.restype = ctypes.c_char_p
+        cuda.stand_in_gpu_memory.restype = ctypes.c_uint64
+        cuda.stand_in_gpu_order.argtypes = [ctypes.c_int, ctypes.c_uint64]
+
+    @property
+    def capability(self) -> int:
+        """What images the device takes: 75, 80 or 90."""
+        return int(self._cuda.stand_in_gpu_capability())
+
+    def become(self, capability: int) -> None:
+        """Change the device's architecture; modules that are loaded stay what they are."""
+        self._cuda.stand_in_gpu_become(capability)
+
+    def calls(self, name: str) -> int:
+        """How often a function of CUDA was called; ``kernel`` counts executions of kernels."""
+        return int(self._cuda.stand_in_gpu_calls(name.encode()))
+
+    @property
+    def report(self) -> str:
+        """What exactly the last error was, in words that a real driver would not have."""
+        return self._cuda.stand_in_gpu_report().decode()
+
+    def memory(self) -> int:
+        """Bytes of device memory in use."""
+        return int(self._cuda.stand_in_gpu_memory(0))
+
+    def reset(self) -> None:
+        """Forget an error that a kernel left; a real device would need a new process."""
+        self._cuda.stand_in_gpu_reset()
+
+    @contextlib.contextmanager
+    def order(self, order: str | int) -> Iterator[None]:
+        """Run the threads of a block in another order: ``forward``, ``reverse``, or a seed."""
+        kinds = {"forward": 0, "reverse": 1}
+        kind, seed = (kinds[order], 0) if isinstance(order, str) else (2, order)
+        self._cuda.stand_in_gpu_order(kind, seed)
+        try:
+            yield
+        finally:
+            self._cuda.stand_in_gpu_order(0, 0)
+
+
+@functools.cache
+def load() -> StandInGpu:
+    """Load the stand-in libraries, and TVM's CUDA runtime on top of them, into this process."""
+    folder = libraries()
+    cuda = ctypes.CDLL(str(folder / "libcuda.so.1"), ctypes.RTLD_GLOBAL)
+    cudart = ctypes.CDLL(str(folder / "libcudart.so.13"), ctypes.RTLD_GLOBAL)
+    import tvm_ffi
+
+    from ibert_tvm.engine import load_runtime
+
+    load_runtime()
+    # `import tvm` has tried before, if it came first, and has not found CUDA.
+    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is None:
+        import tvm
+
+        tvm_folder = Path(tvm.__file__).parent / "lib"
+        ctypes.CDLL(str(tvm_folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
+    return StandInGpu(cuda, cudart)
+
+
+def capability_of(architecture: str) -> int:
+    """75 of ``"sm_75"``."""
+    return int(architecture.removeprefix("sm_").rstrip("a"))
+
+
+@contextlib.contextmanager
+def images_for_stand_in(observed: bool = False) -> Iterator[None]:
+    """Compile the device code of every build inside with g++, for the stand-in GPU.
+
+    Parameters
+    ----------
+    observed
+        Check every access to memory when it runs.
+    """
+
+    from targets.cuda.compile import host_images
+
+    def make(source: str, description: TargetDescription) -> bytes:
+        return target_image(source, description, observed)
+
+    with host_images(make):
+        yield
+
+
+def target_image(source: str, description: TargetDescription, observed: bool = False) -> bytes:
+    """Image of CUDA source for every architecture of a target.
+
+    Parameters
+    ----------
+    source
+        With the headers of ``targets/cuda/device`` included.
+    description
+        The target.
+    observed
+        Check every access to memory when it runs.
+    """
+    assert description.gpu is not None
+    images = [
+        (capability_of(name), kernel_image(source, capability_of(name), observed))
+        for name in description.gpu.architectures
+    ]
+    return images[0][1] if len(images) == 1 else bundle(images)
+
+
+class Kernel:
+    """A scheduled kernel, compiled for the stand-in GPU.
+
+    Parameters
+    ----------
+    func
+        PrimFunc with its threads bound, as a rule for GPUs returns it.
+    target
+        Name of a target with one architecture; the device becomes one of that.
+    observed
+        Check every access to memory: bounds, alignment, races, what was never written.
+
+    Attributes
+    ----------
+    source : str
+        CUDA source as TVM generated it.
+    """
+
+    def __init__(self, func: Any, target: str = "t4", observed: bool = False) -> None:
+        gpu = load()
+        import tvm
+        import tvm_ffi
+
+        from targets.cuda.pipeline import gpu_pipeline
+
+        description = get_target(target)
+        assert description.gpu is not None
+        self.source = ""
+        self._capability = description.gpu.capability
+        gpu.become(self._capability)
+        headers = "".join(f'#include "{path.name}"\n' for path in sorted(DEVICE_CODE.glob("*.cuh")))
+
+        def compile_source(code: str) -> bytes:
+            self.source = code
+            return target_image(headers + code, description, observed)
+
+        name = "tvm_callback_cuda_compile"
+        before = tvm_ffi.get_global_func(name, allow_missing=True)
+        tvm_ffi.register_global_func(name, compile_source, override=True)
+        try:
+            symbol = func.with_attr("global_symbol", "kernel").without_attr("ibert.kernel")
+            self._executable = tvm.compile(
+                tvm.IRModule({"kernel": symbol}),
+                target=tvm.target.Target(dict(description.tvm_target)),
+                tir_pipeline=gpu_pipeline(description),
+            )
+        finally:
+            if before is None:
+                tvm_ffi.registry.remove_global_func(name)
+            else:
+                tvm_ffi.register_global_func(name, before, override=True)
+
+    def __call__(
+        self, arrays: Sequence[NDArray[Any]], orders: Sequence[str | int] = ("forward", "reverse")
+    ) -> list[NDArray[Any]]:
+        """Run it in several orders of threads, which must not make a difference.
+
+        Parameters
+        ----------
+        arrays
+            Its arguments; what they hold is copied, so that outputs are not changed.
+        orders
+            As of `StandInGpu.order`.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            All arguments afterwards.
+        """
+        import tvm
+
+        gpu = load()
+        gpu.become(self._capability)
+        device = tvm.cuda(0)
+        results: list[list[NDArray[Any]]] = []
+        for order in orders:
+            with gpu.order(order):
+                tensors = [tvm.runtime.tensor(np.ascontiguousarray(a), device) for a in arrays]
+                try:
+                    self._executable["kernel"](*tensors)
+                    device.sync()
+                except Exception as error:
+                    report = gpu.report
+                    gpu.reset()
+                    raise StandInGpuError(report or str(error)) from error
+                results.append([tensor.numpy() for tensor in tensors])
+            for number, (first, other) in enumerate(zip(results[0], results[-1], strict=True)):
+                np.testing.assert_array_equal(
+                    other, first, f"argument {number} depends on the order of threads: {order}"
+                )
+        return results[0]
+
+
+class StandInGpuError(Exception):
+    """What a kernel did that a GPU does not forgive."""
+
+
+def run_kernel(
+    func: Any,
+    arrays: Sequence[NDArray[Any]],
+    target: str = "t4",
+    observed: bool = False,
+    orders: Sequence[str | int] = ("forward", "reverse"),
+) -> list[NDArray[Any]]:
+    """Compile and run a scheduled kernel; see `Kernel`.
+
+    Parameters
+    ----------
+    func, target, observed
+        As for `Kernel`.
+    arrays, orders
+        As for calling one.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        All arguments afterwards.
+
+    Raises
+    ------
+    StandInGpuError
+        If the kernel does what a GPU does not forgive.
+    """
+    return Kernel(func, target, observed)(arrays, orders)
