@@ -102,8 +102,10 @@ def lower_to_kernels(
     watch = observe or (lambda phase, module: None)
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
-    packing: tuple[ProgramPass, ...] = (PackTokens(),) if pack else ()
-    for first in (OffsetActivations(layout), MergeProjections(), *packing):
+    steps: list[ProgramPass] = [OffsetActivations(layout), MergeProjections()]
+    if pack:
+        steps.append(PackTokens())
+    for first in steps:
         program = first(program)
         watch(first.name, program.module)
     longest = max(seq_len for _, seq_len in shapes)
