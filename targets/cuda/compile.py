@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..description import Gpu, TargetDescription
+from ..description import TargetDescription
 from ..errors import TargetError
 from .audit import KernelAudit, KernelRole, check_kernels, disassemble, read_kernels
+from .constant_moves import move_constants
 from .nvcc import Images, compile_images
-from .sass import code_bytes
+from .sass import code_bytes, functions
 from .toolchain import CudaToolchain, check_architectures, find_cuda_toolchain
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class DeviceCode:
         Of every device kernel and architecture; empty for an image that nvcc did not make.
     report
         For the library's metadata: ``compiler``, ``architectures``, ``ptx`` (whether it holds code
-        that only a driver will compile), ``image_bytes``, ``code_bytes`` per architecture, and
+        that only a driver will compile), ``image_bytes``, per architecture ``code_bytes`` and
+        ``constant_moves`` (how many were written anew, see `targets.cuda.constant_moves`), and
         ``kernels``.
     """
 
@@ -165,10 +167,20 @@ def compile_device_code(
     toolchain = find_cuda_toolchain(description.name)
     check_architectures(toolchain, gpu.architectures, description.name)
     with compile_images(source, gpu, toolchain, DEVICE_CODE, description.name) as made:
+        moves = {name: _move_constants(path, toolchain) for name, path in made.cubins.items()}
         audits = _audited(made, toolchain, roles, description.name, dump)
         image = made.joined()
         sizes = {name: code_bytes(path.read_bytes()) for name, path in made.cubins.items()}
-    return DeviceCode(image, generated, audits, _report(gpu, toolchain, image, sizes, audits))
+    report = {
+        "compiler": f"nvcc {'.'.join(map(str, toolchain.version))}",
+        "architectures": list(gpu.architectures),
+        "ptx": gpu.ptx,
+        "image_bytes": len(image),
+        "code_bytes": sizes,
+        "constant_moves": moves,
+        "kernels": [audit.to_json() for audit in audits],
+    }
+    return DeviceCode(image, generated, audits, report)
 
 
 def with_headers(code: str) -> str:
@@ -199,6 +211,14 @@ def _source(module: tvm.runtime.Module) -> str:
     return ""
 
 
+def _move_constants(path: Path, toolchain: CudaToolchain) -> int:
+    """Take moves of constants from the unit for floats; how many there were."""
+    image, count = move_constants(path.read_bytes(), functions(disassemble(path, toolchain)))
+    if count:
+        path.write_bytes(image)
+    return count
+
+
 def _audited(
     images: Images,
     toolchain: CudaToolchain,
@@ -213,23 +233,6 @@ def _audited(
         audits += read_kernels(text, path.read_bytes(), architecture, roles)
     check_kernels(audits, roles, target)
     return tuple(audits)
-
-
-def _report(
-    gpu: Gpu,
-    toolchain: CudaToolchain,
-    image: bytes,
-    sizes: Mapping[str, int],
-    audits: tuple[KernelAudit, ...],
-) -> dict[str, Any]:
-    return {
-        "compiler": f"nvcc {'.'.join(map(str, toolchain.version))}",
-        "architectures": list(gpu.architectures),
-        "ptx": gpu.ptx,
-        "image_bytes": len(image),
-        "code_bytes": dict(sizes),
-        "kernels": [audit.to_json() for audit in audits],
-    }
 
 
 def _write(dump: Path | None, name: str, text: str) -> None:
