@@ -93,6 +93,7 @@ def build_for_gpu(
     from .cuda.compile import compile_device_code, kernel_roles, source_modules
     from .cuda.pipeline import gpu_pipeline
     from .cuda.storage import KeepStorages, storage_bytes
+    from .cuda.workspaces import LiftWorkspaces
 
     planned: list[tvm.IRModule] = []
 
@@ -103,7 +104,10 @@ def build_for_gpu(
 
     with source_modules():
         executable = _build(
-            module, description, [KeepStorages(), observe], gpu_pipeline(description)
+            LiftWorkspaces()(module),
+            description,
+            [KeepStorages(), observe],
+            gpu_pipeline(description),
         )
     device = compile_device_code(executable, description, kernel_roles(module), dump)
     return GpuBuild(executable, device, storage_bytes(planned[0]))
