@@ -224,7 +224,7 @@ def compile(
     runtime = check_runtime(description, runtime)
     if _checked_form(emit, runtime) == "c":
         description = portable_description(description)
-    layout = KernelLayout.of(description.dot, description.vector_lanes)
+    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     tuned = None
     if database is not None:
         from ibert_tvm.tuning import TunedKernels

@@ -43,6 +43,9 @@ class DotInstruction:
         bits; empty where it is exact for all operands.
     unroll
         Steps of the depth that are written out by default, at most; a power of two.
+    either_sign
+        Whether activations may be bytes of either signedness; `lhs_dtype` is what linear layers
+        use.
     """
 
     name: str
@@ -56,6 +59,7 @@ class DotInstruction:
     rows: int = 1
     full_range: str = ""
     unroll: int = 1
+    either_sign: bool = False
 
     def __post_init__(self) -> None:
         for label in ("lanes", "depth", "tile_rows", "tile_vectors", "groups", "rows", "unroll"):
@@ -195,6 +199,9 @@ class TargetDescription:
     float_abi
         ``"hard"`` or ``"soft"``: how 32-bit ARM passes floating-point arguments, which linked
         objects must agree on although nothing here passes any; empty on all other processors.
+    functions
+        Functions of single numbers that the target's code can call, where the specification is
+        spelled for registers of one number: ``"square_root"``, ``"floor_log2"``.
     gpu
         The graphics processor; None where kernels run on the processor itself.
     """
@@ -217,4 +224,5 @@ class TargetDescription:
     system: str = "linux"
     runtimes: tuple[str, ...] = field(default=("tvm", "none"))
     float_abi: str = ""
+    functions: tuple[str, ...] = field(default=())
     gpu: Gpu | None = None

@@ -92,7 +92,7 @@ def find_tasks(
     from relay_passes.passes.share_kernels import called_kernels
     from schedules.tuning import tile_space, workload_key
 
-    layout = KernelLayout.of(description.dot, description.vector_lanes)
+    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     program = IntegerProgram(quantized.module, quantized.parameters)
     lowered = lower_to_kernels(program, layout, shapes)
     module = lowered.program.module

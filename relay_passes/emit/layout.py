@@ -46,6 +46,11 @@ class DotOperands(Protocol):
         """Rows that one instruction multiplies."""
         ...
 
+    @property
+    def either_sign(self) -> bool:
+        """Whether activations may be bytes of either signedness."""
+        ...
+
 
 @dataclass(frozen=True)
 class KernelLayout:
@@ -74,6 +79,9 @@ class KernelLayout:
     functions
         Functions of single numbers that a scalar target has itself: ``"square_root"``,
         ``"floor_log2"``. Others are spelled out.
+    either_sign
+        Whether the instruction takes bytes of either signedness as activations, whatever
+        `lhs_dtype` says: weights of a softmax, which are not negative, need no offset.
     """
 
     lhs_dtype: str
@@ -85,6 +93,7 @@ class KernelLayout:
     rhs_dtype: str = "int8"
     row_lanes: int = 0
     functions: tuple[str, ...] = ()
+    either_sign: bool = False
 
     @property
     def reduced_lanes(self) -> int:
@@ -113,6 +122,7 @@ class KernelLayout:
             rhs_dtype=dot.rhs_dtype,
             row_lanes=max(dot.lanes, run),
             functions=functions,
+            either_sign=dot.either_sign,
         )
 
     def padded_columns(self, columns: int) -> int:

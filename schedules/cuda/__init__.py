@@ -1,9 +1,19 @@
 """Rules for NVIDIA GPUs: skeletons of threads and shared memory round the traced arithmetic."""
 
+from .columns import ColumnSumsRule
+from .elementwise import ElementwiseRule
 from .fallback import FallbackRule
+from .linear import TensorCoreLinearRule
+from .rows import RowsRule
 from .rule import GpuRule
 
 __all__ = ["CUDA_RULES"]
 
 # First match wins.
-CUDA_RULES: tuple[GpuRule, ...] = (FallbackRule(),)
+CUDA_RULES: tuple[GpuRule, ...] = (
+    TensorCoreLinearRule(),
+    ElementwiseRule(),
+    RowsRule(),
+    ColumnSumsRule(),
+    FallbackRule(),
+)

@@ -16,9 +16,10 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from .stages import Leaf
-from .statements import address, call, guarded, registers, unrolled
+from .statements import address, call, guarded, registers, serial, unrolled
 
 _WIDEST_ACCESS = 16
+_MOST_UNROLLED = 16
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class RunOfChannels:
         Whether the run that `step` counts exists; None where all do.
     analyzer
         Knows how far the variables run.
+    variables
+        All that are defined before anything is computed.
     """
 
     width: int
@@ -48,6 +51,7 @@ class RunOfChannels:
     steps: int
     inside: tirx.Expr | None
     analyzer: sym.Analyzer
+    variables: tuple[tirx.Var, ...]
 
     @staticmethod
     def of(
@@ -77,7 +81,14 @@ class RunOfChannels:
         for var, extent in {**extents, lane: width, step: steps}.items():
             analyzer.bind(var, ir.Range(0, extent))
         return RunOfChannels(
-            width, first(step), lane, step, steps, inside(step) if inside else None, analyzer
+            width,
+            first(step),
+            lane,
+            step,
+            steps,
+            None if inside is None else inside(step),
+            analyzer,
+            (*extents, lane, step),
         )
 
     @property
@@ -85,9 +96,20 @@ class RunOfChannels:
         """The channel that `lane` and `step` count."""
         return self.first + self.lane
 
+    def knows(self, expressions: Sequence[tirx.Expr]) -> bool:
+        """Whether expressions can be computed before all others: no stage's value is in them."""
+        found: list[tirx.Var] = []
+        for expr in expressions:
+            tvm_ffi.structural_walk(expr, (ir.Var, found.append))
+        return all(
+            isinstance(var.ty, tirx.BufferType) or any(var.same_as(one) for one in self.variables)
+            for var in found
+        )
+
     def each_step(self, body: tirx.Stmt) -> tirx.Stmt:
         """Do something for every run of the thread."""
-        return unrolled(self.step, self.steps, guarded(self.inside, body))
+        loop = unrolled if self.steps <= _MOST_UNROLLED else serial
+        return loop(self.step, self.steps, guarded(self.inside, body))
 
     def each_lane(self, body: tirx.Stmt) -> tirx.Stmt:
         """Do something for every channel of a run."""
@@ -102,7 +124,7 @@ class Loads:
     run
         The channels.
     kept
-        Whether entries of all runs stay in registers, or only those of one at a time.
+        Whether the entries of all runs stay in registers, or only those of one at a time.
 
     Attributes
     ----------
@@ -117,61 +139,92 @@ class Loads:
         self.kept = kept
         self.declarations: list[tirx.Stmt] = []
         self.copies: list[tirx.Stmt] = []
-        self._loaded: list[tuple[tirx.Var, tirx.Expr, tirx.Var]] = []
+        self._held: list[tuple[tirx.Var, tirx.Expr, tirx.Var]] = []
+
+    def holds(self, buffer: tirx.Var) -> bool:
+        """Whether a run of a buffer is in registers."""
+        return any(known.same_as(buffer) for known, *_ in self._held)
 
     def leaf(self, buffer: tirx.Var) -> Leaf:
         """How expressions read a parameter."""
         return lambda indices: self._read(buffer, indices)
 
-    def _read(self, buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> tirx.Expr:
-        run = self.run
-        load = tirx.BufferLoad(buffer, list(indices))
-        if reads_memory(indices, run.lane):
-            return load
-        offset = flat_offset(buffer, indices)
-        first = tvm_ffi.structural_map(offset, (ir.Var, self._at_first))
-        distance = run.analyzer.simplify(offset - first)
-        if run.width > 1 and tvm_ffi.structural_equal(distance, run.lane):
-            return tirx.BufferLoad(self._registers(buffer, first), [self._place(run.lane)])
-        if not self.kept or not _uses(distance, run.lane):
-            return load if _uses(distance, run.lane) or not self.kept else self._single(load, first)
-        return load
-
-    def _single(self, load: tirx.Expr, first: tirx.Expr) -> tirx.Expr:
-        del first
-        return load
-
-    def _at_first(self, var: tirx.Var) -> tirx.Expr:
-        return tirx.const(0, "int32") if var.same_as(self.run.lane) else var
-
-    def _place(self, lane: tirx.Expr) -> tirx.Expr:
+    def place(self, lane: tirx.Expr) -> tirx.Expr:
+        """Where an array of registers holds the entry of a lane."""
         return self.run.step * self.run.width + lane if self.kept else lane
 
-    def _registers(self, buffer: tirx.Var, first: tirx.Expr) -> tirx.Var:
-        for known, place, held in self._loaded:
+    def _read(self, buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> tirx.Expr:
+        run = self.run
+        if not run.knows(indices):
+            return tirx.BufferLoad(buffer, list(indices))
+        offset = flat_offset(buffer, indices)
+        first = run.analyzer.simplify(_with_lane(offset, run.lane, 0))
+        distance = run.analyzer.simplify(offset - first)
+        if run.width == 1 or tvm_ffi.structural_equal(distance, run.lane):
+            return tirx.BufferLoad(self._hold(buffer, indices, first), [self.place(run.lane)])
+        return tirx.BufferLoad(buffer, list(indices))
+
+    def _hold(self, buffer: tirx.Var, indices: Sequence[tirx.Expr], first: tirx.Expr) -> tirx.Var:
+        """Registers with a run of a buffer that begins at offset `first`."""
+        for known, place, held in self._held:
             if known.same_as(buffer) and tvm_ffi.structural_equal(place, first):
                 return held
         run = self.run
         dtype = str(buffer.ty.dtype)
-        count = run.width * (run.steps if self.kept else 1)
-        held = registers(f"{buffer.name}_run", count, dtype)
-        self._loaded.append((buffer, first, held))
+        held = registers(f"{buffer.name}_run", run.width * (run.steps if self.kept else 1), dtype)
+        self._held.append((buffer, first, held))
         self.declarations.append(tirx.AllocBuffer(held))
-        flat = tirx.decl_buffer(  # the same memory, counted from its first entry
-            (math.prod(map(int, buffer.ty.shape)),), dtype, buffer.name, data=buffer.data
-        )
-        del flat
         size = itemsize(dtype)
         entries = access_width(run.analyzer, first, run.width, size)
-        zero = tirx.const(0, "int32")
         for start in range(0, run.width, entries):
-            self.copies.append(
-                tirx.Evaluate(
-                    call(
-                        f"ibert::copy_bytes<{entries * size}>",
-                        address(held, self._place(zero + start)),
-                        address(buffer, *unflattened(buffer, first + start)),
-                    )
-                )
-            )
+            to = address(held, self.place(tirx.const(start, "int32")))
+            at = address(buffer, *(_with_lane(index, run.lane, start) for index in indices))
+            self.copies.append(tirx.Evaluate(call(f"ibert::copy_bytes<{entries * size}>", to, at)))
         return held
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of a number."""
+    return int(dtype.lstrip("uint")) // 8
+
+
+def flat_offset(buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> tirx.Expr:
+    """Entries before one in memory."""
+    offset: tirx.Expr = tirx.const(0, "int32")
+    for size, index in zip(buffer.ty.shape, indices, strict=True):
+        offset = offset * int(size) + index.astype("int32")
+    return offset
+
+
+def access_width(analyzer: sym.Analyzer, offset: tirx.Expr, count: int, size: int) -> int:
+    """Entries that one access takes: as many as are aligned at an offset, and divide `count`.
+
+    Parameters
+    ----------
+    analyzer
+        Knows the variables of the offset.
+    offset
+        Of the first entry, in entries.
+    count
+        Entries that lie next to each other.
+    size
+        Bytes of one.
+
+    Returns
+    -------
+    int
+        A power of two.
+    """
+    known = analyzer.modular_set(offset)
+    aligned = math.gcd(int(known.coeff), int(known.base), _WIDEST_ACCESS)
+    entries = _WIDEST_ACCESS // size
+    while entries > 1 and (aligned % entries or count % entries):
+        entries //= 2
+    return max(entries, 1)
+
+
+def _with_lane(expr: tirx.Expr, lane: tirx.Var, value: int) -> tirx.Expr:
+    constant = tirx.const(value, "int32")
+    return tvm_ffi.structural_map(
+        expr, (ir.Var, lambda var: constant if var.same_as(lane) else var)
+    )

@@ -18,6 +18,12 @@ from tvm import ir, s_tir, tirx
 Leaf = Callable[[Sequence[tirx.Expr]], tirx.Expr]
 """``leaf(indices)``: how a skeleton reads an entry that it has computed or loaded before."""
 
+OPAQUE = "ibert::opaque"
+"""Device function that gives its argument back, of which TVM knows nothing (primitives.cuh)."""
+
+# Known by name: this package does not import the one that defines the operator.
+_SATURATE = "tirx.ibert_saturate"
+
 
 @dataclass(frozen=True)
 class StageDefinition:
@@ -228,7 +234,7 @@ class Evaluation:
         # What is guarded by a condition must not be computed before it.
         if _is_guarded(placed):
             return self._inline(placed)
-        return widened(self._load(self._flatten(placed)))
+        return tidied(self._load(self._flatten(placed)))
 
     def _flatten(self, expr: tirx.Expr) -> tirx.Expr:
         """Let-bindings as statements, outer ones first."""
@@ -236,7 +242,11 @@ class Evaluation:
         def visit(part: tirx.Expr) -> tirx.Expr:
             while isinstance(part, tirx.Let):
                 fresh = tirx.Var(part.var.name, part.var.ty)
-                value = self._load(self._flatten(part.value))
+                value = tidied(self._load(self._flatten(part.value)))
+                if _is_shift_amount(part.var, part.body) and not isinstance(value, tirx.IntImm):
+                    # TVM puts the value in the variable's place, and takes comparisons of what is
+                    # shifted by an expression for decided.
+                    value = tirx.call_pure_extern(str(value.ty.dtype), OPAQUE, value)
                 self.bindings.append(tirx.Bind(fresh, value))
                 part = _substitute(part.body, {part.var: fresh})
             return part
@@ -334,8 +344,21 @@ def loads_of(expr: tirx.Expr) -> list[ir.TensorLoad]:
     return found
 
 
-def widened(expr: tirx.Expr) -> tirx.Expr:
-    """Leave out casts to a narrower type and back: emission narrows only what fits."""
+def tidied(expr: tirx.Expr) -> tirx.Expr:
+    """Leave out what registers of 32 bits do not need.
+
+    These are casts to a narrower type and back, because emission narrows only what fits, and the
+    lower bound of a saturation that a maximum raises.
+    """
+
+    def raise_bound(maximum: tirx.Max) -> tirx.Expr:
+        inner, bound = maximum.a, maximum.b
+        if getattr(getattr(inner, "op", None), "name", "") != _SATURATE:
+            return maximum
+        half = 1 << (int(inner.args[1]) - 1)
+        if not isinstance(bound, tirx.IntImm) or not -half <= int(bound) < half:
+            return maximum
+        return tirx.max(tirx.min(inner.args[0], tirx.const(half - 1, "int32")), bound)
 
     def widen(cast: tirx.Cast) -> tirx.Expr:
         inner = cast.value
@@ -343,7 +366,7 @@ def widened(expr: tirx.Expr) -> tirx.Expr:
             return inner.value
         return cast
 
-    return tvm_ffi.structural_map(expr, (tirx.Cast, widen))
+    return tvm_ffi.structural_map(expr, [(tirx.Cast, widen), (tirx.Max, raise_bound)])
 
 
 def _narrows(cast: tirx.Cast) -> bool:
@@ -354,12 +377,24 @@ def _bits(expr: tirx.Expr) -> int:
     return int(str(expr.ty).lstrip("uint"))
 
 
+def _is_shift_amount(var: tirx.Var, expr: tirx.Expr) -> bool:
+    """Whether an expression shifts by a variable."""
+    found: list[bool] = []
+
+    def note(shift: tirx.LShift | tirx.RShift) -> None:
+        if isinstance(shift.b, tirx.Var) and shift.b.same_as(var):
+            found.append(True)
+
+    tvm_ffi.structural_walk(expr, [(tirx.LShift, note), (tirx.RShift, note)])
+    return bool(found)
+
+
 def _is_guarded(expr: tirx.Expr) -> bool:
     """Whether a part of an expression is computed under a condition only."""
     found: list[bool] = []
 
     def note(call: ir.Call) -> None:
-        if getattr(call.op, "name", "") == "tirx.if_then_else":
+        if getattr(call.op, "name", "") == "prim.if_then_else":
             found.append(True)
 
     tvm_ffi.structural_walk(expr, (ir.Call, note))

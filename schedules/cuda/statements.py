@@ -28,7 +28,7 @@ def launch(body: tirx.Stmt, threads: Mapping[tirx.Var, tuple[str, int]]) -> tirx
     -------
     tvm.tirx.Stmt
     """
-    for var, (tag, extent) in reversed(threads.items()):
+    for var, (tag, extent) in reversed(list(threads.items())):
         axis = tirx.IterVar(ir.Range(0, extent), var, tirx.IterVar.ThreadIndex, tag)
         body = tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body)
     return body

@@ -1,82 +1,184 @@
-"""NVIDIA GPUs with INT8 tensor cores: Turing (T4) and newer."""
+"""NVIDIA GPUs with INT8 tensor cores: Turing (T4) and newer, and the processors that drive them.
+
+Limits are those of the CUDA C++ Programming Guide, "Technical Specifications per Compute
+Capability"; numbers of multiprocessors are those of a common card of the architecture. They choose
+sizes of tiles, nothing else: code runs on every GPU of its architecture.
+"""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 
+from ..arm import RPI4
 from ..description import DotInstruction, Gpu, TargetDescription
 from ..errors import TargetError
+from ..x86 import V2_FEATURES
 
 # Weights stay row-major with the depth padded to 16 bytes, which one load takes; the tiles of a
 # tensor core are the business of the device code.
-TENSOR_CORE = DotInstruction("mma", "int8", "int8", 1, 16, tile_rows=1, tile_vectors=1)
+TENSOR_CORE = DotInstruction(
+    "mma", "int8", "int8", 1, 16, tile_rows=1, tile_vectors=1, either_sign=True
+)
 
-_HOST = {"kind": "llvm", "mcpu": "x86-64-v2", "mtriple": "x86_64-linux-gnu"}
+_PREFIX = "cuda:"
+_PTX = "ptx"
+_THREADS_PER_BLOCK, _WARP = 1024, 32
 
 
-def _describe(name: str, description: str, gpu: Gpu) -> TargetDescription:
+@dataclass(frozen=True)
+class _Architecture:
+    """What a compute capability has: a card, multiprocessors, shared memory per block in KB."""
+
+    card: str
+    multiprocessors: int
+    shared_kilobytes: int
+    host: str = "x86-64"
+
+
+_ARCHITECTURES = {
+    75: _Architecture("T4, RTX 2080", 40, 64),
+    80: _Architecture("A100", 108, 163),
+    86: _Architecture("A10, RTX 3090", 72, 99),
+    87: _Architecture("Jetson Orin", 16, 163, "aarch64"),
+    89: _Architecture("L4, RTX 4090", 58, 99),
+    90: _Architecture("H100, H200", 132, 227),
+    100: _Architecture("B200", 148, 227),
+    103: _Architecture("B300", 160, 227),
+    110: _Architecture("Jetson Thor", 20, 227, "aarch64"),
+    120: _Architecture("RTX 5090", 170, 99),
+    121: _Architecture("DGX Spark", 48, 99, "aarch64"),
+}
+
+
+@dataclass(frozen=True)
+class _Host:
+    """The processor that starts kernels: what its part of a library is compiled and linked for."""
+
+    machine: str
+    tvm_target: dict[str, object]
+    template: TargetDescription | None
+    required_features: tuple[str, ...]
+
+
+# No kernel runs on the processor, so that the least that there is costs nothing.
+_HOSTS = {
+    "x86-64": _Host(
+        "EM_X86_64",
+        {"kind": "llvm", "mcpu": "x86-64-v2", "mtriple": "x86_64-linux-gnu"},
+        None,
+        V2_FEATURES,
+    ),
+    "aarch64": _Host(
+        "EM_AARCH64",
+        {"kind": "llvm", "mcpu": "cortex-a57", "mtriple": "aarch64-linux-gnu"},
+        RPI4,
+        RPI4.required_features,
+    ),
+}
+
+
+def _describe(name: str, description: str, gpu: Gpu, host: str = "x86-64") -> TargetDescription:
+    processor = _HOSTS[host]
+    template = processor.template
     return TargetDescription(
         name=name,
         description=description,
         tvm_target={
             "kind": "cuda",
             "arch": gpu.architectures[0],
-            "max_threads_per_block": 1024,
-            "thread_warp_size": 32,
+            "max_threads_per_block": _THREADS_PER_BLOCK,
+            "thread_warp_size": _WARP,
             "max_shared_memory_per_block": gpu.shared_bytes,
-            "host": _HOST,
+            "host": processor.tvm_target,
         },
         dot=TENSOR_CORE,
         # Threads compute single numbers in registers of 32 bits.
         vector_lanes=1,
-        elf_machine="EM_X86_64",
+        elf_machine=processor.machine,
+        required_features=processor.required_features,
         runtimes=("tvm",),
+        toolchain=None if template is None else template.toolchain,
         gpu=gpu,
     )
 
 
-T4 = _describe("t4", "NVIDIA T4 (Turing, sm_75)", Gpu(("sm_75",), 40, 64 << 10))
-A100 = _describe("a100", "NVIDIA A100 (Ampere, sm_80)", Gpu(("sm_80",), 108, 163 << 10))
-H100 = _describe("h100", "NVIDIA H100 (Hopper, sm_90)", Gpu(("sm_90",), 132, 227 << 10))
-H200 = _describe("h200", "NVIDIA H200 (Hopper, sm_90)", Gpu(("sm_90",), 132, 227 << 10))
+def _gpu(numbers: tuple[int, ...], ptx: bool = False) -> Gpu:
+    limits = [_ARCHITECTURES[number] for number in numbers]
+    return Gpu(
+        architectures=tuple(f"sm_{number}" for number in numbers),
+        multiprocessors=min(limit.multiprocessors for limit in limits),
+        shared_bytes=min(limit.shared_kilobytes for limit in limits) << 10,
+        ptx=ptx,
+    )
+
+
+_NAMED = {"t4": 75, "a100": 80, "h100": 90, "h200": 90}
+
+T4 = _describe("t4", "NVIDIA T4 (Turing, sm_75)", _gpu((75,)))
+A100 = _describe("a100", "NVIDIA A100 (Ampere, sm_80)", _gpu((80,)))
+H100 = _describe("h100", "NVIDIA H100 (Hopper, sm_90)", _gpu((90,)))
+H200 = _describe("h200", "NVIDIA H200 (Hopper, sm_90)", _gpu((90,)))
 
 GPUS = (T4, A100, H100, H200)
 
-_SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+
+def is_gpu_name(name: str) -> bool:
+    """Whether a target's name is meant for `gpu_target`: ``cuda:...``, or GPUs joined with +."""
+    return name.startswith(_PREFIX) or name.partition("+")[0] in _NAMED
 
 
 def gpu_target(name: str) -> TargetDescription:
-    """Description of ``cuda:sm_XX``, or of several architectures, ``cuda:sm_75+sm_80``.
+    """Description of architectures by number, of several, and of other hosts.
 
     Parameters
     ----------
     name
-        What the user wrote.
+        ``cuda:sm_86``, or several of which a library holds code for each: ``cuda:sm_75+sm_80``,
+        ``t4+a100``. ``+ptx`` adds portable code of the newest, which a driver compiles for GPUs
+        that are newer still. ``/aarch64`` or ``/x86-64`` says which processor drives the GPU, where
+        it is not the usual one.
 
     Returns
     -------
     TargetDescription
-        Kernels are made for the least of the architectures.
+        Kernels are made for the least of the architectures; device code chooses instructions by
+        each.
 
     Raises
     ------
     TargetError
-        If an architecture is unknown or has no INT8 tensor cores.
+        If an architecture is unknown or has no INT8 tensor cores, or the host is unknown.
     """
-    found = re.findall(r"sm_(\d+)", name)
-    known = sorted(_SHARED)
-    if name != "cuda:" + "+".join(f"sm_{number}" for number in found) or not all(
-        int(number) in known for number in found
-    ):
-        raise TargetError(
-            what=f"unknown target {name!r}",
-            where="--target",
-            why="it names no architecture with INT8 tensor cores",
-            todo=f"use cuda:sm_XX with XX one of: {', '.join(map(str, known))}; several with +",
-        )
-    numbers = sorted({int(number) for number in found})
-    architectures = tuple(f"sm_{number}" for number in numbers)
-    shared = min(_SHARED[number] for number in numbers) << 10
-    return _describe(
-        name, f"NVIDIA GPUs, {', '.join(architectures)}", Gpu(architectures, 40, shared)
+    names, _, host = name.removeprefix(_PREFIX).partition("/")
+    parts = names.split("+")
+    numbers = tuple(sorted({_number(part, name) for part in parts if part != _PTX}))
+    if not numbers:
+        raise _unknown(name, f"{_PTX!r} is of no architecture")
+    usual = "aarch64" if any(_ARCHITECTURES[n].host == "aarch64" for n in numbers) else "x86-64"
+    if "/" in name and host not in _HOSTS:
+        raise _unknown(name, f"{host!r} is no processor that drives GPUs")
+    cards = "; ".join(f"sm_{n}: {_ARCHITECTURES[n].card}" for n in numbers)
+    host = host or usual
+    where = "" if host == "x86-64" else f", driven by {host}"
+    return _describe(name, f"NVIDIA GPUs ({cards}){where}", _gpu(numbers, _PTX in parts), host)
+
+
+def _number(part: str, name: str) -> int:
+    """Compute capability of an architecture or a card."""
+    if part in _NAMED:
+        return _NAMED[part]
+    digits = part.removeprefix("sm_")
+    if part.startswith("sm_") and digits.isdecimal() and int(digits) in _ARCHITECTURES:
+        return int(digits)
+    raise _unknown(name, f"{part!r} is no architecture with INT8 tensor cores")
+
+
+def _unknown(name: str, why: str) -> TargetError:
+    known = ", ".join(f"sm_{number}" for number in _ARCHITECTURES)
+    return TargetError(
+        what=f"unknown target {name!r}",
+        where="--target",
+        why=why,
+        todo=f"use {', '.join(_NAMED)}, or cuda:sm_XX with one of {known}; several joined with +, "
+        f"+{_PTX} for newer GPUs, and /{' or /'.join(_HOSTS)} for the processor",
     )

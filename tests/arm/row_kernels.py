@@ -65,7 +65,7 @@ class RowKernel:
 
 def layout_of(target: TargetDescription) -> KernelLayout:
     """Operand layout that emission gets for a target."""
-    return KernelLayout.of(target.dot, target.vector_lanes)
+    return KernelLayout.of(target.dot, target.vector_lanes, target.functions)
 
 
 class _Program:

@@ -33,20 +33,75 @@ __device__ __forceinline__ int64_t warp_sum(int64_t x) {
 #endif
 }
 
-// The sum over `warps` warps, which are whole blocks (the only one, or threadIdx.y tells them
-// apart), in each of their threads. `scratch` is shared memory for `warps` numbers that nothing else
-// uses in this kernel. Meets at a barrier of the block if there are several warps.
+// Sums over the threads of a row, which are one warp: each number becomes its sum, in every thread.
+// Two at a time hide the time that each waits for other lanes.
+template <typename T>
+__device__ __forceinline__ void row_sum(T* x) {
+  *x = warp_sum(*x);
+}
+
+template <typename T, typename U>
+__device__ __forceinline__ void row_sum(T* x, U* y) {
+#if __CUDA_ARCH__ >= 800
+  *x = warp_sum(*x);
+  *y = warp_sum(*y);
+#else
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const T other_x = __shfl_xor_sync(all_lanes, *x, step);
+    const U other_y = __shfl_xor_sync(all_lanes, *y, step);
+    *x += other_x;
+    *y += other_y;
+  }
+#endif
+}
+
+// The same where a row has all `warps` warps of a block, which meet at a barrier. `scratch` is
+// shared memory for a number of each warp, which nothing else uses.
 template <int warps, typename T>
-__device__ __forceinline__ T row_sum(T x, T* scratch) {
-  x = warp_sum(x);
-  if (warps == 1) return x;
-  constexpr int lanes = 32;
-  if (threadIdx.x % lanes == 0) scratch[threadIdx.x / lanes] = x;
-  __syncthreads();
+__device__ __forceinline__ T sum_of_warps(const T* scratch) {
   T total = 0;
 #pragma unroll
   for (int warp = 0; warp < warps; ++warp) total += scratch[warp];
   return total;
+}
+
+template <int warps, typename T>
+__device__ __forceinline__ void row_sum_of_warps(T* x, T* scratch) {
+  row_sum(x);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = *x;
+  __syncthreads();
+  *x = sum_of_warps<warps>(scratch);
+}
+
+template <int warps, typename T, typename U>
+__device__ __forceinline__ void row_sum_of_warps(T* x, U* y, T* scratch_x, U* scratch_y) {
+  row_sum(x, y);
+  if (threadIdx.x % 32 == 0) {
+    scratch_x[threadIdx.x / 32] = *x;
+    scratch_y[threadIdx.x / 32] = *y;
+  }
+  __syncthreads();
+  *x = sum_of_warps<warps>(scratch_x);
+  *y = sum_of_warps<warps>(scratch_y);
+}
+
+// Sums over the `warps` warps of a block (threadIdx.y) of what each lane holds, `count` numbers: each
+// becomes its sum, in every warp. `scratch` is shared memory for a number of each thread and count.
+template <int warps, int count, typename T>
+__device__ __forceinline__ void sum_of_warps_per_lane(T* x, T* scratch) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    scratch[(threadIdx.y * count + i) * 32 + threadIdx.x] = x[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    T total = 0;
+#pragma unroll
+    for (int warp = 0; warp < warps; ++warp) total += scratch[(warp * count + i) * 32 + threadIdx.x];
+    x[i] = total;
+  }
 }
 
 // ---- Functions of single numbers ----------------------------------------------------------------

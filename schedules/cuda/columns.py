@@ -1,0 +1,167 @@
+"""Sums over the tokens of a sequence for every channel, on a GPU: pooling, and counting of tokens.
+
+Strategy
+--------
+A block has the channels of a few warps' width; its warps share out the tokens, and add up
+what each found through shared memory. Numbers of the sequence (how many tokens count) are
+summed by every warp for itself: each lane takes some tokens.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from targets import TargetDescription
+
+from ..rule import Rejection
+from .elementwise import results_of
+from .row_statistics import RowScalars
+from .runs import Loads, RunOfChannels
+from .stages import Leaf, NotElementwise, StageGraph
+from .statements import WARP, call, guarded, launch, registers, sequence, serial, thread
+from .stores import Results
+
+_WARPS = 8
+# A lane takes more than one channel where blocks are many.
+_WIDTHS = (4, 2, 1)
+
+
+class ColumnSumsRule:
+    """Write kernels whose results [rows, channels] are made of sums over a third axis."""
+
+    name = "column sums"
+
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+        """See the module's strategy."""
+        if target.gpu is None:
+            return Rejection(self.name, f"target {target.name} is no GPU")
+        try:
+            graph = StageGraph.of(func)
+            return func.with_body(_Kernel(graph, target.gpu.multiprocessors).body())
+        except NotElementwise as reason:
+            return Rejection(self.name, str(reason))
+
+
+class _Kernel:
+    def __init__(self, graph: StageGraph, multiprocessors: int) -> None:
+        self.graph = graph
+        self.results = results_of(graph)
+        if len(self.results[0].extents) != 2:
+            raise NotElementwise("the results are not [rows, channels]")
+        self.rows, self.channels = self.results[0].extents
+        stages = list(graph.stages.values())
+        self.scalars = [stage for stage in stages if stage.extents == (self.rows,)]
+        self.sums = [stage for stage in stages if stage.reduced and len(stage.extents) == 2]
+        others = [stage for stage in stages if stage.reduced and len(stage.extents) > 2]
+        lengths = {stage.reduced_extents for stage in stages if stage.reduced}
+        if not self.sums or others or len(lengths) != 1 or len(next(iter(lengths))) != 1:
+            raise NotElementwise("there is no sum over one axis for every row and channel")
+        if any(stage.combine != "sum" for stage in self.sums):
+            raise NotElementwise("a reduction is no sum")
+        self.length = next(iter(lengths))[0]
+        self.width = next(
+            (
+                width
+                for width in _WIDTHS
+                if self.channels % width == 0
+                and self.rows * -(-self.channels // (width * WARP)) >= multiprocessors
+            ),
+            1,
+        )
+        self.groups = -(-self.channels // (self.width * WARP))
+        self.warps = min(_WARPS, self.length)
+
+    def body(self) -> tirx.Stmt:
+        row, group = thread("blockIdx.y"), thread("blockIdx.x")
+        lane, warp = thread("threadIdx.x"), thread("threadIdx.y")
+        token = tirx.Var("token", "int32")
+        bounds = {row: self.rows, group: self.groups, lane: WARP, warp: self.warps}
+        first = (group * WARP + lane) * self.width
+        turns = -(-self.length // self.warps)
+        run = RunOfChannels.of(self.width, lambda _step: first, 1, {**bounds, token: turns})
+        inside = first < self.channels if self.channels % (self.width * WARP) else None
+
+        numbers = self._numbers(row, lane, bounds)
+        # Sums of the lane's channels over the tokens of its warp.
+        place = token * self.warps + warp
+        loads = Loads(run, kept=False)
+        leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
+        declarations: list[tirx.Stmt] = []
+        adding: list[tirx.Stmt] = []
+        totals: dict[tirx.Var, tirx.Var] = {}
+        clear: list[tirx.Stmt] = []
+        scratch: list[tirx.Stmt] = []
+        combine: list[tirx.Stmt] = []
+        for stage in self.sums:
+            dtype = str(stage.buffer.ty.dtype)
+            total = registers(stage.name, self.width, dtype)
+            totals[stage.buffer] = total
+            declarations.append(tirx.AllocBuffer(total))
+            clear.append(run.each_lane(tirx.BufferStore(total, tirx.const(0, dtype), [run.lane])))
+            evaluation = self.graph.evaluate(leaves)
+            value = evaluation.value(stage, [row, run.channel], [place])
+            so_far = tirx.BufferLoad(total, [run.lane])
+            adding.append(
+                run.each_lane(
+                    evaluation.before(tirx.BufferStore(total, so_far + value, [run.lane]))
+                )
+            )
+            if self.warps > 1:
+                shape = (self.warps * WARP * self.width,)
+                shared = tirx.decl_buffer(shape, dtype, f"{stage.name}_of_warps", scope="shared")
+                scratch.append(tirx.AllocBuffer(shared))
+                name = f"ibert::sum_of_warps_per_lane<{self.warps}, {self.width}>"
+                combine.append(tirx.Evaluate(call(name, total.data, shared.data)))
+        some = place < self.length if self.length % self.warps else None
+        add = guarded(some, sequence([*loads.copies, *adding]))
+        over_tokens = serial(token, turns, add)
+
+        def total_leaf(buffer: tirx.Var) -> Leaf:
+            return lambda _indices: tirx.BufferLoad(totals[buffer], [run.lane])
+
+        late = Loads(run, kept=False)
+        known = {buffer: late.leaf(buffer) for buffer in self.graph.parameters}
+        known |= {stage.buffer: numbers.leaves[stage.buffer] for stage in self.scalars}
+        known |= {buffer: total_leaf(buffer) for buffer in totals}
+        outputs = Results.of(self.graph, self.graph.evaluate(known), run, [row], self.results)
+        stores = run.each_step(sequence([*late.copies, *outputs.entries]))
+        last = warp == 0 if inside is None else tirx.all(warp == 0, inside)
+        body = [
+            *scratch,
+            *(numbers.loads.declarations if numbers.loads else []),
+            *declarations,
+            *loads.declarations,
+            *late.declarations,
+            *outputs.declarations,
+            *clear,
+            guarded(inside, over_tokens),
+            *combine,
+            *numbers.statements,
+            guarded(last, stores),
+        ]
+        return launch(
+            sequence(body),
+            {
+                row: ("blockIdx.y", self.rows),
+                group: ("blockIdx.x", self.groups),
+                warp: ("threadIdx.y", self.warps),
+                lane: ("threadIdx.x", WARP),
+            },
+        )
+
+    def _numbers(self, row: tirx.Var, lane: tirx.Var, bounds: dict[tirx.Var, int]) -> RowScalars:
+        """Numbers of the row, which every warp computes from all tokens."""
+        width = next(width for width in _WIDTHS if self.length % width == 0)
+        runs = self.length // width
+        tokens = RunOfChannels.of(
+            width,
+            lambda step: (step * WARP + lane) * width,
+            -(-runs // WARP),
+            bounds,
+            (lambda step: step * WARP + lane < runs) if runs % WARP else None,
+        )
+        loads = Loads(tokens, kept=False)
+        leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
+        numbers = RowScalars(self.graph, tokens, row, leaves, 1, loads)
+        numbers.add(self.scalars, self.length)
+        return numbers

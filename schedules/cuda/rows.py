@@ -1,0 +1,189 @@
+"""LayerNorm on a GPU: a row stays in registers from its sums to its results.
+
+Strategy
+--------
+1. A warp works on a row, several warps where rows are few or long; each thread has runs of
+   neighbouring channels of it, which it loads once.
+2. Sums over the row: over the channels of a thread, then over the threads by exchange of
+   registers. Sums that do not wait for each other go together.
+3. What follows from the sums (mean, root, reciprocal) is computed by every thread.
+4. The entries of all results of a run, from the registers, packed and stored.
+
+The arithmetic is that of the kernel's stages (`relay_passes.emit`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from targets import TargetDescription
+
+from ..rule import Rejection
+from .row_statistics import RowScalars
+from .runs import Loads, RunOfChannels
+from .stages import NotElementwise, StageDefinition, StageGraph
+from .statements import WARP, guarded, launch, sequence, thread
+from .stores import Results
+
+# Channels that a thread takes at once, best first: 16 bytes of int16, and results of 8 bytes.
+_WIDTHS = (8, 4, 2, 1)
+_MOST_WARPS = 32
+# Instructions of a thread for an entry of a row, for a run of entries (loads and stores), and for
+# the row itself: what `row_tile` compares.
+_ENTRY = 20
+_RUN = 10
+_ROW = 220
+# Warps that a scheduler can switch between before it is busy all the time.
+_WAITING = 2
+_SCHEDULERS = 4
+# Blocks of fewer warps leave places of a multiprocessor empty, where there are enough of them.
+_BLOCK_WARPS = 4
+# Entries of a row that a thread holds, at most; each takes several registers.
+_MOST_HELD = 32
+# Up to so many entries, constants of channels are loaded before the sums: it hides their latency.
+_MOST_EARLY = 16
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """How rows are shared out.
+
+    Attributes
+    ----------
+    width
+        Neighbouring channels that a thread takes at once.
+    warps
+        Warps of a row.
+    rows
+        Rows of a block; 1 if a row has several warps.
+    """
+
+    width: int
+    warps: int
+    rows: int
+
+    def steps(self, channels: int) -> int:
+        """Runs of channels of a thread."""
+        return -(-channels // (self.width * WARP * self.warps))
+
+
+def row_tile(rows: int, channels: int, multiprocessors: int) -> RowTile:
+    """Choose how rows are shared out.
+
+    Parameters
+    ----------
+    rows, channels
+        Of the kernel.
+    multiprocessors
+        Of the device: every one should have warps to switch between.
+
+    Returns
+    -------
+    RowTile
+        With the fewest idle threads, and of these the widest accesses.
+    """
+
+    def time(width: int, warps: int) -> int:
+        # A warp's instructions, times how many warps take turns, or wait for their own results.
+        held = RowTile(width, warps, 1).steps(channels) * width
+        turns = -(-rows * warps // (_SCHEDULERS * multiprocessors))
+        return (_ENTRY * held + _RUN * (held // width) + _ROW) * (_WAITING + turns)
+
+    candidates = [
+        (width, warps)
+        for width in _WIDTHS
+        for warps in range(1, _MOST_WARPS + 1)
+        if channels % width == 0 and RowTile(width, warps, 1).steps(channels) * width <= _MOST_HELD
+    ]
+    if not candidates:
+        raise NotElementwise(f"a block does not hold {channels} channels in registers")
+    width, warps = min(candidates, key=lambda tile: (time(*tile), -tile[0]))
+    together = 1
+    while warps == 1 and together < _BLOCK_WARPS and rows >= 2 * together * multiprocessors:
+        together *= 2
+    return RowTile(width, warps, together)
+
+
+class RowsRule:
+    """Write kernels with sums over the channels of a row, and results for each channel."""
+
+    name = "rows"
+
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+        """See the module's strategy."""
+        if target.gpu is None:
+            return Rejection(self.name, f"target {target.name} is no GPU")
+        try:
+            graph = StageGraph.of(func)
+            rows, channels, scalars, results = _parts(graph)
+            tile = row_tile(rows, channels, target.gpu.multiprocessors)
+            return func.with_body(_kernel(graph, rows, channels, scalars, results, tile))
+        except NotElementwise as reason:
+            return Rejection(self.name, str(reason))
+
+
+def _parts(
+    graph: StageGraph,
+) -> tuple[int, int, list[StageDefinition], list[StageDefinition]]:
+    """Rows, channels, stages with one number per row, and results; or why it is no such kernel."""
+    results = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
+    shapes = {stage.extents for stage in results}
+    if len(shapes) != 1 or len(results[0].extents) != 2:
+        raise NotElementwise("the results are not all of one shape [rows, channels]")
+    rows, channels = results[0].extents
+    scalars = [stage for stage in graph.stages.values() if stage.extents == (rows,)]
+    if not any(stage.reduced for stage in scalars):
+        raise NotElementwise("there is no sum over the channels of a row")
+    if any(stage.reduced for stage in results):
+        raise NotElementwise("a result is a reduction")
+    return rows, channels, scalars, results
+
+
+def _kernel(
+    graph: StageGraph,
+    rows: int,
+    channels: int,
+    scalars: list[StageDefinition],
+    results: list[StageDefinition],
+    tile: RowTile,
+) -> tirx.Stmt:
+    block, lane, line = thread("blockIdx.x"), thread("threadIdx.x"), thread("threadIdx.y")
+    blocks, lanes = -(-rows // tile.rows), WARP * tile.warps
+    row = block * tile.rows + line if tile.rows > 1 else block
+    runs, steps = channels // tile.width, tile.steps(channels)
+    run = RunOfChannels.of(
+        tile.width,
+        lambda step: (step * lanes + lane) * tile.width,
+        steps,
+        {block: blocks, lane: lanes, line: tile.rows},
+        (lambda step: step * lanes + lane < runs) if runs % lanes else None,
+    )
+    kept = Loads(run, kept=True)
+    leaves = {buffer: kept.leaf(buffer) for buffer in graph.parameters}
+    numbers = RowScalars(graph, run, row, leaves, tile.warps)
+    numbers.add(scalars, channels)
+
+    early = tile.width * steps <= _MOST_EARLY
+    late = kept if early else Loads(run, kept=False)
+    known = dict(numbers.leaves)
+    for buffer in graph.parameters:
+        if not early and not kept.holds(buffer):
+            known[buffer] = late.leaf(buffer)
+    outputs = Results.of(graph, graph.evaluate(known), run, [row], results)
+    body = [
+        *kept.declarations,
+        *([] if early else late.declarations),
+        *outputs.declarations,
+        run.each_step(sequence(kept.copies)),
+        *numbers.statements,
+        run.each_step(sequence([*([] if early else late.copies), *outputs.entries])),
+    ]
+    inside = row < rows if rows % tile.rows else None
+    # Shared memory belongs to the block: it is declared outside of whatever is conditional.
+    whole = sequence([*numbers.scratch, guarded(inside, tirx.SeqStmt(body))])
+    threads = {block: ("blockIdx.x", blocks), line: ("threadIdx.y", tile.rows)}
+    if tile.rows == 1:
+        del threads[line]
+    return launch(whole, {**threads, lane: ("threadIdx.x", lanes)})

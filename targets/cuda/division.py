@@ -1,0 +1,93 @@
+"""Arithmetic that is a function on the device: division by what is not constant, roots, logarithms.
+
+A GPU has no integer division; what the CUDA compiler makes of one goes through floating point. So
+every division and remainder becomes a call of a function of integer instructions
+(``device/primitives.cuh``). Division by a constant is left: the compiler multiplies.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from ..errors import TargetError
+
+# Known by name: this package does not import the one that defines the operators.
+_FUNCTIONS = {
+    "tirx.ibert_square_root": "ibert::square_root",
+    "tirx.ibert_floor_log2": "ibert::floor_log2",
+}
+_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_DIVIDE = "ibert_divide"
+_TYPES = ("int32", "int64")
+_NARROW = ("int8", "int16")
+
+
+@tvm.transform.module_pass(opt_level=0, name="ibert.LowerDivision")
+class LowerDivision:
+    """Replace divisions, and what else the device has functions for.
+
+    Expects device functions whose loops are vectorised and whose intrinsics are not yet lowered.
+    Afterwards no division or remainder by anything but a constant is left, nor an operator
+    ``ibert_square_root`` or ``ibert_floor_log2``. Values are unchanged: truncated and floored
+    division keep their meaning for all signs::
+
+        a // b    →    a1 = a; b1 = b; q = ibert_divide(a1, b1)
+                       q - (a1 != q * b1 and the signs of that rest and b1 differ)
+
+    Raises
+    ------
+    TargetError
+        When it runs, on a division of unsigned numbers or of vectors, which no kernel has.
+    """
+
+    def transform_module(
+        self, module: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Apply the pass."""
+        functions = {
+            var: tvm_ffi.structural_map(
+                function, [(ir.Call, _function), *((kind, _divided) for kind in _DIVISIONS)]
+            )
+            for var, function in module.functions_items()
+        }
+        return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+
+
+def _function(call: ir.Call) -> tirx.Expr:
+    name = _FUNCTIONS.get(getattr(call.op, "name", ""))
+    return call if name is None else tirx.call_pure_extern(str(call.ty), name, *call.args)
+
+
+def _divided(node: tirx.Expr) -> tirx.Expr:
+    dtype = str(node.ty)
+    if isinstance(node.b, tirx.IntImm):
+        return node
+    if dtype in _NARROW:
+        wide = type(node)(node.a.astype("int32"), node.b.astype("int32"))
+        return _divided(wide).astype(dtype)
+    if dtype not in _TYPES:
+        raise TargetError(
+            what=f"a division of {dtype}",
+            where="device code",
+            why=f"the device functions divide {' and '.join(_TYPES)}",
+            todo="report this model: a kernel divides other numbers",
+        )
+    a, b = tirx.Var("dividend", dtype), tirx.Var("divisor", dtype)
+    quotient = tirx.Var("quotient", dtype)
+    zero = tirx.const(0, dtype)
+    rest = a - quotient * b
+    if isinstance(node, tirx.Div):
+        value: tirx.Expr = quotient
+    elif isinstance(node, tirx.Mod):
+        value = rest
+    else:
+        # A rest has the sign of the dividend; where the divisor has the other, one more is taken.
+        below = tirx.all(rest != zero, tirx.bitwise_xor(rest, b) < zero)
+        if isinstance(node, tirx.FloorDiv):
+            value = quotient - tirx.Select(below, tirx.const(1, dtype), zero)
+        else:
+            value = rest + tirx.Select(below, b, zero)
+    divide = tirx.call_pure_extern(dtype, _DIVIDE, a, b)
+    return tirx.Let(a, node.a, tirx.Let(b, node.b, tirx.Let(quotient, divide, value)))
