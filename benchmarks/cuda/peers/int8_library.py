@@ -1,0 +1,86 @@
+"""This project: the library that `ibert compile` makes, run as users run it."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from benchmarks.models import Cell, ModelSpec
+
+from ..prepared import Prepared
+from .base import CellRun, GpuPeer, Loaded
+
+__all__ = ["Int8Peer"]
+
+
+class _Run(CellRun):
+    def __init__(self, library: Any, cell: Cell) -> None:
+        self._engine = library.engine
+        self._function = next(
+            function
+            for function in library.metadata.functions
+            if (function.batch, function.seq_len) == (cell.batch, cell.seq_len)
+        )
+        # The first run uploads inputs and captures the graph; it also gives the outputs.
+        outputs = library.run(**cell.inputs(), dequantize=False)
+        self._output = next(iter(outputs.values()))
+
+    def call(self) -> None:
+        """One graph: copies of inputs, kernels, copies of outputs."""
+        self._engine.replay(self._function.name)
+
+    def output(self) -> np.ndarray:
+        return self._output.dequantize()
+
+    def integers(self) -> np.ndarray:
+        return self._output.values
+
+    def kernel_times(self, runs: int) -> list[dict[str, Any]]:
+        records = self._function.kernels
+        times = [self._engine.kernel_times(self._function.name) for _ in range(runs)]
+        rows = []
+        for index, (name, _) in enumerate(times[0]):
+            values = [run[index][1] for run in times]
+            known = records[index] if index < len(records) else None
+            rows.append(
+                {
+                    "name": name,
+                    "kind": known.kind if known else "unlisted",
+                    "layer": known.layer if known else "",
+                    "macs": known.macs if known else 0,
+                    "bytes": known.num_bytes if known else 0,
+                    "median_ms": statistics.median(values),
+                    "min_ms": min(values),
+                }
+            )
+        return rows
+
+
+class _Loaded(Loaded):
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def cell(self, cell: Cell) -> CellRun:
+        return _Run(self._library, cell)
+
+
+class Int8Peer(GpuPeer):
+    """Integer-only, one library with all cells of a model, one CUDA graph per cell."""
+
+    name = "ibert-int8"
+    title = "ibert_tvm INT8, integer-only, preset accurate, one CUDA graph"
+    precision = "int8"
+    # Random weights leave little but noise to quantise; trained ones come to 0.998.
+    least_cosine = 0.9
+
+    def missing(self, prepared: Prepared, model: str) -> str | None:
+        """Its library must have been prepared."""
+        return None if prepared.int8(model).exists() else f"{prepared.int8(model)} is missing"
+
+    def load(self, prepared: Prepared, spec: ModelSpec) -> Loaded:
+        """Load the library on the first GPU."""
+        from ibert_tvm.runtime import load_library
+
+        return _Loaded(load_library(prepared.int8(spec.name), device="cuda"))
