@@ -498,6 +498,8 @@ def _normalised(
 def _byte_operand(shape: _Shape) -> tuple[str, int]:
     """Type in which the instruction takes bytes 0..255, and the offset that brings them there."""
     dtype = shape.layout.lhs_dtype
+    if dtype == "int8" and shape.layout.either_sign:
+        return "uint8", 0
     return dtype, -_UNSIGNED_OFFSET if dtype == "int8" else 0
 
 

@@ -1,0 +1,160 @@
+"""Where attention reads its operands, as its stages say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+
+from .attention_tile import AttentionSizes
+from .stages import NotElementwise, StageGraph
+
+_CHOICE = "prim.if_then_else"
+_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Q, K or V in device memory.
+
+    Attributes
+    ----------
+    buffer
+        [tokens, channels] int8.
+    offset
+        First channel of the first head.
+    """
+
+    buffer: tirx.Var
+    offset: int
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one token to the next."""
+        return int(self.buffer.ty.shape[1])
+
+
+def attention_sizes(graph: StageGraph) -> AttentionSizes:
+    """Read the sizes of an attention kernel off its stages.
+
+    Parameters
+    ----------
+    graph
+        The kernel.
+
+    Returns
+    -------
+    AttentionSizes
+
+    Raises
+    ------
+    NotElementwise
+        If it has other stages than emission's attention, or results of another type.
+    """
+    missing = [name for name in _NEEDED if name not in graph.stages]
+    if missing or len(graph.outputs) != 1:
+        raise NotElementwise(f"stages missing: {', '.join(missing)}; {len(graph.outputs)} results")
+    result = graph.producer(graph.outputs[0])
+    dtype = str(graph.outputs[0].ty.dtype)
+    if result is None or len(result.extents) != 4 or dtype not in _BYTES:
+        raise NotElementwise(f"attention does not write heads of {dtype}")
+    batch, seq_len, heads, head_dim = result.extents
+    keys = graph.stages["score_products"].extents[3]
+    return AttentionSizes(batch, heads, seq_len, head_dim, keys, _BYTES[dtype])
+
+
+def attention_operands(
+    graph: StageGraph, sizes: AttentionSizes
+) -> tuple[Operand, Operand, Operand]:
+    """Find queries, keys and values.
+
+    Parameters
+    ----------
+    graph
+        The kernel.
+    sizes
+        Its sizes.
+
+    Returns
+    -------
+    tuple of Operand
+
+    Raises
+    ------
+    NotElementwise
+        If a stage reads anything but entry (batch * seq_len + token, head * head_dim + channel +
+        offset) of an int8 array.
+    """
+    batch, head, token, channel = (
+        tirx.Var(name, "int32") for name in ("batch", "head", "token", "channel")
+    )
+    analyzer = sym.Analyzer()
+    extents = (sizes.batch, sizes.heads, sizes.seq_len, sizes.head_dim)
+    for var, extent in zip((batch, head, token, channel), extents, strict=True):
+        analyzer.bind(var, ir.Range(0, extent))
+    zero = tirx.const(0, "int32")
+    run = graph.stages["k_packed"].extents[-1]
+    places = {
+        "q_operand": [batch, head, token, channel],
+        "k_packed": [batch, head, token, channel // run, zero, channel % run],
+        "v_packed": [batch, head, channel, token // run, zero, token % run],
+    }
+    found = []
+    for name, indices in places.items():
+        load = _loaded(graph, name, indices)
+        row, column = (analyzer.simplify(index) for index in load.indices)
+        offset = analyzer.simplify(column - (head * sizes.head_dim + channel))
+        in_order = analyzer.can_prove_equal(row, batch * sizes.seq_len + token)
+        if not in_order or not isinstance(offset, tirx.IntImm):
+            raise NotElementwise(f"stage {name!r} reads entry [{row}, {column}]")
+        found.append(Operand(load.source, int(offset)))
+    queries, keys, values = found
+    return queries, keys, values
+
+
+def reads(expr: tirx.Expr, buffer: tirx.Var) -> bool:
+    """Whether an expression loads from a buffer."""
+    found: list[bool] = []
+    tvm_ffi.structural_walk(
+        expr, (ir.TensorLoad, lambda load: found.append(load.source.same_as(buffer)))
+    )
+    return any(found)
+
+
+def _loaded(graph: StageGraph, name: str, indices: list[tirx.Expr]) -> tirx.BufferLoad:
+    """Load of the parameter that a stage copies, inside of the parameter."""
+    evaluation = graph.evaluate()
+    stage = graph.stages[name]
+    value = evaluation.value(stage, indices)
+    bound = {binding.var: binding.value for binding in evaluation.bindings}
+    while True:
+        if isinstance(value, tirx.Var) and value in bound:
+            value = bound[value]
+        elif isinstance(value, tirx.Cast):
+            value = value.value
+        elif isinstance(value, ir.Call) and getattr(value.op, "name", "") == _CHOICE:
+            value = value.args[1]  # zero where the array ends
+        else:
+            break
+    if isinstance(value, ir.TensorLoad) and str(value.source.ty.dtype) == "int8":
+        indices = [_unbound(index, bound) for index in value.indices]
+        return tirx.BufferLoad(value.source, indices)
+    raise NotElementwise(f"stage {name!r} computes something")
+
+
+def _unbound(expr: tirx.Expr, bound: dict[tirx.Var, tirx.Expr]) -> tirx.Expr:
+    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: bound.get(var, var)))
+
+
+_NEEDED = (
+    "q_operand",
+    "k_packed",
+    "v_packed",
+    "score_products",
+    "scores",
+    "row_max",
+    "exponential",
+    "row_sum",
+    "context",
+)

@@ -1,0 +1,198 @@
+"""How attention is cut into blocks, warps and steps of keys, and which cut a shape gets.
+
+A warp takes 16 rows. More row groups in a block share what is loaded of K and V; more key groups
+share the work on a row, which fills a GPU where there are few rows. Which is better is estimated
+from the number of instructions that a warp executes, and from how many warps a multiprocessor has
+to hide their latency with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from targets import Gpu
+
+_WARP = 32
+_ROWS = 16
+_CHUNK = 16
+_LEAST_STEP = 32
+_REGISTER_FILE = 65536
+_STATIC_SHARED_BYTES = 48 << 10
+_MOST_THREADS = 512
+# Scores that a lane holds at most; with more, keys of all steps are multiplied twice.
+_MOST_SCORES = 64
+# Instructions, counted in SASS: of the softmax per score; beside a product of 16 x 16 x 32; per 16
+# bytes copied; and what a block takes besides, barriers as the instructions that they would cover.
+_PER_SCORE = 18
+_PER_PRODUCT = 3
+_PER_COPY = 8
+_PER_BLOCK = 500
+# Cycles between dependent instructions that one warp cannot fill with others of its own.
+_LATENCY = 3
+_SCHEDULERS = 4
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """What there is to compute.
+
+    Attributes
+    ----------
+    batch, heads, seq_len, head_dim
+        Of the operator.
+    keys
+        Keys that the stages of the kernel know; those behind `seq_len` count as masked.
+    result_bytes
+        Of one result.
+    """
+
+    batch: int
+    heads: int
+    seq_len: int
+    head_dim: int
+    keys: int
+    result_bytes: int
+
+    @property
+    def depth(self) -> int:
+        """Channels of a head, padded to whole chunks."""
+        return _round_up(self.head_dim, _CHUNK)
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Decisions on an attention kernel; parameters of ``ibert::Attention`` (attention.cuh).
+
+    Attributes
+    ----------
+    row_groups, key_groups
+        Warps of a block along rows, 16 each, and along keys.
+    step_keys
+        Keys that are in shared memory at a time.
+    steps
+        How often that is for all keys.
+    held
+        Whether scores of all steps stay in registers; otherwise they are computed once for the
+        maximum, and again for the exponentials.
+    value_tile
+        Whether V has shared memory of its own, so that it comes together with K.
+    """
+
+    row_groups: int
+    key_groups: int
+    step_keys: int
+    steps: int
+    held: bool
+    value_tile: bool
+
+    @property
+    def rows(self) -> int:
+        """Query rows of a block."""
+        return _ROWS * self.row_groups
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return _WARP * self.row_groups * self.key_groups
+
+    @property
+    def warp_keys(self) -> int:
+        """Keys of a step that one warp takes."""
+        return self.step_keys // self.key_groups
+
+    @property
+    def scores(self) -> int:
+        """Scores in the registers of a lane."""
+        return self.warp_keys // 2 * (self.steps if self.held else 1)
+
+    def shared_bytes(self, sizes: AttentionSizes) -> int:
+        """Shared memory of a block, as attention.cuh lays it out."""
+        head_pitch, key_pitch = _power_of_two(sizes.depth), _power_of_two(self.step_keys)
+        tiles = self.step_keys * head_pitch * (2 if self.value_tile else 1)
+        rows = self.rows * (head_pitch + key_pitch)
+        used = tiles + rows + 4 * self.step_keys + 4 * self.key_groups * self.rows
+        return max(used, self.rows * (sizes.depth * sizes.result_bytes + _CHUNK))
+
+
+def attention_tile(sizes: AttentionSizes, gpu: Gpu) -> AttentionTile:
+    """Tile with the least estimated time.
+
+    Parameters
+    ----------
+    sizes
+        Of the kernel.
+    gpu
+        What it runs on.
+
+    Returns
+    -------
+    AttentionTile
+        There is one for every length: what does not fit is cut into steps.
+    """
+    return min(_candidates(sizes), key=lambda tile: (_cycles(tile, sizes, gpu), tile.threads))
+
+
+def _candidates(sizes: AttentionSizes) -> list[AttentionTile]:
+    found = []
+    for row_groups in (1, 2, 4):
+        if row_groups > 1 and _ROWS * row_groups // 2 >= sizes.seq_len:
+            continue
+        for key_groups in (1, 2, 4, 8):
+            if _WARP * row_groups * key_groups > _MOST_THREADS:
+                continue
+            granule = max(_LEAST_STEP, _CHUNK * key_groups)
+            for granules in range(1, -(-sizes.keys // granule) + 1):
+                step_keys = granule * granules
+                steps = -(-sizes.keys // step_keys)
+                scores = step_keys // key_groups // 2
+                if scores > _MOST_SCORES or step_keys > 2 * _CHUNK * _CHUNK:
+                    break
+                for value_tile in (True, False) if steps == 1 else (False,):
+                    held = scores * steps <= _MOST_SCORES
+                    tile = AttentionTile(row_groups, key_groups, step_keys, steps, held, value_tile)
+                    if tile.shared_bytes(sizes) <= _STATIC_SHARED_BYTES:
+                        found.append(tile)
+                        break
+    return found
+
+
+def _cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
+    """Estimate of the kernel's time in cycles of a multiprocessor."""
+    keys = tile.step_keys * tile.steps
+    chunks = sizes.depth // _CHUNK
+    columns = -(-chunks // tile.key_groups)
+    # A product of 16 x 8 x 32 is four instructions up to compute capability 7.5.
+    product = _PER_PRODUCT * (1 if gpu.capability >= 80 else 3)
+    passes = 1 if tile.held else 2
+    warp = (
+        _PER_SCORE * keys / (2 * tile.key_groups)
+        + passes * product * keys / tile.key_groups / _CHUNK * chunks / 2
+        + keys / 32 * (2 + columns * (product + 5))
+        + (1 + passes) * keys * chunks / tile.threads * _PER_COPY
+        + _PER_BLOCK * (1 + (tile.steps - 1) * (1 + passes) / 4)
+    )
+    registers = 48 + tile.scores + 8 * columns + 2 * chunks
+    if registers > 255 or registers * tile.threads > _REGISTER_FILE:
+        return float("inf")
+    threads_of_one = 1024 if gpu.capability < 80 else 1536
+    fit = min(
+        threads_of_one // tile.threads,
+        _REGISTER_FILE // (registers * tile.threads),
+        max(gpu.shared_bytes // tile.shared_bytes(sizes), 1),
+    )
+    blocks = sizes.batch * sizes.heads * -(-sizes.seq_len // tile.rows)
+    at_once = min(fit, -(-blocks // gpu.multiprocessors))
+    waves = -(-blocks // (at_once * gpu.multiprocessors))
+    warps = at_once * tile.threads // _WARP
+    return waves * warp * max(_LATENCY, warps / _SCHEDULERS)
+
+
+def _round_up(number: int, to: int) -> int:
+    return -(-number // to) * to
+
+
+def _power_of_two(number: int) -> int:
+    power = _CHUNK
+    while power < number:
+        power *= 2
+    return power

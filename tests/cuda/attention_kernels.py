@@ -1,0 +1,209 @@
+"""Attention as a single kernel, with inputs and what the specification says of them.
+
+Emitted as the compiler emits it for a model. Scales are such that a softmax of random numbers is
+neither flat nor a single key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, tirx
+
+from relay_passes.emit import KernelLayout
+from relay_passes.emit.group import GroupEmitter
+from relay_passes.integer import build
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.spec.exponential import Exponential, PolynomialExponential
+from relay_passes.spec.released import ReleasedExponential
+from relay_passes.spec.short_requantise import short_factors
+from relay_passes.spec.short_softmax import ShortExponential
+from targets import TargetDescription
+
+PRESETS = ("accurate", "paper", "released")
+_CONTEXT_LIMIT = 2**15
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """One attention to test.
+
+    Attributes
+    ----------
+    preset
+        Whose softmax, of `PRESETS`.
+    batch, seq_len, heads, head_dim
+        Sizes.
+    mask
+        Type of the mask; empty for none.
+    padded
+        Keys of each sequence that count, the last sequence first; others count whole. 0 masks all.
+    merged
+        Whether q, k and v are runs of channels of one array.
+    dtype
+        Of the result.
+    spread
+        Standard deviation of the scores: how far exponentials are apart.
+    extreme
+        Entries are -128 and 127 only.
+    seed
+        Of the numbers.
+    """
+
+    preset: str = "accurate"
+    batch: int = 1
+    seq_len: int = 32
+    heads: int = 2
+    head_dim: int = 32
+    mask: str = "int64"
+    padded: tuple[int, ...] = ()
+    merged: bool = True
+    dtype: str = "int8"
+    spread: float = 2.0
+    extreme: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionKernel:
+    """A kernel and what it must answer.
+
+    Attributes
+    ----------
+    func
+        Unscheduled; its buffers are `inputs` and then the result.
+    inputs
+        Arrays to call it with.
+    expected
+        [tokens, channels].
+    """
+
+    func: tirx.PrimFunc
+    inputs: list[NDArray[np.generic]] = field(repr=False)
+    expected: NDArray[np.generic] = field(repr=False)
+
+    @property
+    def arguments(self) -> list[NDArray[np.generic]]:
+        """Inputs, and an array for the result that has none of its numbers."""
+        return [*self.inputs, np.full_like(self.expected, 77)]
+
+
+def attention_kernel(target: TargetDescription, case: AttentionCase) -> AttentionKernel:
+    """Emit a kernel for a target, and evaluate it by the specification."""
+    random = np.random.default_rng(case.seed)
+    channels = case.heads * case.head_dim
+    tokens = (case.batch, case.seq_len)
+    arrays: dict[str, NDArray[np.generic]] = {}
+    bounds = {}
+    width = 3 * channels if case.merged else channels
+    for name in ("qkv",) if case.merged else ("q", "k", "v"):
+        entries = random.integers(-127, 128, (*tokens, width))
+        if case.extreme:
+            entries = random.choice([-128, 127], (*tokens, width))
+        arrays[name] = entries.astype("int8")
+        bounds[name] = (-128, 127)
+    if case.mask:
+        mask = np.ones(tokens, case.mask)
+        for sequence, kept in enumerate(case.padded):
+            mask[case.batch - 1 - sequence, kept:] = 0
+        arrays["mask"] = mask
+        bounds["mask"] = (0, 1)
+    parameters = {"multiplier": _multiplier(case, random, channels)}
+    inputs = {
+        name: relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
+        for name, array in arrays.items()
+    }
+    multiplier = relax.Var(
+        "multiplier",
+        relax.TensorType(parameters["multiplier"].shape, str(parameters["multiplier"].dtype)),
+    )
+    builder = relax.BlockBuilder()
+    attrs = {
+        "num_input": len(inputs),
+        "ibert.kernel": "attention",
+        "ibert.layer": "attention",
+    }
+    with builder.function("main", [*inputs.values(), multiplier], attrs=attrs):
+        with builder.dataflow():
+            operands = [
+                builder.emit(build.split_channels(inputs["qkv"], name=name, index=i, parts=3))
+                if case.merged
+                else inputs[name]
+                for i, name in enumerate("qkv")
+            ]
+            call = build.attention(*operands, inputs.get("mask"), multiplier, **_attributes(case))
+            output = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(output)
+    module = relax.transform.Normalize()(builder.get())
+    emitter = GroupEmitter(layout_of(target), parameters, bounds, *tokens)
+    (expected,) = evaluate(module, arrays, parameters)
+    return AttentionKernel(
+        emitter.emit(module["main"]),
+        [_stored(array) for array in (*arrays.values(), *parameters.values())],
+        _stored(expected),
+    )
+
+
+def layout_of(target: TargetDescription) -> KernelLayout:
+    """Operand layout that emission gets for a target."""
+    return KernelLayout.of(target.dot, target.vector_lanes, target.functions)
+
+
+def _scale(case: AttentionCase) -> float:
+    """Scale of scores of random entries, with the wanted deviation."""
+    deviation = 128.0**2 if case.extreme else 127.0**2 / 3
+    return case.spread / (deviation * case.head_dim**0.5)
+
+
+def _attributes(case: AttentionCase) -> dict[str, object]:
+    low, high = {
+        "int8": (-127, 127),
+        "uint8": (0, 255),
+        "int16": (-2000, 2000),
+        "int32": (-_CONTEXT_LIMIT, _CONTEXT_LIMIT),
+    }[case.dtype]
+    exponential: Exponential | ShortExponential
+    if case.preset == "accurate":
+        exponential = ShortExponential.from_scale(_scale(case))
+        shift = int(_short_factors(case, np.random.default_rng(0), 1).shift)
+    elif case.preset == "paper":
+        exponential = PolynomialExponential.from_scale(_scale(case))
+        shift = 20
+    else:
+        scale = _scale(case)
+        top = np.floor(1.0 / 0.35815147 / scale**2) * 2.0**30
+        exponential = ReleasedExponential.from_scales(scale, top / 32767)
+        shift = 0
+    return {
+        "name": "attention",
+        "num_heads": case.heads,
+        "softmax": "short" if case.preset == "accurate" else "normalised",
+        "exponential": exponential,
+        "shift": shift,
+        "low": low,
+        "high": high,
+        "dtype": case.dtype,
+        "zero_point": 128 if case.dtype == "uint8" else 0,
+    }
+
+
+def _short_factors(case: AttentionCase, random: np.random.Generator, channels: int):
+    reals = random.uniform(0.02, 0.03, channels)
+    return short_factors(reals, 2**14, -127, 127)
+
+
+def _multiplier(
+    case: AttentionCase, random: np.random.Generator, channels: int
+) -> NDArray[np.generic]:
+    if case.preset == "accurate":
+        return _short_factors(case, random, channels).multipliers
+    if case.preset == "released":
+        return np.array([1], "int32")
+    return random.integers(2**13, 2**14, channels).astype("int32")
+
+
+def _stored(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """As kernels pass values on: tokens of all sequences are one axis."""
+    return np.ascontiguousarray(array.reshape(-1, array.shape[-1]) if array.ndim == 3 else array)
