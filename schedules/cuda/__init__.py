@@ -1,5 +1,6 @@
 """Rules for NVIDIA GPUs: skeletons of threads and shared memory round the traced arithmetic."""
 
+from .attention import AttentionRule
 from .columns import ColumnSumsRule
 from .elementwise import ElementwiseRule
 from .fallback import FallbackRule
@@ -12,6 +13,7 @@ __all__ = ["CUDA_RULES"]
 # First match wins.
 CUDA_RULES: tuple[GpuRule, ...] = (
     TensorCoreLinearRule(),
+    AttentionRule(),
     ElementwiseRule(),
     RowsRule(),
     ColumnSumsRule(),
