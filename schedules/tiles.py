@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tvm import tirx
 
 from .errors import ScheduleError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _TILE = "ibert.tile"
 
@@ -80,7 +83,7 @@ KINDS: Mapping[str, type[LinearTile] | type[AttentionTile]] = {
     "attention": AttentionTile,
 }
 """Decisions by kind of kernel; other kinds have none."""
-_T = TypeVar("_T", LinearTile, AttentionTile)
+_T = TypeVar("_T", bound="DataclassInstance")
 
 
 def _check(tile: Tile, flags: tuple[str, ...]) -> None:
@@ -91,8 +94,8 @@ def _check(tile: Tile, flags: tuple[str, ...]) -> None:
             raise ValueError(f"{type(tile).__name__}: {name} is {value}")
 
 
-def with_tile(func: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
-    """Tell the rule of an unscheduled kernel what to decide."""
+def with_tile(func: tirx.PrimFunc, tile: DataclassInstance) -> tirx.PrimFunc:
+    """Tell the rule of an unscheduled kernel what to decide, by a dataclass of whole numbers."""
     return func.with_attr(_TILE, asdict(tile))
 
 

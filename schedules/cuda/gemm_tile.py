@@ -22,7 +22,8 @@ _FRAGMENT = 16
 _CHUNK = 16
 # Words that lie between rows of staged sums: targets/cuda/device/gemm.cuh.
 _STAGED_PAD = 8
-_PIECE_ROWS = 16
+PIECE_ROWS = 16
+"""Rows of a warp's tile that come into the order of memory at a time."""
 _MOST_ACCUMULATORS = 128
 _MOST_REGISTERS = 255
 _REGISTER_FILE = 65536
@@ -118,7 +119,7 @@ class GemmTile:
     @property
     def staged_bytes(self) -> int:
         """Bytes in which sums come into the order of memory; they replace the operands."""
-        return 4 * _PIECE_ROWS * (self.warp_columns + _STAGED_PAD) * self.warps
+        return 4 * PIECE_ROWS * (self.warp_columns + _STAGED_PAD) * self.warps
 
     @property
     def shared_bytes(self) -> int:
@@ -128,6 +129,14 @@ class GemmTile:
     def longest_run(self) -> int:
         """Most neighbouring columns that a thread of the epilogue can have."""
         return self.warp_columns // (2 * self.warp_depths)
+
+    def problem(self, gpu: Gpu) -> str:
+        """Why a device cannot run it; empty where it can."""
+        if self.shared_bytes > gpu.shared_bytes:
+            return f"{self.shared_bytes} bytes of shared memory, the device has {gpu.shared_bytes}"
+        if gpu.capability < ASYNC_COPIES and self.stages != 2:
+            return f"{self.stages} stages, where copies are not asynchronous there are two"
+        return ""
 
     def registers(self, capability: int) -> int:
         """Estimate of the registers of a thread; measured ones are up to 20 fewer."""
@@ -160,9 +169,9 @@ class _Rates:
     shared_total: int
 
 
-# Published rates (the whitepapers of Turing, Ampere and Hopper; CUDA C++ Programming Guide, "Compute
-# Capabilities"), and bandwidths of level 2 that others measured. On Hopper mma.sync reaches about
-# five eighths of what its own instructions do.
+# Published rates (the whitepapers of Turing, Ampere and Hopper; CUDA C++ Programming Guide,
+# "Compute Capabilities"), and bandwidths of level 2 that others measured. On Hopper mma.sync
+# reaches about five eighths of what its own instructions do.
 _RATES = {
     75: _Rates(1024, 64, 20, 64 << 10),
     80: _Rates(2048, 128, 32, 164 << 10),

@@ -233,7 +233,7 @@ class Evaluation:
         placed = _substitute(expr, places or {})
         # What is guarded by a condition must not be computed before it.
         if _is_guarded(placed):
-            return self._inline(placed)
+            return tidied(self._inline(placed))
         return tidied(self._load(self._flatten(placed)))
 
     def _flatten(self, expr: tirx.Expr) -> tirx.Expr:
@@ -243,10 +243,6 @@ class Evaluation:
             while isinstance(part, tirx.Let):
                 fresh = tirx.Var(part.var.name, part.var.ty)
                 value = tidied(self._load(self._flatten(part.value)))
-                if _is_shift_amount(part.var, part.body) and not isinstance(value, tirx.IntImm):
-                    # TVM puts the value in the variable's place, and takes comparisons of what is
-                    # shifted by an expression for decided.
-                    value = tirx.call_pure_extern(str(value.ty.dtype), OPAQUE, value)
                 self.bindings.append(tirx.Bind(fresh, value))
                 part = _substitute(part.body, {part.var: fresh})
             return part
@@ -348,7 +344,9 @@ def tidied(expr: tirx.Expr) -> tirx.Expr:
     """Leave out what registers of 32 bits do not need.
 
     These are casts to a narrower type and back, because emission narrows only what fits, and the
-    lower bound of a saturation that a maximum raises.
+    lower bound of a saturation that a maximum raises. Amounts of shifts that are no constants are
+    hidden from TVM's simplifier, which puts their values in and then takes comparisons of what is
+    shifted for decided.
     """
 
     def raise_bound(maximum: tirx.Max) -> tirx.Expr:
@@ -366,7 +364,21 @@ def tidied(expr: tirx.Expr) -> tirx.Expr:
             return inner.value
         return cast
 
-    return tvm_ffi.structural_map(expr, [(tirx.Cast, widen), (tirx.Max, raise_bound)])
+    def hide(shift: tirx.LShift | tirx.RShift) -> tirx.Expr:
+        amount = shift.b
+        if isinstance(amount, tirx.IntImm | ir.Call):
+            return shift
+        return type(shift)(shift.a, tirx.call_pure_extern(str(amount.ty.dtype), OPAQUE, amount))
+
+    return tvm_ffi.structural_map(
+        expr,
+        [
+            (tirx.Cast, widen),
+            (tirx.Max, raise_bound),
+            (tirx.LShift, hide),
+            (tirx.RShift, hide),
+        ],
+    )
 
 
 def _narrows(cast: tirx.Cast) -> bool:
@@ -375,18 +387,6 @@ def _narrows(cast: tirx.Cast) -> bool:
 
 def _bits(expr: tirx.Expr) -> int:
     return int(str(expr.ty).lstrip("uint"))
-
-
-def _is_shift_amount(var: tirx.Var, expr: tirx.Expr) -> bool:
-    """Whether an expression shifts by a variable."""
-    found: list[bool] = []
-
-    def note(shift: tirx.LShift | tirx.RShift) -> None:
-        if isinstance(shift.b, tirx.Var) and shift.b.same_as(var):
-            found.append(True)
-
-    tvm_ffi.structural_walk(expr, [(tirx.LShift, note), (tirx.RShift, note)])
-    return bool(found)
 
 
 def _is_guarded(expr: tirx.Expr) -> bool:

@@ -433,19 +433,19 @@ struct Gemm {
     static __device__ __forceinline__ int piece_row(int part) {
       return (part * readers + reader()) / per_row;
     }
-    // Row and first column of a run in the block's tile.
+    // Row of a run in the block's tile, and which run of its columns it is.
     static __device__ __forceinline__ int row(int piece, int part) {
       return first_row() + piece * piece_rows + piece_row(part);
     }
-    static __device__ __forceinline__ int column(int part) {
-      return first_column() + (part * readers + reader()) % per_row * run;
+    static __device__ __forceinline__ int number(int part) {
+      return first_column() / run + (part * readers + reader()) % per_row;
     }
 
     // Sums of a run, of all warps that share the tile.
     static __device__ __forceinline__ void read(int32_t* to, const void* shared, int part) {
       const int32_t* region =
           static_cast<const int32_t*>(shared) + warp() % tile_warps * piece_words;
-      const int first = column(part) - first_column();
+      const int first = number(part) * run - first_column();
       constexpr int width = run < 4 ? run : 4;
 #pragma unroll
       for (int j = 0; j < run; j += width) {

@@ -1,0 +1,270 @@
+"""Linear layers on tensor cores: a tile of results per block, the epilogue on runs of columns.
+
+Strategy
+--------
+1. One block of threads per tile of results. ``ibert::Gemm`` (targets/cuda/device/gemm.cuh) leaves
+   its sums in registers; how it is cut is a `GemmTile`, chosen by the product's sizes and the
+   device, or given with `schedules.tiles.with_tile`.
+2. Sixteen rows of every warp's tile at a time go through shared memory, so that a thread has runs
+   of neighbouring columns of one row.
+3. On a run, the thread loads whatever the epilogue reads at the same row and columns (residuals)
+   or columns (biases, multipliers) by vectors, computes the traced stages entry by entry, and
+   stores each result by vectors. No result of a stage before the last lies in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from targets import Gpu, TargetDescription
+
+from ..errors import ScheduleError
+from ..rule import Rejection, kernel_name
+from ..tiles import tile_of, without_tile
+from .gemm_tile import PIECE_ROWS, GemmTile, choose_tile
+from .runs import Loads, RunOfChannels, itemsize
+from .stages import Leaf, NotElementwise, StageGraph, loads_of
+from .statements import address, call, guarded, launch, registers, sequence, thread, unrolled
+from .stores import Results
+
+ACCUMULATOR = "accumulator"
+_DEPTH = 16  # of weights in memory: the padding of `targets.cuda.descriptions.TENSOR_CORE`
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class _Product:
+    """The matrix product of a kernel.
+
+    Attributes
+    ----------
+    lhs, rhs
+        Parameters: [rows, depth] int8, and [columns, padded depth / 16, 1, 16] int8.
+    sums
+        Buffer of the accumulators.
+    rows, columns, depth, padded_depth
+        Sizes.
+    """
+
+    lhs: tirx.Buffer
+    rhs: tirx.Buffer
+    sums: tirx.Buffer
+    rows: int
+    columns: int
+    depth: int
+    padded_depth: int
+
+
+class TensorCoreLinearRule:
+    """Write kernels of kind ``linear`` round ``ibert::Gemm``."""
+
+    name = "tensor core linear"
+
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+        """See the module's strategy."""
+        if kernel_name(func) != "linear":
+            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
+        if target.gpu is None:
+            return Rejection(self.name, "the target has no tensor cores")
+        try:
+            graph = StageGraph.of(func)
+            product = _product(graph)
+            tile = _tile(func, product, target.gpu)
+            body = _Kernel(graph, product, tile).body()
+        except NotElementwise as error:
+            return Rejection(self.name, str(error))
+        # Blocks of s_tir are gone: what remains is plain loops.
+        plain = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+        return without_tile(plain)
+
+
+def _tile(func: tirx.PrimFunc, product: _Product, gpu: Gpu) -> GemmTile:
+    """Decisions that the kernel was given, if the device can follow them, or the default."""
+    given = tile_of(func, GemmTile)
+    if given is None:
+        return choose_tile(product.rows, product.columns, product.padded_depth, gpu)
+    why = given.problem(gpu)
+    if why:
+        raise ScheduleError(
+            what="the device cannot follow the decisions on a kernel",
+            where=str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel",
+            why=why,
+            todo="tune for this target",
+        )
+    return given
+
+
+def _product(graph: StageGraph) -> _Product:
+    """Operands and sizes of the product, checked."""
+    stage = graph.stages.get(ACCUMULATOR)
+    if stage is None or stage.combine != "sum" or len(stage.axes) != 2:
+        raise NotElementwise("the kernel has no sum of two axes named 'accumulator'")
+    loads = loads_of(stage.value)
+    weights = [load for load in loads if len(load.source.ty.shape) == 4]
+    others = [load for load in loads if len(load.source.ty.shape) == 2]
+    if len(loads) != 2 or len(weights) != 1 or len(others) != 1:
+        raise NotElementwise("the product is not one of activations [M, K] and packed weights")
+    rhs, lhs = weights[0].source, others[0].source
+    copied = graph.producer(lhs)
+    if copied is not None:
+        # A depth that is no multiple of 16 makes emission copy the operand; the device code reads
+        # the operand itself, and adds the zeros.
+        sources = loads_of(copied.value)
+        if len(sources) != 1 or graph.producer(sources[0].source) is not None:
+            raise NotElementwise("the activations of the product are computed in its kernel")
+        lhs = sources[0].source
+    if graph.producer(rhs) is not None:
+        raise NotElementwise("the weights of the product are computed in its kernel")
+    for operand in (lhs, rhs):
+        if str(operand.ty.dtype) != "int8":
+            raise NotElementwise(f"an operand of the product is {operand.ty.dtype}, not int8")
+    columns, chunks, lanes, chunk = _shape(rhs)
+    rows, depth = _shape(lhs)
+    if (lanes, chunk) != (1, _DEPTH) or not 0 <= chunks * _DEPTH - depth < _DEPTH:
+        raise NotElementwise(f"weights are packed as {_shape(rhs)} for a depth of {depth}")
+    if stage.extents[1] != columns or stage.extents[0] < rows:
+        raise NotElementwise(f"sums are {stage.extents}, operands {rows} x {columns}")
+    return _Product(lhs, rhs, stage.buffer, rows, columns, depth, chunks * _DEPTH)
+
+
+class _Kernel:
+    """Writes one kernel."""
+
+    def __init__(self, graph: StageGraph, product: _Product, tile: GemmTile) -> None:
+        self.graph, self.product, self.tile = graph, product, tile
+        for output in graph.outputs:
+            if _shape(output) != (product.rows, product.columns):
+                raise NotElementwise(
+                    f"a result is {_shape(output)}, the product {product.rows} x {product.columns}"
+                )
+        self.run = self._run_length()
+        self.shared = tirx.decl_buffer((tile.shared_bytes,), "uint8", "stages", scope="shared.dyn")
+        self.sums = registers("sums", tile.accumulators, "int32")
+        # Pointers to the whole of both: TVM would shrink a buffer to the entries that it sees used.
+        self.shared_data = tirx.buffer_data(self.shared)
+        self.sums_data = tirx.buffer_data(self.sums)
+        sizes = (product.rows, product.columns, product.padded_depth, product.depth)
+        decisions = (
+            tile.block_rows,
+            tile.block_columns,
+            tile.warp_rows,
+            tile.warp_columns,
+            tile.warp_depths,
+            tile.stage_depth,
+            tile.stages,
+        )
+        self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *decisions)))}>"
+        self.runs = f"{self.gemm}::Runs<{self.run}>"
+
+    def _run_length(self) -> int:
+        """Neighbouring columns that a thread has: 16 bytes of the widest tensor of two axes.
+
+        More would leave gaps between the bytes that neighbouring threads load at a time; a
+        result of 8 bits alone is stored 16 at a time. Runs never cross the last column.
+        """
+        tensors = [*self.graph.outputs, *self._residuals()]
+        widest = max(itemsize(str(tensor.ty.dtype)) for tensor in tensors)
+        run = min(max(_VECTOR_BYTES // widest, 4), self.tile.longest_run())
+        while self.product.columns % run:
+            run //= 2
+        return run
+
+    def _residuals(self) -> list[tirx.Buffer]:
+        shape = (self.product.rows, self.product.columns)
+        taken = (self.product.lhs, self.product.rhs)
+        return [
+            parameter
+            for parameter in self.graph.parameters
+            if parameter not in taken and _shape(parameter) == shape
+        ]
+
+    def body(self) -> tirx.Stmt:
+        """Statements of the kernel."""
+        tile, product = self.tile, self.product
+        row_blocks = -(-product.rows // tile.block_rows)
+        column_blocks = -(-product.columns // tile.block_columns)
+        block, thread_index = thread("blockIdx.x"), thread("threadIdx.x")
+        first_row = block // column_blocks * tile.block_rows
+        first_column = block % column_blocks * tile.block_columns
+        multiplied = call(
+            f"{self.gemm}::multiply",
+            self.sums_data,
+            self.shared_data,
+            address(product.lhs, 0, 0),
+            address(product.rhs, 0, 0, 0, 0),
+            first_row,
+            first_column,
+        )
+        inside = [
+            tirx.AllocBuffer(self.shared),
+            tirx.AllocBuffer(self.sums),
+            tirx.Evaluate(multiplied),
+            self._pieces(first_row, first_column),
+        ]
+        # The CUDA compiler unrolls what must be unrolled, so that the source stays short.
+        body = tirx.AttrStmt(
+            tirx.const(0, "int32"),
+            "pragma_unroll_explicit",
+            tirx.const(0, "int32"),
+            sequence(inside),
+        )
+        return launch(
+            body,
+            {
+                block: ("blockIdx.x", row_blocks * column_blocks),
+                thread_index: ("threadIdx.x", tile.threads),
+            },
+        )
+
+    def _pieces(self, first_row: tirx.Expr, first_column: tirx.Expr) -> tirx.Stmt:
+        """The sums, sixteen rows of every warp's tile at a time, and the epilogue of each."""
+        piece, part = tirx.Var("piece", "int32"), tirx.Var("part", "int32")
+        staged = call(f"{self.gemm}::stage", self.sums_data, self.shared_data, piece)
+        parts = self.tile.longest_run() // self.run
+        row, number = tirx.Var("row", "int32"), tirx.Var("run", "int32")
+        in_tile = call(f"{self.runs}::row", piece, part, dtype="int32")
+        run_in_tile = call(f"{self.runs}::number", part, dtype="int32")
+        inside = tirx.all(
+            row < self.product.rows, number < tirx.const(self.product.columns // self.run, "int32")
+        )
+        one_part = [
+            tirx.Bind(row, first_row + in_tile),
+            tirx.Bind(number, tirx.floordiv(first_column, self.run) + run_in_tile),
+            guarded(inside, self._epilogue(row, number, part)),
+        ]
+        each = [tirx.Evaluate(staged), unrolled(part, parts, sequence(one_part))]
+        return unrolled(piece, self.tile.warp_rows // PIECE_ROWS, sequence(each))
+
+    def _epilogue(self, row: tirx.Var, number: tirx.Var, part: tirx.Var) -> tirx.Stmt:
+        """Everything behind the sums of one run."""
+        product, graph = self.product, self.graph
+        run = RunOfChannels.of(
+            self.run,
+            lambda _step: number * self.run,
+            1,
+            {row: product.rows, number: product.columns // self.run},
+        )
+        read = registers("sums_run", self.run, "int32")
+        loads = Loads(run, kept=False)
+        leaves: dict[tirx.Var, Leaf] = {
+            parameter: loads.leaf(parameter) for parameter in graph.parameters
+        }
+        leaves[product.sums] = lambda _indices: tirx.BufferLoad(read, [run.lane])
+        results = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
+        outputs = Results.of(graph, graph.evaluate(leaves), run, [row], results)
+        return sequence(
+            [
+                tirx.AllocBuffer(read),
+                tirx.Evaluate(call(f"{self.runs}::read", address(read, 0), self.shared_data, part)),
+                *loads.declarations,
+                *loads.copies,
+                *outputs.declarations,
+                *outputs.entries,
+            ]
+        )
+
+
+def _shape(buffer: tirx.Buffer) -> tuple[int, ...]:
+    return tuple(int(size) for size in buffer.ty.shape)
