@@ -24,12 +24,12 @@ from tests.cuda.tools import needs
 
 ON_HOST = Path(__file__).with_name("on_host")
 DEVICE_CODE = Path(targets.__file__).parent / "cuda" / "device"
-ABI_VERSION = 1  # on_host::kAbiVersion
+ABI_VERSION = 2  # on_host::kAbiVersion
 
 _PREPROCESS = ["-std=c++17", "-DIBERT_ON_HOST", "-w"]
 # What every CUDA compiler takes for granted: numbers wrap, and pointers may be of any type.
 _COMPILE = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing"]
-_OBSERVE = ["-fsanitize=thread", "-fno-sanitize-recover=all"]
+_OBSERVE = ["-fsanitize=thread"]
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(([^()]*)\)\s*)?(\w+)\s*\(")
 _SHARED = re.compile(r"(\bextern\s+)?\b__shared__\s+([^;]*);")
@@ -41,12 +41,12 @@ class KernelSourceError(Exception):
     """CUDA source that the stand-in GPU cannot take, or g++ refuses."""
 
 
-def run_compiler(command: Sequence[str]) -> str:
+def run_compiler(*command: str) -> str:
     """Run g++.
 
     Parameters
     ----------
-    command
+    *command
         Program and arguments.
 
     Returns
@@ -69,7 +69,7 @@ def run_compiler(command: Sequence[str]) -> str:
 def compiler_version() -> str:
     """What g++ says of itself; skips the test, or fails in CI, where there is none."""
     needs("g++")
-    return run_compiler(["g++", "--version"]).splitlines()[0]
+    return run_compiler("g++", "--version").splitlines()[0]
 
 
 def cache_folder() -> Path:
@@ -136,7 +136,7 @@ def _shared_variable(match: re.Match[str]) -> str:
     )
 
 
-def rewrite(text: str, capability: int) -> str:
+def rewrite(text: str, capability: int, observed: bool) -> str:
     """Rewrite preprocessed CUDA source to C++ for the CPU.
 
     Parameters
@@ -145,6 +145,8 @@ def rewrite(text: str, capability: int) -> str:
         What the preprocessor made of it.
     capability
         75, 80, 90: for the table of kernels.
+    observed
+        Whether accesses to memory will be reported.
 
     Returns
     -------
@@ -171,7 +173,8 @@ def rewrite(text: str, capability: int) -> str:
         f"{text}\n"
         f"static const ::on_host::Kernel on_host_kernels[] = {{\n{table}}};\n"
         f'extern "C" __attribute__((visibility("default"))) const ::on_host::Image '
-        f"on_host_image = {{{ABI_VERSION}, {capability}, {len(kernels)}, on_host_kernels}};\n"
+        f"on_host_image = {{{ABI_VERSION}, {capability}, {str(observed).lower()}, {len(kernels)}, "
+        f"on_host_kernels}};\n"
     )
 
 
@@ -209,23 +212,39 @@ def kernel_image(
         file = Path(temporary) / "kernels.cpp"
         file.write_text(f'#include "kernel_table.h"\n#include "cuda.h"\n{source}', encoding="utf-8")
         preprocessed = run_compiler(
-            ["g++", "-E", "-x", "c++", *_PREPROCESS, f"-D__CUDA_ARCH__={10 * capability}"]
-            + [f"-I{folder}" for folder in folders]
-            + [str(file)]
+            "g++",
+            "-E",
+            "-x",
+            "c++",
+            *_PREPROCESS,
+            f"-D__CUDA_ARCH__={10 * capability}",
+            *[f"-I{folder}" for folder in folders],
+            str(file),
         ).replace(str(file), "kernels.cu")
-    text = rewrite(preprocessed, capability)
+    text = rewrite(preprocessed, capability, observed)
     options = [*_COMPILE, *(_OBSERVE if observed else [])]
     with cached("image", text, *options) as (place, work):
         if work is not None:
             (work / "kernels.ii").write_text(text, encoding="utf-8")
             # libtsan itself is not wanted: the driver has what its calls call.
             run_compiler(
-                ["g++", "-x", "c++-cpp-output", *options, "-c", str(work / "kernels.ii")]
-                + ["-o", str(work / "kernels.o")]
+                "g++",
+                "-x",
+                "c++-cpp-output",
+                *options,
+                "-c",
+                str(work / "kernels.ii"),
+                "-o",
+                str(work / "kernels.o"),
             )
             run_compiler(
-                ["g++", "-shared", "-o", str(work / "kernels.so"), str(work / "kernels.o")]
-                + [f"-L{libraries()}", "-l:libcuda.so.1"]
+                "g++",
+                "-shared",
+                "-o",
+                str(work / "kernels.so"),
+                str(work / "kernels.o"),
+                f"-L{libraries()}",
+                "-l:libcuda.so.1",
             )
             (work / "kernels.o").unlink()
             return (work / "kernels.so").read_bytes()

@@ -30,6 +30,8 @@ from tests.cuda.kernel_image import (
 _FLAGS = ["-std=c++17", "-O3", "-march=native", "-g1", "-fPIC", "-shared", "-Wall", "-Wextra"]
 _FLAGS += ["-Werror", "-fno-strict-aliasing"]
 _RUNTIME = "libcudart.cpp"
+_DEFAULT_SHARED = 48 << 10
+_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 def libraries() -> Path:
@@ -48,14 +50,28 @@ def libraries() -> Path:
             return place
         files = [str(path) for path in sorted(driver.glob("*.cpp")) if path.name != _RUNTIME]
         cuda, cudart = work / "libcuda.so.1", work / "libcudart.so.13"
+        script = f"-Wl,--version-script={driver}"
         run_compiler(
-            ["g++", *_FLAGS, *files, "-Wl,-soname,libcuda.so.1", "-o", str(cuda), "-ldl"]
-            + [f"-Wl,--version-script={driver / 'libcuda.map'}"]
+            "g++",
+            *_FLAGS,
+            *files,
+            "-Wl,-soname,libcuda.so.1",
+            f"{script}/libcuda.map",
+            "-o",
+            str(cuda),
+            "-ldl",
         )
         run_compiler(
-            ["g++", *_FLAGS, str(driver / _RUNTIME), "-Wl,-soname,libcudart.so.13"]
-            + [f"-Wl,--version-script={driver / 'libcudart.map'}", "-o", str(cudart)]
-            + [f"-L{work}", "-l:libcuda.so.1", "-Wl,-rpath,$ORIGIN"]
+            "g++",
+            *_FLAGS,
+            str(driver / _RUNTIME),
+            "-Wl,-soname,libcudart.so.13",
+            f"{script}/libcudart.map",
+            "-o",
+            str(cudart),
+            f"-L{work}",
+            "-l:libcuda.so.1",
+            "-Wl,-rpath,$ORIGIN",
         )
     return place
 
@@ -90,6 +106,10 @@ def environment(**settings: object) -> dict[str, str]:
     return {**os.environ, **variables, "LD_LIBRARY_PATH": path}
 
 
+class StandInGpuError(Exception):
+    """What a kernel or a program did that a GPU does not forgive."""
+
+
 class StandInGpu:
     """The libraries, loaded into this process.
 
@@ -105,7 +125,7 @@ class StandInGpu:
     """
 
     def __init__(self, cuda: ctypes.CDLL, cudart: ctypes.CDLL) -> None:
-        self._cuda = cuda
+        self.cuda = cuda
         self.cudart = cudart
         cuda.stand_in_gpu_calls.restype = ctypes.c_uint64
         cuda.stand_in_gpu_report.restype = ctypes.c_char_p
@@ -115,39 +135,46 @@ class StandInGpu:
     @property
     def capability(self) -> int:
         """What images the device takes: 75, 80 or 90."""
-        return int(self._cuda.stand_in_gpu_capability())
+        return int(self.cuda.stand_in_gpu_capability())
 
     def become(self, capability: int) -> None:
         """Change the device's architecture; modules that are loaded stay what they are."""
-        self._cuda.stand_in_gpu_become(capability)
+        self.cuda.stand_in_gpu_become(capability)
 
     def calls(self, name: str) -> int:
         """How often a function of CUDA was called; ``kernel`` counts executions of kernels."""
-        return int(self._cuda.stand_in_gpu_calls(name.encode()))
+        return int(self.cuda.stand_in_gpu_calls(name.encode()))
 
     @property
     def report(self) -> str:
         """What exactly the last error was, in words that a real driver would not have."""
-        return self._cuda.stand_in_gpu_report().decode()
+        return self.cuda.stand_in_gpu_report().decode()
 
     def memory(self) -> int:
         """Bytes of device memory in use."""
-        return int(self._cuda.stand_in_gpu_memory(0))
+        return int(self.cuda.stand_in_gpu_memory(0))
 
     def reset(self) -> None:
         """Forget an error that a kernel left; a real device would need a new process."""
-        self._cuda.stand_in_gpu_reset()
+        self.cuda.stand_in_gpu_reset()
 
     @contextlib.contextmanager
     def order(self, order: str | int) -> Iterator[None]:
         """Run the threads of a block in another order: ``forward``, ``reverse``, or a seed."""
         kinds = {"forward": 0, "reverse": 1}
         kind, seed = (kinds[order], 0) if isinstance(order, str) else (2, order)
-        self._cuda.stand_in_gpu_order(kind, seed)
+        self.cuda.stand_in_gpu_order(kind, seed)
         try:
             yield
         finally:
-            self._cuda.stand_in_gpu_order(0, 0)
+            self.cuda.stand_in_gpu_order(0, 0)
+
+    def check(self, code: int) -> None:
+        """Raise the error that a function of CUDA returned, in the words of the report."""
+        if code != 0:
+            report = self.report
+            self.reset()
+            raise StandInGpuError(report or f"error {code}")
 
 
 @functools.cache
@@ -184,7 +211,6 @@ def images_for_stand_in(observed: bool = False) -> Iterator[None]:
     observed
         Check every access to memory when it runs.
     """
-
     from targets.cuda.compile import host_images
 
     def make(source: str, description: TargetDescription) -> bytes:
@@ -307,10 +333,6 @@ class Kernel:
         return results[0]
 
 
-class StandInGpuError(Exception):
-    """What a kernel did that a GPU does not forgive."""
-
-
 def run_kernel(
     func: Any,
     arrays: Sequence[NDArray[Any]],
@@ -338,3 +360,87 @@ def run_kernel(
         If the kernel does what a GPU does not forgive.
     """
     return Kernel(func, target, observed)(arrays, orders)
+
+
+def run_cuda(
+    source: str,
+    arguments: Sequence[NDArray[Any] | np.generic],
+    grid: tuple[int, ...] = (1,),
+    block: tuple[int, ...] = (32,),
+    *,
+    capability: int = 75,
+    dynamic_shared: int = 0,
+    observed: bool = False,
+) -> list[NDArray[Any]]:
+    """Compile CUDA source and launch its kernel ``run`` once.
+
+    Parameters
+    ----------
+    source
+        CUDA C++ with ``extern "C" __global__ void run(...)``.
+    arguments
+        Arrays become pointers to copies of them on the device; NumPy scalars stay what they are.
+    grid, block
+        Of the launch.
+    capability
+        75, 80 or 90.
+    dynamic_shared
+        Bytes of dynamic shared memory.
+    observed
+        Check every access to memory.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        The arrays afterwards.
+
+    Raises
+    ------
+    StandInGpuError
+        If the kernel does what a GPU does not forgive.
+    """
+    gpu = load()
+    gpu.become(capability)
+    cuda, cudart = gpu.cuda, gpu.cudart
+    image = kernel_image(source, capability, observed)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    gpu.check(cuda.cuModuleLoadData(ctypes.byref(module), image))
+    gpu.check(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"run"))
+    values: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            address = ctypes.c_void_p()
+            gpu.check(cudart.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(argument.nbytes)))
+            contiguous = np.ascontiguousarray(argument)
+            gpu.check(_copy(cudart, address, contiguous.ctypes.data, argument.nbytes, 1))
+            values.append(address)
+        else:
+            values.append(np.ctypeslib.as_ctypes(np.asarray(argument)[()]))
+    pointers = (ctypes.c_void_p * len(values))(
+        *(ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in values)
+    )
+    sizes = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), dynamic_shared]
+    try:
+        if dynamic_shared > _DEFAULT_SHARED:
+            gpu.check(cuda.cuFuncSetAttribute(function, _DYNAMIC_SHARED_BYTES, dynamic_shared))
+        gpu.check(cuda.cuLaunchKernel(function, *map(ctypes.c_uint, sizes), None, pointers, None))
+        gpu.check(cudart.cudaStreamSynchronize(None))
+        results = []
+        for argument, value in zip(arguments, values, strict=True):
+            if isinstance(argument, np.ndarray):
+                results.append(np.empty_like(argument, order="C"))
+                data = results[-1].ctypes.data
+                gpu.check(_copy(cudart, data, value, argument.nbytes, 2))
+        return results
+    finally:
+        for argument, value in zip(arguments, values, strict=True):
+            if isinstance(argument, np.ndarray):
+                cudart.cudaFree(value)
+
+
+def _copy(cudart: ctypes.CDLL, to: Any, source: Any, size: int, kind: int) -> int:
+    pointers = [
+        pointer if isinstance(pointer, ctypes.c_void_p) else ctypes.c_void_p(pointer)
+        for pointer in (to, source)
+    ]
+    return int(cudart.cudaMemcpyAsync(*pointers, ctypes.c_size_t(size), kind, None))

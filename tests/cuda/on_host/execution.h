@@ -9,7 +9,7 @@
 
 namespace on_host {
 
-constexpr unsigned kAbiVersion = 1;
+constexpr unsigned kAbiVersion = 2;
 constexpr unsigned kWarpSize = 32;
 constexpr uint32_t kFullMask = 0xffffffffu;
 constexpr unsigned kMaxThreads = 1024;     // of a block, on every architecture
@@ -90,6 +90,7 @@ struct Kernel {
 struct Image {
   unsigned abi_version;
   unsigned architecture;  // 75, 80, 90
+  bool observed;          // whether it reports its accesses to memory
   unsigned num_kernels;
   const Kernel* kernels;
 };

@@ -29,7 +29,6 @@ constexpr size_t kStackSize = 128 << 10;
 constexpr size_t kStackColour = 704;
 constexpr unsigned kStackColours = 16;
 constexpr uint64_t kStackEnd = 0x5afe57ac5afe57ac;
-constexpr size_t kSharedCapacity = 256 << 10;
 // What separates two __shared__ variables in the checking build, to tell them apart.
 constexpr size_t kSharedGap = 64;
 
@@ -150,7 +149,9 @@ void complete_pending(Warp* warp, unsigned index, Execute execute) {
   warp->pending[index] = warp->pending[--warp->num_pending];
   execute(warp->registers);
   warp->ready |= pending.arrived;
-  note_collective(warp->first_thread, pending.arrived);
+  if (pending.arrived == warp->live && std::strcmp(pending.operation, "__syncwarp") == 0) {
+    note_warp_barrier(warp->first_thread);
+  }
 }
 
 void thread_entry() {
@@ -179,6 +180,7 @@ void thread_entry() {
 
 void start_block() {
   on_host_state.block_number++;
+  note_block(shared_memory);
   block.shared_used = 0;
   block.num_variables = 0;
   block.live = block.num_threads;
@@ -209,7 +211,6 @@ void start_block() {
     thread.stack_pointer = prepare_fibre(
         stack, kStackSize - i % kStackColours * kStackColour, thread_entry);
   }
-  note_block(block.num_threads);
 }
 
 void check_stacks() {
@@ -314,20 +315,31 @@ Failure run(const Launch& launch, const Order& order) {
   return block.failure;
 }
 
-void check_shared(const void* address, unsigned size, const char* operation, unsigned lane) {
-  const auto at = reinterpret_cast<uintptr_t>(address);
-  const size_t offset = at - reinterpret_cast<uintptr_t>(shared_memory);
-  if (at % size != 0) {
-    on_host_fail(kMisaligned, "%s of lane %u at an address that is no multiple of %u", operation,
-                 lane, size);
-  }
+void check_shared_bounds(const void* address, unsigned size, const char* operation) {
+  const size_t offset =
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(shared_memory);
   for (unsigned i = 0; i < block.num_variables; ++i) {
     const auto& variable = block.variables[i];
     if (offset >= variable.offset && offset + size <= variable.offset + variable.size) return;
   }
-  on_host_fail(kIllegalAddress,
-               "%s of lane %u outside of the block's shared memory: offset %lld of %zu bytes",
-               operation, lane, static_cast<long long>(offset), block.shared_used);
+  if (offset >= kSharedCapacity) {
+    on_host_fail(kIllegalAddress, "%s at %p, which is not shared memory", operation, address);
+  }
+  on_host_fail(kIllegalAddress, "%s of %u bytes outside of every __shared__ variable: at byte %zu of "
+               "%zu", operation, size, offset, block.shared_used);
+}
+
+void check_shared(const void* address, unsigned size, const char* operation, unsigned lane) {
+  if (reinterpret_cast<uintptr_t>(address) % size != 0) {
+    on_host_fail(kMisaligned, "%s of lane %u at an address that is no multiple of %u", operation,
+                 lane, size);
+  }
+  check_shared_bounds(address, size, operation);
+}
+
+bool on_own_stack(const void* address) {
+  const unsigned char* stack = stacks + on_host_state.current->number * kStackSize;
+  return static_cast<size_t>(static_cast<const unsigned char*>(address) - stack) < kStackSize;
 }
 
 }  // namespace on_host
@@ -420,7 +432,7 @@ void* on_host_shared(size_t size, size_t alignment) {
                  block.shared_used, block.shared_limit);
   }
   std::memset(shared_memory + offset, kUnwritten, size);
-  note_shared(shared_memory, offset, size);
+  note_shared(offset, size);
   return shared_memory + offset;
 }
 
@@ -432,11 +444,12 @@ void on_host_copy_async(void* destination, const void* source, unsigned size, un
   if (copied != 0 && reinterpret_cast<uintptr_t>(source) % size != 0) {
     on_host_fail(kMisaligned, "cp.async from an address that is no multiple of %u", size);
   }
-  note_copy_started(destination, size);
+  const Copy copy = {destination, source, size, copied, me->commits};
+  note_copy_started(copy);
   std::memset(destination, kUnwritten, size);
   std::vector<Copy>& copies = block.copies[me->number];
   copies.resize(me->num_copies++);
-  copies.push_back({destination, source, size, copied, me->commits});
+  copies.push_back(copy);
 }
 
 void on_host_copy_commit() { ++on_host_state.current->commits; }

@@ -7,6 +7,9 @@
 
 namespace on_host {
 
+// Bytes of shared memory that there is at all; no device has as much.
+constexpr size_t kSharedCapacity = 256 << 10;
+
 // How a kernel ended that a GPU would have aborted.
 struct Failure {
   int code;  // CUresult; 0: none
@@ -33,8 +36,10 @@ Failure run(const Launch& launch, const Order& order);
 // The same as on_host_check_shared, on behalf of a lane of the running warp.
 void check_shared(const void* address, unsigned size, const char* operation, unsigned lane);
 
-// Tells the race detection, if it is on, that a lane read shared memory without instructions of
-// its own.
-void note_shared_read(const void* address, unsigned size, unsigned lane);
+// Whether bytes lie in one variable of the block's shared memory; ends the kernel if not.
+void check_shared_bounds(const void* address, unsigned size, const char* operation);
+
+// Whether an address is on the stack of the running thread.
+bool on_own_stack(const void* address);
 
 }  // namespace on_host

@@ -103,9 +103,9 @@ const Allocation* Memory::find_translated(uintptr_t address, size_t size) const 
   return find(address - memory_ + window_, size);
 }
 
-std::string Memory::damage() const {
+std::string Memory::damage() {
   for (const auto& [address, allocation] : table_->live) {
-    const auto* end = static_cast<const unsigned char*>(translate(address + allocation.size));
+    auto* end = static_cast<unsigned char*>(translate(address + allocation.size));
     const size_t guard = rounded(allocation.size) - allocation.size;
     for (size_t i = 0; i < guard; ++i) {
       if (end[i] != kUnwritten) {
@@ -113,6 +113,7 @@ std::string Memory::damage() const {
         std::snprintf(text, sizeof text,
                       "something wrote %zu bytes behind the end of an allocation of %zu bytes", i,
                       allocation.size);
+        std::memset(end, kUnwritten, guard);
         return text;
       }
     }

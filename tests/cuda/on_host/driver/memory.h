@@ -32,13 +32,15 @@ class Memory {
   // The same by the address that a kernel uses.
   const Allocation* find_translated(uintptr_t address, size_t size) const;
   void* translate(uintptr_t address) const;
+  // Whether a kernel's address is one of device memory, live or not.
+  bool in_memory(uintptr_t translated) const { return translated - memory_ < reserved_; }
 
   size_t capacity() const { return capacity_; }
   size_t used() const { return used_; }
   size_t peak() const { return peak_; }
 
-  // Looks for writes behind the end of an allocation; empty if there is none.
-  std::string damage() const;
+  // Looks for writes behind the end of an allocation, and undoes them; empty if there is none.
+  std::string damage();
 
  private:
   struct Table;

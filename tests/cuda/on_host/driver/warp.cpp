@@ -4,6 +4,7 @@
 
 #include "../execution.h"
 #include "block.h"
+#include "check.h"
 
 using on_host::Registers;
 
