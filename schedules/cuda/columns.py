@@ -110,7 +110,9 @@ class _Kernel:
                 shape = (self.warps * WARP * self.width,)
                 shared = tirx.decl_buffer(shape, dtype, f"{stage.name}_of_warps", scope="shared")
                 scratch.append(tirx.AllocBuffer(shared))
-                name = f"ibert::sum_of_warps_per_lane<{self.warps}, {self.width}>"
+                # TVM lets such arrays share memory: the first is done with at the next barrier.
+                again = "true" if combine else "false"
+                name = f"ibert::sum_of_warps_per_lane<{self.warps}, {self.width}, {again}>"
                 combine.append(tirx.Evaluate(call(name, total.data, shared.data)))
         some = place < self.length if self.length % self.warps else None
         add = guarded(some, sequence([*loads.copies, *adding]))

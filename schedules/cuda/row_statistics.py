@@ -62,13 +62,14 @@ def row_sum_of(graph: StageGraph, stage: StageDefinition, channels: int) -> RowS
     """
     if stage.combine != "sum" or len(stage.reduced) != 1:
         raise NotElementwise(f"stage {stage.name!r} is no sum over the channels of a row")
-    if stage.reduced_extents[0] == channels:
-        return RowSum(stage, None, 1)
     inner = stage.value.value if isinstance(stage.value, tirx.Cast) else stage.value
     part = graph.producer(inner.source) if isinstance(inner, ir.TensorLoad) else None
-    if part is None or part.combine != "sum" or len(part.reduced) != 1:
-        raise NotElementwise(f"stage {stage.name!r} is no sum of what another has summed")
-    if stage.reduced_extents[0] * part.reduced_extents[0] != channels:
+    if part is None or not part.reduced:
+        if stage.reduced_extents[0] != channels:
+            raise NotElementwise(f"stage {stage.name!r} adds up something else than channels")
+        return RowSum(stage, None, 1)
+    groups = part.combine == "sum" and len(part.reduced) == 1
+    if not groups or stage.reduced_extents[0] * part.reduced_extents[0] != channels:
         raise NotElementwise(f"stage {stage.name!r} adds up neither channels nor groups of them")
     return RowSum(stage, part, part.reduced_extents[0])
 
@@ -95,8 +96,6 @@ class RowScalars:
     ----------
     statements
         Statements that compute the numbers.
-    scratch
-        Declarations of shared memory for them.
     leaves
         How what follows reads parameters and the numbers.
     """
@@ -117,7 +116,9 @@ class RowScalars:
         self.warps = warps
         self.loads = loads
         self.statements: list[tirx.Stmt] = []
-        self.scratch: list[tirx.Stmt] = []
+        self._slots = 0
+        shape = (max(warps * sum(bool(stage.reduced) for stage in graph.stages.values()), 1),)
+        self._scratch = tirx.decl_buffer(shape, "int64", "sums_of_warps", scope="shared")
 
     def add(self, stages: list[StageDefinition], channels: int) -> None:
         """Compute stages with one number per row, in program order.
@@ -188,22 +189,26 @@ class RowScalars:
         if self.loads is not None:
             passes[:0] = self.loads.copies
         self.statements.append(self.run.each_step(sequence(passes)))
-        count = len(sums)
-        scratch = []
-        if self.warps > 1:
-            for one in sums:
-                dtype, name = str(one.total.buffer.ty.dtype), f"{one.total.name}_of_warps"
-                shared = tirx.decl_buffer((self.warps,), dtype, name, scope="shared")
-                self.scratch.append(tirx.AllocBuffer(shared))
-                scratch.append(shared.data)
-        for start in range(0, count, 2):
-            together = own[start : start + 2]
-            arguments = [address(held, 0) for held in together] + scratch[start : start + 2]
-            several = f"ibert::row_sum_of_warps<{self.warps}>"
-            name = several if self.warps > 1 else "ibert::row_sum"
-            self.statements.append(tirx.Evaluate(call(name, *arguments)))
+        for start in range(0, len(sums), 2):
+            together = [address(held, 0) for held in own[start : start + 2]]
+            self.statements.append(tirx.Evaluate(self._over_threads(together)))
         for one, held in zip(sums, own, strict=True):
             self._know(one.total, held)
+
+    def _over_threads(self, sums: list[tirx.Expr]) -> tirx.Expr:
+        """Call of the device function that adds up what the threads of the row have."""
+        if self.warps == 1:
+            return call("ibert::row_sum", *sums)
+        # All sums have places of one array: TVM would let arrays share memory, without a barrier.
+        slot = self._slots
+        self._slots += len(sums)
+        name = f"ibert::row_sum_of_warps<{self.warps}, {slot}>"
+        return call(name, *sums, self._scratch.data)
+
+    @property
+    def scratch(self) -> list[tirx.Stmt]:
+        """Declarations of shared memory that the statements use."""
+        return [tirx.AllocBuffer(self._scratch)] if self._slots else []
 
     def _partial_sum(self, one: RowSum, held: tirx.Var) -> tirx.Stmt:
         """Add what a run of the thread contributes to a sum."""

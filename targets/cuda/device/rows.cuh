@@ -57,39 +57,43 @@ __device__ __forceinline__ void row_sum(T* x, U* y) {
 }
 
 // The same where a row has all `warps` warps of a block, which meet at a barrier. `scratch` is
-// shared memory for a number of each warp, which nothing else uses.
+// shared memory; nothing else uses its `warps` places for each sum, from number `slot` on.
 template <int warps, typename T>
-__device__ __forceinline__ T sum_of_warps(const T* scratch) {
-  T total = 0;
+__device__ __forceinline__ T sum_of_warps(const int64_t* scratch) {
+  int64_t total = 0;
 #pragma unroll
   for (int warp = 0; warp < warps; ++warp) total += scratch[warp];
-  return total;
+  return static_cast<T>(total);
 }
 
-template <int warps, typename T>
-__device__ __forceinline__ void row_sum_of_warps(T* x, T* scratch) {
+template <int warps, int slot, typename T>
+__device__ __forceinline__ void row_sum_of_warps(T* x, int64_t* scratch) {
+  int64_t* place = scratch + slot * warps;
   row_sum(x);
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = *x;
+  if (threadIdx.x % 32 == 0) place[threadIdx.x / 32] = *x;
   __syncthreads();
-  *x = sum_of_warps<warps>(scratch);
+  *x = sum_of_warps<warps, T>(place);
 }
 
-template <int warps, typename T, typename U>
-__device__ __forceinline__ void row_sum_of_warps(T* x, U* y, T* scratch_x, U* scratch_y) {
+template <int warps, int slot, typename T, typename U>
+__device__ __forceinline__ void row_sum_of_warps(T* x, U* y, int64_t* scratch) {
+  int64_t* place = scratch + slot * warps;
   row_sum(x, y);
   if (threadIdx.x % 32 == 0) {
-    scratch_x[threadIdx.x / 32] = *x;
-    scratch_y[threadIdx.x / 32] = *y;
+    place[threadIdx.x / 32] = *x;
+    place[warps + threadIdx.x / 32] = *y;
   }
   __syncthreads();
-  *x = sum_of_warps<warps>(scratch_x);
-  *y = sum_of_warps<warps>(scratch_y);
+  *x = sum_of_warps<warps, T>(place);
+  *y = sum_of_warps<warps, U>(place + warps);
 }
 
 // Sums over the `warps` warps of a block (threadIdx.y) of what each lane holds, `count` numbers: each
-// becomes its sum, in every warp. `scratch` is shared memory for a number of each thread and count.
-template <int warps, int count, typename T>
+// becomes its sum, in every warp. `scratch` is shared memory for a number of each thread and count;
+// `again` says that it may have been used before.
+template <int warps, int count, bool again, typename T>
 __device__ __forceinline__ void sum_of_warps_per_lane(T* x, T* scratch) {
+  if (again) __syncthreads();
 #pragma unroll
   for (int i = 0; i < count; ++i) {
     scratch[(threadIdx.y * count + i) * 32 + threadIdx.x] = x[i];
