@@ -105,13 +105,9 @@ class TinyModel:
         }
         return {**document, **self.metadata_changes}
 
-    def build(self, path: Path) -> Path:
-        """Compile and export it."""
-        import tvm
+    def module(self) -> Any:
+        """What it computes, as Relax operators."""
         from tvm import relax
-
-        from targets import get_target
-        from targets.export import export_library
 
         builder = relax.BlockBuilder()
         for batch, seq_len in self.shapes:
@@ -131,8 +127,17 @@ class TinyModel:
                     pooled = builder.emit(relax.op.sum(hidden * mask, axis=1))
                     output = builder.emit_output(relax.Tuple([hidden, pooled]))
                 builder.emit_func_output(output)
+        return builder.get()
+
+    def build(self, path: Path) -> Path:
+        """Compile and export it."""
+        import tvm
+
+        from targets import get_target
+        from targets.export import export_library
+
         target = get_target("x86-64")
-        executable = tvm.compile(builder.get(), target=tvm.target.Target(target.tvm_target))
+        executable = tvm.compile(self.module(), target=tvm.target.Target(target.tvm_target))
         parameters = {"table": self.table, "bias": self.bias}
         export_library(executable, parameters, self.metadata, target, path)
         return path

@@ -1,0 +1,269 @@
+"""The engine for GPUs, on the stand-in: one graph launch per run, nothing allocated, bit for bit."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ibert_tvm
+from ibert_tvm.runtime import Library, load_library
+from tests.cuda.gpu_library import TinyGpuModel
+from tests.cuda.stand_in_gpu import StandInGpu, environment, load
+from tests.cuda.tools import needs
+
+KERNELS = 3
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[StandInGpu]:
+    needs("g++")
+    stand_in = load()
+    stand_in.become(75)
+    yield stand_in
+
+
+@pytest.fixture(scope="module")
+def model() -> TinyGpuModel:
+    return TinyGpuModel()
+
+
+@pytest.fixture(scope="module")
+def path(gpu: StandInGpu, model: TinyGpuModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model.build(tmp_path_factory.mktemp("gpu") / "model.so")
+
+
+@pytest.fixture
+def library(path: Path) -> Library:
+    return load_library(path)
+
+
+def _inputs(batch: int, length: int, seed: int) -> dict[str, NDArray[Any]]:
+    random = np.random.default_rng(seed)
+    mask = np.ones((batch, length), np.int32)
+    mask[-1, 1 + seed % length :] = 0
+    return {
+        "input_ids": random.integers(0, 8, (batch, length)).astype(np.int32),
+        "attention_mask": mask,
+        "token_type_ids": random.integers(0, 2, (batch, length)).astype(np.int32),
+    }
+
+
+def _check(library: Library, model: TinyGpuModel, batch: int, length: int, seed: int) -> None:
+    inputs = _inputs(batch, length, seed)
+    outputs = library.run(**inputs, dequantize=False)
+    expected = model.reference(*inputs.values())
+    for name, values in expected.items():
+        np.testing.assert_array_equal(outputs[name].values, values)
+
+
+_COUNTED = (
+    "cudaGraphLaunch",
+    "cudaStreamSynchronize",
+    "kernel",
+    "cuLaunchKernelEx",
+    "cudaMemcpyAsync",
+    "cudaGraphInstantiate",
+    "cudaMalloc",
+    "cudaMallocHost",
+    "cudaFree",
+    "cudaFreeHost",
+)
+
+
+@contextmanager
+def _calls(gpu: StandInGpu) -> Iterator[dict[str, int]]:
+    """Calls of CUDA's functions in a block; those that were not called are left out."""
+    made: dict[str, int] = {}
+    before = {name: gpu.calls(name) for name in _COUNTED}
+    yield made
+    counts = {name: gpu.calls(name) - before[name] for name in _COUNTED}
+    made.update({name: count for name, count in counts.items() if count})
+
+
+def test_a_run_is_one_graph_launch_and_one_synchronisation(
+    gpu: StandInGpu, library: Library, model: TinyGpuModel
+) -> None:
+    for batch, length in model.shapes:
+        with _calls(gpu) as first:
+            _check(library, model, batch, length, seed=0)
+        # A plain run, which loads code and takes memory, and the captured one.
+        assert (first["cudaGraphInstantiate"], first["cudaGraphLaunch"]) == (1, 1)
+        assert first["cuLaunchKernelEx"] == 2 * KERNELS
+    for seed in range(1, 20):
+        for batch, length in model.shapes:
+            with _calls(gpu) as later:
+                _check(library, model, batch, length, seed)
+            launched = later.pop("cuLaunchKernelEx", KERNELS)  # some drivers count graphs' kernels
+            assert launched == KERNELS
+            assert later == {"cudaGraphLaunch": 1, "cudaStreamSynchronize": 1, "kernel": KERNELS}
+
+
+def test_padding_and_batches_are_those_of_every_library(
+    library: Library, model: TinyGpuModel
+) -> None:
+    for batch, length in ((1, 3), (3, 5), (9, 8), (2, 11)):
+        _check(library, model, batch, length, seed=batch)
+
+
+def test_texts(library: Library) -> None:
+    texts = ["hello world", "small big hello world small big hello world small"]
+    outputs = library.run_texts(texts)
+    assert outputs["hidden"].shape[0] == outputs["embedding"].shape[0] == 2
+    for index, text in enumerate(texts):
+        alone = library.run_texts([text])
+        np.testing.assert_array_equal(alone["embedding"][0], outputs["embedding"][index])
+
+
+def test_outputs_do_not_change_with_later_runs(library: Library) -> None:
+    first = library.run(**_inputs(1, 8, 1), dequantize=False)
+    kept = {name: output.values.copy() for name, output in first.items()}
+    library.run(**_inputs(1, 8, 2), dequantize=False)
+    for name, values in kept.items():
+        np.testing.assert_array_equal(first[name].values, values)
+
+
+def test_weights_are_on_the_gpu_once_and_leave_it_with_the_last_library(
+    gpu: StandInGpu, path: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copy(path, tmp_path / "another.so"))  # no library of the others' tests
+    before = gpu.memory()
+    first = load_library(copy)
+    weights = gpu.memory() - before
+    assert weights >= first.metadata.weight_bytes
+    second, third = load_library(copy), load_library(copy, device="cuda:0")
+    assert gpu.memory() - before == weights
+    for name, array in first.parameters.items():
+        np.testing.assert_array_equal(array, second.parameters[name])
+    del first, second
+    gc.collect()
+    assert gpu.memory() - before == weights
+    del third
+    gc.collect()
+    assert gpu.memory() == before
+
+
+def test_a_library_that_is_gone_leaves_the_others_their_memory(
+    path: Path, model: TinyGpuModel
+) -> None:
+    kept, gone = load_library(path), load_library(path)
+    for library in (kept, gone):
+        _check(library, model, 4, 8, seed=3)
+    del gone, library
+    gc.collect()
+    other = load_library(path)
+    for seed in range(4, 8):
+        _check(other, model, 4, 8, seed)
+        _check(kept, model, 4, 8, seed)
+
+
+def test_threads_share_a_library_and_run_several(path: Path, model: TinyGpuModel) -> None:
+    shared = load_library(path)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            own = load_library(path)
+            for seed in range(5):
+                batch, length = model.shapes[(number + seed) % len(model.shapes)]
+                _check(own, model, batch, length, 10 * number + seed)
+                _check(shared, model, batch, length, 10 * number + seed)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_inputs_and_outputs_are_pinned_and_aligned(library: Library) -> None:
+    library.run(**_inputs(1, 8, 0))
+    arrays = library.engine.buffers([((3, 5), "int32"), ((2,), "int8"), ((4, 4), "int64")])
+    starts = [array.ctypes.data for array in arrays]
+    assert all(start % 256 == 0 for start in starts) and len(set(starts)) == 3
+    assert [(array.shape, str(array.dtype)) for array in arrays] == [
+        ((3, 5), "int32"),
+        ((2,), "int8"),
+        ((4, 4), "int64"),
+    ]
+    assert not any(array.any() for array in arrays)
+    with pytest.raises(ValueError, match="none of the engine's buffers"):
+        library.engine.tensor(np.zeros(3))
+
+
+def test_kernels_are_timed_one_by_one_in_order(
+    gpu: StandInGpu, library: Library, model: TinyGpuModel
+) -> None:
+    _check(library, model, 4, 8, seed=1)
+    (function,) = (f for f in library.metadata.functions if (f.batch, f.seq_len) == (4, 8))
+    times = library.engine.kernel_times(function.name)
+    assert [name for name, _ in times] == [kernel.name for kernel in function.kernels]
+    assert all(milliseconds > 0 for _, milliseconds in times)
+    seen: list[tuple[str, int]] = []
+    with library.engine.observed(lambda name, taken: seen.append((name, taken))):
+        _check(library, model, 4, 8, seed=2)
+    assert [name for name, _ in seen] == [kernel.name for kernel in function.kernels]
+    assert library.engine.time_ms(function.name, 3) > 0
+    with _calls(gpu) as later:  # nothing of that is left
+        _check(library, model, 4, 8, seed=3)
+    assert later["cudaGraphLaunch"] == later["cudaStreamSynchronize"] == 1
+    assert later["kernel"] == KERNELS
+    assert len(seen) == KERNELS
+
+
+def test_the_device_of_a_library(library: Library, path: Path) -> None:
+    assert library.device == library.engine.device == "cuda:0"
+    assert library.engine.name == "Stand-in T4"
+    assert (library.engine.architecture, library.num_threads) == ("sm_75", 1)
+    assert library.metadata.device == "cuda" and library.metadata.architectures == ("sm_75",)
+    ids = [[4, 5, 6]]
+    by_path = ibert_tvm.run(path, input_ids=ids, device="cuda")
+    np.testing.assert_array_equal(by_path["hidden"], library.run(ids)["hidden"])
+
+
+def test_another_current_device_of_the_thread_stays_as_it_was(
+    gpu: StandInGpu, library: Library
+) -> None:
+    current = ctypes.c_int(-1)
+    library.run(**_inputs(1, 8, 0))
+    gpu.cudart.cudaGetDevice(ctypes.byref(current))
+    assert current.value == 0
+
+
+def test_running_needs_neither_the_compiler_nor_torch(path: Path) -> None:
+    script = (
+        "import sys, ibert_tvm\n"
+        "library = ibert_tvm.load_library(sys.argv[1])\n"
+        "print(library.run([[4, 5, 6]], dequantize=False)['hidden'].values.sum())\n"
+        "print([name for name in ('tvm', 'torch', 'transformers') if name in sys.modules])\n"
+        "with open('/proc/self/maps') as maps:\n"
+        "    print('libtvm_compiler' in maps.read())\n"
+        "import tvm\n"
+        "again = ibert_tvm.load_library(sys.argv[1])\n"
+        "print(again.run([[4, 5, 6]], dequantize=False)['hidden'].values.sum())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(capability=75),
+    )
+    assert done.returncode == 0, done.stderr
+    first, modules, compiler, second, _ = done.stdout.split("\n")
+    assert (modules, compiler) == ("[]", "False")
+    assert first == second
