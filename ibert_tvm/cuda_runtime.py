@@ -18,6 +18,7 @@ from typing import Any
 
 from ibert_tvm.engine import load_runtime
 from ibert_tvm.errors import DeviceError
+from targets.cuda.driver import runs_on
 
 __all__ = ["CUDA", "CudaRuntime", "cuda_runtime", "device_text", "runs_on"]
 
@@ -75,35 +76,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 def device_text(index: int) -> str:
     """Name of a GPU as the option ``--device`` takes it."""
     return f"cuda:{index}"
-
-
-def runs_on(architectures: tuple[str, ...], capability: tuple[int, int]) -> bool:
-    """Whether code for some architectures runs on a GPU.
-
-    Machine code for ``sm_XY`` runs on GPUs of capability X.Y and of later minor versions of X,
-    that for ``sm_XYa`` on X.Y alone; ``compute_XY``, which a driver translates, on X.Y and all
-    later ones.
-
-    Parameters
-    ----------
-    architectures : tuple of str
-        For example ``("sm_75", "sm_80")``.
-    capability : tuple of int
-        Major and minor compute capability of the GPU.
-
-    Returns
-    -------
-    bool
-    """
-    for name in architectures:
-        kind, _, digits = name.partition("_")
-        made_for = divmod(int(digits.rstrip("af")), 10)
-        if made_for == capability:
-            return True
-        later = digits.isdigit() and made_for < capability
-        if later and (kind == "compute" or made_for[0] == capability[0]):
-            return True
-    return False
 
 
 class CudaRuntime:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from .arm import ARM_BOARDS
 from .cortex_m import CORTEX_M
-from .cuda.descriptions import GPUS, gpu_target
+from .cuda.descriptions import GPUS, gpu_target, is_gpu_name
+from .cuda.driver import find_gpu
+from .cuda.toolchain import check_architectures, find_cuda_toolchain
 from .description import TargetDescription
 from .emulation import emulator_command, find_emulator
 from .errors import TargetError
@@ -33,9 +35,9 @@ class TargetStatus:
     missing
         Why not, and what would make it possible; empty if it can.
     compiler
-        Command that compiles and links; empty if there is none.
+        Command that compiles and links; empty if there is none. For a GPU nvcc comes first.
     runs
-        What runs the result here: ``"this machine"``, or the emulator; empty if nothing.
+        What runs the result here: ``"this machine"``, the emulator, or the GPU; empty if nothing.
     runs_missing
         What would; empty if something does.
     runtimes, system
@@ -59,7 +61,7 @@ def target_names() -> tuple[str, ...]:
 
 
 def get_target(name: str) -> TargetDescription:
-    """Look a target up by name.
+    """Look a target up by name: one of `target_names`, or one that `gpu_target` takes.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def get_target(name: str) -> TargetDescription:
         return host_target()
     if name in _NAMED:
         return _NAMED[name]
-    if name.startswith("cuda:"):
+    if is_gpu_name(name):
         return gpu_target(name)
     near = difflib.get_close_matches(name, target_names(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -78,7 +80,7 @@ def get_target(name: str) -> TargetDescription:
         what=f"unknown target {name!r}",
         where="--target",
         why="no target description has that name",
-        todo=f"{hint}use one of: {', '.join(target_names())}",
+        todo=f"{hint}use one of: {', '.join(target_names())}; or cuda:sm_XX for another GPU",
     )
 
 
@@ -139,10 +141,16 @@ def _status(name: str) -> TargetStatus:
     compiler = missing = runs = runs_missing = ""
     try:
         compiler = " ".join(find_linker(description))
+        if description.gpu is not None:
+            toolchain = find_cuda_toolchain(name)
+            check_architectures(toolchain, description.gpu.architectures, name)
+            compiler = f"{toolchain.nvcc}, {compiler}"
     except TargetError as error:
         missing = f"{error.why}; {error.todo}"
     try:
-        if description.system == "linux":
+        if description.gpu is not None:
+            runs = find_gpu(description.gpu)
+        elif description.system == "linux":
             runs = " ".join(emulator_command(description)) or "this machine"
         else:
             runs = find_emulator(description)

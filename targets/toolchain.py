@@ -34,7 +34,7 @@ def compiler_variable(description: TargetDescription) -> str:
     str
         For example ``IBERT_CC_ARMV7_NEON``.
     """
-    return "IBERT_CC_" + description.name.upper().replace("-", "_")
+    return "IBERT_CC_" + re.sub(r"[^A-Z0-9]", "_", description.name.upper())
 
 
 def find_linker(description: TargetDescription) -> tuple[str, ...]:

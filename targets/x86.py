@@ -19,8 +19,8 @@ VNNI_256 = DotInstruction("vpdpbusd_256", "uint8", "int8", 8, 4, tile_rows=6, ti
 MADD_256 = DotInstruction("vpmaddwd_256", "int16", "int8", 8, 2, tile_rows=4, tile_vectors=2)
 NO_DOT_128 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
 
-_V2 = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
-_V3 = (*_V2, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
+V2_FEATURES = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
+_V3 = (*V2_FEATURES, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
 _VNNI = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
 
 _PMULHRSW_256 = ((8, "llvm.x86.ssse3.pmul.hr.sw.128"), (16, "llvm.x86.avx2.pmul.hr.sw"))

@@ -52,7 +52,7 @@ def test_unknown_target_lists_the_known_ones(
         "  where: --target\n"
         "  why: no target description has that name\n"
         "  what to do: did you mean 'x86-64-v3'? use one of: "
-        f"{', '.join(target_names())}\n",
+        f"{', '.join(target_names())}; or cuda:sm_XX for another GPU\n",
     )
 
 

@@ -19,7 +19,7 @@ def _runnable() -> list[TargetDescription]:
     found: dict[DotInstruction, TargetDescription] = {}
     for name in target_names():
         description = get_target(name)
-        there = not missing_features(description, cpu_features())
+        there = not missing_features(description, cpu_features()) and description.gpu is None
         if there and description.elf_machine == "EM_X86_64" and description.dot.name != "none":
             found.setdefault(description.dot, description)
     return list(found.values())

@@ -18,7 +18,8 @@ from targets import (
 X86 = ("x86-64", "x86-64-v3", "x86-avx-vnni", "x86-avx512-vnni")
 BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4")
 MICROCONTROLLERS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55")
-NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS)))
+GPUS = ("a100", "h100", "h200", "t4")
+NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS, *GPUS)))
 
 
 def test_names() -> None:
@@ -38,7 +39,7 @@ def test_every_name_is_a_target_of_that_name(name: str) -> None:
         ("avx512-vnni", "did you mean 'x86-avx512-vnni'? "),
         ("rpi5", "did you mean 'rpi4'? "),
         ("cortexm4", "did you mean 'cortex-m4'? "),
-        ("t4", ""),
+        ("a10", "did you mean 'a100'? "),
         ("", ""),
     ],
 )
@@ -49,7 +50,8 @@ def test_an_unknown_target_lists_those_there_are(name: str, hint: str) -> None:
         f"unknown target {name!r}\n"
         "  where: --target\n"
         "  why: no target description has that name\n"
-        f"  what to do: {hint}use one of: {', '.join(NAMES)}"
+        f"  what to do: {hint}use one of: {', '.join(NAMES)}; "
+        "or cuda:sm_XX for another GPU"
     )
 
 
