@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tvm import relax
 
 from .. import integer
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form, IntegerValue
-from .rows import quantised_rows
-from .rule import STREAM, TERM, LoweringRule, Need, activation
+from .rows import LowerLearnedRows
 
 
-class LowerPrependTokens(LoweringRule):
+class LowerPrependTokens(LowerLearnedRows):
     """Learned tokens before every sequence: class and distillation tokens.
 
-    The value is requantised to the result's own stream scale, as the terms of a sum are; the rows
-    are rounded to that scale at compile time. Emits ``integer.prepend_tokens``, int32::
+    Emits ``integer.prepend_tokens``, int32::
 
         y = prepend_tokens(x, t)  →  r = integer.requantise(x, m)
                                      y = integer.prepend_tokens(r, t_s32)            # S_y
@@ -26,21 +19,10 @@ class LowerPrependTokens(LoweringRule):
 
     op = "canonical.prepend_tokens"
 
-    def need(self, preset: Preset) -> Need:
-        """Reads the value at its own stream scale."""
-        return Need(operands=(TERM,), result=(STREAM,), plain=True)
+    def join(self, x: relax.Var, rows: relax.Var, name: str) -> relax.Call:
+        """Put the rows before every sequence."""
+        return integer.prepend_tokens(x, rows, name=name)
 
-    def lower(
-        self,
-        call: relax.Call,
-        operands: Sequence[IntegerValue | relax.Var],
-        context: LoweringContext,
-    ) -> IntegerValue:
-        """See the class."""
-        name = str(call.attrs["name"])
-        quant = context.table_entry("stream", name)
-        x = activation(operands[0]).term(quant, name)
-        rows, largest = quantised_rows(context, call.args[1], quant, name)
-        out = context.emit(integer.prepend_tokens(x.var, rows, name=name))
-        magnitude = max(x.magnitude, largest)
-        return IntegerValue(context, name, Form(out, name, quant.channel_scale, 0, magnitude))
+    def magnitude(self, x: int, rows: int) -> int:
+        """Of either."""
+        return max(x, rows)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
+
 import numpy as np
 from tvm import relax
 
 from ..errors import RangeError
 from ..quantization_table import STREAM_LIMIT, ActivationQuant
+from ..spec.presets import Preset
 from .context import LoweringContext
+from .forms import Form, IntegerValue
+from .rule import STREAM, TERM, LoweringRule, Need, activation
 
 
 def quantised_rows(
@@ -51,3 +57,38 @@ def quantised_rows(
         )
     variable = context.parameter(str(argument.name), steps.astype(np.int32))
     return variable, int(largest)
+
+
+class LowerLearnedRows(LoweringRule):
+    """An operator that joins a value and learned rows.
+
+    The value is requantised to the result's own stream scale, as the terms of a sum are; the rows
+    are rounded to that scale at compile time, which is finer than an int8 table could be.
+    """
+
+    def need(self, preset: Preset) -> Need:
+        """Reads the value at its own stream scale."""
+        return Need(operands=(TERM,), result=(STREAM,), plain=True)
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        quant = context.table_entry("stream", name)
+        x = activation(operands[0]).term(quant, name)
+        rows, largest = quantised_rows(context, call.args[1], quant, name)
+        out = context.emit(self.join(x.var, rows, name))
+        magnitude = self.magnitude(x.magnitude, largest)
+        return IntegerValue(context, name, Form(out, name, quant.channel_scale, 0, magnitude))
+
+    @abstractmethod
+    def join(self, x: relax.Var, rows: relax.Var, name: str) -> relax.Call:
+        """Call the integer operator on the value and the rows, both int32 and of one scale."""
+
+    @abstractmethod
+    def magnitude(self, x: int, rows: int) -> int:
+        """Largest absolute integer of the result, from those of the value and the rows."""
