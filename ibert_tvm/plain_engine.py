@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ _CONTEXT_BYTES = 256
 _HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
 
 
-class _Calls:
+class _Calls(ABC):
     """What both engines do alike: arguments in, outputs out.
 
     Parameters
@@ -89,8 +90,9 @@ class _Calls:
             for record in self.metadata.outputs
         ]
 
+    @abstractmethod
     def _run(self, function: FunctionRecord, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        raise NotImplementedError
+        """Run a function on the arrays of its inputs, and return its outputs."""
 
 
 class PlainEngine(_Calls):
