@@ -55,61 +55,61 @@ _AARCH64 = Toolchain(
     "aarch64-linux-gnu",
     "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
 )
-
-
-def _aarch64_emulator(processor: str) -> Emulator:
-    return Emulator("qemu-aarch64", "qemu-user", processor, libraries="/usr/aarch64-linux-gnu")
+_AARCH64_LIBRARIES = "/usr/aarch64-linux-gnu"
 
 
 def _arm_emulator(processor: str, libraries: str) -> Emulator:
     return Emulator("qemu-arm", "qemu-user", processor, libraries=libraries)
 
 
-RPI4 = TargetDescription(
-    name="rpi4",
-    description="Raspberry Pi 4 and other ARMv8.0 boards (Cortex-A72), 64 bits, NEON",
-    tvm_target={"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"},
-    dot=SMLAL_64,
-    vector_lanes=16,
-    elf_machine="EM_AARCH64",
-    required_features=("asimd",),
-    q15_multiply=_SQRDMULH_64,
-    toolchain=_AARCH64,
-    emulator=_aarch64_emulator("cortex-a53"),
+def _aarch64(
+    name: str,
+    description: str,
+    processor: dict[str, object],
+    dot: DotInstruction,
+    features: tuple[str, ...],
+    emulated: str,
+) -> TargetDescription:
+    """A 64-bit processor: all have NEON, and one compiler serves them."""
+    return TargetDescription(
+        name=name,
+        description=description,
+        tvm_target={"kind": "llvm", "mtriple": "aarch64-linux-gnu", **processor},
+        dot=dot,
+        vector_lanes=16,
+        elf_machine="EM_AARCH64",
+        required_features=("asimd", *features),
+        q15_multiply=_SQRDMULH_64,
+        toolchain=_AARCH64,
+        emulator=Emulator("qemu-aarch64", "qemu-user", emulated, libraries=_AARCH64_LIBRARIES),
+    )
+
+
+RPI4 = _aarch64(
+    "rpi4",
+    "Raspberry Pi 4 and other ARMv8.0 boards (Cortex-A72), 64 bits, NEON",
+    {"mcpu": "cortex-a72"},
+    SMLAL_64,
+    (),
+    emulated="cortex-a53",
 )
 
-AARCH64_DOTPROD = TargetDescription(
-    name="aarch64-dotprod",
-    description="64-bit ARM with SDOT (Cortex-A55, A76, Neoverse N1, Raspberry Pi 5 and newer)",
-    tvm_target={
-        "kind": "llvm",
-        "mtriple": "aarch64-linux-gnu",
-        "mattr": ["+v8.2a", "+neon", "+dotprod"],
-    },
-    dot=SDOT,
-    vector_lanes=16,
-    elf_machine="EM_AARCH64",
-    required_features=("asimd", "asimddp"),
-    q15_multiply=_SQRDMULH_64,
-    toolchain=_AARCH64,
-    emulator=_aarch64_emulator("cortex-a76"),
+AARCH64_DOTPROD = _aarch64(
+    "aarch64-dotprod",
+    "64-bit ARM with SDOT (Cortex-A55, A76, Neoverse N1, Raspberry Pi 5 and newer)",
+    {"mattr": ["+v8.2a", "+neon", "+dotprod"]},
+    SDOT,
+    ("asimddp",),
+    emulated="cortex-a76",
 )
 
-AARCH64_I8MM = TargetDescription(
-    name="aarch64-i8mm",
-    description="64-bit ARM with SMMLA (Neoverse V1, N2, Cortex-A510, A715, Apple M2 and newer)",
-    tvm_target={
-        "kind": "llvm",
-        "mtriple": "aarch64-linux-gnu",
-        "mattr": ["+v8.2a", "+neon", "+dotprod", "+i8mm"],
-    },
-    dot=SMMLA,
-    vector_lanes=16,
-    elf_machine="EM_AARCH64",
-    required_features=("asimd", "asimddp", "i8mm"),
-    q15_multiply=_SQRDMULH_64,
-    toolchain=_AARCH64,
-    emulator=_aarch64_emulator("max"),
+AARCH64_I8MM = _aarch64(
+    "aarch64-i8mm",
+    "64-bit ARM with SMMLA (Neoverse V1, N2, Cortex-A510, A715, Apple M2 and newer)",
+    {"mattr": ["+v8.2a", "+neon", "+dotprod", "+i8mm"]},
+    SMMLA,
+    ("asimddp", "i8mm"),
+    emulated="max",
 )
 
 ARMV7_NEON = TargetDescription(
