@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ibert_tvm.cli.bare_metal import check_package_output, package_options, package_result
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.shape_options import BatchOption, SeqLenOption, parse_shapes
 from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,17 +25,8 @@ def command(
     target: Annotated[
         str, typer.Option("--target", help="What to compile for; `ibert targets` lists the names.")
     ] = "host",
-    batch: Annotated[
-        str, typer.Option("--batch", help="Batch sizes, with commas; all with all lengths.")
-    ] = "1",
-    seq_len: Annotated[
-        str | None,
-        typer.Option(
-            "--seq-len",
-            help="Sequence lengths in tokens, with commas. [default: 128; for a model of images "
-            "the one that it has]",
-        ),
-    ] = None,
+    batch: BatchOption = "1",
+    seq_len: SeqLenOption = None,
     runtime: Annotated[
         str | None,
         typer.Option(
@@ -78,7 +70,6 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Compile a quantised model to a shared library, or to a package for a microcontroller."""
-    from ibert_tvm.artefact import read_document
     from ibert_tvm.cli.progress import status
     from ibert_tvm.files import check_writable
     from targets import check_runtime, get_target
@@ -86,13 +77,7 @@ def command(
     from targets.library_check import sysroot_of
     from targets.toolchain import find_linker
 
-    batches = parse_sizes("--batch", batch)
-    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
-    document = read_document(model)
-    if lengths is None:
-        lengths = [default_length(document)]
-    shapes = [(b, s) for s in lengths for b in batches]
-    check_positions(document, shapes, model)
+    shapes = parse_shapes(model, batch, seq_len)
     description = get_target(target)
     check_runtime(description, runtime)
     options = package_options(description, flash, ram, emit)
@@ -171,61 +156,6 @@ def memory_statement(report: Mapping[str, Any]) -> str:
         f"no runtime: {report['kernels']} kernels of {report['kernel_code_bytes']} bytes, "
         f"weights {report['weight_bytes']} bytes, arena in bytes: {arenas}"
     )
-
-
-def default_length(document: dict[str, Any]) -> int:
-    """Return the sequence length to compile for where none is given.
-
-    Parameters
-    ----------
-    document : dict
-        Content of the artefact's `quantization.json`.
-
-    Returns
-    -------
-    int
-        The one that the model's images become, or 128 tokens.
-    """
-    info = document.get("info", {})
-    return int(info["max_sequence_length"]) if info.get("image_size") else 128
-
-
-def check_positions(
-    document: dict[str, Any], shapes: list[tuple[int, int]], where: Path | str
-) -> None:
-    """Refuse sequence lengths for which the model has no positions.
-
-    Parameters
-    ----------
-    document : dict
-        Content of the artefact's `quantization.json`.
-    shapes : list of (int, int)
-        (batch, tokens) to compile.
-    where : path
-        The model, for the error.
-
-    Raises
-    ------
-    UsageError
-        If a sequence is longer than the model's positions.
-    """
-    longest = document.get("info", {}).get("max_sequence_length")
-    asked = max(length for _, length in shapes)
-    size = document.get("info", {}).get("image_size")
-    if size and any(length != longest for _, length in shapes):
-        raise UsageError(
-            f"cannot compile for {asked} tokens",
-            where=str(where),
-            why=f"images of {' x '.join(map(str, size))} become {longest} tokens",
-            todo="leave --seq-len out",
-        )
-    if longest is not None and asked > longest:
-        raise UsageError(
-            f"cannot compile for {asked} tokens",
-            where=str(where),
-            why=f"the model has positions for {longest} tokens",
-            todo=f"give a --seq-len of at most {longest}",
-        )
 
 
 def integer_only_statement(report: Mapping[str, Any]) -> str:

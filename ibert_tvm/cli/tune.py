@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ibert_tvm.cli.compile import check_positions, default_length
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag, parse_sizes
+from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
+from ibert_tvm.cli.shape_options import BatchOption, SeqLenOption, parse_shapes
 from ibert_tvm.cli.tables import table
 
 if TYPE_CHECKING:
@@ -35,17 +35,8 @@ def command(
     target: Annotated[
         str, typer.Option("--target", help="What to tune for; `ibert targets` lists the names.")
     ] = "host",
-    batch: Annotated[
-        str, typer.Option("--batch", help="Batch sizes, with commas; all with all lengths.")
-    ] = "1",
-    seq_len: Annotated[
-        str | None,
-        typer.Option(
-            "--seq-len",
-            help="Sequence lengths in tokens, with commas. [default: 128; for a model of images "
-            "the one that it has]",
-        ),
-    ] = None,
+    batch: BatchOption = "1",
+    seq_len: SeqLenOption = None,
     rpc: RpcOption = None,
     key: KeyOption = None,
     jobs: Annotated[
@@ -66,18 +57,11 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Tune the kernels of a model on this machine or on a board; goes on where it stopped."""
-    from ibert_tvm.artefact import read_document
     from ibert_tvm.cli.progress import status
     from targets import get_target
 
     address = parse_address(rpc, key)
-    batches = parse_sizes("--batch", batch)
-    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
-    document = read_document(model)
-    if lengths is None:
-        lengths = [default_length(document)]
-    shapes = [(b, s) for s in lengths for b in batches]
-    check_positions(document, shapes, model)
+    shapes = parse_shapes(model, batch, seq_len)
     get_target(target)
 
     with status("loading") as show:

@@ -1,0 +1,114 @@
+"""Options of commands that compile kernels for shapes: ``--batch``, ``--seq-len``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ibert_tvm.cli.options import parse_sizes
+from ibert_tvm.errors import UsageError
+
+__all__ = ["BatchOption", "SeqLenOption", "parse_shapes"]
+
+BatchOption = Annotated[
+    str, typer.Option("--batch", help="Batch sizes, with commas; all with all lengths.")
+]
+SeqLenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--seq-len",
+        help="Sequence lengths in tokens, with commas. [default: 128; for a model of images "
+        "the one that it has]",
+    ),
+]
+
+
+def parse_shapes(model: Path, batch: str, seq_len: str | None) -> list[tuple[int, int]]:
+    """Parse what ``--batch`` and ``--seq-len`` were given for a model.
+
+    Parameters
+    ----------
+    model : pathlib.Path
+        A NAME.ibert folder.
+    batch, seq_len : str or None
+        Sizes with commas; None for the length that suits the model.
+
+    Returns
+    -------
+    list of (int, int)
+        (batch, tokens): every batch size with every length, the shortest first.
+
+    Raises
+    ------
+    UsageError
+        If something is no size, or the model has no positions for a length.
+    ArtefactError
+        If the model cannot be read.
+    """
+    from ibert_tvm.artefact import read_document
+
+    batches = parse_sizes("--batch", batch)
+    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
+    document = read_document(model)
+    if lengths is None:
+        lengths = [_default_length(document)]
+    shapes = [(b, s) for s in lengths for b in batches]
+    _check_positions(document, shapes, model)
+    return shapes
+
+
+def _default_length(document: dict[str, Any]) -> int:
+    """Return the sequence length to compile for where none is given.
+
+    Parameters
+    ----------
+    document : dict
+        Content of the artefact's `quantization.json`.
+
+    Returns
+    -------
+    int
+        The one that the model's images become, or 128 tokens.
+    """
+    info = document.get("info", {})
+    return int(info["max_sequence_length"]) if info.get("image_size") else 128
+
+
+def _check_positions(
+    document: dict[str, Any], shapes: list[tuple[int, int]], where: Path | str
+) -> None:
+    """Refuse sequence lengths for which the model has no positions.
+
+    Parameters
+    ----------
+    document : dict
+        Content of the artefact's `quantization.json`.
+    shapes : list of (int, int)
+        (batch, tokens) to compile.
+    where : path
+        The model, for the error.
+
+    Raises
+    ------
+    UsageError
+        If a sequence is longer than the model's positions.
+    """
+    longest = document.get("info", {}).get("max_sequence_length")
+    asked = max(length for _, length in shapes)
+    size = document.get("info", {}).get("image_size")
+    if size and any(length != longest for _, length in shapes):
+        raise UsageError(
+            f"cannot compile for {asked} tokens",
+            where=str(where),
+            why=f"images of {' x '.join(map(str, size))} become {longest} tokens",
+            todo="leave --seq-len out",
+        )
+    if longest is not None and asked > longest:
+        raise UsageError(
+            f"cannot compile for {asked} tokens",
+            where=str(where),
+            why=f"the model has positions for {longest} tokens",
+            todo=f"give a --seq-len of at most {longest}",
+        )
