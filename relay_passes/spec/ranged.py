@@ -126,6 +126,10 @@ class Ranged:
         return ranged(other) * self
 
     def __rshift__(self, other: Value) -> Ranged:
+        speller = SPELLING.get()
+        merged = None if speller is None else speller.shift_right_by(self, ranged(other))
+        if merged is not None:
+            return merged
         n = _shift_amount(other)
         if n.high == 0:
             return self

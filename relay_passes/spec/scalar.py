@@ -85,13 +85,22 @@ def scalar_arithmetic(enabled: bool = True, functions: Collection[str] = ()) -> 
     enabled : bool
         False spells it as ever.
     functions : collection of str
-        Operators that the target has as functions of its own: "square_root", "floor_log2".
+        Operators that the target has as functions of its own: "square_root", "floor_log2",
+        "minimum" (and maximum, as one instruction each: `relay_passes.spec.scalar_minimum`).
     """
-    token = SPELLING.set(_Scalar(functions) if enabled else None)
+    token = SPELLING.set(_speller(functions) if enabled else None)
     try:
         yield
     finally:
         SPELLING.reset(token)
+
+
+def _speller(functions: Collection[str]) -> _Scalar:
+    if "minimum" not in functions:
+        return _Scalar(functions)
+    from .scalar_minimum import ScalarWithMinimum  # late: it is a kind of `_Scalar`
+
+    return ScalarWithMinimum(functions)
 
 
 def _fits(low: int, high: int, bounds: tuple[int, int] = INT32) -> bool:
@@ -170,6 +179,10 @@ class _Scalar:
     def __init__(self, functions: Collection[str]) -> None:
         self.functions = functions
 
+    def clamped(self, x: Ranged, low: int, high: int) -> Ranged:
+        """Clamp to an interval that has something of the value's."""
+        return _clamped(x, low, high)
+
     def add(self, x: Ranged, number: int) -> Ranged | None:
         """``x + number``."""
         form = x.form
@@ -185,7 +198,7 @@ class _Scalar:
         if isinstance(form, _Clamped):
             low, high = form.low + number, form.high + number
             fits = _fits(form.value.low + number, form.value.high + number)
-            return _clamped(form.value + number, low, high) if fits else None
+            return self.clamped(form.value + number, low, high) if fits else None
         return None
 
     def subtract(self, x: Ranged, y: Ranged) -> Ranged | None:
@@ -224,8 +237,12 @@ class _Scalar:
         if isinstance(form, _Shifted) and form.bits + bits <= 31:
             return _shifted(form.value, form.bits + bits)
         if isinstance(form, _Clamped):
-            return _clamped(form.value >> bits, form.low >> bits, form.high >> bits)
+            return self.clamped(form.value >> bits, form.low >> bits, form.high >> bits)
         return _shifted(x, bits)
+
+    def shift_right_by(self, x: Ranged, amount: Ranged) -> Ranged | None:
+        """``x >> amount`` of an amount that is computed."""
+        return None
 
     def shift_left(self, x: Ranged, bits: int) -> Ranged | None:
         """``x << bits``."""
@@ -238,8 +255,8 @@ class _Scalar:
             return None
         form = x.form
         if isinstance(form, _Clamped):
-            return _clamped(form.value, form.low, min(form.high, bound))
-        return _clamped(x, x.low, bound)
+            return self.clamped(form.value, form.low, min(form.high, bound))
+        return self.clamped(x, x.low, bound)
 
     def maximum(self, x: Ranged, bound: int) -> Ranged | None:
         """``max(x, bound)``."""
@@ -247,8 +264,8 @@ class _Scalar:
             return None
         form = x.form
         if isinstance(form, _Clamped):
-            return _clamped(form.value, max(form.low, bound), form.high)
-        return _clamped(x, bound, x.high)
+            return self.clamped(form.value, max(form.low, bound), form.high)
+        return self.clamped(x, bound, x.high)
 
     def cut(self, x: Ranged, least: int, most: int) -> Ranged | None:
         """Minimum with some bound from `least` to `most`."""

@@ -100,6 +100,22 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
         lambda x, y, factor: (short(x) - short(y)) * factor,
         [INT15 // 2, INT15[::-1] // 3, np.resize(np.arange(-(2**15), 2**15, 77), 65_535)],
     ),
+    "a number less a shifted product of the same": (
+        lambda p: 22_000 - q15_multiply(short(p), 22_027 - q15_multiply(short(p), 5757)),
+        [INT15],
+    ),
+    "a number less a shifted product of two": (
+        lambda p, q: 77 - q15_multiply(short(p), short(q)),
+        [INT15, INT15[::-1] // 3 * 2],
+    ),
+    "a shift by a computed amount after a constant one": (
+        lambda x, n: (x >> 5) >> ((n & 15) + 3),
+        [WIDE, np.arange(WIDE.size) * 7],
+    ),
+    "a shift by a computed amount that leaves 32 bits": (
+        lambda x, n: (x >> 20) >> ((n & 15) + 3),
+        [WIDE, np.arange(WIDE.size) * 7],
+    ),
     "normalisation": (
         normalised(20),
         [INT15 // 2, np.resize(np.arange(-(2**14), 2**14, 7), 65_535), INT15 * 200],
@@ -107,11 +123,14 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
 }
 
 
+@pytest.mark.parametrize("functions", [(), ("minimum",)], ids=["saturating", "minimum"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_integers_are_those_of_the_specification(both_domains, name: str) -> None:
+def test_the_integers_are_those_of_the_specification(
+    both_domains, name: str, functions: tuple[str, ...]
+) -> None:
     function, arrays = CASES[name]
     operands = [(array, int(array.min()), int(array.max())) for array in arrays]
-    with scalar_arithmetic():
+    with scalar_arithmetic(functions=functions):
         both_domains(function, *operands, vectorise=False)
 
 
@@ -136,6 +155,8 @@ def test_intervals_are_the_same_and_nothing_is_16_bits_wide(name: str) -> None:
         "normalisation",
         "product of a difference",
         "saturating sum",
+        "a shift by a computed amount after a constant one",
+        "a shift by a computed amount that leaves 32 bits",
     )
     assert "int16" not in str(scalar.expr) and "ibert_q15" not in str(scalar.expr)
 
@@ -192,11 +213,13 @@ def test_a_rounding_shift_adds_before_it_shifts() -> None:
         assert str(shift_right_round(inside, 4).expr) == "x + 8 >> 4"
 
 
-def spelled(function: Callable[[Ranged], Any], low: int, high: int) -> str:
+def spelled(
+    function: Callable[[Ranged], Any], low: int, high: int, functions: tuple[str, ...] = ()
+) -> str:
     """Text of the expression that a function of one value is spelled as."""
     from tvm import tirx
 
-    with scalar_arithmetic():
+    with scalar_arithmetic(functions=functions):
         return str(trace(function, Ranged(low, high, tirx.Var("x", "int32"))).expr)
 
 
@@ -254,3 +277,26 @@ def test_outside_nothing_is_spelled_differently() -> None:
     with scalar_arithmetic(), scalar_arithmetic(False):
         assert str(cut(x, 1000, 1023).expr) == "T.min(x, 1000)"
     assert cut(np.array([5, 2000]), 1000, 1023).tolist() == [5, 1000]
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high", "text"),
+    [
+        (lambda x: minimum(x, 2**15 - 1), 0, 2**20, "T.min(x, 32767)"),
+        (lambda x: minimum(x, 2**15), 0, 2**20, "T.min(x, 32768)"),
+        (lambda x: clamp(x, -127, 127), -1000, 1000, "T.max(T.min(x, 127), -127)"),
+        (lambda x: clamp(x, -127, 127), -127, 1000, "T.min(x, 127)"),
+        (lambda x: saturate_short(x) >> 3, -(2**20), 2**20, "T.max(T.min(x >> 3, 4095), -4096)"),
+        (
+            lambda x: 9 - q15_multiply(x, 5757),
+            0,
+            2**15 - 1,
+            "T.ibert_multiply_add(x, -5757, 311295) >> 15",
+        ),
+        (lambda x: 9 - (x >> 4), 0, 2**15 - 1, "9 - (x >> 4)"),
+    ],
+)
+def test_spelling_with_minima(
+    function: Callable[[Ranged], Any], low: int, high: int, text: str
+) -> None:
+    assert spelled(function, low, high, ("minimum",)) == text
