@@ -1,4 +1,4 @@
-"""The engine for GPUs, on the stand-in: one graph launch per run, nothing allocated, bit for bit."""
+"""The engine for GPUs on the stand-in: one graph launch per run, no allocation, bit for bit."""
 
 from __future__ import annotations
 
