@@ -10,7 +10,7 @@ JOBS   ?= 2
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
 
-.PHONY: help setup demo test test-slow compatibility lint format bench clean distclean
+.PHONY: help setup demo test test-slow test-gpu compatibility lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -37,7 +37,10 @@ test: setup  ## the default tests: no GPU, no network, minutes
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-slow: setup  ## the tests marked slow: whole models, large shapes
-	$(BIN)/python -m pytest -m slow -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not gpu" -n $(JOBS) $(ARGS)
+
+test-gpu: setup  ## what needs an NVIDIA GPU; skipped, saying why, where there is none
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 compatibility: setup  ## write docs/compatibility.md anew: every architecture, imported or refused
 	$(BIN)/python -m tests.compatibility.table
