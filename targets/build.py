@@ -35,7 +35,10 @@ def build_executable(module: tvm.IRModule, description: TargetDescription) -> re
     tvm.relax.VMExecutable
         Not yet linked.
     """
-    return _build(module, description, [], cpu_pipeline(description))
+    # Copies that only change a shape become views. Kernels for a GPU have a form which that pass
+    # cannot look into, and emission makes no such copies.
+    views = relax.transform.RewriteDataflowReshape()
+    return _build(views(module), description, [], cpu_pipeline(description))
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,6 @@ def _build(
     tir_pipeline: str,
 ) -> relax.VMExecutable:
     passes = [
-        relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),

@@ -30,6 +30,7 @@ class TinyGpuModel(TinyModel):
         target = tvm.target.Target(dict(description.tvm_target))
         passes = [
             relax.transform.LegalizeOps(),
+            relax.transform.RewriteDataflowReshape(),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
