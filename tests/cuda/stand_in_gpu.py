@@ -11,8 +11,9 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,24 +178,82 @@ class StandInGpu:
             raise StandInGpuError(report or f"error {code}")
 
 
+class Gpu(Protocol):
+    """What tests ask of a GPU, be it the stand-in or a real one (`tests.cuda.real_gpu`)."""
+
+    report: str
+    capability: int
+
+    def become(self, capability: int) -> None:
+        """As `StandInGpu.become`."""
+
+    def calls(self, name: str) -> int:
+        """As `StandInGpu.calls`."""
+
+    def memory(self) -> int:
+        """As `StandInGpu.memory`."""
+
+    def reset(self) -> None:
+        """As `StandInGpu.reset`."""
+
+    def order(self, order: str | int) -> AbstractContextManager[None]:
+        """As `StandInGpu.order`."""
+
+
+_REPLACEMENTS: list[Any] = []
+
+
+@contextlib.contextmanager
+def replaced_by(gpu: Any) -> Iterator[None]:
+    """Let a real GPU take the place of the stand-in: what is compiled and run inside is for it.
+
+    Parameters
+    ----------
+    gpu
+        A `Gpu` with a method ``image`` that makes machine code of CUDA source.
+    """
+    _REPLACEMENTS.append(gpu)
+    try:
+        yield
+    finally:
+        _REPLACEMENTS.pop()
+
+
+def load() -> Any:
+    """Load the stand-in libraries, and TVM's CUDA runtime on top of them, into this process.
+
+    Returns
+    -------
+    Gpu
+        A `StandInGpu`, or inside `replaced_by` what takes its place.
+    """
+    if _REPLACEMENTS:
+        _load_tvm_runtime()
+        return _REPLACEMENTS[-1]
+    return _load_stand_in()
+
+
 @functools.cache
-def load() -> StandInGpu:
-    """Load the stand-in libraries, and TVM's CUDA runtime on top of them, into this process."""
+def _load_stand_in() -> StandInGpu:
     folder = libraries()
     cuda = ctypes.CDLL(str(folder / "libcuda.so.1"), ctypes.RTLD_GLOBAL)
     cudart = ctypes.CDLL(str(folder / "libcudart.so.13"), ctypes.RTLD_GLOBAL)
-    import tvm_ffi
+    _load_tvm_runtime()
+    return StandInGpu(cuda, cudart)
 
+
+@functools.cache
+def _load_tvm_runtime() -> None:
+    """Load TVM's CUDA runtime on whatever libraries of CUDA the process has."""
     from ibert_tvm.engine import load_runtime
 
-    load_runtime()
+    runtime = load_runtime()
     # `import tvm` has tried before, if it came first, and has not found CUDA.
-    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is None:
+    if runtime.get_global_func("device_api.cuda", allow_missing=True) is None:
         import tvm
 
-        tvm_folder = Path(tvm.__file__).parent / "lib"
-        ctypes.CDLL(str(tvm_folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
-    return StandInGpu(cuda, cudart)
+        folder = Path(tvm.__file__).parent / "lib"
+        ctypes.CDLL(str(folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
 
 
 def capability_of(architecture: str) -> int:
@@ -233,6 +292,8 @@ def target_image(source: str, description: TargetDescription, observed: bool = F
         Check every access to memory when it runs.
     """
     assert description.gpu is not None
+    if _REPLACEMENTS:
+        return _REPLACEMENTS[-1].image(source)
     images = [
         (capability_of(name), kernel_image(source, capability_of(name), observed))
         for name in description.gpu.architectures
