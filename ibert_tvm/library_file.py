@@ -11,7 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,7 @@ class LibraryMetadata:
     weight_bytes: int
     runtime: str = "tvm"
     architectures: tuple[str, ...] = ()
+    device_code: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
@@ -433,4 +434,5 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         weight_bytes=weight_bytes,
         runtime=str(document.get("runtime", "tvm")),
         architectures=_architectures(document.get("cuda", {})),
+        device_code=dict(document.get("cuda", {})),
     )

@@ -15,6 +15,7 @@ from .pipeline import cpu_pipeline
 
 if TYPE_CHECKING:
     from .cuda.compile import DeviceCode
+    from .cuda.launches import Launch
 
 
 def build_executable(module: tvm.IRModule, description: TargetDescription) -> relax.VMExecutable:
@@ -99,6 +100,7 @@ def build_for_gpu(
     from .cuda.workspaces import LiftWorkspaces
 
     planned: list[tvm.IRModule] = []
+    launches: dict[str, Launch] = {}
 
     @tvm.transform.module_pass(opt_level=0, name="ObservePlan")
     def observe(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
@@ -107,12 +109,13 @@ def build_for_gpu(
 
     with source_modules():
         executable = _build(
-            LiftWorkspaces()(module),
+            tvm.transform.Sequential([LiftWorkspaces()])(module),
             description,
             [KeepStorages(), observe],
-            gpu_pipeline(description),
+            gpu_pipeline(description, launches),
         )
-    device = compile_device_code(executable, description, kernel_roles(module), dump)
+    roles = kernel_roles(module)
+    device = compile_device_code(executable, description, roles, launches, dump)
     return GpuBuild(executable, device, storage_bytes(planned[0]))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ibert_tvm.cli.bare_metal import check_package_output, package_options, package_result
+from ibert_tvm.cli.gpu import check_gpu_toolchain, device_statements
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.shape_options import BatchOption, SeqLenOption, parse_shapes
@@ -83,6 +84,7 @@ def command(
     options = package_options(description, flash, ram, emit)
     check_writable(output)
     find_linker(description)  # before minutes are spent on what it shall link
+    check_gpu_toolchain(description)
     if require_load and description.system == "linux" and description.emulator is not None:
         emulator_command(description, sysroot_of(description))
     if options is not None:
@@ -140,6 +142,8 @@ def command(
         console.print(integer_only_statement(compiled.report), markup=False)
         if "tuning" in compiled.report:
             console.print(tuning_statement(compiled.report["tuning"]), markup=False)
+        for statement in device_statements(compiled.report.get("cuda", {})):
+            console.print(statement, markup=False)
         if compiled.bare is not None:
             console.print(memory_statement(compiled.bare.report), markup=False)
             console.print(f"C interface: {header}", markup=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ibert_tvm.cli.gpu import device_statements, kernel_table
 from ibert_tvm.cli.inspect_model import inspect_model, is_source_model
 from ibert_tvm.cli.options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs
 from ibert_tvm.cli.result import CommandResult
@@ -52,6 +53,9 @@ def command(
 
     def render(console: Console) -> None:
         console.print(table((), _lines(document, verbose)))
+        if document.get("device_code", {}).get("kernels"):
+            console.print()
+            console.print(kernel_table(document["device_code"]))
 
     return CommandResult(document, render)
 
@@ -119,6 +123,7 @@ def _library(path: Path) -> dict[str, Any]:
         "target": dict(metadata.target),
         "runtime": metadata.runtime,
         "required_cpu_features": list(metadata.required_cpu_features),
+        **({"device_code": dict(metadata.device_code)} if metadata.device_code else {}),
         "device": metadata.device,
         "architectures": list(metadata.architectures),
         "functions": [
@@ -184,6 +189,7 @@ def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
             ),
             ("inputs", ", ".join(i["name"] for i in document["inputs"])),
         ]
+        lines += [("gpu", line) for line in device_statements(document.get("device_code", {}))]
         lines += [
             ("arena", f"{f['batch']}x{f['seq_len']}: {f['arena_bytes']} bytes, {f['symbol']}")
             for f in document["functions"]

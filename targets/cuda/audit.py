@@ -12,8 +12,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..description import Gpu
 from ..errors import TargetError
 from ..fp_rules import is_floating_point
 from .sass import (
@@ -26,9 +27,14 @@ from .sass import (
 )
 from .toolchain import CudaToolchain
 
+if TYPE_CHECKING:
+    from .launches import Launch
+
 _MACHINE = "EM_CUDA"
 _MATRIX_KINDS = ("linear", "attention")
 _SHOWN = 3
+# From 9.0 on headers count 1 KB that the system takes of every block, and limits do not.
+_RESERVING, _RESERVED_BYTES = 90, 1024
 _REPORT = "this is a defect of ibert_tvm or of the CUDA compiler: report it with both versions"
 
 
@@ -71,7 +77,7 @@ class KernelAudit:
     instructions, matrix, local
         Number of instructions; of those on tensor cores; of accesses of local memory.
     registers, shared_bytes, stack_bytes
-        As in `targets.cuda.sass.Resources`.
+        As in `targets.cuda.sass.Resources`, without what the system takes of shared memory.
     floating, unknown
         Instructions that compute with floating-point numbers, and those that no rule knows: a few,
         as ``"+0x0120 I2F.RP R5, R4"``.
@@ -156,6 +162,7 @@ def read_kernels(
         In the order of the image.
     """
     used = resources(image)
+    reserves = int(architecture.removeprefix("sm_")) >= _RESERVING
     audits = []
     for name, instructions in functions(disassembly):
         kernel = program_kernel(name, roles)
@@ -172,7 +179,7 @@ def read_kernels(
                 matrix=sum(i.opcode in MATRIX_OPCODES for i in instructions),
                 local=sum(i.opcode in LOCAL_OPCODES for i in instructions),
                 registers=has.registers if has else 0,
-                shared_bytes=has.shared_bytes if has else 0,
+                shared_bytes=max(has.shared_bytes - reserves * _RESERVED_BYTES, 0) if has else 0,
                 stack_bytes=has.stack_bytes if has else 0,
                 floating=_texts(i for i in instructions if _is_float(i)),
                 unknown=_texts(
@@ -225,6 +232,41 @@ def check_kernels(
         for name, role in roles.items():
             parts = [a for a in audits if a.kernel == name and a.architecture == architecture]
             _check_kernel(name, role, parts, architecture, target)
+
+
+def check_memory(
+    audits: Iterable[KernelAudit], launches: Mapping[str, Launch], gpu: Gpu, target: str
+) -> None:
+    """Refuse kernels that need more shared memory than a block may have.
+
+    Parameters
+    ----------
+    audits
+        Of every device kernel and architecture.
+    launches
+        How device kernels are launched, by name.
+    gpu
+        What it is compiled for.
+    target
+        Name of the target, for errors.
+
+    Raises
+    ------
+    TargetError
+        With the first such kernel.
+    """
+    for audit in audits:
+        launch = launches.get(audit.name)
+        dynamic = launch.dynamic_shared_bytes if launch is not None else 0
+        needed = audit.shared_bytes + dynamic
+        if needed > gpu.shared_bytes:
+            raise TargetError(
+                what=f"kernel {audit.name!r} of layer {audit.layer!r} needs more shared memory "
+                "than there is",
+                where=f"target {target!r}, {audit.architecture}",
+                why=f"it takes {needed} bytes, and a block may have {gpu.shared_bytes}",
+                todo=_REPORT,
+            )
 
 
 def _check_instructions(audit: KernelAudit, target: str) -> None:

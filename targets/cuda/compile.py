@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..description import TargetDescription
 from ..errors import TargetError
-from .audit import KernelAudit, KernelRole, check_kernels, disassemble, read_kernels
+from .audit import (
+    KernelAudit,
+    KernelRole,
+    check_kernels,
+    check_memory,
+    disassemble,
+    read_kernels,
+)
 from .constant_moves import move_constants
 from .nvcc import Images, compile_images
 from .sass import code_bytes, functions
@@ -26,6 +33,8 @@ from .toolchain import CudaToolchain, check_architectures, find_cuda_toolchain
 if TYPE_CHECKING:
     import tvm
     from tvm import relax
+
+    from .launches import Launch
 
 DEVICE_CODE = Path(__file__).with_name("device")
 """Folder of the headers that kernels use; what generated source is compiled with ``-I``."""
@@ -55,8 +64,8 @@ class DeviceCode:
     report
         For the library's metadata: ``compiler``, ``architectures``, ``ptx`` (whether it holds code
         that only a driver will compile), ``image_bytes``, per architecture ``code_bytes`` and
-        ``constant_moves`` (how many were written anew, see `targets.cuda.constant_moves`), and
-        ``kernels``.
+        ``constant_moves`` (how many were written anew, see `targets.cuda.constant_moves`),
+        ``launches`` of device kernels by name, and ``kernels``, what the audit found in each.
     """
 
     image: bytes
@@ -130,6 +139,7 @@ def compile_device_code(
     executable: relax.VMExecutable | tvm.runtime.Executable,
     description: TargetDescription,
     roles: Mapping[str, KernelRole],
+    launches: Mapping[str, Launch],
     dump: Path | None = None,
 ) -> DeviceCode:
     """Compile the CUDA source of an executable, and audit it.
@@ -142,6 +152,8 @@ def compile_device_code(
         The target.
     roles
         Kernels of the program by name, as from `kernel_roles`.
+    launches
+        How device kernels are launched, by name.
     dump
         Folder that receives the source, and per architecture the disassembly.
 
@@ -168,7 +180,9 @@ def compile_device_code(
     check_architectures(toolchain, gpu.architectures, description.name)
     with compile_images(source, gpu, toolchain, DEVICE_CODE, description.name) as made:
         moves = {name: _move_constants(path, toolchain) for name, path in made.cubins.items()}
-        audits = _audited(made, toolchain, roles, description.name, dump)
+        audits = _audited(made, toolchain, roles, dump)
+        check_kernels(audits, roles, description.name)
+        check_memory(audits, launches, gpu, description.name)
         image = made.joined()
         sizes = {name: code_bytes(path.read_bytes()) for name, path in made.cubins.items()}
     report = {
@@ -178,6 +192,7 @@ def compile_device_code(
         "image_bytes": len(image),
         "code_bytes": sizes,
         "constant_moves": moves,
+        "launches": {name: launch.to_json() for name, launch in launches.items()},
         "kernels": [audit.to_json() for audit in audits],
     }
     return DeviceCode(image, generated, audits, report)
@@ -223,7 +238,6 @@ def _audited(
     images: Images,
     toolchain: CudaToolchain,
     roles: Mapping[str, KernelRole],
-    target: str,
     dump: Path | None,
 ) -> tuple[KernelAudit, ...]:
     audits: list[KernelAudit] = []
@@ -231,7 +245,6 @@ def _audited(
         text = disassemble(path, toolchain)
         _write(dump, f"kernels.{architecture}.sass", text)
         audits += read_kernels(text, path.read_bytes(), architecture, roles)
-    check_kernels(audits, roles, target)
     return tuple(audits)
 
 

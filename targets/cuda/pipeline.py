@@ -7,17 +7,20 @@ from tvm import tirx
 
 from ..description import TargetDescription
 from .division import LowerDivision
+from .launches import Launch, observe_launches
 
 
-def gpu_pipeline(description: TargetDescription) -> str:
+def gpu_pipeline(description: TargetDescription, launches: dict[str, Launch]) -> str:
     """Register the TIR pipeline of a GPU with TVM.
 
-    Ours runs on device code, before TVM's last step lowers intrinsics.
+    Ours run on device code, before TVM's last step lowers intrinsics.
 
     Parameters
     ----------
     description
         The target.
+    launches
+        Receives how each device kernel is launched.
 
     Returns
     -------
@@ -27,7 +30,8 @@ def gpu_pipeline(description: TargetDescription) -> str:
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
 
     def finalize() -> tvm.transform.Pass:
-        return tvm.transform.Sequential([LowerDivision(), finalize_device()])
+        passes = [observe_launches(launches), LowerDivision(), finalize_device()]
+        return tvm.transform.Sequential(passes)
 
     name = f"ibert.cuda.{description.name}"
     tirx.register_tir_pipeline(name, lambda: (lower, finalize_host, finalize))

@@ -1,0 +1,88 @@
+"""How kernels are launched: blocks, threads, and shared memory that a launch asks for.
+
+It is constant, because every function of a library has one shape, and is read off the device
+functions before code is made of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+_DYNAMIC = "shared.dyn"
+_EXTENT = "thread_extent"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One device kernel's launch.
+
+    Attributes
+    ----------
+    blocks, threads
+        Of the grid, and of a block, along x, y and z.
+    dynamic_shared_bytes
+        Shared memory per block besides what the kernel declares itself.
+    """
+
+    blocks: tuple[int, int, int] = (1, 1, 1)
+    threads: tuple[int, int, int] = (1, 1, 1)
+    dynamic_shared_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dictionary."""
+        return asdict(self)
+
+
+def observe_launches(found: dict[str, Launch]) -> tvm.transform.Pass:
+    """Write down how the kernels of a module are launched; it is left as it is.
+
+    Parameters
+    ----------
+    found
+        Receives the launches by name of the device kernel.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        Expects device functions, split from their hosts.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="ibert.ObserveLaunches")
+    def observe(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        for var, function in module.functions_items():
+            found[var.name_hint] = _launch(function)
+        return module
+
+    return observe
+
+
+def _launch(function: tirx.PrimFunc) -> Launch:
+    extents: dict[str, int] = {}
+    shared: list[int] = []
+
+    def extent(statement: tirx.AttrStmt) -> None:
+        if statement.attr_key == _EXTENT:
+            extents[str(statement.node.thread_tag)] = int(statement.value)
+
+    def allocation(statement: tirx.AllocBuffer) -> None:
+        buffer = statement.buffer
+        if buffer.scope() == _DYNAMIC:
+            entries = prod(int(size) for size in buffer.shape)
+            shared.append(entries * np.dtype(str(buffer.dtype)).itemsize)
+
+    tvm_ffi.structural_walk(
+        function.body, [(tirx.AttrStmt, extent), (tirx.AllocBuffer, allocation)]
+    )
+
+    def along(kind: str) -> tuple[int, int, int]:
+        x, y, z = (extents.get(f"{kind}.{axis}", 1) for axis in "xyz")
+        return x, y, z
+
+    return Launch(along("blockIdx"), along("threadIdx"), sum(shared))
