@@ -14,8 +14,18 @@ constant. So, besides what `relay_passes.spec.scalar` does,
 from __future__ import annotations
 
 from .ranged import Constant, Ranged, combined
-from .scalar import _Clamped, _constant, _fits, _Product, _product, _Scalar, _Shifted, _shifted
-from .scalar import _usable, _value
+from .scalar import (
+    _Clamped,
+    _constant,
+    _fits,
+    _Product,
+    _product,
+    _Scalar,
+    _Shifted,
+    _shifted,
+    _usable,
+    _value,
+)
 
 _REGISTER_BITS = 32
 

@@ -26,7 +26,13 @@ from tvm import ir, tirx
 from targets import Gpu, TargetDescription
 
 from ..rule import Rejection, kernel_name
-from .attention_operands import Operand, attention_operands, attention_sizes, reads
+from .attention_operands import (
+    Operand,
+    attention_operands,
+    attention_sizes,
+    reads,
+    result_stage,
+)
 from .attention_tile import AttentionSizes, AttentionTile, attention_tile
 from .stages import Leaf, NotElementwise, StageDefinition, StageGraph
 from .statements import (
@@ -84,6 +90,7 @@ class _Kernel:
         self.queries, self.keys, self.values = attention_operands(graph, self.sizes)
         self.tile: AttentionTile = attention_tile(self.sizes, gpu)
         (self.output,) = graph.outputs
+        self.result = result_stage(graph)
         self.normalised = "probability" in graph.stages
         self.weights = graph.stages["probability" if self.normalised else "exponential"]
         if str(self.weights.buffer.ty.dtype) != "uint8":
@@ -99,9 +106,9 @@ class _Kernel:
         value = self.graph.stages["scores"].value
         if self.key_info is None or not isinstance(value, tirx.Add):
             return False
-        loads = [part for part in (value.a, value.b) if isinstance(part, ir.TensorLoad)]
-        read = {self.graph.producer(load.source).name for load in loads}
-        return read == {"score_products", self.key_info.name}
+        terms = (self.graph.stages["score_products"].buffer, self.key_info.buffer)
+        read = [part.source for part in (value.a, value.b) if isinstance(part, ir.TensorLoad)]
+        return len(read) == 2 and all(any(x.same_as(y) for y in read) for x in terms)
 
     def _stages_of_rows(self) -> list[StageDefinition]:
         """Stages that make something of a row's sum, in order."""
@@ -335,12 +342,10 @@ class _Kernel:
         evaluation = self.graph.evaluate()
         value = evaluation.entry(stage.buffer, indices)
         stored = sequence([*evaluation.bindings, self._run("set_key", place, value)])
-        condition = None
         if tile.steps * tile.step_keys > self.sizes.keys:
-            condition = key < self.sizes.keys
-        if tile.step_keys % tile.threads:
-            inside = place < tile.step_keys
-            condition = inside if condition is None else tirx.all(inside, condition)
+            nothing = self._run("set_key", place, tirx.const(0, "int32"))  # nobody looks at it
+            stored = tirx.IfThenElse(key < self.sizes.keys, stored, nothing)
+        condition = place < tile.step_keys if tile.step_keys % tile.threads else None
         return unrolled(turn, -(-tile.step_keys // tile.threads), guarded(condition, stored))
 
     # -- scores -------------------------------------------------------------------------------
@@ -582,7 +587,7 @@ class _Kernel:
             stages["context"].buffer: _reader(self.context, place),
             **{stages[name].buffer: _reader(rows, r) for name, rows in self.row_values.items()},
         }
-        result = self.graph.producer(self.output)
+        result = self.result
         evaluation = self.graph.evaluate(leaves)
         indices = (self.batch, row, self.head, column)
         value = evaluation.expression(result.value, dict(zip(result.axes, indices, strict=True)))

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from .attention_tile import AttentionSizes
-from .stages import NotElementwise, StageGraph
+from .stages import NotElementwise, StageDefinition, StageGraph
 
 _CHOICE = "prim.if_then_else"
 _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
@@ -53,15 +53,29 @@ def attention_sizes(graph: StageGraph) -> AttentionSizes:
         If it has other stages than emission's attention, or results of another type.
     """
     missing = [name for name in _NEEDED if name not in graph.stages]
-    if missing or len(graph.outputs) != 1:
-        raise NotElementwise(f"stages missing: {', '.join(missing)}; {len(graph.outputs)} results")
-    result = graph.producer(graph.outputs[0])
-    dtype = str(graph.outputs[0].ty.dtype)
-    if result is None or len(result.extents) != 4 or dtype not in _BYTES:
-        raise NotElementwise(f"attention does not write heads of {dtype}")
+    if missing:
+        raise NotElementwise(f"attention without stages {', '.join(missing)}")
+    result = result_stage(graph)
+    dtype = str(result.buffer.ty.dtype)
+    if dtype not in _BYTES:
+        raise NotElementwise(f"attention with results of {dtype}")
     batch, seq_len, heads, head_dim = result.extents
     keys = graph.stages["score_products"].extents[3]
     return AttentionSizes(batch, heads, seq_len, head_dim, keys, _BYTES[dtype])
+
+
+def result_stage(graph: StageGraph) -> StageDefinition:
+    """Stage that writes the result, [batch, seq_len, heads, head_dim].
+
+    Raises
+    ------
+    NotElementwise
+        If the kernel writes something else, or more.
+    """
+    found = [graph.producer(buffer) for buffer in graph.outputs]
+    if len(found) == 1 and found[0] is not None and len(found[0].extents) == 4:
+        return found[0]
+    raise NotElementwise(f"attention writes {len(found)} arrays, or not by head")
 
 
 def attention_operands(
