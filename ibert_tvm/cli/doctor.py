@@ -25,6 +25,8 @@ _OPTIONAL = (
 # The combination that the constraints pin: with a later ffi, parts of TVM crash the interpreter.
 _TVM_VERSION = "0.27.0.post1"
 _FFI_SERIES = "0.1.14"
+# What this release of TVM is linked against on GPUs.
+_CUDA_VERSION = (13, 0)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
         _linker(),
         *_cross_compilers(),
         *_emulators(),
+        _cuda_compiler(),
+        _gpu(),
         _processor(),
         _threads(),
     ]
@@ -167,6 +171,34 @@ def _emulators() -> list[Check]:
             why = f"{error.where}; needed to check libraries before they go to a board"
             checks[key] = Check(emulator.program, "missing", why, error.todo)
     return list({(c.name, c.state, c.found): c for c in checks.values()}.values())
+
+
+def _cuda_compiler() -> Check:
+    """What compiles for NVIDIA's GPUs, whether or not there is one here."""
+    from targets import TargetError
+    from targets.cuda.toolchain import find_cuda_toolchain
+
+    try:
+        return Check("CUDA compiler", "ok", str(find_cuda_toolchain()))
+    except TargetError as error:
+        return Check("CUDA compiler", "missing", f"{error.what}: {error.why}", error.todo)
+
+
+def _gpu() -> Check:
+    """NVIDIA's GPUs and their driver, asked without TVM."""
+    from targets import TargetError
+    from targets.cuda.driver import find_driver
+
+    try:
+        driver = find_driver()
+    except TargetError as error:
+        return Check("NVIDIA GPU", "missing", error.why, error.todo)
+    listed = ", ".join(map(str, driver.gpus))
+    found = f"{listed}; the driver serves CUDA {'.'.join(map(str, driver.cuda))}"
+    if driver.cuda < _CUDA_VERSION:
+        oldest = ".".join(map(str, _CUDA_VERSION))
+        return Check("NVIDIA GPU", "failed", found, f"install a driver that serves CUDA {oldest}")
+    return Check("NVIDIA GPU", "ok", found)
 
 
 def _processor() -> Check:
