@@ -11,8 +11,6 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..errors import TargetError
-
 # Known by name: this package does not import the one that defines the operators.
 _FUNCTIONS = {
     "tirx.ibert_square_root": "ibert::square_root",
@@ -21,7 +19,10 @@ _FUNCTIONS = {
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _DIVIDE = "ibert_divide"
 _TYPES = ("int32", "int64")
-_NARROW = ("int8", "int16")
+_WIDENED = {
+    **dict.fromkeys(("int8", "int16", "uint8", "uint16"), "int32"),
+    "uint32": "int64",
+}
 
 
 @tvm.transform.module_pass(opt_level=0, name="ibert.LowerDivision")
@@ -29,27 +30,22 @@ class LowerDivision:
     """Replace divisions, and what else the device has functions for.
 
     Expects device functions whose loops are vectorised and whose intrinsics are not yet lowered.
-    Afterwards no division or remainder by anything but a constant is left, nor an operator
-    ``ibert_square_root`` or ``ibert_floor_log2``. Values are unchanged: truncated and floored
-    division keep their meaning for all signs::
+    Afterwards no division or remainder by anything but a constant is left (of 64 bits without sign
+    and of vectors it would be, but kernels have neither; the audit of machine code would refuse
+    them), nor an operator ``ibert_square_root`` or ``ibert_floor_log2``. Values are unchanged:
+    truncated and floored division keep their meaning for all signs::
 
         a // b    →    a1 = a; b1 = b; q = ibert_divide(a1, b1)
                        q - (a1 != q * b1 and the signs of that rest and b1 differ)
-
-    Raises
-    ------
-    TargetError
-        When it runs, on a division of unsigned numbers or of vectors, which no kernel has.
     """
 
     def transform_module(
         self, module: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Apply the pass."""
+        rules = [(ir.Call, _function), *((kind, _divided) for kind in _DIVISIONS)]
         functions = {
-            var: tvm_ffi.structural_map(
-                function, [(ir.Call, _function), *((kind, _divided) for kind in _DIVISIONS)]
-            )
+            var: tvm_ffi.structural_map(function, rules)
             for var, function in module.functions_items()
         }
         return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
@@ -64,16 +60,11 @@ def _divided(node: tirx.Expr) -> tirx.Expr:
     dtype = str(node.ty)
     if isinstance(node.b, tirx.IntImm):
         return node
-    if dtype in _NARROW:
-        wide = type(node)(node.a.astype("int32"), node.b.astype("int32"))
-        return _divided(wide).astype(dtype)
+    if dtype in _WIDENED:
+        wide = _WIDENED[dtype]
+        return _divided(type(node)(node.a.astype(wide), node.b.astype(wide))).astype(dtype)
     if dtype not in _TYPES:
-        raise TargetError(
-            what=f"a division of {dtype}",
-            where="device code",
-            why=f"the device functions divide {' and '.join(_TYPES)}",
-            todo="report this model: a kernel divides other numbers",
-        )
+        return node
     a, b = tirx.Var("dividend", dtype), tirx.Var("divisor", dtype)
     quotient = tirx.Var("quotient", dtype)
     zero = tirx.const(0, dtype)

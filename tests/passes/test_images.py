@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import ProgramBuilder
 from tvm import relax, tirx
 
 from relay_passes.emit import KernelLayout
@@ -16,6 +15,7 @@ from relay_passes.spec.presets import preset
 from schedules import schedule_module
 from targets import cpu_features, get_target, missing_features
 from targets.build import build_executable
+from tests.passes.models import ProgramBuilder
 
 PLANES, HEIGHT, WIDTH, TALL, WIDE = 3, 13, 10, 3, 5  # the last row of pixels fills no patch
 HIDDEN, HEADS, PREFIX = 36, 3, 2

@@ -1,0 +1,107 @@
+"""Kernels of whole programs that are no matrix products, with inputs and what they must answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, tirx
+
+from relay_passes.emit import KernelLayout
+from relay_passes.emit.group import storage_shape
+from relay_passes.integer.evaluate import evaluate
+from relay_passes.integer.ops import operator_name
+from relay_passes.passes import IntegerProgram, lower_to_kernels
+from relay_passes.passes.pipeline import Lowered
+from relay_passes.passes.program import bindings
+from targets import TargetDescription
+
+MATRIX_KERNELS = ("linear", "attention")
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramKernel:
+    """One kernel of a program.
+
+    Attributes
+    ----------
+    name, kind
+        Of the function, and what emission says that it is.
+    func
+        Unscheduled; its buffers are `inputs` and then `outputs`.
+    inputs, outputs
+        Arrays to call it with, and what the specification answers.
+    """
+
+    name: str
+    kind: str
+    func: tirx.PrimFunc
+    inputs: list[NDArray[np.integer]]
+    outputs: list[NDArray[np.integer]]
+
+
+def program_kernels(
+    program: IntegerProgram, target: TargetDescription, shape: tuple[int, int], seed: int = 0
+) -> list[ProgramKernel]:
+    """Lower a program for a GPU, and make inputs for its kernels.
+
+    Parameters
+    ----------
+    program
+        Integer program.
+    target
+        With a GPU.
+    shape
+        Batch and sequence length.
+    seed
+        Of the inputs.
+
+    Returns
+    -------
+    list of ProgramKernel
+        Without matrix products.
+    """
+    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
+    lowered = lower_to_kernels(program, layout, [shape], pack=False)
+    kernels = []
+    for var, func in lowered.program.module.functions_items():
+        kind = str(func.attrs["ibert.kernel"]) if "ibert.kernel" in (func.attrs or {}) else ""
+        if isinstance(func, tirx.PrimFunc) and kind not in MATRIX_KERNELS:
+            inputs, outputs = _example(lowered, var.name_hint, np.random.default_rng(seed))
+            kernels.append(ProgramKernel(var.name_hint, kind, func, inputs, outputs))
+    return kernels
+
+
+def _example(
+    lowered: Lowered, name: str, random: np.random.Generator
+) -> tuple[list[NDArray[np.integer]], list[NDArray[np.integer]]]:
+    """Inputs of a kernel and its results, as kernels store them."""
+    function = lowered.fused.module[name]
+    tables = _looked_up(function)
+    arrays = {}
+    for var in function.params:
+        if var.name in lowered.fused.parameters:
+            arrays[var.name] = lowered.fused.parameters[var.name]
+            continue
+        shape = tuple(int(size) for size in var.ty.shape.values)
+        dtype = np.dtype(str(var.ty.dtype))
+        low, high = lowered.bounds.get(var.name, (0, 1))
+        if var.name in tables:
+            low, high = 0, tables[var.name] - 1
+        arrays[var.name] = random.integers(low, high, shape, endpoint=True).astype(dtype)
+    results = evaluate(lowered.fused.module, {}, arrays, name)
+    return [_stored(arrays[var.name]) for var in function.params], [_stored(r) for r in results]
+
+
+def _stored(array: NDArray[np.integer]) -> NDArray[np.integer]:
+    return np.ascontiguousarray(array.reshape(storage_shape(array.shape)))
+
+
+def _looked_up(function: relax.Function) -> dict[str, int]:
+    """Rows of the table that an operand of ids counts, by the operand's name."""
+    return {
+        binding.value.args[0].name: int(binding.value.args[1].ty.shape.values[0])
+        for binding in bindings(function)
+        if operator_name(binding.value) == "integer.embedding"
+    }

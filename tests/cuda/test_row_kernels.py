@@ -1,0 +1,214 @@
+"""Row operations and everything entry by entry on a GPU: bit for bit, and what they compile to."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tvm
+from numpy.typing import NDArray
+from tvm import tirx
+
+from schedules import schedule_kernel
+from schedules.cuda.columns import ColumnSumsRule
+from schedules.cuda.elementwise import ElementwiseRule
+from schedules.cuda.rows import RowsRule
+from schedules.rule import Rejection
+from targets import get_target
+from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
+from targets.cuda.pipeline import gpu_pipeline
+from tests.arm.row_kernels import KERNELS
+from tests.cuda.row_kernels import ProgramKernel, program_kernels
+from tests.cuda.stand_in_gpu import run_kernel
+from tests.cuda.tools import cuda_toolchain
+from tests.passes import test_images as images
+from tests.passes.models import encoder_program
+
+RULES = {rule.name: rule for rule in (ElementwiseRule(), RowsRule(), ColumnSumsRule())}
+RULE_OF = {
+    "gelu": "elementwise",
+    "gelu_paper": "elementwise",
+    "residual_add": "elementwise",
+    "requantise": "elementwise",
+    "embedding": "elementwise",
+    "layer_norm": "rows",
+    "layer_norm_wide": "rows",
+    "released_norm": "rows",
+    "mean_pool": "column sums",
+    "position_ids": "column sums",
+}
+# Runs of 8, of 2 with idle threads, and of 1; in the last, squares are added up one by one.
+SHAPES = [(5, 384), (7, 130), (3, 101)]
+
+
+def check(
+    name: str,
+    func: tirx.PrimFunc,
+    inputs: list[NDArray[np.integer]],
+    outputs: list[NDArray[np.integer]],
+    target: str,
+    rule: str,
+    observed: bool = False,
+) -> None:
+    """Write a kernel by the rule it should take, execute it, and compare."""
+    written = RULES[rule].apply(func, get_target(target))
+    assert isinstance(written, tirx.PrimFunc), written
+    unwritten = [np.full(output.shape, 77, output.dtype) for output in outputs]
+    found = run_kernel(written, [*inputs, *unwritten], target, observed)
+    for number, (got, want) in enumerate(zip(found[len(inputs) :], outputs, strict=True)):
+        np.testing.assert_array_equal(got, want, f"result {number} of {name}")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_equal_the_specification(name: str, shape: tuple[int, int]) -> None:
+    kernel = KERNELS[name](get_target("t4"), *shape)
+    check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        # Four rows in a block, the last of them half empty.
+        ("layer_norm", (322, 384)),
+        # Several warps for a row, two sums one after the other.
+        ("layer_norm_wide", (2, 4096)),
+        ("released_norm", (2, 4100)),
+        ("layer_norm", (1, 7)),
+        ("gelu", (1, 1)),
+        # Runs of 16 bytes, and more than one block.
+        ("requantise", (131, 768)),
+        # Four channels for every lane.
+        ("mean_pool", (3, 6400)),
+    ],
+)
+def test_ways_to_share_work_out(name: str, shape: tuple[int, int]) -> None:
+    kernel = KERNELS[name](get_target("t4"), *shape)
+    check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name])
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_wide", "released_norm", "mean_pool"])
+@pytest.mark.parametrize("target", ["a100", "h100"])
+def test_newer_gpus_add_up_in_one_instruction(name: str, target: str) -> None:
+    kernel = KERNELS[name](get_target(target), 9, 260)
+    check(name, kernel.func, kernel.inputs, kernel.outputs, target, RULE_OF[name])
+
+
+@functools.cache
+def kernels_of(program: str) -> dict[str, ProgramKernel]:
+    """Kernels of a small program by what they are."""
+    target = get_target("t4")
+    if program == "images":
+        made = program_kernels(images.program("accurate"), target, (2, images.TOKENS))
+    elif program == "masked":
+        made = program_kernels(
+            encoder_program(36, 3, 50, masked=True, seed=2), target, (3, 17), seed=1
+        )
+    else:
+        model = encoder_program(32, 2, 48, "paper", "relu", roberta=True, seed=2)
+        made = program_kernels(model, target, (2, 33), seed=1)
+    return {kernel.kind: kernel for kernel in made}
+
+
+PROGRAM_KERNELS = [
+    ("masked", "add", "elementwise"),
+    ("masked", "mask_tokens", "elementwise"),
+    ("masked", "position_ids", "elementwise"),
+    ("masked", "select_token", "elementwise"),
+    ("masked", "mean_pool", "column sums"),
+    ("roberta", "position_ids", "column sums"),
+    ("images", "patches", "elementwise"),
+    ("images", "prepend_tokens", "elementwise"),
+    ("images", "mean_pool", "column sums"),
+]
+
+
+@pytest.mark.parametrize(("program", "kind", "rule"), PROGRAM_KERNELS)
+def test_kernels_of_programs_equal_the_specification(program: str, kind: str, rule: str) -> None:
+    kernel = kernels_of(program)[kind]
+    check(kernel.name, kernel.func, kernel.inputs, kernel.outputs, "t4", rule)
+
+
+def test_ids_outside_of_a_table_are_clamped() -> None:
+    kernel = KERNELS["embedding"](get_target("t4"), 4, 32)
+    ids, table, *others = kernel.inputs
+    wild = np.array([[-1, 10**9, -(2**31), 49]], "int32")
+    last = len(table) - 1
+    written = ElementwiseRule().apply(kernel.func, get_target("t4"))
+    blank = np.zeros_like(kernel.outputs[0])
+    *_, got = run_kernel(written, [wild, table, *others, blank])
+    clamped = np.array([[0, last, 0, last]], ids.dtype)
+    *_, want = run_kernel(written, [clamped, table, *others, blank])
+    np.testing.assert_array_equal(got, want)
+    assert np.unique(got).size > 3
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_access_is_inside_its_array(name: str) -> None:
+    kernel = KERNELS[name](get_target("t4"), 3, 44)
+    check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name], observed=True)
+
+
+def test_rules_say_what_they_do_not_take() -> None:
+    target = get_target("t4")
+    norm = KERNELS["layer_norm"](target, 2, 16).func
+    pool = KERNELS["mean_pool"](target, 2, 16).func
+    assert RULES["elementwise"].apply(norm, target) == Rejection(
+        "elementwise", "stage 'sum' is a reduction"
+    )
+    assert RULES["rows"].apply(pool, target) == Rejection(
+        "rows", "stage 'count' adds up something else than channels"
+    )
+    assert RULES["column sums"].apply(norm, target) == Rejection(
+        "column sums", "there is no sum over one axis for every row and channel"
+    )
+    for rule in RULES.values():
+        assert rule.apply(norm, get_target("x86-64")) == Rejection(
+            rule.name, "target x86-64 is no GPU"
+        )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Device code of all row kernels for one architecture."""
+
+    source: str
+    audits: dict[str, object]
+
+
+def compiled(target: str) -> Compiled:
+    """Compile all row kernels with the CUDA compiler; the audit of the build looks at them."""
+    cuda_toolchain()
+    description = get_target(target)
+    functions = {}
+    for name, make in KERNELS.items():
+        scheduled = schedule_kernel(name, make(description, 128, 768).func, description)
+        functions[name] = scheduled.with_attr("global_symbol", name)
+    module = tvm.IRModule(functions)
+    roles = kernel_roles(module)
+    with source_modules():
+        executable = tvm.compile(
+            module,
+            target=tvm.target.Target(dict(description.tvm_target)),
+            tir_pipeline=gpu_pipeline(description, {}),
+        )
+    code = compile_device_code(executable, description, roles)
+    return Compiled(code.source, {audit.kernel: audit for audit in code.audits})
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["t4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a100", "h100"))],
+)
+def test_machine_code_has_no_floating_point_and_keeps_numbers_in_registers(target: str) -> None:
+    made = compiled(target)
+    assert set(made.audits) == set(KERNELS)
+    for name, audit in made.audits.items():
+        assert (audit.local, audit.stack_bytes) == (0, 0), name
+        assert audit.floating == () == audit.unknown, name
+    # Half the registers of a thread that still lets two thousand run in a multiprocessor.
+    assert made.audits["layer_norm"].registers <= 64
+    assert "ibert::store_packed<int8_t, 8>" in made.source
+    assert "ibert::copy_bytes<16>" in made.source
