@@ -56,7 +56,8 @@ def float_module(module: Any, cells: Iterable[Cell]) -> Any:
         )(module)
         taken_apart = _take_attention_apart(bound)
         name = float_function(cell)
-        joined[name] = taken_apart["main"].with_attr("global_symbol", name)
+        function = relax.utils.copy_with_new_vars(taken_apart["main"])
+        joined[name] = function.with_attr("global_symbol", name)
     return relax.transform.Normalize()(tvm.IRModule(joined))
 
 
@@ -130,6 +131,7 @@ def build_float_library(
 
     from targets import get_target
     from targets.cuda.compile import compile_device_code, host_images, source_modules
+    from targets.export import export_library
 
     description = get_target(f"cuda:{'+'.join(architectures)}")
     target = tvm.target.Target(
@@ -147,5 +149,5 @@ def build_float_library(
             return compile_fat_binary(place, architectures)
 
     with host_images(make_image):
-        device = compile_device_code(executable, description, {})
-    executable.export_library(str(path), fpack_imports=device.pack)
+        device = compile_device_code(executable, description, {}, {})
+    export_library(executable, {}, {}, description, path, device=device)

@@ -18,7 +18,7 @@ from .store import save
 
 __all__ = ["write_report"]
 
-# Cells whose kernels are shown; the document has those of all.
+# Cells whose kernels are shown, if they were measured; the document has those of all.
 _SHOWN = ("1x128", "8x256")
 
 
@@ -181,18 +181,21 @@ def _kernel_lines(result: Mapping[str, Any]) -> list[str]:
     compute = mma_limit(result["limits"])
     memory = read_limit(result["limits"])
     lines: list[str] = []
-    for (model, cell), group in groups_of(result).items():
-        kernels = group.get(BASELINE, {}).get("kernels")
-        if cell not in _SHOWN or not kernels:
+    groups = groups_of(result)
+    groups = {key: group for key, group in groups.items() if "kernels" in group.get(BASELINE, {})}
+    shown = {key for key in groups if key[1] in _SHOWN} or set(groups)
+    for (model, cell), group in groups.items():
+        if (model, cell) not in shown:
             continue
+        kernels = group[BASELINE]["kernels"]
         total = sum(row["median_ms"] for row in kernels)
         rows = []
         for row in kernels:
             milliseconds = max(row["median_ms"], 1e-9)
             tops = 2 * row["macs"] / milliseconds * 1e-9
             bandwidth = row["bytes"] / milliseconds * 1e-6
-            # A table that is looked up is not read whole.
-            moved = row["kind"] != "embedding" and row["bytes"] > 0
+            # Tables that are looked up count whole in these bytes, and are not read whole.
+            moved = row["bytes"] > 0 and not row["role"].startswith("embeddings")
             rows.append(
                 [
                     *(row["role"], row["kind"], str(row["calls"])),
