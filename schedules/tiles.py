@@ -8,18 +8,20 @@ there were no tuning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import Field, asdict, dataclass, fields
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from tvm import tirx
 
 from .errors import ScheduleError
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 _TILE = "ibert.tile"
+
+
+class Tile(Protocol):
+    """Decisions on a kernel: a frozen dataclass of whole numbers and truth values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,7 @@ class AttentionTile:
         _check(self, flags=())
 
 
-Tile = LinearTile | AttentionTile
-KINDS: Mapping[str, type[LinearTile] | type[AttentionTile]] = {
-    "linear": LinearTile,
-    "attention": AttentionTile,
-}
-"""Decisions by kind of kernel; other kinds have none."""
-_T = TypeVar("_T", bound="DataclassInstance")
+_T = TypeVar("_T", bound=Tile)
 
 
 def _check(tile: Tile, flags: tuple[str, ...]) -> None:
@@ -94,14 +90,24 @@ def _check(tile: Tile, flags: tuple[str, ...]) -> None:
             raise ValueError(f"{type(tile).__name__}: {name} is {value}")
 
 
-def with_tile(func: tirx.PrimFunc, tile: DataclassInstance) -> tirx.PrimFunc:
-    """Tell the rule of an unscheduled kernel what to decide, by a dataclass of whole numbers."""
+def with_tile(func: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
+    """Tell the rule of an unscheduled kernel what to decide."""
     return func.with_attr(_TILE, asdict(tile))
 
 
 def without_tile(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove what `with_tile` said, which a scheduled kernel does not need."""
-    return func.without_attr(_TILE) if func.attrs is not None and _TILE in func.attrs else func
+    return func.without_attr(_TILE) if has_tile(func) else func
+
+
+def has_tile(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel was given decisions that no rule has taken yet."""
+    return func.attrs is not None and _TILE in func.attrs
+
+
+def value_types(kind: type[Tile]) -> dict[str, type[int] | type[bool]]:
+    """Names of the decisions of a kind, and which of the two each is."""
+    return {field.name: bool if field.type in (bool, "bool") else int for field in fields(kind)}
 
 
 def tile_of(func: tirx.PrimFunc, kind: type[_T]) -> _T | None:
@@ -112,37 +118,15 @@ def tile_of(func: tirx.PrimFunc, kind: type[_T]) -> _T | None:
     ScheduleError
         If they are those of another kind of kernel.
     """
-    if func.attrs is None or _TILE not in func.attrs:
+    if not has_tile(func):
         return None
     given = {str(name): int(value) for name, value in func.attrs[_TILE].items()}
-    if set(given) != {field.name for field in fields(kind)}:
+    kinds = value_types(kind)
+    if set(given) != set(kinds):
         raise ScheduleError(
             what="a kernel was given the decisions of another kind",
             where=str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel",
             why=f"they are {', '.join(sorted(given))}",
             todo=f"give those of {kind.__name__}",
         )
-    return kind(**given)
-
-
-def tile_from_json(kind: str, document: Mapping[str, object]) -> Tile:
-    """Read decisions that were stored.
-
-    Parameters
-    ----------
-    kind
-        Kind of kernel.
-    document
-        Whole numbers by name.
-
-    Raises
-    ------
-    ValueError
-        If the kind has no decisions, or they are none of its.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"kernels of kind {kind!r} are not tuned")
-    names = [field.name for field in fields(KINDS[kind])]
-    if set(document) != set(names) or not all(type(document[name]) is int for name in names):
-        raise ValueError(f"the decisions of a {kind} kernel are whole numbers {', '.join(names)}")
-    return KINDS[kind](**{name: int(str(document[name])) for name in names})
+    return kind(**{name: kinds[name](value) for name, value in given.items()})

@@ -225,7 +225,7 @@ def export_library(
             )
 
         def pack(module: tvm.runtime.Module, *_: Any) -> str:
-            return _pack_device_code(module, device, work, linker, description)
+            return pack_device_code(module, device, work, linker, description)
 
         executable.export_library(
             str(work / "model.so"),
@@ -242,7 +242,7 @@ def export_library(
         )
 
 
-def _pack_device_code(
+def pack_device_code(
     module: tvm.runtime.Module,
     device: DeviceCode | None,
     work: Path,

@@ -8,6 +8,7 @@ to hide their latency with.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from targets import Gpu
@@ -111,7 +112,29 @@ class AttentionTile:
         tiles = self.step_keys * head_pitch * (2 if self.value_tile else 1)
         rows = self.rows * (head_pitch + key_pitch)
         used = tiles + rows + 4 * self.step_keys + 4 * self.key_groups * self.rows
-        return max(used, self.rows * (sizes.depth * sizes.result_bytes + _CHUNK))
+        result = sizes.depth * sizes.result_bytes
+        return max(used, self.rows * (result if result // _CHUNK % 2 else result + _CHUNK))
+
+    def problem(self, sizes: AttentionSizes) -> str:
+        """Why no device can follow these decisions; empty if all can."""
+        if min(self.row_groups, self.key_groups, self.step_keys, self.steps) < 1:
+            return "a block without warps or keys"
+        if self.threads > _MOST_THREADS:
+            return f"{self.threads} threads in a block: at most {_MOST_THREADS}"
+        granule = math.lcm(_LEAST_STEP, _CHUNK * self.key_groups)
+        if self.step_keys % granule:
+            return (
+                f"a step of {self.step_keys} keys for {self.key_groups} warps: it must be a "
+                f"multiple of {granule}"
+            )
+        if not 0 <= self.steps * self.step_keys - sizes.keys < self.step_keys:
+            return f"{self.steps} steps of {self.step_keys} keys for {sizes.keys} keys"
+        if self.scores > _MOST_SCORES:
+            return f"{self.scores} scores in registers: at most {_MOST_SCORES}"
+        used = self.shared_bytes(sizes)
+        if used > _STATIC_SHARED_BYTES:
+            return f"{used} bytes of shared memory: at most {_STATIC_SHARED_BYTES}"
+        return ""
 
 
 def attention_tile(sizes: AttentionSizes, gpu: Gpu) -> AttentionTile:
@@ -129,7 +152,24 @@ def attention_tile(sizes: AttentionSizes, gpu: Gpu) -> AttentionTile:
     AttentionTile
         There is one for every length: what does not fit is cut into steps.
     """
-    return min(_candidates(sizes), key=lambda tile: (_cycles(tile, sizes, gpu), tile.threads))
+    return candidate_tiles(sizes, gpu)[0]
+
+
+def candidate_tiles(sizes: AttentionSizes, gpu: Gpu) -> list[AttentionTile]:
+    """Tiles that a device can run, that with the least estimated time first.
+
+    Parameters
+    ----------
+    sizes
+        Of the kernel.
+    gpu
+        What it runs on.
+    """
+    time = {tile: cycles(tile, sizes, gpu) for tile in _candidates(sizes)}
+    return sorted(
+        (tile for tile in time if time[tile] < float("inf")),
+        key=lambda tile: (time[tile], tile.threads),
+    )
 
 
 def _candidates(sizes: AttentionSizes) -> list[AttentionTile]:
@@ -150,14 +190,14 @@ def _candidates(sizes: AttentionSizes) -> list[AttentionTile]:
                 for value_tile in (True, False) if steps == 1 else (False,):
                     held = scores * steps <= _MOST_SCORES
                     tile = AttentionTile(row_groups, key_groups, step_keys, steps, held, value_tile)
-                    if tile.shared_bytes(sizes) <= _STATIC_SHARED_BYTES:
+                    if not tile.problem(sizes):
                         found.append(tile)
                         break
     return found
 
 
-def _cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
-    """Estimate of the kernel's time in cycles of a multiprocessor."""
+def cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
+    """Estimate of the kernel's time in cycles of a multiprocessor; infinite where it cannot run."""
     keys = tile.step_keys * tile.steps
     chunks = sizes.depth // _CHUNK
     columns = -(-chunks // tile.key_groups)

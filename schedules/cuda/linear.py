@@ -35,7 +35,7 @@ _VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True)
-class _Product:
+class MatrixProduct:
     """The matrix product of a kernel.
 
     Attributes
@@ -67,10 +67,10 @@ class TensorCoreLinearRule:
         if kernel_name(func) != "linear":
             return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
         if target.gpu is None:
-            return Rejection(self.name, "the target has no tensor cores")
+            return Rejection(self.name, f"target {target.name} is no GPU")
         try:
             graph = StageGraph.of(func)
-            product = _product(graph)
+            product = matrix_product(graph)
             tile = _tile(func, product, target.gpu)
             body = _Kernel(graph, product, tile).body()
         except NotElementwise as error:
@@ -80,7 +80,7 @@ class TensorCoreLinearRule:
         return without_tile(plain)
 
 
-def _tile(func: tirx.PrimFunc, product: _Product, gpu: Gpu) -> GemmTile:
+def _tile(func: tirx.PrimFunc, product: MatrixProduct, gpu: Gpu) -> GemmTile:
     """Decisions that the kernel was given, if the device can follow them, or the default."""
     given = tile_of(func, GemmTile)
     if given is None:
@@ -96,8 +96,14 @@ def _tile(func: tirx.PrimFunc, product: _Product, gpu: Gpu) -> GemmTile:
     return given
 
 
-def _product(graph: StageGraph) -> _Product:
-    """Operands and sizes of the product, checked."""
+def matrix_product(graph: StageGraph) -> MatrixProduct:
+    """Operands and sizes of the product of a kernel.
+
+    Raises
+    ------
+    NotElementwise
+        If the kernel is no product of activations and packed weights in memory.
+    """
     stage = graph.stages.get(ACCUMULATOR)
     if stage is None or stage.combine != "sum" or len(stage.axes) != 2:
         raise NotElementwise("the kernel has no sum of two axes named 'accumulator'")
@@ -126,13 +132,13 @@ def _product(graph: StageGraph) -> _Product:
         raise NotElementwise(f"weights are packed as {_shape(rhs)} for a depth of {depth}")
     if stage.extents[1] != columns or stage.extents[0] < rows:
         raise NotElementwise(f"sums are {stage.extents}, operands {rows} x {columns}")
-    return _Product(lhs, rhs, stage.buffer, rows, columns, depth, chunks * _DEPTH)
+    return MatrixProduct(lhs, rhs, stage.buffer, rows, columns, depth, chunks * _DEPTH)
 
 
 class _Kernel:
     """Writes one kernel."""
 
-    def __init__(self, graph: StageGraph, product: _Product, tile: GemmTile) -> None:
+    def __init__(self, graph: StageGraph, product: MatrixProduct, tile: GemmTile) -> None:
         self.graph, self.product, self.tile = graph, product, tile
         for output in graph.outputs:
             if _shape(output) != (product.rows, product.columns):

@@ -19,7 +19,8 @@ from typing import Any
 from targets import TargetDescription
 
 from ..errors import ScheduleError
-from ..tiles import Tile, tile_from_json
+from ..tiles import Tile
+from .stored import tile_from_json
 
 FORMAT = 1
 _ABOUT, _TRIALS = "database.json", "trials.jsonl"
@@ -92,11 +93,12 @@ class Trial:
 
 def _identity(target: TargetDescription) -> dict[str, Any]:
     """What of a target decides how fast a kernel is; its name does not."""
-    return {
+    identity = {
         "tvm_target": dict(target.tvm_target),
         "dot": asdict(target.dot),
         "vector_lanes": target.vector_lanes,
     }
+    return identity if target.gpu is None else {**identity, "gpu": asdict(target.gpu)}
 
 
 @dataclass

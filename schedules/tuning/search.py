@@ -1,8 +1,8 @@
 """What to measure next: MetaSchedule's cost model over the decisions of our rules.
 
 The spaces are small, hundreds of decisions, each of which makes a valid schedule: no evolution of
-traces is needed. The model (gradient-boosted trees on features of the loops) ranks a random part of
-what is not measured yet, and learns from every measurement.
+traces is needed. The model (gradient-boosted trees on features of the loops, or on GPUs of the
+decisions) ranks a random part of what is not measured yet, and learns from every measurement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from targets import TargetDescription
 from ..apply import schedule_kernel
 from ..errors import ScheduleError
 from ..row_guard import KEYS, ROW_COUNT
-from ..tiles import Tile, with_tile
+from ..tiles import Tile, has_tile, with_tile
+from .features import decisions_extractor
 
 # Scheduling and looking at a candidate takes a tenth of a second.
 _POOL = 48
@@ -124,7 +125,11 @@ class Search:
                 rand_state=seed + 1,
                 num_threads=1,
             )
+        gpu = self.target.gpu
         model = XGBModel(
+            extractor="per-store-feature"
+            if gpu is None
+            else decisions_extractor(self.func, gpu, type(self.space[0])),
             config=XGBConfig(seed=seed, nthread=1),
             num_warmup_samples=_WARM_UP,
             verbose_eval=0,
@@ -139,7 +144,10 @@ class Search:
                 # The default is scheduled as it is where nothing was tuned.
                 func = self.func if tile == self.space[0] else with_tile(self.func, tile)
                 kernel = schedule_kernel(self.name, func, self.target)
-                plain = kernel
+                if has_tile(kernel):
+                    raise ValueError("the rule for such decisions does not take the kernel")
+                # On GPUs the model looks at the decisions, not at what became of them.
+                plain = kernel if self.target.gpu is None else with_tile(self.func, tile)
                 if KEYS in func.attrs:
                     # Keys are read from rows that depend on an outer loop: TVM's analyses take that
                     # for an error.

@@ -9,6 +9,7 @@ from tvm import s_tir, tirx
 from targets import DotInstruction, TargetDescription
 
 from ..attention import product_tiles
+from ..cuda.space import gpu_tiles
 from ..linear import ACCUMULATOR, default_tile
 from ..rule import extent, kernel_name, largest_divisor
 from ..tiles import AttentionTile, LinearTile, Tile, without_tile
@@ -38,6 +39,8 @@ def _accumulators(dot: DotInstruction) -> tuple[int, int]:
 
 def default_decisions(func: tirx.PrimFunc, target: TargetDescription) -> Tile | None:
     """What the rule decides on a kernel that nobody tuned; None where nothing is to be decided."""
+    if target.gpu is not None:
+        return next(iter(gpu_tiles(func, target.gpu)), None)
     dot = target.dot
     if target.system != "linux":
         return None  # nothing can be measured there, and microkernels decide for themselves
@@ -74,6 +77,8 @@ def tile_space(func: tirx.PrimFunc, target: TargetDescription) -> list[Tile]:
     list of Tile
         The rule's default first; empty for kernels that are not tuned.
     """
+    if target.gpu is not None:
+        return list(gpu_tiles(func, target.gpu))
     default = default_decisions(func, target)
     if default is None:
         return []

@@ -63,6 +63,8 @@ class Board:
         does not block it for ever.
     environment
         Variables for the process.
+    worker
+        Python module of the process; another one than the usual does the same on other devices.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class Board:
         timeout: float = 60.0,
         lifetime: float = 3600.0,
         environment: Mapping[str, str] | None = None,
+        worker: str = "targets.rpc.worker",
     ) -> None:
+        self.worker = worker
         self.address, self.timeout, self.lifetime = address, timeout, lifetime
         self.environment = dict(environment or {})
         self._process: ServiceProcess | None = None
@@ -113,7 +117,7 @@ class Board:
             found = find_server(self.address, self.timeout)
             where = (self.address.host, self.address.port, self.address.key)
         if self._process is None:
-            self._process = ServiceProcess("targets.rpc.worker", self.environment)
+            self._process = ServiceProcess(self.worker, self.environment)
         self._call("open", found.kind, *where, self.lifetime, wait=self.timeout + _START_SECONDS)
         return found
 

@@ -131,7 +131,8 @@ def test_a_damaged_description(tmp_path: Path, text: str, why: str) -> None:
     ("change", "why"),
     [
         ({"tile": {"rows": 1}}, "the decisions of a linear kernel are whole numbers rows, vectors, "
-         "row_block, column_block, rows_outermost, unroll, prefetch"),
+         "row_block, column_block, rows_outermost, unroll, prefetch or block_rows, block_columns, "
+         "warp_rows, warp_columns, warp_depths, stage_depth, stages"),
         ({"kind": "gelu"}, "kernels of kind 'gelu' are not tuned"),
         ({"seconds": []}, "a trial has positive seconds, or an error"),
         ({"seconds": [-1.0]}, "a trial has positive seconds, or an error"),

@@ -19,12 +19,12 @@ from schedules import ScheduleError, schedule_kernel
 from schedules.tiles import (
     AttentionTile,
     LinearTile,
-    tile_from_json,
     tile_of,
     with_tile,
     without_tile,
 )
 from schedules.tuning import default_decisions, tile_space, workload_key
+from schedules.tuning.stored import tile_from_json
 from targets import TargetDescription, get_target
 from tests.twins import runnable_target
 
