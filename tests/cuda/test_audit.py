@@ -1,0 +1,183 @@
+"""What the audit of device code finds and refuses, on made-up and on compiled kernels."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from targets import Gpu, TargetError
+from targets.cuda.audit import (
+    KernelAudit,
+    KernelRole,
+    check_kernels,
+    check_memory,
+    disassemble,
+    program_kernel,
+    read_kernels,
+)
+from targets.cuda.launches import Launch
+from tests.cuda.tools import cuda_toolchain
+
+ROLES = {
+    "dense": KernelRole("linear", "layer.0.dense", 512),
+    "dense_kernel": KernelRole("gelu", "layer.0.gelu"),
+}
+DENSE = KernelAudit(
+    "dense_kernel", "dense", "linear", "layer.0.dense", "sm_75", 100, 16, 0, 64, 2048, 0
+)
+GELU = KernelAudit(
+    "dense_kernel_kernel", "dense_kernel", "gelu", "layer.0.gelu", "sm_75", 80, 0, 0, 30, 0, 0
+)
+DEFECT = "this is a defect of ibert_tvm or of the CUDA compiler: report it with both versions"
+
+
+def refusal(*audits: KernelAudit) -> str:
+    with pytest.raises(TargetError) as caught:
+        check_kernels(audits, ROLES, "t4")
+    return str(caught.value)
+
+
+def test_kernels_that_keep_their_promises_pass() -> None:
+    check_kernels([DENSE, GELU], ROLES, "t4")
+    # Elementwise kernels may use local memory; a helper of no kernel may be there.
+    helper = replace(DENSE, name="helper", kernel="", layer="", kind="", matrix=0)
+    check_kernels([DENSE, replace(GELU, local=3, stack_bytes=16), helper], ROLES, "t4")
+    # One of several device kernels does the products.
+    check_kernels([DENSE, replace(DENSE, name="dense_kernel_1", matrix=0), GELU], ROLES, "t4")
+
+
+def test_floating_point_is_refused() -> None:
+    found = tuple(f"+0x{16 * i:04x} FADD R{i}, R1, R2" for i in range(5))
+    assert refusal(DENSE, replace(GELU, floating=found, unknown=("+0x0000 NEW R1",))) == (
+        "kernel 'dense_kernel_kernel' of layer 'layer.0.gelu' computes with floating-point "
+        "numbers\n"
+        "  where: target 't4', sm_75: +0x0000 FADD R0, R1, R2; +0x0010 FADD R1, R1, R2; "
+        "+0x0020 FADD R2, R1, R2 (and 2 more)\n"
+        "  why: a compiled model holds no floating-point instruction, which is read off its code\n"
+        f"  what to do: {DEFECT}"
+    )
+
+
+def test_an_unknown_instruction_is_refused() -> None:
+    helper = replace(DENSE, name="helper", kernel="", layer="", kind="")
+    assert refusal(DENSE, GELU, replace(helper, unknown=("+0x0000 NEWOP R1",))) == (
+        "kernel 'helper' holds instructions that no rule knows\n"
+        "  where: target 't4', sm_75: +0x0000 NEWOP R1\n"
+        "  why: a compiled model holds no floating-point instruction, which is read off its code\n"
+        "  what to do: compile with the version of CUDA that constraints.txt names"
+    )
+
+
+def test_a_matrix_kernel_without_tensor_cores_is_refused() -> None:
+    newer = [replace(DENSE, architecture="sm_80", matrix=0), replace(GELU, architecture="sm_80")]
+    assert refusal(DENSE, GELU, *newer) == (
+        "kernel 'dense' of layer 'layer.0.dense' does not use tensor cores\n"
+        "  where: target 't4', sm_80\n"
+        "  why: its code has no IMMA instruction\n"
+        f"  what to do: {DEFECT}"
+    )
+
+
+@pytest.mark.parametrize("change", [{"local": 2}, {"stack_bytes": 8}])
+def test_a_matrix_kernel_that_spills_is_refused(change: dict[str, int]) -> None:
+    spilling = replace(DENSE, name="dense_kernel_1", **change)
+    assert refusal(DENSE, spilling, GELU) == (
+        "kernel 'dense' of layer 'layer.0.dense' keeps numbers outside of registers\n"
+        f"  where: target 't4', sm_75: dense_kernel_1, {spilling.local} accesses of local memory, "
+        f"64 registers, {spilling.stack_bytes} bytes of stack\n"
+        "  why: a matrix product that spills registers is slow, so it is never delivered\n"
+        f"  what to do: {DEFECT}"
+    )
+
+
+def test_a_kernel_that_is_missing_is_refused() -> None:
+    assert refusal(DENSE) == (
+        "kernel 'dense_kernel' of layer 'layer.0.gelu' has no device code\n"
+        "  where: target 't4', sm_75\n"
+        "  why: no function of the compiled image has its name\n"
+        f"  what to do: {DEFECT}"
+    )
+
+
+def test_shared_memory_has_a_limit() -> None:
+    gpu = Gpu(("sm_75",), 40, 64 << 10)
+    launches = {"dense_kernel": Launch(dynamic_shared_bytes=62 << 10)}
+    check_memory([DENSE, GELU], launches, gpu, "t4")
+    launches = {"dense_kernel": Launch(dynamic_shared_bytes=(62 << 10) + 1)}
+    with pytest.raises(TargetError) as caught:
+        check_memory([DENSE, GELU], launches, gpu, "t4")
+    assert str(caught.value) == (
+        "kernel 'dense_kernel' of layer 'layer.0.dense' needs more shared memory than there is\n"
+        "  where: target 't4', sm_75\n"
+        "  why: it takes 65537 bytes, and a block may have 65536\n"
+        f"  what to do: {DEFECT}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("dense_kernel", "dense"),
+        ("dense_kernel_2", "dense"),
+        ("dense_kernel_kernel", "dense_kernel"),
+        ("dense", ""),
+        ("other_kernel", ""),
+        ("dense_kernel_x", ""),
+    ],
+)
+def test_device_kernels_belong_to_kernels_of_the_program(name: str, kernel: str) -> None:
+    assert program_kernel(name, ROLES) == kernel
+
+
+SOURCE = """
+extern "C" __global__ void dense_kernel(const int* a, int* b, int n) {
+  __shared__ int kept[96];
+  kept[threadIdx.x] = a[threadIdx.x];
+  __syncthreads();
+  b[threadIdx.x] = kept[threadIdx.x ^ 1] / n;   // goes through a reciprocal in floating point
+}
+extern "C" __global__ void dense_kernel_kernel(const int* a, int* b, int n) {
+  int many[64] = {};                            // a variable index: local memory
+  for (int i = 0; i < n; ++i) many[a[i] & 63] += i;
+  for (int i = 0; i < n; ++i) b[i] = many[b[i] & 63];
+}
+"""
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
+def test_compiled_code_is_read_as_it_is(architecture: str, tmp_path: Path) -> None:
+    toolchain = cuda_toolchain()
+    source, image = tmp_path / "kernels.cu", tmp_path / "kernels.cubin"
+    source.write_text(SOURCE, encoding="utf-8")
+    command = [toolchain.nvcc, f"-arch={architecture}", "-cubin", "-o", str(image), str(source)]
+    subprocess.run(command, check=True)
+    text = disassemble(image, toolchain)
+    audits = {a.name: a for a in read_kernels(text, image.read_bytes(), architecture, ROLES)}
+    dense, array = audits["dense_kernel"], audits["dense_kernel_kernel"]
+    assert (dense.kernel, dense.kind, dense.layer) == ("dense", "linear", "layer.0.dense")
+    assert dense.shared_bytes == 384
+    assert {text.split()[1].partition(".")[0] for text in dense.floating} >= {"I2F", "MUFU", "F2I"}
+    assert (dense.local, dense.stack_bytes, dense.matrix, dense.unknown) == (0, 0, 0, ())
+    assert array.local >= 3 and array.stack_bytes == 256
+    assert (array.kernel, array.unknown) == ("dense_kernel", ())
+    # Nothing but moves of constants, which a build writes anew before it audits.
+    assert [text for text in array.floating if "HFMA2 R0, -RZ, RZ, 0, 0" not in text] == []
+    for audit in (dense, array):
+        assert 8 <= audit.registers <= 64
+        assert audit.instructions > 30
+        assert audit.architecture == architecture
+
+
+def test_what_is_no_image_cannot_be_disassembled(tmp_path: Path) -> None:
+    toolchain = cuda_toolchain()
+    path = tmp_path / "kernels.cubin"
+    path.write_bytes(b"no image")
+    with pytest.raises(TargetError) as caught:
+        disassemble(path, toolchain)
+    assert caught.value.what == "cannot disassemble the compiled kernels"
+    assert caught.value.where == f"{toolchain.nvdisasm} -c kernels.cubin"
+    assert "kernels.cubin" in caught.value.why
+    assert caught.value.todo == "install an nvdisasm of the compiler's version, or a newer one"

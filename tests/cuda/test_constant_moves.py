@@ -1,0 +1,110 @@
+"""Moves of constants that ptxas gives to the unit for floats, written anew as moves."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from targets.cuda.audit import disassemble
+from targets.cuda.constant_moves import is_constant_move, move_constants
+from targets.cuda.sass import Instruction, functions
+from tests.cuda.tools import cuda_toolchain
+
+# Constants that no immediate operand has room for, and multiplications that keep other units busy.
+SOURCE = """
+extern "C" __global__ void __launch_bounds__(128) scale(const int* __restrict__ a,
+                                                        long long* __restrict__ b, int n) {
+  const int i = blockIdx.x * 128 + threadIdx.x;
+  int sums[32];
+#pragma unroll
+  for (int j = 0; j < 32; ++j) sums[j] = j * 0x3c003c00;
+  for (int k = 0; k < n; ++k) {
+#pragma unroll
+    for (int j = 0; j < 32; ++j) sums[j] = __dp4a(a[i + k * 32 + j], a[i], 2 * sums[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    const long long t = (sums[j] * 1234567ll + (1ll << 21)) >> 22;
+    const int q = t < -128 ? -128 : t > 127 ? 127 : (int)t;
+    b[i * 32 + j] = (q * q - 32768 * q + 1000003) * 98765432123ll;
+  }
+}
+"""
+BYTES = 16
+MASK = (1 << 41) - 1
+
+
+def _text(image: bytes, path: Path) -> list[tuple[str, list[Instruction]]]:
+    path.write_bytes(image)
+    return list(functions(disassemble(path, cuda_toolchain())))
+
+
+def _code(image: bytes, path: Path) -> list[tuple[int, int]]:
+    """Instructions of the only function as two numbers of 64 bits."""
+    path.write_bytes(image)
+    with path.open("rb") as stream:
+        data = ELFFile(stream).get_section_by_name(".text.scale").data()
+    return [struct.unpack_from("<QQ", data, place) for place in range(0, len(data), BYTES)]
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100", "sm_120"])
+def test_constants_are_moved_without_the_unit_for_floats(architecture: str, tmp_path: Path) -> None:
+    toolchain = cuda_toolchain()
+    source, path = tmp_path / "kernels.cu", tmp_path / "kernels.cubin"
+    source.write_text(SOURCE, encoding="utf-8")
+    command = [toolchain.nvcc, "-O3", f"-arch={architecture}", "-cubin", "-o", str(path)]
+    subprocess.run([*command, str(source)], check=True)
+    image = path.read_bytes()
+    ((_, before),) = _text(image, path)
+    moves = [i for i, instruction in enumerate(before) if is_constant_move(instruction)]
+    assert moves, "this version of ptxas writes none; the test needs another kernel"
+
+    changed, count = move_constants(image, [("scale", before)])
+    assert count == len(moves)
+    assert len(changed) == len(image)
+    ((_, after),) = _text(changed, path)
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        if i not in moves:
+            assert str(old) == str(new)
+            continue
+        register, _, _, high, low = old.operands.split(", ")
+        value = np.array([float(low), float(high)], np.float16).view("<u4")[0]
+        assert new.mnemonic == "MOV"
+        assert new.operands.split(", ")[0] == register
+        assert int(new.operands.split(", ")[1], 16) == value
+
+    # How instructions are issued: nothing but waiting changes, and only to more of it.
+    pairs = list(zip(_code(image, path), _code(changed, path), strict=True))
+    for i, ((low, high), (new_low, new_high)) in enumerate(pairs):
+        wait, new_wait = high >> 41 & 15, new_high >> 41 & 15
+        assert high >> 45 == new_high >> 45
+        if i in moves:
+            assert new_wait >= min(wait + 2, 11)
+        else:
+            assert (low, high & MASK) == (new_low, new_high & MASK)
+            assert new_wait == (max(wait, 2) if i + 1 in moves else wait)
+    again, count = move_constants(changed, [("scale", after)])
+    assert (again, count) == (changed, 0)
+
+
+@pytest.mark.parametrize(
+    ("mnemonic", "operands", "expected"),
+    [
+        ("HFMA2.MMA", "R5, -RZ, RZ, 0, 2.384185791015625e-07", True),
+        ("HFMA2", "R5, -RZ, RZ, -2882, +QNAN", True),
+        ("HFMA2.MMA", "R5, -RZ, RZ, R7, R8", False),
+        ("HFMA2", "R5, R4, R6, 1, 1", False),
+        ("HFMA2.MMA", "R5, RZ, RZ, 0, 0", False),
+        ("HFMA2.BF16_V2", "R5, -RZ, RZ, 0, 0", False),
+        ("IMAD.MOV.U32", "R5, RZ, RZ, 0x4", False),
+    ],
+)
+def test_only_moves_of_constants_are_taken_for_such(
+    mnemonic: str, operands: str, expected: bool
+) -> None:
+    assert is_constant_move(Instruction(0, mnemonic, operands)) is expected
