@@ -28,6 +28,7 @@ _MOST_ACCUMULATORS = 128
 _MOST_REGISTERS = 255
 _REGISTER_FILE = 65536
 _MOST_BLOCKS = 16
+_OTHER_REGISTERS = 36
 ASYNC_COPIES = 80
 """Compute capability from which copies to shared memory are asynchronous."""
 
@@ -140,11 +141,12 @@ class GemmTile:
 
     def registers(self, capability: int) -> int:
         """Estimate of the registers of a thread; measured ones are up to 20 fewer."""
-        step = 2 if capability >= ASYNC_COPIES else 1
-        fragments = 2 * step * (self.warp_rows + self.warp_columns) // 8
-        copies = self.stage_bytes // _CHUNK * 4 // self.threads
-        held = 0 if capability >= ASYNC_COPIES else copies
-        return self.accumulators + fragments + held + 48
+        asynchronous = capability >= ASYNC_COPIES
+        fragments = 2 * (2 if asynchronous else 1) * (self.warp_rows + self.warp_columns) // 8
+        copies = -(-self.stage_bytes // (_CHUNK * self.threads))
+        # Bytes on their way to shared memory are held, or only their addresses.
+        held = copies * 3 // 2 if asynchronous else copies * 4
+        return self.accumulators + fragments + held + _OTHER_REGISTERS
 
 
 @dataclass(frozen=True)
@@ -196,10 +198,11 @@ def rates(capability: int) -> _Rates:
 def resident_blocks(tile: GemmTile, capability: int) -> int:
     """Blocks that a multiprocessor holds at a time."""
     registers = -(-tile.registers(capability) // 8) * 8 * tile.threads
+    reserved = 1024 if capability >= ASYNC_COPIES else 0
     return max(
         1,
         min(
-            rates(capability).shared_total // (tile.shared_bytes + 1024),
+            rates(capability).shared_total // (tile.shared_bytes + reserved),
             _REGISTER_FILE // registers,
             _MOST_BLOCKS,
             (1024 if capability == 75 else 2048) // tile.threads,

@@ -1,4 +1,4 @@
-"""Linear layers with every epilogue that emission fuses, and what the specification says of them."""
+"""Linear layers with every epilogue that emission fuses, and what the specification says of it."""
 
 from __future__ import annotations
 
@@ -190,8 +190,17 @@ EPILOGUES: dict[str, Epilogue] = {
 }
 
 
-def linear_kernel(target: TargetDescription, case: LinearCase) -> LinearKernel:
-    """Emit a kernel for a target as the compiler does, and evaluate it by the specification."""
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """A fused function with its inputs and parameters."""
+
+    module: tvm.IRModule
+    arrays: dict[str, NDArray[np.generic]]
+    parameters: dict[str, NDArray[np.generic]]
+    bounds: dict[str, tuple[int, int]]
+
+
+def _program(case: LinearCase) -> _Program:
     p = ProgramBuilder(case.seed)
     tokens = (1, case.rows)
     arrays: dict[str, NDArray[np.generic]] = {
@@ -210,8 +219,7 @@ def linear_kernel(target: TargetDescription, case: LinearCase) -> LinearKernel:
         name: relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
         for name, array in arrays.items()
     }
-    attrs = {"ibert.kernel": "linear", "ibert.layer": case.epilogue}
-    with p.builder.function("main", list(inputs.values()), attrs=attrs):
+    with p.builder.function("main", list(inputs.values())):
         with p.builder.dataflow():
             sums = p.linear("linear", inputs["x"], case.columns)
             p.parameters["linear.weight"][-1] = 127
@@ -223,20 +231,39 @@ def linear_kernel(target: TargetDescription, case: LinearCase) -> LinearKernel:
     built = p.builder.get()["main"]
     read = _read(built)
     leading = [var for name, var in inputs.items() if name in read]
-    attrs["num_input"] = len(leading)
+    attrs = {
+        "num_input": len(leading),
+        "ibert.kernel": "linear",
+        "ibert.layer": case.epilogue,
+    }
     function = relax.Function([*leading, *p.vars], built.body, built.ret_ty).with_attrs(attrs)
     module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
-    given = {var.name: arrays[var.name] for var in leading}
-    expected = evaluate(module, given, p.parameters)
-    emitter = GroupEmitter(layout_of(target), p.parameters, bounds, *tokens)
+    return _Program(module, {var.name: arrays[var.name] for var in leading}, p.parameters, bounds)
+
+
+def _emitted(target: TargetDescription, case: LinearCase, program: _Program) -> tirx.PrimFunc:
+    layout = layout_of(target)
+    emitter = GroupEmitter(layout, program.parameters, program.bounds, 1, case.rows)
+    return emitter.emit(program.module["main"])
+
+
+def linear_function(target: TargetDescription, case: LinearCase) -> tirx.PrimFunc:
+    """Emit a kernel for a target as the compiler does, unscheduled."""
+    return _emitted(target, case, _program(case))
+
+
+def linear_kernel(target: TargetDescription, case: LinearCase) -> LinearKernel:
+    """The same, and what the specification says of it."""
+    program = _program(case)
+    expected = evaluate(program.module, program.arrays, program.parameters)
     layout = layout_of(target)
     parameters = [
         layout.pack(array) if name == "linear.weight" else array
-        for name, array in p.parameters.items()
+        for name, array in program.parameters.items()
     ]
     return LinearKernel(
-        emitter.emit(module["main"]),
-        [_stored(array) for array in (*given.values(), *parameters)],
+        _emitted(target, case, program),
+        [_stored(array) for array in (*program.arrays.values(), *parameters)],
         [_stored(array) for array in expected],
     )
 

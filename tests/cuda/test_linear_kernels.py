@@ -5,25 +5,121 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
-from schedules import ScheduleError, schedule_kernel
+from schedules import ScheduleError
 from schedules.cuda.gemm_tile import GemmTile
 from schedules.cuda.linear import TensorCoreLinearRule
 from schedules.rule import Rejection
-from schedules.tiles import with_tile
+from schedules.tiles import AttentionTile, with_tile
 from targets import get_target
-from tests.cuda.linear_kernels import EPILOGUES, LinearCase, LinearKernel, linear_kernel
+from tests.cuda.linear_kernels import (
+    EPILOGUES,
+    LinearCase,
+    LinearKernel,
+    linear_function,
+    linear_kernel,
+)
 from tests.cuda.stand_in_gpu import run_kernel
 
 
-def run(kernel: LinearKernel, target: str, tile: GemmTile | None = None) -> None:
+def run(
+    kernel: LinearKernel, target: str, tile: GemmTile | None = None, observed: bool = False
+) -> None:
     """Schedule a kernel, execute it, and compare."""
     func = kernel.func if tile is None else with_tile(kernel.func, tile)
     scheduled = TensorCoreLinearRule().apply(func, get_target(target))
     assert isinstance(scheduled, tirx.PrimFunc), scheduled
-    kernel.check(run_kernel(scheduled, kernel.arguments, target))
+    kernel.check(run_kernel(scheduled, kernel.arguments, target, observed=observed))
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_every_epilogue_equals_the_specification(epilogue: str) -> None:
     kernel = linear_kernel(get_target("t4"), LinearCase(epilogue, rows=21, depth=48, columns=40))
     run(kernel, "t4", GemmTile(32, 32, 32, 16, 1, 64))
+
+
+# Two warps each way; the depth shared by two and by eight; fragments loaded four and two at a time;
+# blocks of a row and of a column of warps; more and fewer stages than the depth has.
+TILES = [
+    ("t4", (70, 144, 96), GemmTile(64, 64, 32, 32, 1, 64)),
+    ("t4", (33, 80, 72), GemmTile(32, 48, 16, 48, 2, 64)),
+    ("t4", (65, 64, 128), GemmTile(128, 64, 64, 64, 1, 64)),
+    ("t4", (5, 272, 16), GemmTile(16, 32, 16, 32, 8, 256)),
+    ("a100", (70, 144, 96), GemmTile(64, 64, 32, 32, 1, 64, 3)),
+    ("a100", (33, 112, 72), GemmTile(32, 48, 16, 48, 2, 64, 5)),
+    ("h100", (65, 256, 80), GemmTile(64, 64, 64, 64, 2, 128, 2)),
+    ("h100", (5, 272, 16), GemmTile(16, 32, 16, 32, 8, 256, 4)),
+]
+
+
+@pytest.mark.parametrize(("target", "sizes", "tile"), TILES)
+def test_every_cut_equals_the_specification(
+    target: str, sizes: tuple[int, int, int], tile: GemmTile
+) -> None:
+    kernel = linear_kernel(get_target(target), LinearCase("several", *sizes))
+    run(kernel, target, tile)
+
+
+# Rows of a pooler; one more than a tile; depths that are no multiple of 16, of 4 and of 2, whose
+# rows begin anywhere; columns of a classifier.
+SIZES = [(1, 64, 32), (8, 48, 48), (33, 100, 24), (17, 70, 20), (9, 37, 6), (4, 16, 3)]
+
+
+@pytest.mark.parametrize("target", ["t4", "a100"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_odd_sizes_with_the_default_cut(target: str, sizes: tuple[int, int, int]) -> None:
+    run(linear_kernel(get_target(target), LinearCase("short", *sizes)), target)
+
+
+@pytest.mark.parametrize(
+    ("target", "tile"),
+    [
+        ("t4", GemmTile(32, 32, 16, 16, 1, 64)),
+        ("t4", GemmTile(32, 16, 32, 16, 2, 64)),
+        ("a100", GemmTile(32, 32, 16, 32, 1, 64, 4)),
+        ("a100", GemmTile(16, 32, 16, 32, 2, 64, 3)),
+    ],
+)
+@pytest.mark.parametrize("depth", [48, 208, 45])
+def test_threads_neither_race_nor_read_what_nobody_wrote(
+    target: str, tile: GemmTile, depth: int
+) -> None:
+    case = LinearCase("several", 35, depth, 40)
+    run(linear_kernel(get_target(target), case), target, tile, observed=True)
+
+
+def test_the_rule_says_what_it_does_not_take() -> None:
+    rule = TensorCoreLinearRule()
+    func = linear_function(get_target("t4"), LinearCase())
+    other = func.with_attr("ibert.kernel", "attention")
+    assert rule.apply(other, get_target("t4")) == Rejection(
+        "tensor core linear", "the kernel is 'attention', not 'linear'"
+    )
+    assert rule.apply(func, get_target("x86-64")) == Rejection(
+        "tensor core linear", "target x86-64 is no GPU"
+    )
+    packed = linear_function(get_target("aarch64-dotprod"), LinearCase())
+    assert rule.apply(packed, get_target("t4")) == Rejection(
+        "tensor core linear", "weights are packed as (12, 16, 4, 4) for a depth of 64"
+    )
+
+
+def test_decisions_that_the_device_cannot_follow_are_an_error() -> None:
+    func = linear_function(get_target("t4"), LinearCase())
+    with pytest.raises(ScheduleError) as caught:
+        TensorCoreLinearRule().apply(
+            with_tile(func, GemmTile(128, 128, 64, 64, 1, 64, 3)), get_target("t4")
+        )
+    assert str(caught.value) == (
+        "the device cannot follow the decisions on a kernel\n"
+        "  where: plain\n"
+        "  why: 3 stages, where copies are not asynchronous there are two\n"
+        "  what to do: tune for this target"
+    )
+    with pytest.raises(ScheduleError) as caught:
+        TensorCoreLinearRule().apply(with_tile(func, AttentionTile(1, 1, 1, 1)), get_target("t4"))
+    assert str(caught.value) == (
+        "a kernel was given the decisions of another kind\n"
+        "  where: plain\n"
+        "  why: they are context_rows, context_vectors, score_rows, score_vectors\n"
+        "  what to do: give those of GemmTile"
+    )

@@ -95,14 +95,31 @@ struct Gemm {
     static __device__ __forceinline__ bool exists(int i) {
       return whole || threadIdx.x + i * threads < rows * chunks;
     }
+    // Where the chunks of a row divide the number of threads, a thread copies one chunk of all rows
+    // that lie `row_step` apart. Written like this, all addresses are one and constants.
+    static constexpr bool regular = threads % chunks == 0;
+    static constexpr int row_step = threads / chunks;
     static __device__ __forceinline__ int row(int i) {
-      return (static_cast<int>(threadIdx.x) + i * threads) / chunks;
+      const int thread = static_cast<int>(threadIdx.x);
+      return regular ? thread / chunks + i * row_step : (thread + i * threads) / chunks;
     }
     static __device__ __forceinline__ int chunk(int i) {
-      return (static_cast<int>(threadIdx.x) + i * threads) % chunks;
+      const int thread = static_cast<int>(threadIdx.x);
+      return regular ? thread % chunks : (thread + i * threads) % chunks;
+    }
+    static __device__ __forceinline__ int target(int i) {
+      constexpr bool same_turn = regular && row_step % 8 == 0;
+      return same_turn ? place(row(0), chunk(0)) + i * row_step * stage_depth
+                       : place(row(i), chunk(i));
     }
     // Rows behind the last read the last one: what they give is never stored.
-    static __device__ __forceinline__ const int8_t* source(const int8_t* operand, int first, int i) {
+    static __device__ __forceinline__ const int8_t* source(const int8_t* operand, int first,
+                                                           int i) {
+      if (total % rows == 0 && regular) {
+        const int8_t* begin =
+            operand + static_cast<int64_t>(first + row(0)) * memory_depth + chunk(0) * 16;
+        return begin + i * row_step * memory_depth;
+      }
       int place = first + row(i);
       if (total % rows != 0 && place >= total) place = total - 1;
       return operand + static_cast<int64_t>(place) * memory_depth + chunk(i) * 16;
@@ -140,11 +157,11 @@ struct Gemm {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         if (!exists(i)) continue;
-        const shared_t target = to + place(row(i), chunk(i));
         if (memory_depth % 16 == 0) {
-          copy16_async(target, source(operand, first, i) + stage * stage_depth, inside(stage, i));
+          copy16_async(to + target(i), source(operand, first, i) + stage * stage_depth,
+                       inside(stage, i));
         } else {
-          store_shared16(target, load(operand, first, stage, i));
+          store_shared16(to + target(i), load(operand, first, stage, i));
         }
       }
     }
@@ -158,7 +175,7 @@ struct Gemm {
     static __device__ __forceinline__ void keep(shared_t to, const uint4 (&values)[count]) {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
-        if (exists(i)) store_shared16(to + place(row(i), chunk(i)), values[i]);
+        if (exists(i)) store_shared16(to + target(i), values[i]);
       }
     }
   };
@@ -265,7 +282,9 @@ struct Gemm {
     if constexpr (async_copies) {
 #pragma unroll
       for (int stage = 0; stage < stages - 1; ++stage) {
-        if (stage < stage_count) copy_stage(base + stage * stage_bytes, lhs, rhs, row, column, stage);
+        if (stage < stage_count) {
+          copy_stage(base + stage * stage_bytes, lhs, rhs, row, column, stage);
+        }
         commit_copies();
       }
       run_async(sums, base, lhs_base, rhs_base, lhs, rhs, row, column);
@@ -304,8 +323,10 @@ struct Gemm {
             __syncthreads();
             read = read == (stages - 1) * stage_bytes ? 0 : read + stage_bytes;
           }
-          load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
-                         (step + 1) % steps);
+          if (step < steps - 1 || stage < stage_count - 1) {
+            load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
+                           (step + 1) % steps);
+          }
           // The stage that all warps have read is the next to be written.
           if (step == 0) {
             if (stage + stages - 1 < stage_count) {
@@ -345,7 +366,7 @@ struct Gemm {
                                                                shared_t lhs_base, shared_t rhs_base,
                                                                const int8_t* lhs, const int8_t* rhs,
                                                                int row, int column) {
-    static_assert(async_copies || (steps % 2 == 0 && stages == 2), "two stages, an even number of steps");
+    static_assert(async_copies || (steps % 2 == 0 && stages == 2), "two stages, even steps");
     uint4 next_lhs[Lhs::count];
     uint4 next_rhs[Rhs::count];
     Lhs::fetch(next_lhs, lhs, row, 0);
@@ -373,8 +394,10 @@ struct Gemm {
           }
           __syncthreads();
         }
-        load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
-                       (step + 1) % steps);
+        if (step < steps - 1 || more) {
+          load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
+                         (step + 1) % steps);
+        }
         multiply_step(sums, fragments[step % 2]);
       }
     }
@@ -427,7 +450,8 @@ struct Gemm {
     static constexpr int readers = 32 * warp_depths;
     static constexpr int per_row = warp_columns / run;
     static constexpr int parts = piece_rows * per_row / readers;
-    static_assert(warp_columns % run == 0 && parts * readers == piece_rows * per_row, "whole parts");
+    static_assert(warp_columns % run == 0 && parts * readers == piece_rows * per_row,
+                  "whole parts");
 
     static __device__ __forceinline__ int reader() { return depth_part() * 32 + lane(); }
     static __device__ __forceinline__ int piece_row(int part) {
