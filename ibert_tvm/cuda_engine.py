@@ -35,7 +35,9 @@ from ibert_tvm.library_file import LibraryMetadata, ParameterRecord
 __all__ = ["CudaEngine"]
 
 _HOST = 1  # kDLCPU, where the virtual machine keeps shapes
-_POOLED_ALLOCATOR = 2
+# What a library takes of the GPU's memory is given back with it, and not kept in a pool: no run
+# but the first one allocates.
+_PLAIN_ALLOCATOR = 1
 _ALIGNMENT = 256  # of cudaMalloc, and of every part of a block here
 _VIRTUAL_MACHINE = "vm."
 _FIRST_WITH_TENSOR_CORES = (7, 5)
@@ -248,7 +250,7 @@ class CudaEngine:
             weakref.finalize(self, self._cuda.destroy_stream, self._stream).atexit = False
             self.machine = module["vm_load_executable"]()
             self.machine["vm_initialization"](
-                *(CUDA, index, _POOLED_ALLOCATOR), *(_HOST, 0, _POOLED_ALLOCATOR)
+                *(CUDA, index, _PLAIN_ALLOCATOR), *(_HOST, 0, _PLAIN_ALLOCATOR)
             )
             self._weights = _uploaded_weights(self._cuda, metadata, self._mapped(), index)
         self._functions = {f.name: self.machine[f.name] for f in metadata.functions}

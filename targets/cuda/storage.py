@@ -1,12 +1,14 @@
-"""Memory for the values between kernels that stays where it is.
+"""Memory for what kernels compute that stays where it is.
 
 TVM's memory plan (``StaticPlanBlockMemory``) gives every value a place in one of a few storages,
-which a function would take from the virtual machine's pool anew in each run. A CUDA graph holds
-addresses, so storages must neither move nor serve anything else: here they are taken once, by the
-first run, and the virtual machine keeps them.
+which a function would allocate anew in each run. A CUDA graph holds addresses, so storages must
+neither move nor serve anything else: here they are taken once, by the first run, and the virtual
+machine keeps them.
 """
 
 from __future__ import annotations
+
+import math
 
 import tvm
 from tvm import relax
@@ -17,20 +19,23 @@ ALLOCATE = "ibert_storages"
 
 _KEPT_ALLOCATION = "vm.builtin.cuda_graph.get_cached_alloc"
 _ALLOC_STORAGE = "relax.memory.alloc_storage"
+_ALLOC_RESULT = "relax.builtin.alloc_tensor"
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepStorages")
 class KeepStorages:
     """Have all functions of a library share storages that the virtual machine keeps.
 
-    Expects the result of ``StaticPlanBlockMemory``: storages are bound at the top of functions,
-    with constant sizes. Afterwards none of them allocates::
+    Expects the result of ``StaticPlanBlockMemory``: storages are bound in the bodies of functions,
+    with constant sizes. Afterwards no function allocates::
 
         storage = R.memory.alloc_storage(R.shape([4096]), 0, "global", "uint8")
+        result = R.builtin.alloc_tensor(R.shape([8, 64]), "int32", 0, "global")
 
-    becomes an item of the tuple that the function `ALLOCATE` made when it was first needed. The
-    largest storages of each function are one, so are the second largest, and so on: functions do
-    not run at the same time. What a function returns lies in memory of its own, as before.
+    become an item of the tuple that the function `ALLOCATE` made when it was first needed, and a
+    tensor in another item. The largest storages of each function are one, so are the second
+    largest, and so on: functions do not run at the same time. What a function returns is
+    overwritten by the next run, so the caller copies it.
     """
 
     def transform_module(
@@ -40,7 +45,7 @@ class KeepStorages:
         places: dict[str, dict[relax.Var, int]] = {}
         sizes: list[int] = []
         for var, function in module.functions_items():
-            if not isinstance(function, relax.Function):
+            if not isinstance(function, relax.Function) or var.name_hint == ALLOCATE:
                 continue
             storages = _storages(function)
             # The sort is stable: the same module always gives the same storages.
@@ -71,7 +76,7 @@ def storage_bytes(module: tvm.IRModule) -> int:
 
 
 def _storages(function: relax.Function) -> dict[relax.Var, int]:
-    """Every storage of a function that is bound in its body, with its size in bytes."""
+    """What a function allocates, storages and results, with sizes in bytes."""
     collector = _Collector()
     collector.visit_expr(function)
     return collector.found
@@ -83,27 +88,32 @@ class _Collector(PyExprVisitor):
         self.found: dict[relax.Var, int] = {}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        if _is_allocation(binding.value):
+        operator = _operator(binding.value)
+        if operator == _ALLOC_STORAGE:
             (size,) = binding.value.args[0].values
             self.found[binding.var] = int(size)
+        elif operator == _ALLOC_RESULT:
+            kind = binding.var.ty
+            count = math.prod(int(extent) for extent in kind.shape.values)
+            self.found[binding.var] = count * tvm.DataType(str(kind.dtype)).itemsize
 
 
-def _is_allocation(value: relax.Expr) -> bool:
+def _operator(value: relax.Expr) -> str:
+    """Name of the operator that a value is a call of; empty for other values."""
     operator = getattr(value, "op", None)
-    return isinstance(operator, tvm.ir.Op) and operator.name == _ALLOC_STORAGE
+    return operator.name if isinstance(operator, tvm.ir.Op) else ""
 
 
 def _allocation(sizes: list[int]) -> relax.Function:
     """Private function that gives a tuple of storages."""
     builder = relax.BlockBuilder()
-    with builder.function("allocate", [], pure=False):
+    with builder.function("allocate", [], {"relax.force_pure": True}):
         storages = [
             builder.emit(relax.op.memory.alloc_storage(relax.ShapeExpr([n]), 0, "global", "uint8"))
             for n in sizes
         ]
         builder.emit_func_output(relax.Tuple(storages))
-    function = builder.get()["allocate"].without_attr("global_symbol")
-    return function.with_attr("relax.force_pure", True)
+    return builder.get()["allocate"].without_attr("global_symbol")
 
 
 @mutator
@@ -134,6 +144,9 @@ class _Rewriter(PyExprMutator):
                 ),
                 "storages",
             )
-        self.set_var_remap(
-            binding.var, self.builder_.emit(relax.TupleGetItem(self.kept, place), "storage")
-        )
+        storage = self.builder_.emit(relax.TupleGetItem(self.kept, place), "storage")
+        if _operator(binding.value) == _ALLOC_RESULT:
+            shape, dtype = binding.value.args[:2]
+            tensor = relax.op.memory.alloc_tensor(storage, 0, shape, dtype)
+            storage = self.builder_.emit(tensor, "result")
+        self.set_var_remap(binding.var, storage)

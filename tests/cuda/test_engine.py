@@ -134,8 +134,8 @@ def test_outputs_do_not_change_with_later_runs(library: Library) -> None:
         np.testing.assert_array_equal(first[name].values, values)
 
 
-def test_weights_are_on_the_gpu_once_and_leave_it_with_the_last_library(
-    gpu: StandInGpu, path: Path, tmp_path: Path
+def test_weights_are_on_the_gpu_once_and_all_memory_is_given_back(
+    gpu: StandInGpu, model: TinyGpuModel, path: Path, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copy(path, tmp_path / "another.so"))  # no library of the others' tests
     before = gpu.memory()
@@ -149,6 +149,10 @@ def test_weights_are_on_the_gpu_once_and_leave_it_with_the_last_library(
     del first, second
     gc.collect()
     assert gpu.memory() - before == weights
+    for batch, length in model.shapes:
+        _check(third, model, batch, length, seed=1)
+    inputs = sum(3 * 256 * -(-batch * length * 4 // 256) for batch, length in model.shapes)
+    assert gpu.memory() - before == weights + inputs + third.metadata.device_code["storage_bytes"]
     del third
     gc.collect()
     assert gpu.memory() == before

@@ -1,0 +1,170 @@
+"""The passes that make a function of kernels one that allocates nothing."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from targets.cuda.storage import ALLOCATE, KeepStorages, storage_bytes
+from targets.cuda.workspaces import LiftWorkspaces
+
+_TWO_SHAPES = """
+@I.ir_module
+class Module:
+    @R.function
+    def small(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
+        R.func_attr({"relax.force_pure": True})
+        storage: R.Any = R.memory.alloc_storage(
+            R.shape([64]), 0, R.str("global"), R.dtype("uint8"))
+        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
+            storage, 0, R.shape([4]), R.dtype("int32"), 0)
+        R.call_packed("kernel", x, first, ty_args=(R.Tuple,))
+        last: R.Tensor((4,), dtype="int32") = R.builtin.alloc_tensor(
+            R.shape([4]), R.dtype("int32"), 0, R.str("global"))
+        R.call_packed("kernel", first, last, ty_args=(R.Tuple,))
+        return last
+
+    @R.function
+    def large(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
+        R.func_attr({"relax.force_pure": True})
+        storage: R.Any = R.memory.alloc_storage(
+            R.shape([16]), 0, R.str("global"), R.dtype("uint8"))
+        storage1: R.Any = R.memory.alloc_storage(
+            R.shape([4096]), 0, R.str("global"), R.dtype("uint8"))
+        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
+            storage, 0, R.shape([4]), R.dtype("int32"), 0)
+        second: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
+            storage1, 0, R.shape([4]), R.dtype("int32"), 0)
+        R.call_packed("kernel", x, first, second, ty_args=(R.Tuple,))
+        return second
+"""
+
+_SHARED = """
+@I.ir_module
+class Module:
+    @R.function(private=True)
+    def ibert_storages() -> R.Tuple(R.Any, R.Any):
+        R.func_attr({"relax.force_pure": True})
+        gv: R.Any = R.memory.alloc_storage(R.shape([4096]), 0, R.str("global"), R.dtype("uint8"))
+        gv1: R.Any = R.memory.alloc_storage(R.shape([16]), 0, R.str("global"), R.dtype("uint8"))
+        return (gv, gv1)
+
+    @R.function
+    def small(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
+        R.func_attr({"relax.force_pure": True})
+        cls = Module
+        storages: R.Tuple(R.Any, R.Any) = R.call_builtin_with_ctx(
+            "vm.builtin.cuda_graph.get_cached_alloc", (cls.ibert_storages, 0),
+            ty_args=(R.Tuple(R.Any, R.Any),))
+        storage: R.Any = storages[0]
+        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
+            storage, 0, R.shape([4]), R.dtype("int32"), 0)
+        R.call_packed("kernel", x, first, ty_args=(R.Tuple,))
+        storage1: R.Any = storages[1]
+        last: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
+            storage1, 0, R.shape([4]), R.dtype("int32"), 0)
+        R.call_packed("kernel", first, last, ty_args=(R.Tuple,))
+        return last
+
+    @R.function
+    def large(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
+        R.func_attr({"relax.force_pure": True})
+        cls = Module
+        storages: R.Tuple(R.Any, R.Any) = R.call_builtin_with_ctx(
+            "vm.builtin.cuda_graph.get_cached_alloc", (cls.ibert_storages, 0),
+            ty_args=(R.Tuple(R.Any, R.Any),))
+        storage: R.Any = storages[1]
+        storage1: R.Any = storages[0]
+        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
+            storage, 0, R.shape([4]), R.dtype("int32"), 0)
+        second: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
+            storage1, 0, R.shape([4]), R.dtype("int32"), 0)
+        R.call_packed("kernel", x, first, second, ty_args=(R.Tuple,))
+        return second
+"""
+
+_WORKSPACES = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def sums(x: T.Buffer((8, 4), "int32"), y: T.Buffer((8,), "int32")):
+        total = T.sblock_alloc_buffer((8,), "int32")
+        shared = T.sblock_alloc_buffer((8,), "int32", scope="shared")
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            with T.sblock("total"):
+                v = T.axis.spatial(8, i)
+                total[v] = x[v, 0] + shared[v]
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            with T.sblock("result"):
+                v = T.axis.spatial(8, i)
+                y[v] = total[v] + x[v, 1]
+
+    @T.prim_func(s_tir=True)
+    def plain(x: T.Buffer((8,), "int32"), y: T.Buffer((8,), "int32")):
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            with T.sblock("result"):
+                v = T.axis.spatial(8, i)
+                y[v] = x[v] + 1
+
+    @R.function
+    def main(x: R.Tensor((8, 4), dtype="int32")) -> R.Tensor((8,), dtype="int32"):
+        cls = Module
+        with R.dataflow():
+            a = R.call_tir(cls.sums, (x,), out_ty=R.Tensor((8,), dtype="int32"))
+            b = R.call_tir(cls.plain, (a,), out_ty=R.Tensor((8,), dtype="int32"))
+            R.output(b)
+        return b
+"""
+
+
+def _parse(text: str) -> tvm.IRModule:
+    return tvm.script.from_source(text)
+
+
+def test_functions_share_storages_by_rank() -> None:
+    module = KeepStorages()(_parse(_TWO_SHAPES))
+    tvm.ir.assert_structural_equal(module, _parse(_SHARED))
+    assert storage_bytes(module) == 4096 + 16
+    relax.analysis.well_formed(module)
+
+
+def test_nothing_is_left_to_keep_the_second_time() -> None:
+    once = KeepStorages()(_parse(_TWO_SHAPES))
+    tvm.ir.assert_structural_equal(KeepStorages()(once), once)
+
+
+def test_functions_that_allocate_nothing_stay_as_they_are() -> None:
+    module = LiftWorkspaces()(_parse(_WORKSPACES))
+    assert storage_bytes(module) == 0
+    assert ALLOCATE not in {var.name_hint for var in KeepStorages()(module).get_global_vars()}
+
+
+def test_workspaces_become_results() -> None:
+    module = LiftWorkspaces()(_parse(_WORKSPACES))
+    names = [[p.name for p in module[name].params] for name in ("sums", "plain")]
+    assert names == [["x", "y", "total"], ["x", "y"]]
+    left = module["sums"].body.block.alloc_buffers
+    assert [(buffer.name, buffer.scope()) for buffer in left] == [("shared", "shared")]
+    calls = {
+        b.value.args[0].name_hint: b.value.ty_args[0]
+        for b in module["main"].body.blocks[0].bindings
+        if isinstance(b.value, relax.Call)
+    }
+    vector = relax.TensorType((8,), "int32")
+    tvm.ir.assert_structural_equal(calls["sums"], relax.TupleType([vector, vector]))
+    tvm.ir.assert_structural_equal(calls["plain"], vector)
+    relax.analysis.well_formed(module)
+    tvm.ir.assert_structural_equal(LiftWorkspaces()(module), module)
+
+
+def test_memory_of_a_workspace_is_planned_with_all_other_values() -> None:
+    passes = [
+        LiftWorkspaces(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        KeepStorages(),
+    ]
+    module = tvm.transform.Sequential(passes)(_parse(_WORKSPACES))
+    assert storage_bytes(module) == 3 * 32  # what sums gives, what it works with, the result
