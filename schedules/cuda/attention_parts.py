@@ -1,0 +1,322 @@
+"""What an attention kernel on a GPU is put together from: threads, registers, loads, entries.
+
+`schedules.cuda.attention` has the order in which it happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from tvm import ir, tirx
+
+from targets import Gpu
+
+from ..errors import ScheduleError
+from ..tiles import tile_of
+from .attention_operands import (
+    Operand,
+    attention_operands,
+    attention_sizes,
+    reads,
+    result_stage,
+)
+from .attention_tile import AttentionSizes, AttentionTile, candidate_tiles
+from .stages import Leaf, NotElementwise, StageDefinition, StageGraph
+from .statements import WARP, address, call, guarded, registers, sequence, thread, unrolled
+
+CHUNK = 16
+"""Bytes that one thread copies, and rows and columns of a fragment."""
+FRAGMENT_KEYS, FRAGMENT = 16, 8
+"""Keys of a fragment, and entries that a lane has of it: four keys of two rows."""
+
+
+def _decisions(func: tirx.PrimFunc, sizes: AttentionSizes, gpu: Gpu) -> AttentionTile:
+    """Decisions that the kernel was given, if a device can follow them, or the default."""
+    given = tile_of(func, AttentionTile)
+    if given is None:
+        ranked = candidate_tiles(sizes, gpu)
+        if not ranked:
+            raise NotElementwise(f"heads of {sizes.head_dim} channels do not fit shared memory")
+        return ranked[0]
+    why = given.problem(sizes)
+    if why:
+        raise ScheduleError(
+            what="the device cannot follow the decisions on a kernel",
+            where=str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel",
+            why=why,
+            todo="tune for this target",
+        )
+    return given
+
+
+class AttentionParts:
+    """A kernel under construction.
+
+    Parameters
+    ----------
+    func
+        As emission wrote it.
+    gpu
+        What it runs on.
+    """
+
+    def __init__(self, func: tirx.PrimFunc, gpu: Gpu) -> None:
+        self.graph = graph = StageGraph.of(func)
+        self.sizes: AttentionSizes = attention_sizes(graph)
+        self.queries, self.keys, self.values = attention_operands(graph, self.sizes)
+        self.tile = _decisions(func, self.sizes, gpu)
+        (self.output,) = graph.outputs
+        self.result = result_stage(graph)
+        self.normalised = "probability" in graph.stages
+        self.weights = graph.stages["probability" if self.normalised else "exponential"]
+        if str(self.weights.buffer.ty.dtype) != "uint8":
+            raise NotElementwise("the weights of attention are not stored as unsigned bytes")
+        self.key_info = graph.stages.get("key_offset") or graph.stages.get("valid")
+        self.starts_from_keys = self._scores_are_sums()
+        self.row_stages = self._stages_of_rows()
+        self._name_threads()
+        self._declare_registers()
+
+    def _scores_are_sums(self) -> bool:
+        """Whether a score is a product and what is known of its key, added."""
+        value = self.graph.stages["scores"].value
+        if self.key_info is None or not isinstance(value, tirx.Add):
+            return False
+        terms = (self.graph.stages["score_products"].buffer, self.key_info.buffer)
+        read = [part.source for part in (value.a, value.b) if isinstance(part, ir.TensorLoad)]
+        return len(read) == 2 and all(any(x.same_as(y) for y in read) for x in terms)
+
+    def _stages_of_rows(self) -> list[StageDefinition]:
+        """Stages that make something of a row's sum, in order."""
+        buffers = [self.graph.stages["row_sum"].buffer]
+        found = []
+        for stage in self.graph.stages.values():
+            if len(stage.extents) == 3 and any(reads(stage.value, buffer) for buffer in buffers):
+                found.append(stage)
+                buffers.append(stage.buffer)
+        return found
+
+    # -- names --------------------------------------------------------------------------------
+
+    def _name_threads(self) -> None:
+        tile, sizes = self.tile, self.sizes
+        self.tile_index = thread("blockIdx.x")
+        self.head, self.batch = thread("blockIdx.y"), thread("blockIdx.z")
+        self.thread = thread("threadIdx.x")
+        self.grid = {
+            self.batch: ("blockIdx.z", sizes.batch),
+            self.head: ("blockIdx.y", sizes.heads),
+            self.tile_index: ("blockIdx.x", -(-sizes.seq_len // tile.rows)),
+            self.thread: ("threadIdx.x", tile.threads),
+        }
+        self.first_row = self.tile_index * tile.rows
+        self.valid_rows = tirx.min(sizes.seq_len - self.first_row, tile.rows)
+        if sizes.seq_len % tile.rows == 0:
+            self.valid_rows = tirx.const(tile.rows, "int32")
+        warp = self.thread // WARP
+        self.row_group, self.key_group = warp % tile.row_groups, warp // tile.row_groups
+        lane = self.thread % WARP
+        self.lane_row, self.lane_column = lane // 4, lane % 4
+
+    def _declare_registers(self) -> None:
+        tile, sizes = self.tile, self.sizes
+        self.columns = -(-(sizes.depth // CHUNK) // tile.key_groups)
+        self.scores = registers("scores", tile.scores, "int32")
+        self.row_max = registers("row_max", 2, "int32")
+        self.row_sum = registers("row_sum", 2, "int32")
+        self.context = registers("context", FRAGMENT * self.columns, "int32")
+        self.four = registers("four", 4, "int32")
+        self.row_values = {
+            stage.name: registers(stage.name, 2, str(stage.buffer.ty.dtype))
+            for stage in self.row_stages
+        }
+        self.own_values = {
+            stage.name: registers(f"own_{stage.name}", 1, str(stage.buffer.ty.dtype))
+            for stage in self.row_stages
+        }
+
+    def call(self, function: str, *arguments: tirx.Expr, dtype: str = "void") -> tirx.Expr:
+        """Call of a step of the device code."""
+        tile, sizes = self.tile, self.sizes
+        stride = self.result_stride()
+        unit = math.gcd(
+            CHUNK,
+            sizes.head_dim,
+            *(x for o in (self.queries, self.keys, self.values) for x in (o.stride, o.offset)),
+        )
+        result_unit = math.gcd(CHUNK, sizes.head_dim * sizes.result_bytes, stride)
+        parameters = (
+            tile.row_groups,
+            tile.key_groups,
+            sizes.head_dim,
+            tile.step_keys,
+            unit,
+            sizes.result_bytes,
+            result_unit,
+            str(tile.value_tile).lower(),
+        )
+        listed = ", ".join(map(str, parameters))
+        return call(f"ibert::Attention<{listed}>::{function}", *arguments, dtype=dtype)
+
+    def run(self, function: str, *arguments: tirx.Expr) -> tirx.Stmt:
+        """Call a step for what it does."""
+        return tirx.Evaluate(self.call(function, *arguments))
+
+    def result_stride(self) -> int:
+        """Bytes from the results of one token to those of the next."""
+        return self.sizes.heads * self.sizes.head_dim * self.sizes.result_bytes
+
+    # -- loads --------------------------------------------------------------------------------
+
+    def pointer(self, operand: Operand, token: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """First channel of the head in a token of the sequence, and the bytes to the next token."""
+        channel = self.head * self.sizes.head_dim + operand.offset
+        row = self.batch * self.sizes.seq_len + token
+        return address(operand.buffer, row, channel), tirx.const(operand.stride, "int32")
+
+    def load_queries(self) -> tirx.Stmt:
+        """Bring the rows of the block to shared memory."""
+        return self.run(
+            "load_queries", *self.pointer(self.queries, self.first_row), self.valid_rows
+        )
+
+    def first_key(self, step: tirx.Expr | int) -> tirx.Expr:
+        """First key of a step."""
+        return tirx.const(0, "int32") + step * self.tile.step_keys
+
+    def load(self, what: str, step: tirx.Expr | int) -> tirx.Stmt:
+        """Bring the ``"keys"`` or the ``"values"`` of a step to shared memory."""
+        operand = self.keys if what == "keys" else self.values
+        first = self.first_key(step)
+        valid = self.sizes.seq_len - first
+        return self.run(f"load_{what}", *self.pointer(operand, first), valid)
+
+    def load_both(self, step: int) -> tirx.Stmt:
+        """Bring keys and values of a step to shared memory, as two groups of copies."""
+        first = self.first_key(step)
+        return self.run(
+            "load_step",
+            *self.pointer(self.keys, first),
+            *self.pointer(self.values, first),
+            self.sizes.seq_len - first,
+        )
+
+    def meet(self) -> tirx.Stmt:
+        """Wait for all threads of the block."""
+        return self.run("meet")
+
+    def set_keys(self, step: tirx.Expr | int) -> tirx.Stmt:
+        """Compute once per block what is known of each key of a step."""
+        if self.key_info is None:
+            return tirx.Evaluate(tirx.const(0, "int32"))
+        tile, stage = self.tile, self.key_info
+        turn = tirx.Var("turn", "int32")
+        place = turn * tile.threads + self.thread
+        key = self.first_key(step) + place
+        indices = [self.batch, key] if len(stage.extents) == 2 else [self.batch, self.head, key]
+        evaluation = self.graph.evaluate()
+        value = evaluation.entry(stage.buffer, indices)
+        stored = sequence([*evaluation.bindings, self.run("set_key", place, value)])
+        if tile.steps * tile.step_keys > self.sizes.keys:
+            nothing = self.run("set_key", place, tirx.const(0, "int32"))  # nobody looks at it
+            stored = tirx.IfThenElse(key < self.sizes.keys, stored, nothing)
+        condition = place < tile.step_keys if tile.step_keys % tile.threads else None
+        return unrolled(turn, -(-tile.step_keys // tile.threads), guarded(condition, stored))
+
+    # -- entries -------------------------------------------------------------------------------
+
+    def place(self, step: tirx.Expr | int) -> tirx.Expr | int:
+        """Where the scores of a step begin."""
+        return step * (self.tile.warp_keys // 2) if self.tile.held else 0
+
+    def each_entry(
+        self,
+        step: tirx.Expr | int,
+        body: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], Sequence[tirx.Stmt]],
+        after: Callable[[tirx.Expr, tirx.Expr], tirx.Stmt] | None = None,
+        otherwise: Callable[[tirx.Expr, tirx.Expr], tirx.Stmt] | None = None,
+    ) -> tirx.Stmt:
+        """Do something for every score of a step.
+
+        Parameters
+        ----------
+        step
+            Of the keys.
+        body
+            ``body(fragment, r, u)``: for key u of the four that a lane has of a row, r, of a
+            fragment.
+        after
+            ``after(fragment, r)``, once `body` was done for four keys.
+        otherwise
+            Instead of both, where a fragment lies behind the last key.
+        """
+        m, r, u = (tirx.Var(name, "int32") for name in ("fragment", "r", "u"))
+        inner = [unrolled(u, 4, sequence(list(body(m, r, u))))]
+        if after is not None:
+            inner.append(after(m, r))
+        statement = sequence(inner)
+        tile = self.tile
+        if tile.steps * tile.step_keys > self.sizes.keys:
+            first = self.first_key(step) + self.key_group * tile.warp_keys
+            inside = first + m * FRAGMENT_KEYS < self.sizes.keys
+            instead = None if otherwise is None else otherwise(m, r)
+            statement = tirx.IfThenElse(inside, statement, instead)
+        fragments = tile.warp_keys // FRAGMENT_KEYS
+        return unrolled(m, fragments, unrolled(r, 2, statement))
+
+    def score(self, step: tirx.Expr | int, m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> tirx.Expr:
+        """Place of a score in the registers of a lane."""
+        return self.place(step) + m * FRAGMENT + u // 2 * 4 + r * 2 + u % 2
+
+    def indices(
+        self, step: tirx.Expr | int, m: tirx.Expr, r: tirx.Expr, u: tirx.Expr
+    ) -> list[tirx.Expr]:
+        """Batch, head, row and key of a score."""
+        row = self.first_row + self.row_group * CHUNK + self.lane_row + r * 8
+        return [self.batch, self.head, row, self.first_key(step) + self.key(m, u)]
+
+    def key(self, m: tirx.Expr, u: tirx.Expr) -> tirx.Expr:
+        """Key of a score, counted from the first one of its step."""
+        own = self.key_group * self.tile.warp_keys + m * FRAGMENT_KEYS
+        return own + u // 2 * 8 + self.lane_column * 2 + u % 2
+
+    def key_leaf(self, m: tirx.Expr, u: tirx.Expr) -> dict[tirx.Var, Leaf]:
+        """How stages read what is known of the key of a score."""
+        if self.key_info is None:
+            return {}
+        return {
+            self.key_info.buffer: lambda indices: self.call("key", self.key(m, u), dtype="int32")
+        }
+
+    def reads_key_info(self, name: str) -> bool:
+        """Whether a stage looks at what is known of a key, besides its score."""
+        stage = self.graph.stages[name]
+        return self.key_info is not None and reads(stage.value, self.key_info.buffer)
+
+    def assign(
+        self,
+        to: tirx.Var,
+        place: tirx.Expr,
+        stage: StageDefinition,
+        indices: Sequence[tirx.Expr],
+        leaves: Mapping[tirx.Var, Leaf],
+    ) -> list[tirx.Stmt]:
+        """Compute an entry of a stage into a register."""
+        evaluation = self.graph.evaluate(leaves)
+        value = evaluation.value(stage, indices)
+        return self.store(to, place, value, evaluation.bindings)
+
+    def store(
+        self, to: tirx.Var, place: tirx.Expr, value: tirx.Expr, bindings: Sequence[tirx.Stmt]
+    ) -> list[tirx.Stmt]:
+        """Store a value in a register, without the cast to the type that it is stored in later."""
+        dtype = str(to.ty.dtype)
+        if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == dtype:
+            value = value.value  # to the type that it is stored in, which holds it
+        return [*bindings, tirx.BufferStore(to, value.astype(dtype), [place])]
+
+
+def reader(buffer: tirx.Var, place: tirx.Expr) -> Leaf:
+    """Leaf that is in a register."""
+    return lambda indices: tirx.BufferLoad(buffer, [place])

@@ -1,0 +1,274 @@
+"""Attention as one kernel per tile of rows, executed, beside the specification."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tvm
+from tvm import tirx
+
+from relay_passes.emit import KernelLayout
+from schedules import ScheduleError, schedule_kernel
+from schedules.cuda.attention import AttentionRule
+from schedules.cuda.attention_operands import attention_sizes
+from schedules.cuda.attention_tile import AttentionSizes, AttentionTile, attention_tile
+from schedules.cuda.stages import StageGraph
+from schedules.rule import Rejection
+from schedules.tiles import with_tile
+from targets import get_target
+from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
+from targets.cuda.launches import Launch
+from targets.cuda.pipeline import gpu_pipeline
+from tests.cuda.attention_kernels import PRESETS, AttentionCase, AttentionKernel, attention_kernel
+from tests.cuda.stand_in_gpu import run_kernel
+from tests.cuda.tools import cuda_toolchain
+
+# Capability 7.5 copies through registers and multiplies 8 x 8 x 16; from 8.0 on copies are
+# asynchronous and products 16 x 8 x 32.
+TARGETS = ("t4", "a100")
+
+
+def run(
+    case: AttentionCase, target: str, tile: AttentionTile | None = None, observed: bool = False
+) -> None:
+    """Schedule a kernel, execute it, and compare."""
+    kernel = attention_kernel(get_target(target), case)
+    scheduled = scheduled_kernel(kernel, target, tile)
+    kernel.check(run_kernel(scheduled, kernel.arguments, target, observed=observed))
+
+
+def scheduled_kernel(
+    kernel: AttentionKernel, target: str, tile: AttentionTile | None = None
+) -> tirx.PrimFunc:
+    """Schedule a kernel by its rule, with the rule's decisions or others."""
+    func = kernel.func if tile is None else with_tile(kernel.func, tile)
+    scheduled = AttentionRule().apply(func, get_target(target))
+    assert isinstance(scheduled, tirx.PrimFunc), scheduled
+    return scheduled
+
+
+def _sizes(case: AttentionCase) -> str:
+    return f"{case.batch}x{case.seq_len}, {case.heads} heads of {case.head_dim}"
+
+
+SIZES = [
+    AttentionCase(seq_len=1, heads=3),
+    AttentionCase(seq_len=16, heads=2, head_dim=16),
+    AttentionCase(seq_len=20, batch=2, head_dim=40, padded=(5,)),
+    AttentionCase(seq_len=33, head_dim=64, mask=""),
+    AttentionCase(seq_len=50, batch=3, head_dim=32, padded=(33, 1), mask="int32"),
+    AttentionCase(seq_len=31, heads=3, head_dim=10, mask="int8", padded=(30,)),
+    AttentionCase(seq_len=37, heads=1, head_dim=7, merged=False),
+    AttentionCase(seq_len=64, heads=2, head_dim=128, merged=False, padded=(47,)),
+    AttentionCase(seq_len=197, heads=1, head_dim=64, mask=""),
+    AttentionCase(seq_len=40, heads=1, head_dim=80, padded=(40,)),
+]
+
+
+@pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", SIZES, ids=_sizes)
+def test_sizes_of_all_kinds_equal_the_specification(case: AttentionCase, target: str) -> None:
+    run(case, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("mask", ["", "int64"])
+def test_every_softmax_equals_the_specification(preset: str, mask: str, target: str) -> None:
+    dtype = "int32" if preset == "released" else "int8"
+    padded = (41, 1) if mask else ()
+    run(
+        AttentionCase(preset, batch=2, seq_len=45, mask=mask, padded=padded, dtype=dtype, seed=1),
+        target,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+def test_results_of_every_type(dtype: str) -> None:
+    preset = "paper" if dtype == "int32" else "accurate"
+    run(AttentionCase(preset, seq_len=24, head_dim=24, dtype=dtype), "t4")
+
+
+# Rows and keys in several blocks, warps and steps; scores held and computed twice.
+TILES = {
+    "one warp": AttentionTile(1, 1, 32, 3, True, False),
+    "rows": AttentionTile(4, 1, 96, 1, True, True),
+    "keys": AttentionTile(1, 8, 128, 1, True, True),
+    "warps without keys": AttentionTile(1, 8, 256, 1, True, True),
+    "both, one memory for K and V": AttentionTile(2, 2, 96, 1, True, False),
+    "steps": AttentionTile(2, 2, 32, 3, True, False),
+    "twice": AttentionTile(1, 2, 32, 3, False, False),
+    "twice, rows": AttentionTile(2, 1, 64, 2, False, False),
+}
+
+
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+@pytest.mark.parametrize(("preset", "target"), [("accurate", "a100"), ("paper", "t4")])
+def test_every_cut_gives_the_same(preset: str, tile: AttentionTile, target: str) -> None:
+    run(AttentionCase(preset, seq_len=83, heads=1, head_dim=48, padded=(77,)), target, tile)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "padded", [(0, 1), (1, 0), (33, 32)], ids=["no key", "one key", "whole fragments"]
+)
+def test_masks_at_their_limits(preset: str, padded: tuple[int, ...]) -> None:
+    run(AttentionCase(preset, batch=2, seq_len=34, heads=1, padded=padded, dtype="int16"), "t4")
+
+
+@pytest.mark.parametrize("preset", ["accurate", "paper"])
+@pytest.mark.parametrize("spread", [0.02, 30.0], ids=["flat", "one key each"])
+def test_the_largest_numbers(preset: str, spread: float) -> None:
+    case = AttentionCase(preset, seq_len=48, heads=1, head_dim=128, extreme=True, spread=spread)
+    run(case, "t4")
+    run(replace(case, padded=(48,), constant=-128), "t4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["t4", "a100", "h100"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
+    case = AttentionCase(preset, seq_len=1100, heads=1, head_dim=16, padded=(1090,), dtype="int16")
+    kernel = attention_kernel(get_target(target), case)
+    tile = attention_tile(attention_sizes(StageGraph.of(kernel.func)), gpu_of(target))
+    assert not tile.held and tile.steps > 1
+    run(case, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+@pytest.mark.parametrize("preset", ["accurate", "paper"])
+def test_threads_do_not_race(preset: str, tile: AttentionTile, target: str) -> None:
+    """Every access is checked: bounds, alignment, order, whether it was ever written."""
+    case = AttentionCase(preset, seq_len=83, heads=1, head_dim=24, padded=(77,))
+    run(case, target, tile, observed=True)
+
+
+def test_weights_are_stored_as_they_are() -> None:
+    kernel = attention_kernel(get_target("t4"), AttentionCase())
+    stages = StageGraph.of(kernel.func).stages
+    assert not {"v_sum", "ones", "k_sum"} & set(stages)
+    assert str(stages["exponential"].buffer.ty.dtype) == "uint8"
+    other = KernelLayout.of(get_target("cortex-m55").dot, get_target("cortex-m55").vector_lanes)
+    assert not other.either_sign
+
+
+def test_a_kernel_of_another_kind_is_left_to_others() -> None:
+    kernel = attention_kernel(get_target("t4"), AttentionCase())
+    func = kernel.func.with_attr("ibert.kernel", "linear")
+    rejection = AttentionRule().apply(func, get_target("t4"))
+    assert rejection == Rejection("attention", "the kernel is 'linear', not 'attention'")
+    rejection = AttentionRule().apply(kernel.func, get_target("rpi4"))
+    assert rejection == Rejection("attention", "target rpi4 is no GPU")
+
+
+def test_stored_weights_with_an_offset_are_left_to_others() -> None:
+    target = get_target("t4")
+    description = replace(target, dot=replace(target.dot, either_sign=False))
+    kernel = attention_kernel(description, AttentionCase())
+    assert AttentionRule().apply(kernel.func, target) == Rejection(
+        "attention", "the weights of attention are not stored as unsigned bytes"
+    )
+
+
+def test_decisions_that_no_device_can_follow_are_refused() -> None:
+    kernel = attention_kernel(get_target("t4"), AttentionCase())
+    with pytest.raises(ScheduleError) as caught:
+        schedule_kernel(
+            "k", with_tile(kernel.func, AttentionTile(1, 4, 32, 1, True, True)), get_target("t4")
+        )
+    assert str(caught.value) == (
+        "the device cannot follow the decisions on a kernel\n"
+        "  where: attention\n"
+        "  why: a step of 32 keys for 4 warps: it must be a multiple of 64\n"
+        "  what to do: tune for this target"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tile", "why"),
+    [
+        (AttentionTile(1, 0, 32, 1, True, True), "a block without warps or keys"),
+        (AttentionTile(4, 8, 128, 1, True, True), "1024 threads in a block: at most 512"),
+        (AttentionTile(1, 1, 32, 3, True, True), "3 steps of 32 keys for 128 keys"),
+        (AttentionTile(1, 1, 128, 1, True, True), ""),
+        (AttentionTile(1, 1, 160, 1, True, True), "80 scores in registers: at most 64"),
+        (
+            AttentionTile(4, 4, 512, 1, True, True),
+            "105472 bytes of shared memory: at most 49152",
+        ),
+    ],
+)
+def test_what_is_wrong_with_decisions(tile: AttentionTile, why: str) -> None:
+    assert tile.problem(AttentionSizes(1, 12, 128, 64, 128, 1)) == why
+
+
+def gpu_of(target: str):
+    """Description of a target's GPU."""
+    gpu = get_target(target).gpu
+    assert gpu is not None
+    return gpu
+
+
+@pytest.mark.parametrize("target", ["t4", "a100", "h100"])
+@pytest.mark.parametrize("head_dim", [1, 16, 40, 64, 128, 256])
+def test_there_is_a_cut_for_every_length(head_dim: int, target: str) -> None:
+    for seq_len in (1, 15, 16, 17, 128, 197, 384, 512, 513, 1024, 4096, 32768):
+        keys = -(-seq_len // 16) * 16
+        sizes = AttentionSizes(1, 12, seq_len, head_dim, keys, 4)
+        tile = attention_tile(sizes, gpu_of(target))
+        assert tile.problem(sizes) == "", sizes
+        assert (tile.steps - 1) * tile.step_keys < keys
+
+
+def test_a_short_sequence_has_blocks_for_every_multiprocessor() -> None:
+    sizes = AttentionSizes(1, 12, 128, 64, 128, 1)
+    for target in ("t4", "a100"):
+        gpu = gpu_of(target)
+        tile = attention_tile(sizes, gpu)
+        blocks = sizes.heads * -(-sizes.seq_len // tile.rows)
+        assert blocks >= min(gpu.multiprocessors, sizes.heads * sizes.seq_len // 16)
+
+
+CODE_CASES = {
+    "minilm_1x128": AttentionCase(seq_len=128, heads=12, head_dim=32),
+    "base_8x256": AttentionCase(batch=8, seq_len=256, heads=12, head_dim=64),
+    "paper_1x128": AttentionCase("paper", seq_len=128, heads=12, head_dim=64),
+    "released_1x128": AttentionCase("released", seq_len=128, heads=12, head_dim=64, dtype="int32"),
+    "long_1x2048": AttentionCase(seq_len=2048, heads=2, head_dim=64, mask=""),
+    "vit_1x197": AttentionCase(seq_len=197, heads=12, head_dim=64, mask=""),
+}
+
+
+@pytest.mark.parametrize(
+    "target", ["t4", *(pytest.param(t, marks=pytest.mark.slow) for t in ("a100", "h100"))]
+)
+def test_machine_code_uses_tensor_cores_and_keeps_numbers_in_registers(target: str) -> None:
+    """The audit of the build refuses floating point; sizes are those that the rule counts with."""
+    cuda_toolchain()
+    description = get_target(target)
+    functions, expected = {}, {}
+    for name, case in CODE_CASES.items():
+        func = attention_kernel(description, case, evaluated=False).func
+        sizes = attention_sizes(StageGraph.of(func))
+        expected[name] = attention_tile(sizes, gpu_of(target)).shared_bytes(sizes)
+        scheduled = schedule_kernel(name, func, description)
+        functions[name] = scheduled.with_attr("global_symbol", name)
+    module = tvm.IRModule(functions)
+    launches: dict[str, Launch] = {}
+    with source_modules():
+        executable = tvm.compile(
+            module,
+            target=tvm.target.Target(dict(description.tvm_target)),
+            tir_pipeline=gpu_pipeline(description, launches),
+        )
+    code = compile_device_code(executable, description, kernel_roles(module), launches)
+    assert {audit.kernel for audit in code.audits} == set(CODE_CASES)
+    for audit in code.audits:
+        assert audit.matrix > 0, audit.name
+        assert (audit.local, audit.stack_bytes) == (0, 0), audit.name
+        assert audit.floating == () == audit.unknown, audit.name
+        assert audit.shared_bytes == expected[audit.kernel], audit.name
+        assert audit.registers <= 128, audit.name
