@@ -27,10 +27,10 @@ DEVICE_CODE = Path(targets.__file__).parent / "cuda" / "device"
 ABI_VERSION = 2  # on_host::kAbiVersion
 
 _PREPROCESS = ["-std=c++17", "-DIBERT_ON_HOST", "-w"]
-# What every CUDA compiler takes for granted: numbers wrap, and pointers may be of any type. And
-# variables of templates, shared memory among them, belong to one image, not to the process.
+# What every CUDA compiler takes for granted: numbers wrap, and pointers may be of any type.
 _COMPILE = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing"]
-_COMPILE += ["-fno-gnu-unique"]
+# Images share nothing, though they have functions of the same names.
+_COMPILE += ["-fno-gnu-unique", "-fvisibility=hidden"]
 _OBSERVE = ["-fsanitize=thread"]
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(([^()]*)\)\s*)?(\w+)\s*\(")

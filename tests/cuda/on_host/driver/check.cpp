@@ -79,7 +79,8 @@ bool unordered(uint32_t time, uint32_t block, uint32_t sync, unsigned earlier, u
 
 const char* space_name(bool is_shared) { return is_shared ? "shared" : "device"; }
 
-void access(Cell& cell, unsigned thread, bool write, bool is_shared, size_t offset) {
+// `blind`: the read may be of what nobody has written.
+void access(Cell& cell, unsigned thread, bool write, bool is_shared, size_t offset, bool blind) {
   const bool after_write =
       cell.written && unordered(cell.write_time, cell.write_block, cell.write_sync, cell.writer, thread);
   if (after_write) {
@@ -93,7 +94,7 @@ void access(Cell& cell, unsigned thread, bool write, bool is_shared, size_t offs
       on_host_fail(kLaunchFailed, "shared memory at byte %zu is read by thread %u before the copy to "
                    "it was waited for", offset, thread);
     }
-    if (is_shared && !cell.written) {
+    if (is_shared && !cell.written && !blind) {
       on_host_fail(kLaunchFailed, "shared memory at byte %zu is read by thread %u, and nobody has "
                    "written it", offset, thread);
     }
@@ -134,10 +135,10 @@ void access(Cell& cell, unsigned thread, bool write, bool is_shared, size_t offs
   cell.writer = static_cast<uint16_t>(thread);
 }
 
-void access_shared(uintptr_t address, size_t size, unsigned thread, bool write) {
+void access_shared(uintptr_t address, size_t size, unsigned thread, bool write, bool blind = false) {
   const size_t offset = address - reinterpret_cast<uintptr_t>(shared);
   for (size_t i = 0; i < size; ++i) {
-    access(shared_cells[offset + i], thread, write, true, offset + i);
+    access(shared_cells[offset + i], thread, write, true, offset + i, blind);
   }
 }
 
@@ -150,7 +151,7 @@ void access_device(uintptr_t address, size_t size, unsigned thread, bool write) 
   const size_t first = address - reinterpret_cast<uintptr_t>(memory->translate(allocation->address));
   for (size_t i = 0; i < size; ++i) {
     Cell& cell = device_cells[(address + i) / kChunk].cells[(address + i) % kChunk];
-    access(cell, thread, write, false, first + i);
+    access(cell, thread, write, false, first + i, true);
   }
 }
 
@@ -232,8 +233,10 @@ void note_warp_barrier(unsigned first_thread) { ++warp_barriers[first_thread / k
 
 void note_shared_read(const void* address, unsigned size, unsigned lane) {
   if (!observed) return;
+  // Fragments are loaded ahead of their use, also where none is used any more. A result that came
+  // from there would be wrong.
   access_shared(reinterpret_cast<uintptr_t>(address), size,
-                on_host_state.current->warp->first_thread + lane, false);
+                on_host_state.current->warp->first_thread + lane, false, true);
 }
 
 }  // namespace on_host

