@@ -261,6 +261,11 @@ def capability_of(architecture: str) -> int:
     return int(architecture.removeprefix("sm_").rstrip("a"))
 
 
+def _observe(observed: bool) -> bool:
+    """Whether accesses are checked: where asked for, or everywhere (STAND_IN_GPU_OBSERVED=1)."""
+    return observed or os.environ.get("STAND_IN_GPU_OBSERVED", "0") != "0"
+
+
 @contextlib.contextmanager
 def images_for_stand_in(observed: bool = False) -> Iterator[None]:
     """Compile the device code of every build inside with g++, for the stand-in GPU.
@@ -295,7 +300,7 @@ def target_image(source: str, description: TargetDescription, observed: bool = F
     if _REPLACEMENTS:
         return _REPLACEMENTS[-1].image(source)
     images = [
-        (capability_of(name), kernel_image(source, capability_of(name), observed))
+        (capability_of(name), kernel_image(source, capability_of(name), _observe(observed)))
         for name in description.gpu.architectures
     ]
     return images[0][1] if len(images) == 1 else bundle(images)
@@ -345,7 +350,7 @@ class Kernel:
             self._executable = tvm.compile(
                 tvm.IRModule({"kernel": symbol}),
                 target=tvm.target.Target(dict(description.tvm_target)),
-                tir_pipeline=gpu_pipeline(description, {}),
+                tir_pipeline=gpu_pipeline(description),
             )
         finally:
             if before is None:
