@@ -350,7 +350,7 @@ class Kernel:
             self._executable = tvm.compile(
                 tvm.IRModule({"kernel": symbol}),
                 target=tvm.target.Target(dict(description.tvm_target)),
-                tir_pipeline=gpu_pipeline(description),
+                tir_pipeline=gpu_pipeline(description, {}),
             )
         finally:
             if before is None:
