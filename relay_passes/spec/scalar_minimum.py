@@ -5,6 +5,7 @@ saturates, but one for a minimum and one for a maximum; it shifts by a register 
 constant. So, besides what `relay_passes.spec.scalar` does,
 
 * a clamp is a minimum, a maximum or both, and nothing that the interval proves already;
+* an absolute value is one instruction;
 * a number less a shifted product is one shifted product of a negated factor,
   ``c - ((a b + k) >> n) = (a (-b) + (c << n) + 2^n - 1 - k) >> n``, where negating the factor
   costs nothing: it is a constant, or such a product itself;
@@ -58,6 +59,14 @@ class ScalarWithMinimum(_Scalar):
                 if difference is not None:
                     return _shifted(difference, bits)
         return super().subtract_from(number, x)
+
+    def absolute(self, x: Ranged) -> Ranged | None:
+        """``|x|``, an instruction of its own."""
+        from tvm import tirx
+
+        if not _usable(x) or not _fits(-x.high, -x.low):
+            return None
+        return Ranged(0, max(-x.low, x.high), tirx.abs(x.expr))
 
     def _negated(self, x: Ranged) -> Ranged | None:
         """``-x``, where it costs no instruction."""

@@ -1,17 +1,21 @@
 """Any kernel on a GPU: every stage a grid of its own, one thread per entry.
 
 For kernels that no better rule takes. Reductions run in one thread, and stages pass their entries
-through device memory. Nothing is inlined: entries of long chains would be computed again and again, and
-TVM's analyses take exponential time for the nested let-bindings.
+through device memory. Nothing is inlined: entries of long chains would be computed again and again,
+and TVM's analyses take exponential time for the nested let-bindings.
 """
 
 from __future__ import annotations
+
+import logging
 
 from tvm import s_tir, tirx
 
 from targets import TargetDescription
 
-from ..rule import Rejection, block_names
+from ..rule import Rejection, block_names, kernel_name
+
+log = logging.getLogger(__name__)
 
 _THREADS = 128
 
@@ -23,6 +27,7 @@ class FallbackRule:
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
         """See the module's text."""
+        log.info("a kernel of kind %r takes one grid per stage", kernel_name(func))
         sch = s_tir.Schedule(func)
         for name in block_names(sch):
             block = sch.get_sblock(name)

@@ -14,19 +14,22 @@ from tvm import tirx
 from schedules import schedule_kernel
 from schedules.cuda.columns import ColumnSumsRule
 from schedules.cuda.elementwise import ElementwiseRule
+from schedules.cuda.fallback import FallbackRule
 from schedules.cuda.rows import RowsRule
 from schedules.rule import Rejection
 from targets import get_target
 from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
 from targets.cuda.pipeline import gpu_pipeline
-from tests.arm.row_kernels import KERNELS
+from tests.arm.row_kernels import KERNELS, wide_attention
 from tests.cuda.row_kernels import ProgramKernel, program_kernels
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.cuda.tools import cuda_toolchain
 from tests.passes import test_images as images
 from tests.passes.models import encoder_program
 
-RULES = {rule.name: rule for rule in (ElementwiseRule(), RowsRule(), ColumnSumsRule())}
+RULES = {
+    rule.name: rule for rule in (ElementwiseRule(), RowsRule(), ColumnSumsRule(), FallbackRule())
+}
 RULE_OF = {
     "gelu": "elementwise",
     "gelu_paper": "elementwise",
@@ -151,6 +154,17 @@ def test_every_access_is_inside_its_array(name: str) -> None:
     check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name], observed=True)
 
 
+@pytest.mark.parametrize("name", [*KERNELS, "attention"])
+def test_a_grid_per_stage_serves_any_kernel(name: str) -> None:
+    target = get_target("t4")
+    kernel = (
+        wide_attention(target, 2, 9, 2, 16, masked=2)
+        if name == "attention"
+        else KERNELS[name](target, 5, 36)
+    )
+    check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", "fallback")
+
+
 def test_rules_say_what_they_do_not_take() -> None:
     target = get_target("t4")
     norm = KERNELS["layer_norm"](target, 2, 16).func
@@ -164,9 +178,9 @@ def test_rules_say_what_they_do_not_take() -> None:
     assert RULES["column sums"].apply(norm, target) == Rejection(
         "column sums", "there is no sum over one axis for every row and channel"
     )
-    for rule in RULES.values():
-        assert rule.apply(norm, get_target("x86-64")) == Rejection(
-            rule.name, "target x86-64 is no GPU"
+    for name in ("elementwise", "rows", "column sums"):
+        assert RULES[name].apply(norm, get_target("x86-64")) == Rejection(
+            name, "target x86-64 is no GPU"
         )
 
 

@@ -14,6 +14,7 @@ from relay_passes.spec.scalar import scalar_arithmetic
 from relay_passes.spec.short_layer_norm import ShortLayerNorm
 from relay_passes.spec.short_requantise import requantise_short, saturating_sum
 from relay_passes.spec.short_softmax import ShortExponential
+from relay_passes.spec.square_root import i_sqrt
 from relay_passes.spec.values import (
     Ranged,
     absolute,
@@ -262,6 +263,19 @@ def spelled(
 )
 def test_spelling(function: Callable[[Ranged], Any], low: int, high: int, text: str) -> None:
     assert spelled(function, low, high) == text
+
+
+def test_spelling_of_functions_that_the_target_has() -> None:
+    def of(function: Callable[[Ranged], Any], low: int, high: int) -> str:
+        return spelled(function, low, high, ("minimum", "square_root", "floor_log2"))
+
+    assert of(absolute, -(2**15), 2**15) == "T.Select(x >= 0, x, 0 - x)"
+    assert of(absolute, -(2**31), 0) != "T.Select(x >= 0, x, 0 - x)", "2^31 does not fit"
+    assert of(lambda x: i_sqrt(x, 40), 0, 2**31 - 1) == ('T.ibert_square_root(T.Cast("int64", x))')
+    ends = ShortLayerNorm(4, 11)
+    assert of(lambda x: short_layer_norm.root_bits(x, ends), 2**12, 2**31 - 1) == (
+        "T.ibert_floor_log2(x)"
+    )
 
 
 def test_values_of_64_bits_are_left_alone() -> None:
