@@ -1,14 +1,16 @@
-"""The engine for GPUs on the stand-in: one graph launch per run, no allocation, bit for bit."""
+"""The engine for GPUs: one graph launch per run, no allocation, bit for bit.
+
+On the stand-in, whose calls and memory are counted; with ``-m gpu`` on a GPU.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,20 @@ from numpy.typing import NDArray
 import ibert_tvm
 from ibert_tvm.runtime import Library, load_library
 from tests.cuda.gpu_library import TinyGpuModel
+from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import StandInGpu, environment, load
 from tests.cuda.tools import needs
 
 KERNELS = 3
 
 
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[StandInGpu]:
+@pytest.fixture
+def gpu(device: RealGpu | None) -> Any:
+    """The stand-in, of the architecture that libraries are made for; or a real GPU."""
     needs("g++")
-    stand_in = load()
-    stand_in.become(75)
-    yield stand_in
+    found = load()
+    found.become(75)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +44,20 @@ def model() -> TinyGpuModel:
 
 
 @pytest.fixture(scope="module")
-def path(gpu: StandInGpu, model: TinyGpuModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model.build(tmp_path_factory.mktemp("gpu") / "model.so")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes the library for a target, once for all tests."""
+    folder = tmp_path_factory.mktemp("gpu")
+
+    def make(target: str) -> Path:
+        path = folder / f"{target.replace(':', '-')}.so"
+        return path if path.exists() else TinyGpuModel(target=target).build(path)
+
+    return make
+
+
+@pytest.fixture
+def path(gpu: Any, gpu_target: str, built: Callable[[str], Path]) -> Path:
+    return built(gpu_target)
 
 
 @pytest.fixture
@@ -229,26 +245,21 @@ def test_kernels_are_timed_one_by_one_in_order(
     assert len(seen) == KERNELS
 
 
-def test_the_device_of_a_library(library: Library, path: Path) -> None:
+def test_the_device_of_a_library(library: Library, path: Path, device: RealGpu | None) -> None:
     assert library.device == library.engine.device == "cuda:0"
-    assert library.engine.name == "Stand-in T4"
-    assert (library.engine.architecture, library.num_threads) == ("sm_75", 1)
-    assert library.metadata.device == "cuda" and library.metadata.architectures == ("sm_75",)
+    assert library.num_threads == 1
+    if device is None:
+        assert library.engine.name == "Stand-in T4"
+    architecture = "sm_75" if device is None else f"sm_{device.capability}"
+    assert library.engine.architecture == architecture
+    assert library.metadata.device == "cuda"
+    assert library.metadata.architectures == (architecture,)
     ids = [[4, 5, 6]]
     by_path = ibert_tvm.run(path, input_ids=ids, device="cuda")
     np.testing.assert_array_equal(by_path["hidden"], library.run(ids)["hidden"])
 
 
-def test_another_current_device_of_the_thread_stays_as_it_was(
-    gpu: StandInGpu, library: Library
-) -> None:
-    current = ctypes.c_int(-1)
-    library.run(**_inputs(1, 8, 0))
-    gpu.cudart.cudaGetDevice(ctypes.byref(current))
-    assert current.value == 0
-
-
-def test_running_needs_neither_the_compiler_nor_torch(path: Path) -> None:
+def test_running_needs_neither_the_compiler_nor_torch(path: Path, device: RealGpu | None) -> None:
     script = (
         "import sys, ibert_tvm\n"
         "library = ibert_tvm.load_library(sys.argv[1])\n"
@@ -265,7 +276,7 @@ def test_running_needs_neither_the_compiler_nor_torch(path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env=environment(capability=75),
+        env=environment(capability=75) if device is None else None,
     )
     assert done.returncode == 0, done.stderr
     first, modules, compiler, second, _ = done.stdout.split("\n")
