@@ -29,6 +29,7 @@ _MOST_REGISTERS = 255
 _REGISTER_FILE = 65536
 _MOST_BLOCKS = 16
 _OTHER_REGISTERS = 36
+_MOST_DEPTH = 128  # of a stage that one warp multiplies
 ASYNC_COPIES = 80
 """Compute capability from which copies to shared memory are asynchronous."""
 
@@ -287,7 +288,8 @@ def candidates(rows: int, columns: int, depth: int, gpu: Gpu) -> Iterator[GemmTi
             continue
         if block_rows > max(most_rows, _FRAGMENT) or block_columns > most_columns:
             continue
-        if stage_depth > max(64, most_depth):
+        # More steps between barriers make the compiler keep addresses in registers.
+        if stage_depth > max(64, most_depth) or stage_depth // parts > _MOST_DEPTH:
             continue
         tile = GemmTile(
             block_rows, block_columns, warp_rows, warp_columns, parts, stage_depth, stages
