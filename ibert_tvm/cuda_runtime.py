@@ -32,9 +32,9 @@ _OUT_OF_MEMORY = 2
 _INSUFFICIENT_DRIVER = 35
 _NO_DEVICE = 100
 # cudaDeviceAttr
-_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MULTIPROCESSORS = 75, 76, 16
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MULTIPROCESSORS, _LEVEL_2_BYTES = 75, 76, 16, 38
 # cudaMemcpyKind
-_TO_DEVICE, _TO_HOST = 1, 2
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 _STREAM_NON_BLOCKING = 1
 # In this mode calls of other threads, and allocations of this one, do not end the capture.
 _CAPTURE_RELAXED = 2
@@ -147,6 +147,10 @@ class CudaRuntime:
         """Number of multiprocessors of a GPU."""
         return self._attribute(_MULTIPROCESSORS, index)
 
+    def cache_bytes(self, index: int) -> int:
+        """Size of the level-2 cache of a GPU."""
+        return self._attribute(_LEVEL_2_BYTES, index)
+
     def name(self, index: int) -> str:
         """Name that the driver gives a GPU, for example ``Tesla T4``."""
         attribute = load_runtime().get_global_func("runtime.GetDeviceAttr")
@@ -218,6 +222,10 @@ class CudaRuntime:
     def to_host(self, host: int, device: int, size: int, stream: int) -> None:
         """Copy to the host, in the order of the stream."""
         self._call("cudaMemcpyAsync", host, device, size, _TO_HOST, stream)
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        """Copy from one place of the GPU's memory to another, in the order of the stream."""
+        self._call("cudaMemcpyAsync", to, source, size, _ON_DEVICE, stream)
 
     # -- streams and graphs -----------------------------------------------------------------------
 

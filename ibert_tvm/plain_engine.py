@@ -58,6 +58,7 @@ class _Calls(ABC):
 
     def parameter(self, _record: ParameterRecord) -> None:
         """Nothing: the code finds its weights by itself."""
+        return None
 
     def call(self, name: str, arguments: Sequence[Any], _num_threads: int) -> list[NDArray[Any]]:
         """Call a function.

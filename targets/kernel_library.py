@@ -1,12 +1,13 @@
-"""One scheduled kernel as a shared library, to be measured on a board."""
+"""One scheduled kernel as a shared library, to be measured on a board or a GPU."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .description import TargetDescription
-from .errors import TargetError
+from .linking import run_tool
 from .toolchain import find_linker
 
 if TYPE_CHECKING:
@@ -24,30 +25,46 @@ def build_kernel(kernel: tirx.PrimFunc, description: TargetDescription, path: Pa
         The target.
     path
         The library to write.
-    """
-    import subprocess
 
+    Raises
+    ------
+    TargetError
+        If a tool is missing or fails, or the audit of device code refuses it.
+    """
     import tvm
 
     from .pipeline import cpu_pipeline
 
     name = str(kernel.attrs["global_symbol"])
-    library = tvm.compile(
-        tvm.IRModule({name: kernel}),
-        target=tvm.target.Target(dict(description.tvm_target)),
-        tir_pipeline=cpu_pipeline(description),
-    )
+    module = tvm.IRModule({name: kernel})
+    target = tvm.target.Target(dict(description.tvm_target))
     linker = find_linker(description)
+    doing = f"cannot link the kernel {name}"
 
     def link(output: str, objects: list[str], **_: object) -> None:
         command = [*linker, "-shared", "-fPIC", "-o", output, *objects, "-pthread"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise TargetError(
-                what="cannot link a kernel",
-                where=f"target {description.name!r}, {name}",
-                why=done.stderr.strip()[-1000:] or f"exit status {done.returncode}",
-                todo="check that the C toolchain works for this target; see `ibert doctor`",
-            )
+        run_tool(command, path.parent, doing, description)
 
-    library.export_library(str(path), fcompile=link)
+    if description.gpu is None:
+        library = tvm.compile(module, target=target, tir_pipeline=cpu_pipeline(description))
+        library.export_library(str(path), fcompile=link)
+        return
+    from .cuda.compile import compile_device_code, kernel_roles, source_modules
+    from .cuda.launches import Launch
+    from .cuda.pipeline import gpu_pipeline
+    from .export import pack_device_code
+
+    launches: dict[str, Launch] = {}
+    with source_modules():
+        pipeline = gpu_pipeline(description, launches)
+        library = tvm.compile(module, target=target, tir_pipeline=pipeline)
+    device = compile_device_code(library, description, kernel_roles(module), launches)
+    with tempfile.TemporaryDirectory(prefix="ibert-kernel-") as folder:
+        work = Path(folder)
+
+        def pack(modules: tvm.runtime.Module, *_: object) -> str:
+            return pack_device_code(modules, device, work, linker, description)
+
+        library.export_library(
+            str(path), fcompile=link, fpack_imports=pack, workspace_dir=str(work)
+        )

@@ -24,7 +24,7 @@ _START_SECONDS = 60.0
 
 
 class KernelBuilder:
-    """Builds kernels in a process of its own, so that LLVM's time is limited.
+    """Builds kernels in a process of its own, so that the time of LLVM and nvcc is limited.
 
     Parameters
     ----------
@@ -32,7 +32,14 @@ class KernelBuilder:
         The target.
     timeout : float
         Seconds that one kernel may take.
+
+    Attributes
+    ----------
+    service : str
+        Module that the process runs.
     """
+
+    service = __spec__.name
 
     def __init__(self, description: TargetDescription, timeout: float) -> None:
         self.description, self.timeout = description, timeout
@@ -57,7 +64,7 @@ class KernelBuilder:
 
         wait = self.timeout
         if self._process is None:
-            self._process = ServiceProcess(__spec__.name)
+            self._process = ServiceProcess(self.service)
             wait += _START_SECONDS
         values = (tvm.ir.save_json(kernel), self.description, str(path))
         try:

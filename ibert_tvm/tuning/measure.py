@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Measurer"]
 
+ARCHITECTURES = "IBERT_TUNE_ARCHITECTURES"
+"""Variable that tells the process that measures on a GPU what kernels are compiled for."""
+
 # Many single calls, of which the fastest counts: a machine that does other things, too, leaves a
 # program alone for a few milliseconds at a time.
 _MILLISECONDS = 100
@@ -53,7 +56,7 @@ def _map(threads: int, function: Callable[[Any], Any], items: Iterable[Any]) -> 
 
 
 class Measurer:
-    """Compiles candidates and measures them on boards, or on this machine.
+    """Compiles candidates and measures them on boards, on this machine, or on its GPU.
 
     Parameters
     ----------
@@ -102,8 +105,13 @@ class Measurer:
         # A session lasts for one kernel: it must not block the board for longer than that.
         lifetime = 2 * self.run_timeout
         environment = {"TVM_NUM_THREADS": str(self.threads), "TVM_BIND_THREADS": "0"}
+        worker = "targets.rpc.worker"
+        if self.description.gpu is not None:
+            worker = "ibert_tvm.tuning.gpu_worker"
+            environment = {ARCHITECTURES: ",".join(self.description.gpu.architectures)}
         boards = [
-            Board(self.address, self.run_timeout, lifetime, environment) for _ in range(self.boards)
+            Board(self.address, self.run_timeout, lifetime, environment, worker)
+            for _ in range(self.boards)
         ]
         for builder in builders:
             self._builders.put(builder)

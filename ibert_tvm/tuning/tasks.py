@@ -94,7 +94,7 @@ def find_tasks(
 
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     program = IntegerProgram(quantized.module, quantized.parameters)
-    lowered = lower_to_kernels(program, layout, shapes)
+    lowered = lower_to_kernels(program, layout, shapes, pack=description.gpu is None)
     module = lowered.program.module
     found: dict[str, KernelTask] = {}
     for function in module.functions.values():

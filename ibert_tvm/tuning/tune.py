@@ -137,7 +137,7 @@ def tune(
     show = progress or (lambda _text: None)
     checked = check_shapes(shapes, quantized)
     description = get_target(target)
-    check_tunable(description, options.address)
+    where = check_tunable(description, options.address)
     store = TuningDatabase.create(database, description)
     measurer = Measurer(
         description,
@@ -157,7 +157,7 @@ def tune(
             left = None
             if options.time_limit is not None:
                 left = options.time_limit - (time.monotonic() - started)
-            run = _KernelRun(task, store, measurer, description, options)
+            run = _KernelRun(task, store, measurer, description, options, where)
             if not run.go(_labelled(show, label), left):
                 result.stopped = f"the time limit of {options.time_limit:g} s is over"
             result.kernels.append(run.summary())
@@ -169,13 +169,19 @@ def _labelled(show: Progress, label: str) -> Progress:
     return lambda text: show(f"{label}: {text}")
 
 
-def check_tunable(description: TargetDescription, address: Address | None) -> None:
+def check_tunable(description: TargetDescription, address: Address | None) -> str:
     """Refuse a target whose kernels cannot be measured from here.
+
+    Returns
+    -------
+    str
+        Where they will be measured.
 
     Raises
     ------
     TargetError
-        If it has no operating system, or this machine is none of its kind and no board was given.
+        If it has no operating system, or this machine is none of its kind and no board was given;
+        for a GPU, DeviceError if this machine has none for it.
     """
     from targets.host import cpu_features, missing_features
 
@@ -186,8 +192,10 @@ def check_tunable(description: TargetDescription, address: Address | None) -> No
             why="kernels are measured by a server on the board, which needs an operating system",
             todo="tune for a board with Linux; microcontrollers use the rules' defaults",
         )
+    if description.gpu is not None:
+        return _checked_gpu(description.name, description.gpu.architectures, address)
     if address is not None:
-        return
+        return str(address)
     import platform
 
     here = {"x86_64": "EM_X86_64", "AMD64": "EM_X86_64", "aarch64": "EM_AARCH64"}
@@ -200,6 +208,22 @@ def check_tunable(description: TargetDescription, address: Address | None) -> No
             why=f"this machine is {platform.machine()}{lacking}",
             todo="give a board with --rpc HOST:PORT; docs/rpc.md shows how to set one up",
         )
+    return "this machine"
+
+
+def _checked_gpu(target: str, architectures: tuple[str, ...], address: Address | None) -> str:
+    """Name of the GPU to measure on."""
+    from ibert_tvm.tuning.gpu import first_gpu
+
+    if address is not None:
+        raise TargetError(
+            f"cannot tune for {target} on a board",
+            where="--rpc",
+            why="kernels for GPUs are measured on a GPU of this machine",
+            todo="run ibert tune on the machine that has the GPU, without --rpc",
+        )
+    index, cuda = first_gpu(architectures)
+    return cuda.name(index)
 
 
 class _KernelRun:
@@ -212,10 +236,10 @@ class _KernelRun:
         measurer: Measurer,
         description: TargetDescription,
         options: TuneOptions,
+        board: str,
     ) -> None:
         self.task, self.store, self.measurer = task, store, measurer
-        self.description, self.options = description, options
-        self.board = "this machine" if options.address is None else str(options.address)
+        self.description, self.options, self.board = description, options, board
         self.before = len(self._tried())
 
     def go(self, show: Progress, seconds: float | None) -> bool:

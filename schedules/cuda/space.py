@@ -47,16 +47,15 @@ def gpu_tiles(func: tirx.PrimFunc, gpu: Gpu) -> Sequence[Tile]:
     if isinstance(sizes, MatrixProduct):
         size = (sizes.rows, sizes.columns, sizes.padded_depth)
         default = gemm_tile.choose_tile(*size, gpu)
-        time = {
-            tile: gemm_tile.cycles(tile, *size, gpu) for tile in gemm_tile.candidates(*size, gpu)
-        }
-        others = sorted(time, key=lambda tile: time[tile])
-        limit = _SLOWEST * time[default]
-        return [default, *(t for t in others if t != default and time[t] <= limit)][:_MOST]
+        found = {t: gemm_tile.cycles(t, *size, gpu) for t in gemm_tile.candidates(*size, gpu)}
+        limit = _SLOWEST * found[default]
+        others = sorted((t for t in found if t != default), key=lambda tile: found[tile])
+        return [default, *(tile for tile in others if found[tile] <= limit)][:_MOST]
     if isinstance(sizes, AttentionSizes):
         ranked = attention_tile.candidate_tiles(sizes, gpu)
-        slowest = _SLOWEST * attention_tile.cycles(ranked[0], sizes, gpu)
-        return [t for t in ranked if attention_tile.cycles(t, sizes, gpu) <= slowest][:_MOST]
+        times = [attention_tile.cycles(tile, sizes, gpu) for tile in ranked]
+        limit = _SLOWEST * min(times, default=0.0)
+        return [t for t, time in zip(ranked, times, strict=True) if time <= limit][:_MOST]
     return []
 
 

@@ -1,0 +1,194 @@
+"""`ibert tune` for a GPU: its decisions, measured and checked on the stand-in, and used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import tirx
+
+from ibert_tvm.cli import main
+from ibert_tvm.errors import ExitCode
+from ibert_tvm.runtime import load_library
+from ibert_tvm.tuning.builder import KernelBuilder
+from schedules.tiles import Tile
+from schedules.tuning import Candidate, Search
+from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
+from tests.cuda.tools import needs
+from tests.rpc.small_model import expected, inputs_of, small_model
+
+_SIZE = ("--seq-len", "8", "--target", "t4")
+Ibert = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A T4 in this process and in those that it starts, and g++ in the place of nvcc."""
+    needs("g++")
+    load().become(75)
+    for name, value in environment(capability=75).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(KernelBuilder, "service", "tests.cuda.stand_in_builder")
+
+
+@pytest.fixture(scope="module")
+def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with one matrix product."""
+    folder = tmp_path_factory.mktemp("model") / "small.ibert"
+    small_model().save(folder)
+    return folder
+
+
+@pytest.fixture
+def ibert(capfd: pytest.CaptureFixture[str]) -> Ibert:
+    """Run one command in this process; gives its JSON document."""
+
+    def call(*arguments: object) -> Any:
+        capfd.readouterr()
+        code = main([*map(str, arguments), "--json"])
+        captured = capfd.readouterr()
+        assert code == 0, captured.err
+        return json.loads(captured.out)
+
+    return call
+
+
+def _trials(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "trials.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_decisions_are_measured_kept_and_used(ibert: Ibert, artefact: Path, tmp_path: Path) -> None:
+    database = tmp_path / "db"
+    words = ("tune", artefact, "--database", database, "--jobs", "1", *_SIZE)
+    (kernel,) = ibert(*words, "--trials", "2")["kernels"]
+    assert (kernel["kind"], kernel["trials"], kernel["new"], kernel["failed"]) == (
+        *("linear", 2, 2, 0),
+    ), kernel["error"]
+    assert 0 < kernel["best_ms"] <= kernel["default_ms"]
+    assert set(kernel["tile"]) == {
+        *("block_rows", "block_columns", "warp_rows", "warp_columns"),
+        *("warp_depths", "stage_depth", "stages"),
+    }
+    before = _trials(database)
+    assert {trial["board"] for trial in before} == {"Stand-in T4"}
+
+    (kernel,) = ibert(*words, "--trials", "3")["kernels"]
+    assert (kernel["trials"], kernel["new"], kernel["failed"]) == (3, 1, 0), kernel["error"]
+    after = _trials(database)
+    assert after[: len(before)] == before
+    (kernel,) = ibert(*words, "--trials", "3")["kernels"]
+    assert (kernel["trials"], kernel["new"]) == (3, 0)
+    assert _trials(database) == after
+
+    default = after[0]["tile"]
+    for trial in after:  # what is no default was much faster
+        trial["seconds"] = [1.0 if trial["tile"] == default else 0.5]
+    lines = "".join(json.dumps(trial) + "\n" for trial in after)
+    (database / "trials.jsonl").write_text(lines, encoding="utf-8")
+    with images_for_stand_in():
+        words = ("compile", artefact, "-o", tmp_path / "tuned.so", "--database", database, *_SIZE)
+        (row,) = ibert(*words)["report"]["tuning"]["kernels"]
+    assert (row["tuned"], row["faster"]) == (True, 2.0)
+    assert row["tile"] != default
+    model = small_model()
+    library = load_library(tmp_path / "tuned.so")
+    for seed in (1, 2):
+        arrays = inputs_of(8, seed)
+        got = library.run(**arrays, dequantize=False)["hidden"].values
+        np.testing.assert_array_equal(got, expected(model, arrays))
+
+
+def test_a_wrong_candidate_is_refused(
+    ibert: Ibert, artefact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Search.candidate
+
+    def raised(number: tirx.IntImm) -> tirx.IntImm:
+        return tirx.IntImm(number.ty, 0) if number.value == -127 else number
+
+    def spoiled(search: Search, tile: Tile) -> Candidate | None:
+        """Other bounds of the result in what is not the default."""
+        made = make(search, tile)
+        if made is None or tile == search.space[0]:
+            return made
+        kernel = tvm_ffi.structural_map(made.kernel, (tirx.IntImm, raised))
+        assert not tvm_ffi.structural_equal(kernel, made.kernel)
+        return replace(made, kernel=kernel)
+
+    monkeypatch.setattr(Search, "candidate", spoiled)
+    database = tmp_path / "db"
+    words = ("tune", artefact, "--database", database, "--trials", "2", "--jobs", "1", *_SIZE)
+    (kernel,) = ibert(*words)["kernels"]
+    assert (kernel["trials"], kernel["failed"]) == (2, 1)
+    assert kernel["error"].startswith("wrong result: ")
+    first, second, *again = _trials(database)
+    assert (first["error"], second["seconds"]) == ("", [])
+    assert kernel["tile"] == first["tile"] != second["tile"]
+    assert [trial["tile"] for trial in again] == [first["tile"]] * len(again)
+
+
+def _words(artefact: Path, folder: Path, *words: str) -> list[str]:
+    command = ["tune", str(artefact), "--trials", "1", "--database", str(folder)]
+    return [*command, "--seq-len", "8", *words]
+
+
+def test_without_a_gpu(artefact: Path, tmp_path: Path) -> None:
+    words = _words(artefact, tmp_path / "db", "--target", "t4")
+    done = subprocess.run(
+        [sys.executable, "-m", "ibert_tvm", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(devices=0),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        ExitCode.TARGET,
+        "",
+        "error: there is no NVIDIA GPU on this machine\n"
+        "  why: the driver is installed and finds no device (or CUDA_VISIBLE_DEVICES hides it)\n"
+        "  what to do: see what nvidia-smi lists; run on a machine with a GPU, or compile for a "
+        "processor (--target host)\n",
+    )
+    assert not (tmp_path / "db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ("--target", "a100"),
+            "error: there is no GPU for sm_80 on this machine\n"
+            "  where: --target\n"
+            "  why: it has cuda:0, Stand-in T4 (sm_75)\n"
+            "  what to do: tune for the GPU that there is, with --target cuda:sm_75, or on a "
+            "machine that has the other\n",
+        ),
+        (
+            ("--target", "t4", "--rpc", "127.0.0.1:9"),
+            "error: cannot tune for t4 on a board\n"
+            "  where: --rpc\n"
+            "  why: kernels for GPUs are measured on a GPU of this machine\n"
+            "  what to do: run ibert tune on the machine that has the GPU, without --rpc\n",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_here(
+    artefact: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    text: str,
+) -> None:
+    code = main(_words(artefact, tmp_path / "db", *words))
+    captured = capfd.readouterr()
+    assert (code, captured.out, captured.err) == (ExitCode.TARGET, "", text)
+    assert not (tmp_path / "db").exists()
