@@ -1,0 +1,184 @@
+"""GPUs on the command line: `compile`, `inspect`, `targets` and `doctor`, without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ibert_tvm.cli import main
+from targets import get_target
+from targets.cuda import compile as device_code
+from targets.library_check import check_elf
+from tests.arm.small_bert import small_bert
+from tests.cuda.tools import cuda_toolchain
+
+SHORT = ("--seq-len", "8")
+
+
+class Outcome:
+    """What one command printed and returned."""
+
+    def __init__(self, code: int, stdout: str, stderr: str) -> None:
+        self.code, self.stdout, self.stderr = code, stdout, stderr
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.stdout)
+
+
+@pytest.fixture
+def ibert(capfd: pytest.CaptureFixture[str]):
+    def call(*arguments: object) -> Outcome:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Outcome(code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_bert(layers=1).save(tmp_path_factory.mktemp("artefact") / "small.ibert")
+
+
+def test_compile_gives_a_library_whose_code_is_audited(
+    artefact: Path, tmp_path: Path, ibert
+) -> None:
+    cuda_toolchain()
+    path, dump = tmp_path / "model.so", tmp_path / "ir"
+    command = ("compile", artefact, "-o", path, "--target", "t4+a100+ptx", "--seq-len", "16")
+    outcome = ibert(*command, "--dump-ir", dump)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
+    assert lines[0].startswith(f"wrote {path}: ")
+    kernels = 13
+    for line, architecture in zip(lines[2:4], ("sm_75", "sm_80"), strict=True):
+        size = line.split(", ")[1].removesuffix(" KB")
+        assert 10 < float(size) < 200
+        assert line == (
+            f"device code: {architecture}, {size} KB, {kernels} kernels, no floating-point "
+            "instruction; 6 use tensor cores; none uses local memory"
+        )
+    assert lines[4] == (
+        "portable code: compute_80, which the driver of a newer GPU compiles; "
+        "what it makes of it is not audited"
+    )
+    assert lines[5].startswith("one CUDA graph per run, ")
+    assert {"kernels.cu", "kernels.sm_75.sass", "kernels.sm_80.sass"} <= {
+        file.name for file in dump.iterdir()
+    }
+
+    document = ibert("inspect", path, "--json").document
+    assert document["target"]["name"] == "t4+a100+ptx"
+    device = document["device_code"]
+    assert (device["architectures"], device["ptx"]) == (["sm_75", "sm_80"], True)
+    assert len(device["kernels"]) == 2 * kernels
+    assert {kernel["local"] for kernel in device["kernels"]} == {0}
+    for kernel in device["kernels"]:
+        assert (kernel["matrix"] > 0) == (kernel["kind"] in ("linear", "attention"))
+        assert device["launches"][kernel["name"]]["threads"][0] >= 1
+    shown = ibert("inspect", path).stdout
+    for line in lines[2:6]:
+        assert line in " ".join(shown.split())
+    assert "tensor core" in shown and "attention" in shown
+
+
+def test_compile_for_a_gpu_beside_a_64_bit_arm(artefact: Path, tmp_path: Path, ibert) -> None:
+    from tests.arm.tools import needs
+
+    cuda_toolchain()
+    needs("aarch64-linux-gnu-gcc")
+    path = tmp_path / "model.so"
+    outcome = ibert("compile", artefact, "-o", path, "--target", "cuda:sm_87", "--seq-len", "8")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    check_elf(path, get_target("cuda:sm_87"))
+    assert "device code: sm_87, " in outcome.stdout
+
+
+FLOAT = """
+extern "C" __global__ void half_of(float* x) { *x *= 0.5f; }
+"""
+
+
+def test_a_floating_point_instruction_is_the_end(
+    artefact: Path, tmp_path: Path, ibert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda_toolchain()
+    real = device_code.with_headers
+    monkeypatch.setattr(device_code, "with_headers", lambda code: real(code) + FLOAT)
+    path = tmp_path / "model.so"
+    outcome = ibert("compile", artefact, "-o", path, "--target", "t4", "--seq-len", "8")
+    assert (outcome.code, outcome.stdout, path.exists()) == (4, "", False)
+    lines = outcome.stderr.splitlines()
+    assert lines[0] == "error: kernel 'half_of' computes with floating-point numbers"
+    assert lines[1].startswith("  where: target 't4', sm_75: +0x")
+    assert "FMUL R" in lines[1]
+    assert lines[2:] == [
+        "  why: a compiled model holds no floating-point instruction, which is read off its code",
+        "  what to do: this is a defect of ibert_tvm or of the CUDA compiler: report it with both "
+        "versions",
+    ]
+
+
+def test_without_a_compiler_the_error_comes_at_once(
+    artefact: Path, tmp_path: Path, ibert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IBERT_CUDA_HOME", "/nowhere")
+    monkeypatch.setattr("ibert_tvm.artefact.QuantizedModel.load", None)  # not reached
+    outcome = ibert("compile", artefact, "-o", tmp_path / "m.so", "--target", "t4", *SHORT)
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (
+        4,
+        "",
+        "error: no CUDA compiler for target 't4'\n"
+        "  where: environment variable IBERT_CUDA_HOME='/nowhere'\n"
+        "  why: there is no bin/nvcc in that folder\n"
+        "  what to do: name a folder with one, or unset IBERT_CUDA_HOME\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--runtime", "none"), "no runtime 'none' for target 't4'"),
+        (("--flash", "1M"), "--flash cannot be used with --target t4"),
+        (("--ram", "64K", "--emit", "c"), "--ram and --emit cannot be used with --target t4"),
+    ],
+)
+def test_options_that_make_no_sense_for_a_gpu_are_refused(
+    options: tuple[str, ...], words: str, artefact: Path, tmp_path: Path, ibert
+) -> None:
+    outcome = ibert(
+        "compile", artefact, "-o", tmp_path / "m.so", "--target", "t4", *SHORT, *options
+    )
+    assert outcome.code in (2, 4)
+    assert outcome.stderr.startswith(f"error: {words}\n")
+
+
+def test_targets_and_doctor_know_gpus(ibert) -> None:
+    toolchain = cuda_toolchain()
+    rows = {row["name"]: row for row in ibert("targets", "--json").document["targets"]}
+    for name in ("t4", "a100", "h100", "h200"):
+        assert rows[name]["available"]
+        assert rows[name]["compiler"].startswith(f"{toolchain.nvcc}, ")
+        assert rows[name]["runtimes"] == ["tvm"]
+    checks = {check["name"]: check for check in ibert("doctor", "--json").document["checks"]}
+    assert (checks["CUDA compiler"]["state"], checks["CUDA compiler"]["found"]) == (
+        "ok",
+        str(toolchain),
+    )
+    assert checks["NVIDIA GPU"]["state"] in ("ok", "missing")
+
+
+def test_doctor_says_what_to_install(ibert, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IBERT_CUDA_HOME", "/nowhere")
+    outcome = ibert("doctor", "--json")
+    checks = {check["name"]: check for check in outcome.document["checks"]}
+    assert checks["CUDA compiler"] == {
+        "name": "CUDA compiler",
+        "state": "missing",
+        "found": "no CUDA compiler for target 'cuda': there is no bin/nvcc in that folder",
+        "todo": "name a folder with one, or unset IBERT_CUDA_HOME",
+    }
