@@ -309,10 +309,11 @@ class TuningDatabase:
 
 def _difference(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """How two targets differ, in few words."""
-    a, b = dict(stored.get("tvm_target", {})), dict(asked["tvm_target"])
-    names = [
-        name for name in sorted({*a, *b}) if a.get(name) != json.loads(json.dumps(b.get(name)))
-    ]
+    a, b = (
+        {**target.get("tvm_target", {}), **target.get("gpu", {})}
+        for target in (stored, json.loads(json.dumps(asked)))
+    )
+    names = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
     if not names:
         return " with other instructions"
     return " (" + ", ".join(f"{name} {a.get(name)!r}, not {b.get(name)!r}" for name in names) + ")"
