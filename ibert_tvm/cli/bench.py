@@ -395,16 +395,13 @@ def _summary(document: dict[str, Any]) -> str:
 
 
 def _columns(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and cells of the table; on a GPU its own time is there instead of threads."""
+    """Header and cells of the table; that of a GPU has its own time, and nothing of threads."""
     if not any("gpu_ms" in row for row in rows):
         return _HEADER, [_cells(row) for row in rows]
-    place = _HEADER.index("threads")
-    header = (*_HEADER[:place], *_HEADER[place + 1 :], "GPU ms")
-    cells = []
-    for row in rows:
-        words = _cells(row)
-        cells.append((*words[:place], *words[place + 1 :], f"{row['gpu_ms']:.3f}"))
-    return header, cells
+    kept = [i for i, name in enumerate(_HEADER) if name not in ("threads", "of ceiling")]
+    header = (*(_HEADER[i] for i in kept), "GPU ms")
+    cells = [[_cells(row)[i] for i in kept] + [f"{row['gpu_ms']:.3f}"] for row in rows]
+    return header, [tuple(line) for line in cells]
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
