@@ -40,6 +40,8 @@ _HOST = 1  # kDLCPU, where the virtual machine keeps shapes
 _PLAIN_ALLOCATOR = 1
 _ALIGNMENT = 256  # of cudaMalloc, and of every part of a block here
 _VIRTUAL_MACHINE = "vm."
+# Of CUDA's runtime and of the driver, as TVM's errors cite them.
+_OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
 _FIRST_WITH_TENSOR_CORES = (7, 5)
 # How long the GPU is kept busy while kernels that shall be timed are queued behind: more than
 # queueing several hundred of them takes.
@@ -506,7 +508,7 @@ class CudaEngine:
             raise
         except Exception as error:  # TVM's errors share no base class below Exception
             text = str(error).strip()
-            if "cudaErrorMemoryAllocation" in text:
+            if any(name in text for name in _OUT_OF_MEMORY):
                 function = next(f for f in self.metadata.functions if f.name == name)
                 what = f"the values of a batch of {function.batch} x {function.seq_len} tokens"
                 raise self._cuda.out_of_memory(self._index, what) from error

@@ -319,12 +319,14 @@ class CudaRuntime:
         if status == 0:
             return
         self._functions["cudaGetLastError"]()
+        todo = (
+            "run it again in a new process, since CUDA can be unusable after an error; nvidia-smi "
+            "shows the state of the GPU"
+        )
+        if status == _OUT_OF_MEMORY:
+            todo = "end programs that use much memory of the GPU or of this machine"
         raise DeviceError(
-            "the GPU reports an error",
-            where=name,
-            why=self._words(status),
-            todo="run it again in a new process, since CUDA can be unusable after an error; "
-            "nvidia-smi shows the state of the GPU",
+            "the GPU reports an error", where=name, why=self._words(status), todo=todo
         )
 
     def _words(self, status: int) -> str:
