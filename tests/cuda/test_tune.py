@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,15 @@ from ibert_tvm.runtime import load_library
 from ibert_tvm.tuning.builder import KernelBuilder
 from schedules.tiles import Tile
 from schedules.tuning import Candidate, Search
+from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
 from tests.cuda.tools import needs
 from tests.rpc.small_model import expected, inputs_of, small_model
 
-_SIZE = ("--seq-len", "8", "--target", "t4")
 Ibert = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A T4 in this process and in those that it starts, and g++ in the place of nvcc."""
     needs("g++")
@@ -37,6 +38,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment(capability=75).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(KernelBuilder, "service", "tests.cuda.stand_in_builder")
+
+
+@pytest.fixture
+def size(
+    device: RealGpu | None, gpu_target: str, request: pytest.FixtureRequest
+) -> tuple[str, ...]:
+    """Options that say what to tune for: the stand-in, or the GPU that there is."""
+    if device is None:
+        request.getfixturevalue("stand_in")
+    return ("--seq-len", "8", "--target", gpu_target)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +77,11 @@ def _trials(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_decisions_are_measured_kept_and_used(ibert: Ibert, artefact: Path, tmp_path: Path) -> None:
+def test_decisions_are_measured_kept_and_used(
+    ibert: Ibert, artefact: Path, tmp_path: Path, size: tuple[str, ...], device: RealGpu | None
+) -> None:
     database = tmp_path / "db"
-    words = ("tune", artefact, "--database", database, "--jobs", "1", *_SIZE)
+    words = ("tune", artefact, "--database", database, "--jobs", "1", *size)
     (kernel,) = ibert(*words, "--trials", "2")["kernels"]
     assert (kernel["kind"], kernel["trials"], kernel["new"], kernel["failed"]) == (
         *("linear", 2, 2, 0),
@@ -79,7 +92,8 @@ def test_decisions_are_measured_kept_and_used(ibert: Ibert, artefact: Path, tmp_
         *("warp_depths", "stage_depth", "stages"),
     }
     before = _trials(database)
-    assert {trial["board"] for trial in before} == {"Stand-in T4"}
+    if device is None:
+        assert {trial["board"] for trial in before} == {"Stand-in T4"}
 
     (kernel,) = ibert(*words, "--trials", "3")["kernels"]
     assert (kernel["trials"], kernel["new"], kernel["failed"]) == (3, 1, 0), kernel["error"]
@@ -94,8 +108,8 @@ def test_decisions_are_measured_kept_and_used(ibert: Ibert, artefact: Path, tmp_
         trial["seconds"] = [1.0 if trial["tile"] == default else 0.5]
     lines = "".join(json.dumps(trial) + "\n" for trial in after)
     (database / "trials.jsonl").write_text(lines, encoding="utf-8")
-    with images_for_stand_in():
-        words = ("compile", artefact, "-o", tmp_path / "tuned.so", "--database", database, *_SIZE)
+    with images_for_stand_in() if device is None else nullcontext():
+        words = ("compile", artefact, "-o", tmp_path / "tuned.so", "--database", database, *size)
         (row,) = ibert(*words)["report"]["tuning"]["kernels"]
     assert (row["tuned"], row["faster"]) == (True, 2.0)
     assert row["tile"] != default
@@ -108,7 +122,11 @@ def test_decisions_are_measured_kept_and_used(ibert: Ibert, artefact: Path, tmp_
 
 
 def test_a_wrong_candidate_is_refused(
-    ibert: Ibert, artefact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ibert: Ibert,
+    artefact: Path,
+    tmp_path: Path,
+    size: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make = Search.candidate
 
@@ -126,7 +144,7 @@ def test_a_wrong_candidate_is_refused(
 
     monkeypatch.setattr(Search, "candidate", spoiled)
     database = tmp_path / "db"
-    words = ("tune", artefact, "--database", database, "--trials", "2", "--jobs", "1", *_SIZE)
+    words = ("tune", artefact, "--database", database, "--trials", "2", "--jobs", "1", *size)
     (kernel,) = ibert(*words)["kernels"]
     assert (kernel["trials"], kernel["failed"]) == (2, 1)
     assert kernel["error"].startswith("wrong result: ")
@@ -141,6 +159,7 @@ def _words(artefact: Path, folder: Path, *words: str) -> list[str]:
     return [*command, "--seq-len", "8", *words]
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_without_a_gpu(artefact: Path, tmp_path: Path) -> None:
     words = _words(artefact, tmp_path / "db", "--target", "t4")
     done = subprocess.run(
@@ -161,6 +180,7 @@ def test_without_a_gpu(artefact: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "db").exists()
 
 
+@pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     ("words", "text"),
     [
