@@ -282,3 +282,23 @@ def test_running_needs_neither_the_compiler_nor_torch(path: Path, device: RealGp
     first, modules, compiler, second, _ = done.stdout.split("\n")
     assert (modules, compiler) == ("[]", "False")
     assert first == second
+
+
+def test_a_library_of_several_architectures_runs_on_each(
+    device: RealGpu | None, model: TinyGpuModel, tmp_path: Path
+) -> None:
+    if device is not None:
+        pytest.skip("a GPU has one architecture; the stand-in takes any")
+    needs("g++")
+    gpu = load()
+    built = TinyGpuModel(shapes=((1, 8),), target="cuda:sm_75+sm_80").build(tmp_path / "model.so")
+    try:
+        for capability in (75, 80):
+            gpu.become(capability)
+            # A file each: the code of a loaded file stays what it was.
+            library = load_library(shutil.copy(built, tmp_path / f"{capability}.so"))
+            assert library.engine.architecture == f"sm_{capability}"
+            assert library.metadata.architectures == ("sm_75", "sm_80")
+            _check(library, model, 1, 8, seed=5)
+    finally:
+        gpu.become(75)
