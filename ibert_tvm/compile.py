@@ -246,8 +246,10 @@ def compile(
         if runtime == "none":  # a C program has ids of 32 bits
             program = NarrowInputs()(program)
         compact = description.system == "bare-metal"  # its memory holds the code
-        pack = description.gpu is None
-        lowered = lower_to_kernels(program, layout, shapes, dump, compact=compact, pack=pack)
+        gpu = description.gpu is not None  # where counting is slow, and a launch costs
+        lowered = lower_to_kernels(
+            program, layout, shapes, dump, compact=compact, pack=not gpu, into_norms=gpu
+        )
     with phase("schedule"):
         module = schedule_module(lowered.program.module, description, tuned)
         dump("schedule", module)

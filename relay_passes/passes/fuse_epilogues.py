@@ -26,6 +26,9 @@ ELEMENTWISE = frozenset(
         "embedding",
     )
 )
+_NORMS = frozenset(
+    f"integer.{name}" for name in ("layer_norm", "layer_norm_short", "released_layer_norm")
+)
 # Kernels whose result has another iteration space than what would follow it.
 SPLIT = "integer.split_channels"
 _CLOSED = frozenset(
@@ -68,20 +71,45 @@ class FuseEpilogues:
         r = requantise(a, m1)    →     a = linear(x, w, b);  r = requantise(a, m1)
         s = requantise(h, m2)          s = requantise(h, m2); return add(r, s)
         y = add(r, s)
+
+    With `into_norms`, a kernel of elementwise operations that only one LayerNorm reads becomes part
+    of the LayerNorm's: the embeddings of a text model. That is right where a kernel keeps a row in
+    registers, and each kernel costs a launch; elsewhere the row would be computed again for every
+    pass over it::
+
+        p = position_ids(ids)          fused(ids, words, positions, gain, ...):
+        e = embedding(ids, words)        p = position_ids(ids);  e = embedding(ids, words)
+        f = embedding(p, positions)  →   f = embedding(p, positions)
+        n = layer_norm(add(e, f))        return layer_norm(add(e, f))
+
+    Parameters
+    ----------
+    into_norms
+        Whether LayerNorm takes in what only it reads.
     """
 
     name = "fuse_epilogues"
+
+    def __init__(self, into_norms: bool = False) -> None:
+        self.into_norms = into_norms
 
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         builder = relax.BlockBuilder()
         for name, function in relax_functions(program.module).items():
-            _FunctionFuser(builder, name, function).run()
+            _FunctionFuser(builder, name, function, self.into_norms).run()
         return program.with_module(builder.get())
 
 
 class _FunctionFuser:
-    def __init__(self, builder: relax.BlockBuilder, name: str, function: relax.Function) -> None:
+    def __init__(
+        self,
+        builder: relax.BlockBuilder,
+        name: str,
+        function: relax.Function,
+        into_norms: bool = False,
+    ) -> None:
+        self.into_norms = into_norms
         self.builder = builder
         self.name = name
         self.function = function
@@ -193,7 +221,37 @@ class _FunctionFuser:
             for member in (*absorbed_of[index], index):
                 group.members.append(member)
                 group_of[member] = group
+        if self.into_norms:
+            groups = self._merged_into_norms(groups)
         return sorted(groups, key=lambda group: group.anchor)
+
+    def _merged_into_norms(self, groups: list[_Group]) -> list[_Group]:
+        """Move groups whose values only a LayerNorm's group reads into that."""
+        norms = [group for group in groups if self.ops[group.anchor] in _NORMS]
+        rest = [group for group in groups if group not in norms]
+        for norm in norms:
+            # The last first: one that another feeds must be inside before that is looked at.
+            for group in sorted(rest, key=lambda one: -one.anchor):
+                if self._feeds_only(group, norm):
+                    norm.members += group.members
+                    rest.remove(group)
+        return [*norms, *rest]
+
+    def _feeds_only(self, group: _Group, norm: _Group) -> bool:
+        """Whether a group computes entry by entry, and nothing but another group reads them."""
+        inside = {*group.members, *norm.members}
+        own = [self.bindings[at].var for at in group.members]
+        return (
+            all(self.ops[at] in ELEMENTWISE or self._counts_places(at) for at in group.members)
+            and not any(var in self.escaping for var in own)
+            and all(user in inside for var in own for user in self.users[var])
+            and any(user in norm.members for var in own for user in self.users[var])
+        )
+
+    def _counts_places(self, index: int) -> bool:
+        """Whether a binding is positions that do not depend on the tokens."""
+        call = self.bindings[index].value
+        return self.ops[index] == "integer.position_ids" and call.attrs["kind"] == "absolute"
 
     # -- rewriting ------------------------------------------------------------------------------
 

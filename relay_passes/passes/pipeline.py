@@ -65,6 +65,7 @@ def lower_to_kernels(
     observe: Observer | None = None,
     compact: bool = False,
     pack: bool = True,
+    into_norms: bool = False,
 ) -> Lowered:
     """Lower an integer program to kernels for one target layout and several shapes.
 
@@ -89,6 +90,8 @@ def lower_to_kernels(
     pack
         Whether to leave out the computation of padding: see `PackTokens`. Counting tokens is a
         serial loop, which a processor does in no time and a GPU does not.
+    into_norms
+        Whether LayerNorm's kernels take in what only they read: see `FuseEpilogues`.
 
     Returns
     -------
@@ -112,7 +115,7 @@ def lower_to_kernels(
     bounds = analyse_ranges(program.module, program.parameters, max_seq_len=longest)
     passes: tuple[ProgramPass, ...] = (
         SpecialiseShapes(shapes),
-        FuseEpilogues(),
+        FuseEpilogues(into_norms),
         EmitKernels(layout, bounds.values),
         *([ConstantsAsArguments()] if compact else []),
         ShareKernels(),

@@ -158,8 +158,9 @@ class Loads:
         if not run.knows(indices):
             return tirx.BufferLoad(buffer, list(indices))
         offset = flat_offset(buffer, indices)
-        first = run.analyzer.simplify(_with_lane(offset, run.lane, 0))
+        first = _with_lane(offset, run.lane, 0)
         distance = run.analyzer.simplify(offset - first)
+        first = run.analyzer.simplify(first)
         if run.width == 1 or tvm_ffi.structural_equal(distance, run.lane):
             return tirx.BufferLoad(self._hold(buffer, indices, first), [self.place(run.lane)])
         return tirx.BufferLoad(buffer, list(indices))

@@ -295,9 +295,23 @@ class Evaluation:
         if isinstance(value, tirx.Cast) and _narrows(value):
             # Whoever reads it widens it again: registers have 32 bits.
             return tirx.Cast(value.ty, self._bind(value.value, name))
+        if self._is_place(value):
+            return value
         var = tirx.Var(name, value.ty)
         self.bindings.append(tirx.Bind(var, value))
         return var
+
+    def _is_place(self, value: tirx.Expr) -> bool:
+        """Whether a value is made of places alone, which an index may need as they are."""
+        parts: list[tirx.Expr] = []
+        tvm_ffi.structural_walk(
+            value, [((ir.TensorLoad, ir.Call), parts.append), (ir.Var, parts.append)]
+        )
+        bound = [statement.var for statement in self.bindings]
+        return all(
+            isinstance(part, tirx.Var) and not any(part.same_as(var) for var in bound)
+            for part in parts
+        )
 
     def before(self, *statements: tirx.Stmt) -> tirx.Stmt:
         """Put the bindings before statements that use the entries."""

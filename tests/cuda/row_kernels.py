@@ -42,7 +42,11 @@ class ProgramKernel:
 
 
 def program_kernels(
-    program: IntegerProgram, target: TargetDescription, shape: tuple[int, int], seed: int = 0
+    program: IntegerProgram,
+    target: TargetDescription,
+    shape: tuple[int, int],
+    seed: int = 0,
+    into_norms: bool = False,
 ) -> list[ProgramKernel]:
     """Lower a program for a GPU, and make inputs for its kernels.
 
@@ -56,6 +60,8 @@ def program_kernels(
         Batch and sequence length.
     seed
         Of the inputs.
+    into_norms
+        Whether LayerNorm's kernels take in what only they read, as the compiler has it on GPUs.
 
     Returns
     -------
@@ -63,7 +69,7 @@ def program_kernels(
         Without matrix products.
     """
     layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    lowered = lower_to_kernels(program, layout, [shape], pack=False)
+    lowered = lower_to_kernels(program, layout, [shape], pack=False, into_norms=into_norms)
     kernels = []
     for var, func in lowered.program.module.functions_items():
         kind = str(func.attrs["ibert.kernel"]) if "ibert.kernel" in (func.attrs or {}) else ""

@@ -219,6 +219,48 @@ def test_every_operator_is_in_exactly_one_kernel(settings: dict) -> None:
     assert len(kernels(module)) == 16, "a fusion more or less changes the kernels of every model"
 
 
+def fused_into_norms(program: IntegerProgram) -> tvm.IRModule:
+    return FuseEpilogues(into_norms=True)(SpecialiseShapes([(2, 3)])(program)).module
+
+
+def test_a_norm_takes_in_embeddings_and_the_places_of_tokens() -> None:
+    module = fused_into_norms(encoder_program())
+    assert kernels(module)["embedding_norm"] == [
+        ("position_ids", "positions"),
+        ("embedding", "word"),
+        ("embedding", "position"),
+        ("add", "embedded"),
+        ("layer_norm", "embedding_norm"),
+        ("requantise_short", "operand"),
+    ]
+    (kernel,) = (
+        function
+        for function in module.functions.values()
+        if "Primitive" in function.attrs and function.attrs["ibert.layer"] == "embedding_norm"
+    )
+    assert kernel.attrs["ibert.kernel"] == "layer_norm"
+    # What matrix products end with stays with these.
+    assert len(kernels(module)) == 14
+    assert ("add", "attention_sum") in kernels(module)["projected"]
+
+
+def test_positions_that_are_counted_stay_a_kernel_of_their_own() -> None:
+    found = kernels(fused_into_norms(encoder_program(roberta=True)))
+    assert found["positions"] == [("position_ids", "positions")]
+    assert ("embedding", "position") in found["embedding_norm"]
+
+
+def test_a_norm_leaves_what_others_read_as_well() -> None:
+    def residual(p, inputs):
+        table = p.integers("table", -127, 127, (50, 8), "int8")
+        factor = p.integers("factor", 1, 500, (50,), "int32")
+        row = p.emit(build.embedding(inputs["input_ids"], table, factor, name="word", shift=9))
+        return [row, p.layer_norm("norm", row)]
+
+    found = kernels(fused_into_norms(small_program(residual)))
+    assert found == {"word": [("embedding", "word")], "norm": [("layer_norm", "norm")]}
+
+
 def test_parameters_and_interface_stay() -> None:
     program = SpecialiseShapes([(2, 3)])(encoder_program())
     result = FuseEpilogues()(program)
