@@ -55,15 +55,16 @@ __device__ __forceinline__ uint8_t* block_memory() {
   return memory;
 }
 
-// A tile of bytes in shared memory with rows of `pitch` bytes, a power of two.
-template <int pitch>
+// A tile of bytes in shared memory with rows of `pitch` bytes, a power of two. Places are computed
+// with unsigned numbers: a division of a signed one by a power of two takes four instructions.
+template <unsigned pitch>
 struct ByteTile {
-  static constexpr int columns = pitch / chunk;
-  static constexpr int rows_per_bank_line = pitch < bank_bytes ? bank_bytes / pitch : 1;
+  static constexpr unsigned columns = pitch / chunk;
+  static constexpr unsigned rows_per_bank_line = pitch < bank_bytes ? bank_bytes / pitch : 1;
 
   // Where 16 bytes of a row lie: eight rows that follow each other have theirs in eight different
   // groups of banks.
-  static __device__ __forceinline__ int place(int row, int column) {
+  static __device__ __forceinline__ unsigned place(unsigned row, unsigned column) {
     return row * pitch + ((column ^ (row / rows_per_bank_line % 8 % columns)) * chunk);
   }
 };
@@ -118,11 +119,11 @@ struct Attention {
   static constexpr int bytes = most(used_bytes, rows * result_pitch);
 
   static __device__ __forceinline__ uint8_t* memory() { return block_memory<bytes>(); }
-  static __device__ __forceinline__ int lane() { return threadIdx.x % warp_lanes; }
-  static __device__ __forceinline__ int row_group() {
+  static __device__ __forceinline__ unsigned lane() { return threadIdx.x % warp_lanes; }
+  static __device__ __forceinline__ unsigned row_group() {
     return threadIdx.x / warp_lanes % row_groups;
   }
-  static __device__ __forceinline__ int key_group() {
+  static __device__ __forceinline__ unsigned key_group() {
     return threadIdx.x / warp_lanes / row_groups;
   }
 
@@ -137,13 +138,29 @@ struct Attention {
     static constexpr bool async = async_copies && unit == chunk;
     uint4 held[async ? 1 : turns];
 
-    static __device__ __forceinline__ uint4 fetch16(const int8_t* from, int column, bool valid) {
+    // Row and column of what a thread copies in a turn: where it can be, the same column each time.
+    static __device__ __forceinline__ unsigned row(int turn) {
+      if (threads % column_groups == 0) {
+        return threadIdx.x / column_groups + turn * (threads / column_groups);
+      }
+      return (turn * threads + threadIdx.x) / column_groups;
+    }
+    static __device__ __forceinline__ unsigned column(int turn) {
+      const unsigned index = threads % column_groups ? turn * threads + threadIdx.x : threadIdx.x;
+      return index % column_groups;
+    }
+    static __device__ __forceinline__ bool inside(int turn) {
+      return (turn + 1) * threads <= chunks || turn * threads + threadIdx.x < chunks;
+    }
+
+    static __device__ __forceinline__ uint4 fetch16(const int8_t* from, unsigned column,
+                                                    bool valid) {
       uint4 value = make_uint4(0, 0, 0, 0);
       if (!valid) return value;
       if (unit == chunk) return *reinterpret_cast<const uint4*>(from + column);
       __align__(16) uint8_t part[chunk] = {};
 #pragma unroll
-      for (int byte = 0; byte < chunk; byte += unit) {
+      for (unsigned byte = 0; byte < chunk; byte += unit) {
         if (column + byte < head_dim) copy_bytes<unit>(part + byte, from + column + byte);
       }
       copy_bytes<chunk>(&value, part);
@@ -154,16 +171,15 @@ struct Attention {
                                           int valid) {
 #pragma unroll
       for (int turn = 0; turn < turns; ++turn) {
-        const int index = turn * threads + static_cast<int>(threadIdx.x);
-        const int row = index / column_groups, column = index % column_groups;
-        const int8_t* place = from + static_cast<int64_t>(row) * stride;
-        const bool inside = row < valid;
+        const int8_t* place = from + static_cast<int64_t>(row(turn)) * stride;
+        const bool exists = row(turn) < static_cast<unsigned>(valid);
         if (async) {
-          if (chunks % threads == 0 || index < chunks) {
-            copy16_async(tile + Heads::place(row, column), place + column * chunk, inside);
+          if (inside(turn)) {
+            copy16_async(tile + Heads::place(row(turn), column(turn)), place + column(turn) * chunk,
+                         exists);
           }
         } else {
-          held[async ? 0 : turn] = fetch16(place, column * chunk, inside);
+          held[async ? 0 : turn] = fetch16(place, column(turn) * chunk, exists && inside(turn));
         }
       }
     }
@@ -172,10 +188,8 @@ struct Attention {
       if (async) return;
 #pragma unroll
       for (int turn = 0; turn < turns; ++turn) {
-        const int index = turn * threads + static_cast<int>(threadIdx.x);
-        if (chunks % threads == 0 || index < chunks) {
-          store_shared16(tile + Heads::place(index / column_groups, index % column_groups),
-                         held[async ? 0 : turn]);
+        if (inside(turn)) {
+          store_shared16(tile + Heads::place(row(turn), column(turn)), held[async ? 0 : turn]);
         }
       }
     }
@@ -249,8 +263,8 @@ struct Attention {
   static __device__ __forceinline__ void scores(int32_t* scores) {
     const shared_t query_tile = shared_address(memory() + queries_at);
     const shared_t key_tile = shared_address(memory() + keys_at);
-    const int own = lane(), first_key = key_group() * warp_keys;
-    const int row = row_group() * 16 + own % 16;
+    const unsigned own = lane(), first_key = key_group() * warp_keys;
+    const unsigned row = row_group() * 16 + own % 16;
     uint32_t a[depth / 32 + 1][4];
 #pragma unroll
     for (int step = 0; step < depth / 32; ++step) {
@@ -265,13 +279,13 @@ struct Attention {
       for (int h = 0; h < 2; ++h) {
         int2 start = make_int2(0, 0);
         if (from_keys) {
-          const int at = first_key + 16 * m + 8 * h + 2 * (own % 4);
+          const unsigned at = first_key + 16 * m + 8 * h + 2 * (own % 4);
           start = *reinterpret_cast<const int2*>(key_infos() + at);
         }
         c[h][0] = c[h][2] = start.x;
         c[h][1] = c[h][3] = start.y;
       }
-      const int key = first_key + 16 * m + own % 8;
+      const unsigned key = first_key + 16 * m + own % 8;
 #pragma unroll
       for (int step = 0; step < depth / 32; ++step) {
         uint32_t b[4];
@@ -308,7 +322,7 @@ struct Attention {
     }
     if (key_groups == 1) return;
     int32_t* exchange = reinterpret_cast<int32_t*>(memory() + exchange_at);
-    const int row = row_group() * 16 + lane() / 4;
+    const unsigned row = row_group() * 16 + lane() / 4;
     __syncthreads();  // what was exchanged before has been read
     if (lane() % 4 == 0) {
       exchange[key_group() * rows + row] = of_rows[0];
@@ -342,8 +356,8 @@ struct Attention {
 
   // Weights of row g + 8 r and keys 16 m + 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the warp's, 0 to 255.
   static __device__ __forceinline__ void put_weights(int m, int r, const int32_t* weights) {
-    const int row = row_group() * 16 + lane() / 4 + 8 * r;
-    const int column = key_group() * (warp_keys / chunk) + m;
+    const unsigned row = row_group() * 16 + lane() / 4 + 8 * r;
+    const unsigned column = key_group() * (warp_keys / chunk) + m;
     uint8_t* place = memory() + weights_at + Weights::place(row, column) + 4 * (lane() % 4);
     *reinterpret_cast<uint32_t*>(place) = pack4(weights[0], weights[1], weights[2], weights[3]);
   }
@@ -359,8 +373,8 @@ struct Attention {
   static __device__ __forceinline__ void weigh(int32_t* context, int32_t* sums) {
     const shared_t weight_tile = shared_address(memory() + weights_at);
     const shared_t value_tile_address = shared_address(memory() + values_at);
-    const int own = lane();
-    const int row = row_group() * 16 + own % 16;
+    const unsigned own = lane();
+    const unsigned row = row_group() * 16 + own % 16;
     int32_t c[warp_columns][2][4];
 #pragma unroll
     for (int group = 0; group < warp_columns; ++group) {
@@ -379,7 +393,7 @@ struct Attention {
       mma_16x8x32<uint8_t>(total, a, ones);
 #pragma unroll
       for (int group = 0; group < warp_columns; ++group) {
-        const int column = key_group() + key_groups * group;
+        const unsigned column = key_group() + key_groups * group;
         if (column_groups % key_groups && column >= column_groups) continue;
         uint32_t v[4];  // of 8 keys each
         ldmatrix_x4_trans(v, value_tile_address + Heads::place(32 * step + own, column));
@@ -405,7 +419,7 @@ struct Attention {
   // ---- Results -----------------------------------------------------------------------------------
 
   // Column of the head that entry 8 c + i of a lane's context belongs to.
-  static __device__ __forceinline__ int column(int c, int i) {
+  static __device__ __forceinline__ unsigned column(int c, int i) {
     return (key_group() + key_groups * c) * chunk + 4 * (lane() % 4) + i;
   }
 
@@ -415,7 +429,7 @@ struct Attention {
   // Results of row g + 8 r and columns column(c, 0) .. column(c, 3).
   static __device__ __forceinline__ void put_results(int c, int r, const int32_t* results) {
     if (column_groups % key_groups && key_group() + key_groups * c >= column_groups) return;
-    const int row = row_group() * 16 + lane() / 4 + 8 * r;
+    const unsigned row = row_group() * 16 + lane() / 4 + 8 * r;
     uint8_t* place = memory() + row * result_pitch + column(c, 0) * result_bytes;
     if (result_bytes == 1) {
       *reinterpret_cast<uint32_t*>(place) = pack4(results[0], results[1], results[2], results[3]);
@@ -432,13 +446,13 @@ struct Attention {
   // head on.
   static __device__ __forceinline__ void store_results(void* to, int stride, int valid) {
     __syncthreads();
-    constexpr int pieces = head_dim * result_bytes / result_unit;
+    constexpr unsigned pieces = head_dim * result_bytes / result_unit;
     uint8_t* first = static_cast<uint8_t*>(to);
 #pragma unroll
-    for (int start = 0; start < rows * pieces; start += threads) {
-      const int index = start + static_cast<int>(threadIdx.x);
-      const int row = index / pieces, piece = index % pieces;
-      if (row < valid && (rows * pieces % threads == 0 || row < rows)) {
+    for (unsigned start = 0; start < rows * pieces; start += threads) {
+      const unsigned index = start + threadIdx.x;
+      const unsigned row = index / pieces, piece = index % pieces;
+      if (row < static_cast<unsigned>(valid) && (rows * pieces % threads == 0 || row < rows)) {
         copy_bytes<result_unit>(first + static_cast<int64_t>(row) * stride + piece * result_unit,
                                 memory() + row * result_pitch + piece * result_unit);
       }
