@@ -56,7 +56,7 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Tune the kernels of a model on this machine or on a board; goes on where it stopped."""
+    """Tune a model's kernels on this machine, its GPU, or a board; goes on where it stopped."""
     from ibert_tvm.cli.progress import status
     from targets import get_target
 
