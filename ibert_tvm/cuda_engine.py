@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -27,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock, uploaded_weights
 from ibert_tvm.cuda_runtime import CUDA, CudaRuntime, cuda_runtime, device_text, runs_on
 from ibert_tvm.engine import Observer, load_runtime
 from ibert_tvm.errors import DeviceError
@@ -49,145 +48,14 @@ _QUEUEING_MS = 20.0
 _MOST_LEADING_RUNS = 1000
 
 
-class _DeviceBlock:
-    """Memory of a GPU, given back when nothing refers to it any more."""
-
-    def __init__(self, cuda: CudaRuntime, index: int, size: int, what: str) -> None:
-        self.address = cuda.allocate(size, what, index)
-        self.size = size
-        # The end of the process takes the memory anyway, and the driver may be gone by then.
-        weakref.finalize(self, cuda.free, self.address).atexit = False
-
-
-class _PinnedBlock:
-    """Host memory that the GPU reads and writes by itself."""
-
-    def __init__(self, cuda: CudaRuntime, size: int) -> None:
-        self.address = cuda.allocate_pinned(size)
-        self.size = size
-        weakref.finalize(self, cuda.free_pinned, self.address).atexit = False
-
-    def array(self, offset: int, shape: Sequence[int], dtype: str) -> NDArray[Any]:
-        """Array in this block, which lives as long as the array does."""
-        return np.asarray(_PinnedView(self, offset, tuple(shape), dtype))
-
-
-class _PinnedView:
-    """What NumPy makes an array of; it keeps the block."""
-
-    def __init__(
-        self, block: _PinnedBlock, offset: int, shape: tuple[int, ...], dtype: str
-    ) -> None:
-        self.block = block
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": np.dtype(dtype).str,
-            "data": (block.address + offset, False),
-        }
-
-
-# -- tensors of TVM on our own memory: DLPack's structures (dlpack.h) ---------------------------
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _DLManagedTensor(ctypes.Structure):
-    _fields_ = (
-        ("tensor", _DLTensor),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-
-
-_CODES = {"i": 0, "u": 1, "b": 6}  # kDLInt, kDLUInt, kDLBool
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_libc = ctypes.CDLL(None)
-_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-
-
-class _DeviceTensor:
-    """A TVM tensor on a part of a block, which it keeps."""
-
-    def __init__(
-        self, block: _DeviceBlock, offset: int, shape: Sequence[int], dtype: str, index: int
-    ) -> None:
-        kind = np.dtype(dtype)
-        header = ctypes.sizeof(_DLManagedTensor)
-        # TVM's tensor may outlive this object by a little, so the description belongs to it: with
-        # the shape behind it in one piece of memory, which C's own `free` deletes.
-        address = _libc.malloc(header + 8 * max(len(shape), 1))
-        if not address:
-            raise MemoryError("no memory for the description of a tensor")
-        extents = (ctypes.c_int64 * len(shape)).from_address(address + header)
-        extents[:] = list(shape)
-        managed = _DLManagedTensor.from_address(address)
-        managed.tensor = _DLTensor(
-            *(block.address + offset, CUDA, index, len(shape)),
-            *(_CODES[kind.kind], 8 * kind.itemsize, 1),
-            *(ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64)), None, 0),
-        )
-        managed.context = None
-        managed.deleter = ctypes.cast(_libc.free, ctypes.c_void_p).value
-        self.tvm = load_runtime().from_dlpack(_new_capsule(address, b"dltensor", None))
-        self._block = block
-
-
-# -- weights ------------------------------------------------------------------------------------
-
-_Identity = tuple[str, int, int, int, int]
-_WEIGHTS: weakref.WeakValueDictionary[_Identity, _DeviceBlock] = weakref.WeakValueDictionary()
-_WEIGHTS_LOCK = threading.Lock()
-
-
-def _uploaded_weights(
-    cuda: CudaRuntime, metadata: LibraryMetadata, mapped: int, index: int
-) -> _DeviceBlock:
-    """All weights of a file on a GPU: those that are there, if it was loaded before."""
-    path = metadata.path.resolve()
-    status = os.stat(path)
-    identity = (str(path), status.st_ino, status.st_mtime_ns, status.st_size, index)
-    with _WEIGHTS_LOCK:
-        block = _WEIGHTS.get(identity)
-        if block is None:
-            size = metadata.weight_bytes
-            block = _DeviceBlock(cuda, index, size, "the weights")
-            stream = cuda.create_stream()
-            try:
-                cuda.to_device(block.address, mapped, size, stream)
-                cuda.synchronize(stream)
-            finally:
-                cuda.destroy_stream(stream)
-            _WEIGHTS[identity] = block
-    return block
-
-
-# -- the engine ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Stage:
     """Inputs of one shape: pinned on the host, and where they come to lie on the GPU."""
 
-    host: _PinnedBlock
-    device: _DeviceBlock
+    host: PinnedBlock
+    device: DeviceBlock
     arrays: tuple[NDArray[Any], ...]
-    tensors: tuple[_DeviceTensor, ...]
+    tensors: tuple[DeviceTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -251,10 +119,11 @@ class CudaEngine:
             self._stream = self._cuda.create_stream()
             weakref.finalize(self, self._cuda.destroy_stream, self._stream).atexit = False
             self.machine = module["vm_load_executable"]()
+            weakref.finalize(self, _release, self._cuda, self.machine)
             self.machine["vm_initialization"](
                 *(CUDA, index, _PLAIN_ALLOCATOR), *(_HOST, 0, _PLAIN_ALLOCATOR)
             )
-            self._weights = _uploaded_weights(self._cuda, metadata, self._mapped(), index)
+            self._weights = uploaded_weights(self._cuda, metadata, self._mapped(), index)
         self._functions = {f.name: self.machine[f.name] for f in metadata.functions}
 
     def _mapped(self) -> int:
@@ -266,9 +135,9 @@ class CudaEngine:
         memory = (ctypes.c_char * record.num_bytes).from_address(self._mapped() + record.offset)
         return np.frombuffer(memoryview(memory), record.dtype, count).reshape(record.shape)
 
-    def parameter(self, record: ParameterRecord) -> _DeviceTensor:
+    def parameter(self, record: ParameterRecord) -> DeviceTensor:
         """Tensor on a parameter that was uploaded with all others."""
-        return _DeviceTensor(self._weights, record.offset, record.shape, record.dtype, self._index)
+        return DeviceTensor(self._weights, record.offset, record.shape, record.dtype, self._index)
 
     def buffers(self, kinds: Sequence[tuple[Sequence[int], str]]) -> list[NDArray[Any]]:
         """Arrays of zeros for the inputs of one function, which `tensor` is given afterwards.
@@ -285,17 +154,17 @@ class CudaEngine:
         """
         offsets, size = _places(kinds)
         with self._cuda.on_device(self._index):
-            host = _PinnedBlock(self._cuda, size)
-            device = _DeviceBlock(self._cuda, self._index, size, "the inputs")
+            host = PinnedBlock(self._cuda, size)
+            device = DeviceBlock(self._cuda, self._index, size, "the inputs")
         ctypes.memset(host.address, 0, size)
         arrays, tensors = [], []
         for offset, (shape, dtype) in zip(offsets, kinds, strict=True):
             arrays.append(host.array(offset, shape, dtype))
-            tensors.append(_DeviceTensor(device, offset, shape, dtype, self._index))
+            tensors.append(DeviceTensor(device, offset, shape, dtype, self._index))
         self._stages.append(_Stage(host, device, tuple(arrays), tuple(tensors)))
         return arrays
 
-    def tensor(self, array: NDArray[Any]) -> _DeviceTensor:
+    def tensor(self, array: NDArray[Any]) -> DeviceTensor:
         """Tensor on the GPU that every run copies an array of `buffers` to."""
         for stage in self._stages:
             for own, tensor in zip(stage.arrays, stage.tensors, strict=True):
@@ -463,7 +332,7 @@ class CudaEngine:
             kinds = [(t.shape, str(t.dtype)) for t in run()]
             cuda.synchronize(stream)
             offsets, size = _places(kinds)
-            host = _PinnedBlock(cuda, size)
+            host = PinnedBlock(cuda, size)
             outputs = [
                 host.array(offset, shape, dtype)
                 for offset, (shape, dtype) in zip(offsets, kinds, strict=True)
@@ -518,6 +387,16 @@ class CudaEngine:
                 why=text.splitlines()[0] if text else type(error).__name__,
                 todo="compile it again with `ibert compile`, with the installed version of TVM",
             ) from error
+
+
+def _release(cuda: CudaRuntime, machine: Any) -> None:
+    """Let a virtual machine free its memory, unless CUDA has failed for good.
+
+    TVM ends the process where memory cannot be freed, as after an illegal access of a kernel; what
+    the failed program had is given back with the process anyway.
+    """
+    if not cuda.usable():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(machine))
 
 
 def _places(kinds: Sequence[tuple[Sequence[int], str]]) -> tuple[list[int], int]:

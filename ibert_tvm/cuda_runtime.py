@@ -161,6 +161,10 @@ class CudaRuntime:
         self._call("cudaDeviceGetAttribute", ctypes.byref(value), which, index)
         return value.value
 
+    def usable(self) -> bool:
+        """Whether CUDA still works: after an illegal access of a kernel, all calls fail."""
+        return self._functions["cudaFree"](None) == 0
+
     @contextmanager
     def on_device(self, index: int) -> Iterator[None]:
         """Make a GPU the current one of this thread for the duration of a block."""

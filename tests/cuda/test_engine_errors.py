@@ -202,3 +202,25 @@ def test_which_code_runs_where(
     architectures: tuple[str, ...], capability: tuple[int, int], runs: bool
 ) -> None:
     assert runs_on(architectures, capability) is runs
+
+
+def test_after_an_illegal_access_the_process_still_ends_in_order(path: Path) -> None:
+    script = (
+        "import sys, ibert_tvm\n"
+        "library = ibert_tvm.load_library(sys.argv[1])\n"
+        "library.run([[4, 5, 6]])\n"
+        "library.engine._cuda.free(library.engine._weights.address)\n"
+        "try:\n"
+        "    library.run([[4, 5, 6]])\n"
+        "except ibert_tvm.errors.DeviceError as error:\n"
+        "    print(error.why)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    why = "an illegal memory access was encountered (cudaErrorIllegalAddress, 700)\n"
+    assert (done.returncode, done.stdout) == (0, why), done.stderr
