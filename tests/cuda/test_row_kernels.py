@@ -1,29 +1,23 @@
-"""Row operations and everything entry by entry on a GPU: bit for bit, and what they compile to."""
+"""Row operations, and everything that is computed entry by entry, on a GPU: bit for bit."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import tvm
 from numpy.typing import NDArray
 from tvm import tirx
 
-from schedules import schedule_kernel
 from schedules.cuda.columns import ColumnSumsRule
 from schedules.cuda.elementwise import ElementwiseRule
 from schedules.cuda.fallback import FallbackRule
 from schedules.cuda.rows import RowsRule
 from schedules.rule import Rejection
 from targets import get_target
-from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
-from targets.cuda.pipeline import gpu_pipeline
 from tests.arm.row_kernels import KERNELS, wide_attention
 from tests.cuda.row_kernels import ProgramKernel, program_kernels
 from tests.cuda.stand_in_gpu import run_kernel
-from tests.cuda.tools import cuda_toolchain
 from tests.passes import test_images as images
 from tests.passes.models import encoder_program
 
@@ -187,47 +181,3 @@ def test_rules_say_what_they_do_not_take() -> None:
         assert RULES[name].apply(norm, get_target("x86-64")) == Rejection(
             name, "target x86-64 is no GPU"
         )
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """Device code of all row kernels for one architecture."""
-
-    source: str
-    audits: dict[str, object]
-
-
-def compiled(target: str) -> Compiled:
-    """Compile all row kernels with the CUDA compiler; the audit of the build looks at them."""
-    cuda_toolchain()
-    description = get_target(target)
-    functions = {}
-    for name, make in KERNELS.items():
-        scheduled = schedule_kernel(name, make(description, 128, 768).func, description)
-        functions[name] = scheduled.with_attr("global_symbol", name)
-    module = tvm.IRModule(functions)
-    roles = kernel_roles(module)
-    with source_modules():
-        executable = tvm.compile(
-            module,
-            target=tvm.target.Target(dict(description.tvm_target)),
-            tir_pipeline=gpu_pipeline(description, {}),
-        )
-    code = compile_device_code(executable, description, roles)
-    return Compiled(code.source, {audit.kernel: audit for audit in code.audits})
-
-
-@pytest.mark.parametrize(
-    "target",
-    ["t4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a100", "h100"))],
-)
-def test_machine_code_has_no_floating_point_and_keeps_numbers_in_registers(target: str) -> None:
-    made = compiled(target)
-    assert set(made.audits) == set(KERNELS)
-    for name, audit in made.audits.items():
-        assert (audit.local, audit.stack_bytes) == (0, 0), name
-        assert audit.floating == () == audit.unknown, name
-    # Half the registers of a thread that still lets two thousand run in a multiprocessor.
-    assert made.audits["layer_norm"].registers <= 64
-    assert "ibert::store_packed<int8_t, 8>" in made.source
-    assert "ibert::copy_bytes<16>" in made.source
