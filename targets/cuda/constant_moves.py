@@ -3,20 +3,22 @@
 From compute capability 8.0 on, ptxas writes some moves of a constant as a multiply-add of 16-bit
 floats, ``HFMA2.MMA R5, -RZ, RZ, 0, 2.38e-07`` (-0 * 0 + constant, which is the constant, bit by
 bit), because that unit has nothing else to do. No option of ptxas turns it off. Here such an
-instruction becomes ``MOV R5, 0x4``, so that none is left that a floating-point unit executes.
+instruction becomes what ptxas writes elsewhere, ``IMAD.MOV.U32 R5, RZ, RZ, 0x4``, so that none is
+left that a floating-point unit executes.
 
 An instruction is 128 bits: the opcode in bits 0 to 11, its predicate in 12 to 15, the result's
-register in 16 to 23, an immediate operand in 32 to 63, and from bit 105 on how it is issued. There
-the lower four bits are the cycles until the next instruction of the warp may be issued. What is
-done to them can only make code slower, and keeps what ptxas itself keeps to:
+register in 16 to 23, operands up to bit 71, modifiers up to 104, and from bit 105 on how it is
+issued, of which the lower four bits are the cycles until the warp's next instruction. Both
+instructions have the same operands in the same places; opcode and modifiers change. What is done to
+the way they are issued can only make code slower, and keeps to what ptxas itself keeps to:
 
-- its result is there no later: in ptxas' own code results of ``MOV`` are used 5 cycles after it, of
-  ``HFMA2.MMA`` 10, and of the ``HFMA2`` of 10.0 and later 5. The following instruction waits two
-  cycles longer than it did, so that there is margin;
+- the result is there no later: in ptxas' own code results of ``IMAD`` are used 4 or 5 cycles after
+  it, of ``HFMA2.MMA`` 10, and of the ``HFMA2`` of 10.0 and later 5. The following instruction waits
+  two cycles longer than it did, so that there is margin;
 - two instructions for one unit are 2 cycles apart at least: the preceding one waits for 2.
 
-Waiting for memory, predicates and branches are as they were. The result is disassembled again by
-whoever audits it.
+Waiting for memory, predicates, branches and cached operands are as they were. The result is
+disassembled again by whoever audits it.
 """
 
 from __future__ import annotations
@@ -37,9 +39,8 @@ _FIRST_FACTOR, _ZERO_REGISTER = 24, 0xFF
 # Bits 64 to 104: the second factor RZ, and the sign of the first.
 _MODIFIERS_MASK = (1 << 41) - 1
 _MODIFIERS = 0x1FF
-# MOV R, immediate: its opcode, and bits 64 to 104.
-_MOVE, _MOVE_MODIFIERS = 0x802, 0xF00
-_KEPT_MASK = 0xFF_F000 | 0xFFFFFFFF << 32  # predicate, result, immediate
+# IMAD.MOV.U32 with an immediate: its opcode, and bits 64 to 104.
+_MOVE, _MOVE_MODIFIERS = 0x424, 0x078E00FF
 # From bit 105, which is 41 of the upper half.
 _ISSUE = 41
 _CYCLES_MASK = 0xF
@@ -111,7 +112,7 @@ def _write_anew(code: bytearray, place: int, has_predecessor: bool) -> bool:
         return False
     issue = high >> _ISSUE
     issue = _waiting(issue, (issue & _CYCLES_MASK) + _MARGIN)
-    low = low & _KEPT_MASK | _MOVE
+    low = low & ~_OPCODE_MASK | _MOVE
     struct.pack_into("<QQ", code, place, low, issue << _ISSUE | _MOVE_MODIFIERS)
     if has_predecessor:
         low, high = struct.unpack_from("<QQ", code, place - _BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 from pathlib import Path
@@ -74,9 +75,10 @@ def test_constants_are_moved_without_the_unit_for_floats(architecture: str, tmp_
             continue
         register, _, _, high, low = old.operands.split(", ")
         value = np.array([float(low), float(high)], np.float16).view("<u4")[0]
-        assert new.mnemonic == "MOV"
-        assert new.operands.split(", ")[0] == register
-        assert int(new.operands.split(", ")[1], 16) == value
+        assert new.mnemonic == "IMAD.MOV.U32"
+        target, *zeros, constant = new.operands.split(", ")
+        assert (target, zeros) == (register, ["RZ", "RZ"])
+        assert int(constant, 16) % 2**32 == value
 
     # How instructions are issued: nothing but waiting changes, and only to more of it.
     pairs = list(zip(_code(image, path), _code(changed, path), strict=True))
@@ -88,8 +90,39 @@ def test_constants_are_moved_without_the_unit_for_floats(architecture: str, tmp_
         else:
             assert (low, high & MASK) == (new_low, new_high & MASK)
             assert new_wait == (max(wait, 2) if i + 1 in moves else wait)
+    _check_form(before, after, pairs, moves)
     again, count = move_constants(changed, [("scale", after)])
     assert (again, count) == (changed, 0)
+
+
+def _check_form(
+    before: list[Instruction],
+    after: list[Instruction],
+    pairs: list[tuple[tuple[int, int], tuple[int, int]]],
+    moves: list[int],
+) -> None:
+    """Moves are encoded as ptxas encodes its own, and nothing uses a result early."""
+    own = [i for i, x in enumerate(before) if OWN_MOVE.fullmatch(str(x))]
+    for i in own:
+        low, high = pairs[i][0]
+        assert (low & 0xFF000FFF, high & MASK) == FORM
+    for i in moves:
+        low, high = pairs[i][1]
+        assert (low & 0xFF000FFF, high & MASK) == FORM
+        register = after[i].operands.split(",")[0]
+        cycles = 0
+        for k in range(i, len(after) - 1):
+            cycles += pairs[k][1][1] >> 41 & 15
+            if after[k].opcode in ("BRA", "EXIT") or cycles >= LATENCY:
+                break
+            assert not re.search(rf"\b{register}\b", after[k + 1].operands.partition(",")[2])
+
+
+# An IMAD's result is used 5 cycles later by other instructions than IMAD; two are margin.
+LATENCY = 7
+# IMAD.MOV.U32 with an immediate as ptxas writes it: opcode and first operand; modifiers.
+OWN_MOVE = re.compile(r"IMAD\.MOV\.U32 R\d+, RZ, RZ, -?0x[0-9a-f]+")
+FORM = (0xFF000424, 0x078E00FF)
 
 
 @pytest.mark.parametrize(
