@@ -9,7 +9,9 @@ constant. So, besides what `relay_passes.spec.scalar` does,
 * a number less a shifted product is one shifted product of a negated factor,
   ``c - ((a b + k) >> n) = (a (-b) + (c << n) + 2^n - 1 - k) >> n``, where negating the factor
   costs nothing: it is a constant, or such a product itself;
-* a shift by a computed amount takes up a constant one before it, ``(x >> n) >> m = x >> (n + m)``.
+* a shift by a computed amount takes up a constant one before it, ``(x >> n) >> m = x >> (n + m)``;
+* a bound that need not be exact, of a shifted product with a constant, becomes a bound of the other
+  factor, where it joins one that is there.
 """
 
 from __future__ import annotations
@@ -44,6 +46,21 @@ class ScalarWithMinimum(_Scalar):
         if x.low < low:
             expr = tirx.max(expr, _constant(low))
         return _value(max(x.low, low), min(x.high, high), expr, _Clamped(x, low, high))
+
+    def cut(self, x: Ranged, least: int, most: int) -> Ranged | None:
+        """Minimum with some bound from `least` to `most`."""
+        form = x.form
+        if isinstance(form, _Shifted) and isinstance(form.value.form, _Product):
+            a, b, addend = form.value.form.a, form.value.form.b, form.value.form.addend
+            if isinstance(b, Constant) and b.low > 0 and isinstance(a.form, _Clamped):
+                # Products grow with the factor: that of the largest that stays below is the bound.
+                largest = (((most + 1) << form.bits) - 1 - addend) // b.low
+                reached = (largest * b.low + addend) >> form.bits
+                bounded = self.minimum(a, largest) if largest >= a.low else None
+                if bounded is not None and reached >= least:
+                    product = _product(bounded, b, addend)
+                    return None if product is None else _shifted(product, form.bits)
+        return super().cut(x, least, most)
 
     def subtract_from(self, number: int, x: Ranged) -> Ranged | None:
         """``number - x``."""

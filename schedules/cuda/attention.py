@@ -271,29 +271,27 @@ class _Kernel(AttentionParts):
         return statements
 
     def _put_weights(self, step: tirx.Expr | int) -> tirx.Stmt:
-        """Bytes for P V."""
+        """Bytes for P V, of which the device code does the last shift, two at a time."""
         stage, held = self.weights, "exponential" if self.normalised else "scores"
+        shifts: set[int] = set()
+
+        def weight(m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> list[tirx.Stmt]:
+            evaluation = self.graph.evaluate(self._entry_leaves(step, m, r, u, held))
+            value = evaluation.value(stage, self.indices(step, m, r, u))
+            value, shift = _unshifted(value)
+            shifts.add(shift)
+            return self.store(self.four, u, value, evaluation.bindings)
 
         def put(m: tirx.Expr, r: tirx.Expr) -> tirx.Stmt:
-            return self.run("put_weights", m, r, address(self.four, 0))
+            (shift,) = shifts
+            return self.run(f"put_weights<{shift}>", m, r, address(self.four, 0))
 
         def nothing(m: tirx.Expr, r: tirx.Expr) -> tirx.Stmt:
             u = tirx.Var("u", "int32")
             none = tirx.BufferStore(self.four, tirx.const(0, "int32"), [u])
             return sequence([unrolled(u, 4, none), put(m, r)])
 
-        return self.each_entry(
-            step,
-            lambda m, r, u: self.assign(
-                self.four,
-                u,
-                stage,
-                self.indices(step, m, r, u),
-                self._entry_leaves(step, m, r, u, held),
-            ),
-            put,
-            nothing,
-        )
+        return self.each_entry(step, weight, put, nothing)
 
     def _weigh(self) -> tirx.Stmt:
         return self.run("weigh", address(self.context, 0), address(self.row_sum, 0))
@@ -320,3 +318,17 @@ class _Kernel(AttentionParts):
         put = self.run("put_results", c, r, address(self.four, 0))
         body = sequence([unrolled(u, 4, sequence(stored)), put])
         return unrolled(c, self.columns, unrolled(r, 2, body))
+
+
+def _unshifted(weight: tirx.Expr) -> tuple[tirx.Expr, int]:
+    """A byte, without a shift to the right by up to eight that is its last step, and that shift.
+
+    What is shifted has sixteen bits then.
+    """
+    value = weight
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    shift = value.b if isinstance(value, tirx.RShift) else None
+    if isinstance(shift, tirx.IntImm) and 0 < int(shift) <= 8 and str(value.ty.dtype) == "int32":
+        return value.a, int(shift)
+    return weight, 0

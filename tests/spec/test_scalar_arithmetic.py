@@ -308,6 +308,19 @@ def test_outside_nothing_is_spelled_differently() -> None:
             "T.ibert_multiply_add(x, -5757, 311295) >> 15",
         ),
         (lambda x: 9 - (x >> 4), 0, 2**15 - 1, "9 - (x >> 4)"),
+        (
+            lambda x: cut(q15_multiply(minimum(x, 2**15 - 1), 18_008), 10_239, 16_383),
+            0,
+            2**20,
+            "T.ibert_multiply_add(T.min(x, 29812), 18008, 16384) >> 15",
+        ),
+        (
+            lambda x: cut(q15_multiply(minimum(x, 1000), 18_008), 10_239, 16_383),
+            0,
+            2**20,
+            "T.ibert_multiply_add(T.min(x, 1000), 18008, 16384) >> 15",
+        ),
+        (lambda x: cut(x, 1000, 1022), 0, 2**20, "T.min(x, 1000)"),
     ],
 )
 def test_spelling_with_minima(

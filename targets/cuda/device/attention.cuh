@@ -354,12 +354,25 @@ struct Attention {
 
   // ---- P V ---------------------------------------------------------------------------------------
 
-  // Weights of row g + 8 r and keys 16 m + 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the warp's, 0 to 255.
+  // Four numbers, shifted to the right, to bytes. The shifted ones are bytes, so that two of those
+  // that are not have room in a register and are shifted together.
+  template <int shift>
+  static __device__ __forceinline__ uint32_t pack_shifted(const int32_t* x) {
+    static_assert(shift <= 8, "sixteen bits hold a byte and what is shifted out");
+    if (shift == 0) return pack4(x[0], x[1], x[2], x[3]);
+    const uint32_t low = static_cast<uint32_t>(x[1]) * 0x10000 + x[0];
+    const uint32_t high = static_cast<uint32_t>(x[3]) * 0x10000 + x[2];
+    return __byte_perm(low >> shift, high >> shift, 0x6420);
+  }
+
+  // Weights of row g + 8 r and keys 16 m + 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the warp's, 0 to 255
+  // once they are shifted.
+  template <int shift>
   static __device__ __forceinline__ void put_weights(int m, int r, const int32_t* weights) {
     const unsigned row = row_group() * 16 + lane() / 4 + 8 * r;
     const unsigned column = key_group() * (warp_keys / chunk) + m;
     uint8_t* place = memory() + weights_at + Weights::place(row, column) + 4 * (lane() % 4);
-    *reinterpret_cast<uint32_t*>(place) = pack4(weights[0], weights[1], weights[2], weights[3]);
+    *reinterpret_cast<uint32_t*>(place) = pack_shifted<shift>(weights);
   }
 
   static __device__ __forceinline__ void clear(int32_t* context, int32_t* sums) {
