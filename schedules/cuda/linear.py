@@ -14,7 +14,7 @@ Strategy
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 
@@ -32,6 +32,9 @@ from .stores import Results
 ACCUMULATOR = "accumulator"
 _DEPTH = 16  # of weights in memory: the padding of `targets.cuda.descriptions.TENSOR_CORE`
 _VECTOR_BYTES = 16
+_LONGEST_RUN = 8
+# Registers of sums, and of what is loaded once for all rows, that leave enough for an epilogue.
+_MOST_HELD = 168
 
 
 @dataclass(frozen=True)
@@ -167,12 +170,12 @@ class _Kernel:
     def _run_length(self) -> int:
         """Neighbouring columns that a thread has: 16 bytes of the widest tensor of two axes.
 
-        More would leave gaps between the bytes that neighbouring threads load at a time; a
-        result of 8 bits alone is stored 16 at a time. Runs never cross the last column.
+        More would leave gaps between the bytes that neighbouring threads load at a time; and more
+        than eight take too many registers. Runs never cross the last column.
         """
         tensors = [*self.graph.outputs, *self._residuals()]
         widest = max(itemsize(str(tensor.ty.dtype)) for tensor in tensors)
-        run = min(max(_VECTOR_BYTES // widest, 4), self.tile.longest_run())
+        run = min(max(_VECTOR_BYTES // widest, 4), _LONGEST_RUN, self.tile.longest_run())
         while self.product.columns % run:
             run //= 2
         return run
@@ -210,12 +213,7 @@ class _Kernel:
             self._pieces(first_row, first_column),
         ]
         # The CUDA compiler unrolls what must be unrolled, so that the source stays short.
-        body = tirx.AttrStmt(
-            tirx.const(0, "int32"),
-            "pragma_unroll_explicit",
-            tirx.const(0, "int32"),
-            sequence(inside),
-        )
+        body = tirx.AttrStmt(_const(0), "pragma_unroll_explicit", _const(0), sequence(inside))
         return launch(
             body,
             {
@@ -226,25 +224,50 @@ class _Kernel:
 
     def _pieces(self, first_row: tirx.Expr, first_column: tirx.Expr) -> tirx.Stmt:
         """The sums, sixteen rows of every warp's tile at a time, and the epilogue of each."""
+        tile, product = self.tile, self.product
         piece, part = tirx.Var("piece", "int32"), tirx.Var("part", "int32")
-        staged = call(f"{self.gemm}::stage", self.sums_data, self.shared_data, piece)
-        parts = self.tile.longest_run() // self.run
         row, number = tirx.Var("row", "int32"), tirx.Var("run", "int32")
-        in_tile = call(f"{self.runs}::row", piece, part, dtype="int32")
-        run_in_tile = call(f"{self.runs}::number", part, dtype="int32")
-        inside = tirx.all(
-            row < self.product.rows, number < tirx.const(self.product.columns // self.run, "int32")
+        # Threads may divide such that the runs of each have the same columns.
+        steady = 32 * tile.warp_depths % (tile.warp_columns // self.run) == 0
+        in_tile = call(f"{self.runs}::number", _const(0) if steady else part, dtype="int32")
+        placed, exists = self._columns(
+            number, tirx.floordiv(first_column, _const(self.run)) + in_tile
         )
+        if product.rows % tile.block_rows:
+            exists.append(row < _const(product.rows))
+        early, epilogue = self._epilogue(row, number, part, steady)
+        if tile.accumulators + self.run * len(early) // 2 > _MOST_HELD:
+            early, epilogue = self._epilogue(row, number, part, False)
         one_part = [
-            tirx.Bind(row, first_row + in_tile),
-            tirx.Bind(number, tirx.floordiv(first_column, self.run) + run_in_tile),
-            guarded(inside, self._epilogue(row, number, part)),
+            *([] if steady else placed),
+            tirx.Bind(row, first_row + call(f"{self.runs}::row", piece, part, dtype="int32")),
+            guarded(tirx.all(*exists) if exists else None, epilogue),
         ]
-        each = [tirx.Evaluate(staged), unrolled(part, parts, sequence(one_part))]
-        return unrolled(piece, self.tile.warp_rows // PIECE_ROWS, sequence(each))
+        staged = call(f"{self.gemm}::stage", self.sums_data, self.shared_data, piece)
+        parts = unrolled(part, tile.longest_run() // self.run, sequence(one_part))
+        pieces = unrolled(
+            piece, tile.warp_rows // PIECE_ROWS, sequence([tirx.Evaluate(staged), parts])
+        )
+        return sequence([*(placed if steady else []), *early, pieces])
 
-    def _epilogue(self, row: tirx.Var, number: tirx.Var, part: tirx.Var) -> tirx.Stmt:
-        """Everything behind the sums of one run."""
+    def _columns(
+        self, number: tirx.Var, wanted: tirx.Expr
+    ) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+        """Which run of columns a thread has, as a variable, and conditions for it to exist.
+
+        The variable is that of a run that exists, so that a thread that stores nothing can load.
+        """
+        count = self.product.columns // self.run
+        if self.product.columns % self.tile.block_columns == 0:
+            return [tirx.Bind(number, wanted)], []
+        any_run = tirx.Var("any_run", "int32")
+        last = tirx.min(any_run, _const(count - 1))
+        return [tirx.Bind(any_run, wanted), tirx.Bind(number, last)], [any_run < _const(count)]
+
+    def _epilogue(
+        self, row: tirx.Var, number: tirx.Var, part: tirx.Var, steady: bool
+    ) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+        """Everything behind the sums of one run, and what can be loaded before all runs."""
         product, graph = self.product, self.graph
         run = RunOfChannels.of(
             self.run,
@@ -254,22 +277,32 @@ class _Kernel:
         )
         read = registers("sums_run", self.run, "int32")
         loads = Loads(run, kept=False)
+        # What depends on no row.
+        of_columns = Loads(replace(run, variables=(number, run.lane, run.step)), kept=False)
         leaves: dict[tirx.Var, Leaf] = {
-            parameter: loads.leaf(parameter) for parameter in graph.parameters
+            parameter: (of_columns if steady and len(_shape(parameter)) == 1 else loads).leaf(
+                parameter
+            )
+            for parameter in graph.parameters
         }
         leaves[product.sums] = lambda _indices: tirx.BufferLoad(read, [run.lane])
         results = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
         outputs = Results.of(graph, graph.evaluate(leaves), run, [row], results)
-        return sequence(
+        staged = call(f"{self.runs}::read", address(read, 0), self.shared_data, part)
+        return [*of_columns.declarations, *of_columns.copies], sequence(
             [
                 tirx.AllocBuffer(read),
-                tirx.Evaluate(call(f"{self.runs}::read", address(read, 0), self.shared_data, part)),
+                tirx.Evaluate(staged),
                 *loads.declarations,
                 *loads.copies,
                 *outputs.declarations,
                 *outputs.entries,
             ]
         )
+
+
+def _const(value: int) -> tirx.Expr:
+    return tirx.const(value, "int32")
 
 
 def _shape(buffer: tirx.Buffer) -> tuple[int, ...]:

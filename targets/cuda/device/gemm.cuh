@@ -405,12 +405,12 @@ struct Gemm {
 
   // ---- From the instruction's order to that of memory -------------------------------------------
 
-  // Sixteen bytes of a staged row, permuted so that lanes that read runs of 8 or 16 columns, of one
-  // row or of several, meet different banks; writing stays free of conflicts.
-  static __device__ __forceinline__ int staged(int row, int column) {
-    const int quad = column / 4;
-    const int turn = (quad / 8 ^ row ^ row / 2) & 1;
-    return row * pitch + (quad ^ turn) * 4 + column % 4;
+  // Word of column `column` of a staged row. Neighbouring chunks of 16 bytes change places in some
+  // rows and columns, so that lanes that read runs of 4 or 8 columns, of a row or of several, meet
+  // different banks; writing stays free of conflicts. Without signs divisions are shifts.
+  static __device__ __forceinline__ unsigned staged(unsigned row, unsigned column) {
+    const unsigned turn = (column / 32 ^ row ^ row / 2) & 1;
+    return row * pitch + (column & ~4u) + ((column / 4 & 1) ^ turn) * 4;
   }
 
   // Put rows 16 * piece .. + 15 of every warp's tile into shared memory, from `sums` as `multiply`
@@ -423,8 +423,8 @@ struct Gemm {
     } else {
       __syncwarp();
     }
-    const int row = lane() / 4;
-    const int column = lane() % 4 * 2;
+    const unsigned row = threadIdx.x % 32 / 4;
+    const unsigned column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int j = 0; j < column_tiles; ++j) {
 #pragma unroll
@@ -447,29 +447,37 @@ struct Gemm {
   // of them.
   template <int run>
   struct Runs {
-    static constexpr int readers = 32 * warp_depths;
-    static constexpr int per_row = warp_columns / run;
-    static constexpr int parts = piece_rows * per_row / readers;
+    static constexpr unsigned readers = 32 * warp_depths;
+    static constexpr unsigned per_row = warp_columns / run;
+    static constexpr unsigned parts = piece_rows * per_row / readers;
+    // Whether the runs of a thread all have the same columns.
+    static constexpr bool steady = readers % per_row == 0;
     static_assert(warp_columns % run == 0 && parts * readers == piece_rows * per_row,
                   "whole parts");
 
-    static __device__ __forceinline__ int reader() { return depth_part() * 32 + lane(); }
-    static __device__ __forceinline__ int piece_row(int part) {
-      return (part * readers + reader()) / per_row;
+    static __device__ __forceinline__ unsigned reader() {
+      return threadIdx.x / 32 / tile_warps * 32 + threadIdx.x % 32;
+    }
+    static __device__ __forceinline__ unsigned piece_row(unsigned part) {
+      return steady ? part * (readers / per_row) + reader() / per_row
+                    : (part * readers + reader()) / per_row;
+    }
+    static __device__ __forceinline__ unsigned piece_run(unsigned part) {
+      return (steady ? reader() : part * readers + reader()) % per_row;
     }
     // Row of a run in the block's tile, and which run of its columns it is.
     static __device__ __forceinline__ int row(int piece, int part) {
-      return first_row() + piece * piece_rows + piece_row(part);
+      return first_row() + piece * piece_rows + static_cast<int>(piece_row(part));
     }
     static __device__ __forceinline__ int number(int part) {
-      return first_column() / run + (part * readers + reader()) % per_row;
+      return first_column() / run + static_cast<int>(piece_run(part));
     }
 
     // Sums of a run, of all warps that share the tile.
     static __device__ __forceinline__ void read(int32_t* to, const void* shared, int part) {
       const int32_t* region =
           static_cast<const int32_t*>(shared) + warp() % tile_warps * piece_words;
-      const int first = number(part) * run - first_column();
+      const unsigned first = piece_run(part) * run;
       constexpr int width = run < 4 ? run : 4;
 #pragma unroll
       for (int j = 0; j < run; j += width) {
