@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 from ibert_tvm.tuning.measure import ARCHITECTURES
 from targets.process import hide_torch, serve
 
-__all__ = ["GpuSession", "WrongResultError"]
+__all__ = ["GpuSession", "KernelError"]
 
 Arrays = Sequence[NDArray[Any]]
 # What is copied before every call: twice the level-2 cache, and so much that queueing the calls
 # takes the host less time than the copies take the GPU.
 _LEAST_FLUSHED = 16 << 20
+_MOST_LETTERS = 300  # of an error: TVM puts the source of a kernel behind some
 _FEWEST_CALLS, _MOST_CALLS, _KEPT_CALLS = 5, 200, 10
 
 
-class WrongResultError(Exception):
-    """A kernel does not give what the specification says."""
+class KernelError(Exception):
+    """A kernel does not run, or does not give what the specification says; one line says how."""
 
 
 class GpuSession:
@@ -86,8 +87,8 @@ class GpuSession:
 
         Raises
         ------
-        WrongResultError
-            If a result differs.
+        KernelError
+            If a result differs, or CUDA reports an error; the process is of no use after one.
         """
         cuda = self._cuda
         function = self._module[kernel]
@@ -98,13 +99,16 @@ class GpuSession:
             for array in (*arrays, *poisoned)
         ]
         with cuda.on_device(self._index), self._stream() as stream, contextlib.ExitStack() as kept:
-            function(*tensors)
-            cuda.synchronize(stream)
+            try:
+                function(*tensors)
+                cuda.synchronize(stream)
+            except Exception as error:  # TVM's errors share no base class below Exception
+                raise KernelError(" ".join(str(error).split())[:_MOST_LETTERS]) from error
             for tensor, array in zip(tensors[len(arrays) :], expected, strict=True):
                 wrong = int((tensor.numpy() != array).sum())
                 if wrong:
                     text = f"wrong result: {wrong} of {array.size} entries differ"
-                    raise WrongResultError(text)
+                    raise KernelError(text)
             size = max(2 * cuda.cache_bytes(self._index), _LEAST_FLUSHED)
             flushed = [kept.enter_context(self._memory(size)) for _ in range(2)]
             first, nbytes = tensors[0].data_ptr(), arrays[0].nbytes

@@ -20,8 +20,11 @@ from ibert_tvm.cli import main
 from ibert_tvm.errors import ExitCode
 from ibert_tvm.runtime import load_library
 from ibert_tvm.tuning.builder import KernelBuilder
+from ibert_tvm.tuning.measure import Measurer
+from ibert_tvm.tuning.tasks import find_tasks
 from schedules.tiles import Tile
 from schedules.tuning import Candidate, Search
+from targets import get_target
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
 from tests.cuda.tools import needs
@@ -121,6 +124,24 @@ def test_decisions_are_measured_kept_and_used(
         np.testing.assert_array_equal(got, expected(model, arrays))
 
 
+def _spoil(monkeypatch: pytest.MonkeyPatch, value: int, other: int) -> None:
+    """Put another number for one in every candidate but the default."""
+    make = Search.candidate
+
+    def changed(number: tirx.IntImm) -> tirx.IntImm:
+        return tirx.IntImm(number.ty, other) if number.value == value else number
+
+    def spoiled(search: Search, tile: Tile) -> Candidate | None:
+        made = make(search, tile)
+        if made is None or tile == search.space[0]:
+            return made
+        kernel = tvm_ffi.structural_map(made.kernel, (tirx.IntImm, changed))
+        assert not tvm_ffi.structural_equal(kernel, made.kernel)
+        return replace(made, kernel=kernel)
+
+    monkeypatch.setattr(Search, "candidate", spoiled)
+
+
 def test_a_wrong_candidate_is_refused(
     ibert: Ibert,
     artefact: Path,
@@ -128,21 +149,7 @@ def test_a_wrong_candidate_is_refused(
     size: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make = Search.candidate
-
-    def raised(number: tirx.IntImm) -> tirx.IntImm:
-        return tirx.IntImm(number.ty, 0) if number.value == -127 else number
-
-    def spoiled(search: Search, tile: Tile) -> Candidate | None:
-        """Other bounds of the result in what is not the default."""
-        made = make(search, tile)
-        if made is None or tile == search.space[0]:
-            return made
-        kernel = tvm_ffi.structural_map(made.kernel, (tirx.IntImm, raised))
-        assert not tvm_ffi.structural_equal(kernel, made.kernel)
-        return replace(made, kernel=kernel)
-
-    monkeypatch.setattr(Search, "candidate", spoiled)
+    _spoil(monkeypatch, -127, 0)  # the least result
     database = tmp_path / "db"
     words = ("tune", artefact, "--database", database, "--trials", "2", "--jobs", "1", *size)
     (kernel,) = ibert(*words)["kernels"]
@@ -152,6 +159,30 @@ def test_a_wrong_candidate_is_refused(
     assert (first["error"], second["seconds"]) == ("", [])
     assert kernel["tile"] == first["tile"] != second["tile"]
     assert [trial["tile"] for trial in again] == [first["tile"]] * len(again)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_candidate_that_the_gpu_refuses_costs_one_trial() -> None:
+    """The process that measures begins anew: after an error of CUDA's it is of no use."""
+    description = get_target("t4")
+    (task,) = find_tasks(small_model(), description, [(1, 8)])
+    search = Search(task.name, task.function, description, task.space)
+    default = search.candidate(task.space[0])
+    assert default is not None
+    threads = task.space[0].threads
+
+    def more(number: tirx.IntImm) -> tirx.IntImm:
+        return tirx.IntImm(number.ty, 2048) if number.value == threads else number
+
+    wrong = replace(default, kernel=tvm_ffi.structural_map(default.kernel, (tirx.IntImm, more)))
+    measurer = Measurer(description, None, 1, 1, 120.0, 60.0)
+    with measurer.running():
+        failed, right = measurer.measure([wrong, default], *task.data())
+    assert failed.seconds == ()
+    assert failed.error == (
+        "CUDALaunch Error: cudaErrorInvalidValue grid=(3,1,1), block=(2048,1,1)"
+    )
+    assert (right.error, len(right.seconds)) == ("", 10)
 
 
 def _words(artefact: Path, folder: Path, *words: str) -> list[str]:
