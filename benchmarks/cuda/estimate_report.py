@@ -61,17 +61,28 @@ def _markdown(result: Mapping[str, Any]) -> str:
             lines += _kernel_lines(row, machine)
     lines += [
         *("", "## How it is made", ""),
+        *_two_layers(result),
         "`benchmarks/cuda/warp.py` follows every warp of a block through the machine code, with "
         "known values in registers where they follow from constants and the numbers of thread and "
         "block: what is executed, conflicts of shared memory's banks and sectors of device memory "
         "are exact for that block. The number of executed matrix instructions is checked against "
-        "the products of the layer. `benchmarks/cuda/turing.py` has the model of a multiprocessor, its "
-        "sources, and what it leaves out. A kernel takes at least as long as its arguments and "
-        "results, each once, take at the data sheet's bandwidth.",
+        "the products of the layer. `benchmarks/cuda/turing.py` has the model of a "
+        "multiprocessor, its sources, and what it leaves out. A kernel takes at least as long as "
+        "its arguments and results, each once, take at the data sheet's bandwidth.",
     ]
     if result["wrong"]:
         lines += ["", "**Not followed rightly:**", "", *(f"- {text}" for text in result["wrong"])]
     return "\n".join(lines) + "\n"
+
+
+def _two_layers(result: Mapping[str, Any]) -> list[str]:
+    if not any(row.get("from_two_layers") for row in result["rows"]):
+        return []
+    return [
+        "Compiled were models of two layers of the same sizes. The first stands for all but the "
+        "last: in a whole model these differ in constants only.",
+        "",
+    ]
 
 
 def _kernel_lines(row: Mapping[str, Any], machine: Mapping[str, Any]) -> list[str]:
