@@ -110,6 +110,12 @@ def _emulated(metadata: LibraryMetadata) -> EmulatedEngine:
     """What calls a library under its target's emulator."""
     from ibert_tvm.plain_engine import EmulatedEngine
 
+    if metadata.device != "cpu":
+        raise TargetError(
+            f"the library {metadata.path} cannot be run under an emulator",
+            why="its kernels run on a GPU, which no emulator here stands for",
+            todo="run it on a machine that has the GPU",
+        )
     if metadata.runtime != "none":
         raise TargetError(
             f"the library {metadata.path} cannot be run under an emulator",

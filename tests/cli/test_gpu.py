@@ -181,6 +181,16 @@ def test_a_device_of_this_machine_or_a_board(
         )
 
 
+def test_no_emulator_stands_for_a_gpu(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
+    _refused(
+        ibert("run", gpu_library, "--text", "hello", "--emulate"),
+        4,
+        f"the library {gpu_library} cannot be run under an emulator\n"
+        "  why: its kernels run on a GPU, which no emulator here stands for\n"
+        "  what to do: run it on a machine that has the GPU",
+    )
+
+
 def test_a_device_for_a_quantised_model(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
     _refused(
         ibert("eval", tmp_path, "--against", tmp_path, "--device", "cuda"),
