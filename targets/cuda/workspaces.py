@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import tvm
+import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -34,21 +35,21 @@ class LiftWorkspaces:
         self, module: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Return the module in which no kernel allocates device memory."""
-        workspaces = {
-            var: buffers
-            for var, function in module.functions_items()
-            if isinstance(function, tirx.PrimFunc) and (buffers := _workspaces(function))
-        }
-        if not workspaces:
+        lifted: dict[tvm.ir.GlobalVar, tuple[tirx.PrimFunc, list[tirx.Buffer]]] = {}
+        for var, function in module.functions_items():
+            if isinstance(function, tirx.PrimFunc):
+                changed, buffers = _with_parameters(function)
+                if buffers:
+                    lifted[var] = (changed, buffers)
+        if not lifted:
             return module
         # A kernel's variable carries its type, so those that change get new ones.
-        others = {v: f for v, f in module.functions_items() if v not in workspaces}
+        others = {v: f for v, f in module.functions_items() if v not in lifted}
         builder = relax.BlockBuilder(tvm.IRModule(others, module.attrs))
         longer: dict[str, _Longer] = {}
-        for var, buffers in workspaces.items():
+        for var, (changed, buffers) in lifted.items():
             kinds = [relax.TensorType(list(b.shape), str(b.dtype)) for b in buffers]
-            kernel = builder.add_func(_with_parameters(module[var], buffers), var.name_hint)
-            longer[var.name_hint] = _Longer(kernel, kinds)
+            longer[var.name_hint] = _Longer(builder.add_func(changed, var.name_hint), kinds)
         for var, function in others.items():
             if isinstance(function, relax.Function):
                 builder.update_func(var, _Rewriter(builder.get(), longer).visit_expr(function))
@@ -63,27 +64,36 @@ class _Longer:
     kinds: list[relax.TensorType]
 
 
-def _workspaces(function: tirx.PrimFunc) -> list[tirx.Buffer]:
-    """Buffers in device memory that a kernel allocates for itself."""
-    root = function.body
-    if not isinstance(root, s_tir.SBlockRealize):
-        return []
-    return [buffer for buffer in root.block.alloc_buffers if buffer.scope() in ("", "global")]
+def _with_parameters(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
+    """The kernel with its allocations of device memory as further parameters; and these."""
+    buffers: list[tirx.Buffer] = []
 
+    def statement(allocation: tirx.AllocBuffer) -> tirx.Stmt:
+        if not _in_device_memory(allocation.buffer):
+            return allocation
+        buffers.append(allocation.buffer)
+        return tirx.Evaluate(0)
 
-def _with_parameters(function: tirx.PrimFunc, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:
-    """The kernel with some of its allocations as further parameters."""
-    realize, block = function.body, function.body.block
-    kept = [b for b in block.alloc_buffers if not any(b.same_as(other) for other in buffers)]
-    inner = s_tir.SBlock(
-        *(block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init),
-        alloc_buffers=kept,
-        match_buffers=block.match_buffers,
-        annotations=block.annotations,
-    )
-    body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, inner)
+    def block(block: s_tir.SBlock) -> s_tir.SBlock:
+        own = [buffer for buffer in block.alloc_buffers if _in_device_memory(buffer)]
+        if not own:
+            return block
+        buffers.extend(own)
+        return s_tir.SBlock(
+            *(block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init),
+            alloc_buffers=[b for b in block.alloc_buffers if not _in_device_memory(b)],
+            match_buffers=block.match_buffers,
+            annotations=block.annotations,
+        )
+
+    rules = [(tirx.AllocBuffer, statement), (s_tir.SBlock, block)]
+    body = tvm_ffi.structural_map(function.body, rules)
     params = [*function.params, *buffers]
-    return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
+    return tirx.PrimFunc(params, body, function.ret_type, function.attrs), buffers
+
+
+def _in_device_memory(buffer: tirx.Buffer) -> bool:
+    return buffer.scope() in ("", "global")
 
 
 @mutator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import tvm
 from tvm import relax
 
@@ -117,6 +118,28 @@ class Module:
 """
 
 
+_WITHOUT_BLOCKS = _WORKSPACES.replace("T.prim_func(s_tir=True)", "T.prim_func", 1).replace(
+    """        total = T.sblock_alloc_buffer((8,), "int32")
+        shared = T.sblock_alloc_buffer((8,), "int32", scope="shared")
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            with T.sblock("total"):
+                v = T.axis.spatial(8, i)
+                total[v] = x[v, 0] + shared[v]
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            with T.sblock("result"):
+                v = T.axis.spatial(8, i)
+                y[v] = total[v] + x[v, 1]
+""",
+    """        total = T.alloc_buffer((8,), "int32")
+        shared = T.alloc_buffer((8,), "int32", scope="shared")
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            total[i] = x[i, 0] + shared[i]
+        for i in T.thread_binding(8, thread="threadIdx.x"):
+            y[i] = total[i] + x[i, 1]
+""",
+)
+
+
 def _parse(text: str) -> tvm.IRModule:
     return tvm.script.from_source(text)
 
@@ -139,12 +162,13 @@ def test_functions_that_allocate_nothing_stay_as_they_are() -> None:
     assert ALLOCATE not in {var.name_hint for var in KeepStorages()(module).get_global_vars()}
 
 
-def test_workspaces_become_results() -> None:
-    module = LiftWorkspaces()(_parse(_WORKSPACES))
+@pytest.mark.parametrize("form", [_WORKSPACES, _WITHOUT_BLOCKS])
+def test_workspaces_become_results(form: str) -> None:
+    module = LiftWorkspaces()(_parse(form))
     names = [[p.name for p in module[name].params] for name in ("sums", "plain")]
     assert names == [["x", "y", "total"], ["x", "y"]]
-    left = module["sums"].body.block.alloc_buffers
-    assert [(buffer.name, buffer.scope()) for buffer in left] == [("shared", "shared")]
+    text = module["sums"].script()
+    assert text.count("alloc") == 1 and "shared" in text
     calls = {
         b.value.args[0].name_hint: b.value.ty_args[0]
         for b in module["main"].body.blocks[0].bindings
@@ -157,7 +181,8 @@ def test_workspaces_become_results() -> None:
     tvm.ir.assert_structural_equal(LiftWorkspaces()(module), module)
 
 
-def test_memory_of_a_workspace_is_planned_with_all_other_values() -> None:
+@pytest.mark.parametrize("form", [_WORKSPACES, _WITHOUT_BLOCKS])
+def test_memory_of_a_workspace_is_planned_with_all_other_values(form: str) -> None:
     passes = [
         LiftWorkspaces(),
         relax.transform.ToNonDataflow(),
@@ -166,5 +191,5 @@ def test_memory_of_a_workspace_is_planned_with_all_other_values() -> None:
         relax.transform.StaticPlanBlockMemory(),
         KeepStorages(),
     ]
-    module = tvm.transform.Sequential(passes)(_parse(_WORKSPACES))
+    module = tvm.transform.Sequential(passes)(_parse(form))
     assert storage_bytes(module) == 3 * 32  # what sums gives, what it works with, the result
