@@ -94,6 +94,7 @@ def test_texts_are_many_distinct_and_held_out():
         "docs/targets.md",
         "docs/c-api.md",
         "docs/arm.md",
+        "docs/benchmarking.md",
         "examples/README.md",
     ],
 )
@@ -118,3 +119,23 @@ def test_constraints_pin_every_core_dependency():
     }
     assert "apache-tvm-ffi" in names
     assert names - pins == set()
+
+
+def test_every_file_of_the_packages_is_installed():
+    """What is no Python module comes into a wheel only where pyproject.toml names it."""
+    tomllib = pytest.importorskip("tomllib", reason="the standard library has it from 3.11 on")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    named = {
+        path
+        for package, patterns in project["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    ignored = {"__pycache__", ".py", ".pyc"}
+    there = {
+        path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and not ignored & {path.suffix, *path.parts}
+    }
+    assert {str(path.relative_to(ROOT)) for path in there - named} == set()

@@ -43,6 +43,7 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
         ]
         headers = ("target", "description", "compiles here", "runs here")
         console.print(table(headers, cells))
+        console.print("other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)")
 
     return CommandResult({"targets": rows}, render)
 

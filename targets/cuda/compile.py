@@ -26,7 +26,7 @@ from .audit import (
     read_kernels,
 )
 from .constant_moves import move_constants
-from .nvcc import Images, compile_images
+from .nvcc import compile_images
 from .sass import code_bytes, functions
 from .toolchain import CudaToolchain, check_architectures, find_cuda_toolchain
 
@@ -179,8 +179,12 @@ def compile_device_code(
     toolchain = find_cuda_toolchain(description.name)
     check_architectures(toolchain, gpu.architectures, description.name)
     with compile_images(source, gpu, toolchain, DEVICE_CODE, description.name) as made:
-        moves = {name: _move_constants(path, toolchain) for name, path in made.cubins.items()}
-        audits = _audited(made, toolchain, roles, dump)
+        moves: dict[str, int] = {}
+        audits: list[KernelAudit] = []
+        for architecture, path in made.cubins.items():
+            text, moves[architecture] = _finished(path, toolchain)
+            _write(dump, f"kernels.{architecture}.sass", text)
+            audits += read_kernels(text, path.read_bytes(), architecture, roles)
         check_kernels(audits, roles, description.name)
         check_memory(audits, launches, gpu, description.name)
         image = made.joined()
@@ -195,7 +199,7 @@ def compile_device_code(
         "launches": {name: launch.to_json() for name, launch in launches.items()},
         "kernels": [audit.to_json() for audit in audits],
     }
-    return DeviceCode(image, generated, audits, report)
+    return DeviceCode(image, generated, tuple(audits), report)
 
 
 def with_headers(code: str) -> str:
@@ -226,26 +230,14 @@ def _source(module: tvm.runtime.Module) -> str:
     return ""
 
 
-def _move_constants(path: Path, toolchain: CudaToolchain) -> int:
-    """Take moves of constants from the unit for floats; how many there were."""
-    image, count = move_constants(path.read_bytes(), functions(disassemble(path, toolchain)))
+def _finished(path: Path, toolchain: CudaToolchain) -> tuple[str, int]:
+    """Take moves of constants from the unit for floats: the disassembly, how many there were."""
+    text = disassemble(path, toolchain)
+    image, count = move_constants(path.read_bytes(), functions(text))
     if count:
         path.write_bytes(image)
-    return count
-
-
-def _audited(
-    images: Images,
-    toolchain: CudaToolchain,
-    roles: Mapping[str, KernelRole],
-    dump: Path | None,
-) -> tuple[KernelAudit, ...]:
-    audits: list[KernelAudit] = []
-    for architecture, path in images.cubins.items():
         text = disassemble(path, toolchain)
-        _write(dump, f"kernels.{architecture}.sass", text)
-        audits += read_kernels(text, path.read_bytes(), architecture, roles)
-    return tuple(audits)
+    return text, count
 
 
 def _write(dump: Path | None, name: str, text: str) -> None:
