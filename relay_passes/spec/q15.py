@@ -4,8 +4,8 @@
 vectors. The specification emits the operator and each target says what instruction it is
 (`targets`). Where none does, it becomes the arithmetic.
 
-`SQUARE_ROOT` and `FLOOR_LOG2` are emitted only for a target that has them, as
-`KernelLayout.functions` says: elsewhere their arithmetic is traced.
+`SQUARE_ROOT`, `FLOOR_LOG2` and `NORMALISED_RECIPROCAL` are emitted only for a target that has them,
+as `KernelLayout.functions` says: elsewhere their arithmetic is traced.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ SQUARE_ROOT = "tirx.ibert_square_root"
 FLOOR_LOG2 = "tirx.ibert_floor_log2"
 """``floor(log2 n)``, int32, of an int32 n > 0."""
 
+NORMALISED_RECIPROCAL = "tirx.ibert_normalised_reciprocal"
+"""``floor(2^(15 + b) / n)``, int32, of an int32 n > 0 with b = floor(log2 n): 2^14 to 2^15."""
+
 
 def multiply_add(a: Any, b: Any, c: Any) -> Any:
     """Call the operator on three int32 expressions."""
@@ -50,6 +53,11 @@ def square_root(n: Any) -> Any:
 def floor_log2(n: Any) -> Any:
     """Call the operator on an int32 expression."""
     return tirx.call_intrin("int32", FLOOR_LOG2, n)
+
+
+def normalised_reciprocal(n: Any) -> Any:
+    """Call the operator on an int32 expression."""
+    return tirx.call_intrin("int32", NORMALISED_RECIPROCAL, n)
 
 
 def q15_product(a: Any, b: Any) -> Any:
@@ -86,6 +94,7 @@ for _name, _rule in (
     (SATURATE, _lower_saturate),
     (SQUARE_ROOT, None),
     (FLOOR_LOG2, None),
+    (NORMALISED_RECIPROCAL, None),
 ):
     register_op_attr(_name, "TCallEffectKind", tirx.CallEffectKind.Pure.value)
     register_op_attr(_name, "TVectorizable", True)

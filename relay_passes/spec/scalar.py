@@ -27,7 +27,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .q15 import floor_log2, multiply_add, saturate, square_root
+from .q15 import (
+    floor_log2,
+    multiply_add,
+    normalised_reciprocal,
+    saturate,
+    square_root,
+)
 from .ranged import SPELLING, Constant, Ranged
 from .widths import INT16, INT32
 
@@ -86,7 +92,8 @@ def scalar_arithmetic(enabled: bool = True, functions: Collection[str] = ()) -> 
         False spells it as ever.
     functions : collection of str
         Operators that the target has as functions of its own: "square_root", "floor_log2",
-        "minimum" (and maximum, as one instruction each: `relay_passes.spec.scalar_minimum`).
+        "normalised_reciprocal", and "minimum" (and maximum, as one instruction each:
+        `relay_passes.spec.scalar_minimum`).
     """
     token = SPELLING.set(_speller(functions) if enabled else None)
     try:
@@ -302,6 +309,12 @@ class _Scalar:
         if "floor_log2" not in self.functions or not _usable(x):
             return None
         return Ranged(x.low.bit_length() - 1, x.high.bit_length() - 1, floor_log2(x.expr))
+
+    def normalised_reciprocal(self, x: Ranged) -> Ranged | None:
+        """``floor(2^(15 + b) / x)``, b the logarithm of a positive value of 32 bits, floored."""
+        if "normalised_reciprocal" not in self.functions or not _usable(x):
+            return None
+        return Ranged(2**14, 2**15, normalised_reciprocal(x.expr))
 
     def bind(self, x: Ranged, bind: Callable[[Ranged], Ranged]) -> Ranged | None:
         """Bind what was shifted to the left instead of the result."""

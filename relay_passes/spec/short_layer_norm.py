@@ -189,7 +189,9 @@ def reciprocal(s: Value, bits: Value) -> Value:
     Value
         In [2^14, 2^15 - 1], int32.
     """
-    quotient = floor_divide(power_of_two(bits + 15), s)  # 2^b <= s < 2^(b + 1)
+    quotient = spelled_as("normalised_reciprocal", s)
+    if quotient is None:
+        quotient = floor_divide(power_of_two(bits + 15), s)  # 2^b <= s < 2^(b + 1)
     return minimum(known(quotient, 2**14, 2**15), 2**15 - 1)
 
 

@@ -35,6 +35,7 @@ from .values import (
     q15_multiply,
     select,
     short,
+    spelled_as,
 )
 
 QUADRATIC = (1.0, 0.67483233, 0.17637571)
@@ -196,6 +197,9 @@ def sum_bits(total: Value, largest: int) -> Value:
         In [8, bits of `largest`], int32.
     """
     top = max(largest.bit_length(), _LEAST_SUM_BITS)
+    function = spelled_as("floor_log2", maximum(total, _LEAST_SUM))
+    if function is not None:
+        return known(function + 1, _LEAST_SUM_BITS, top)
     bits: Value = _LEAST_SUM_BITS
     for j in range(_LEAST_SUM_BITS, top):
         bits = select(greater_equal(total, 1 << j), 1, 0) + bits
@@ -218,8 +222,9 @@ def reciprocal(total: Value, bits: Value) -> Value:
         In [2^14, 2^15 - 1].
     """
     divisor = maximum(total, _LEAST_SUM)
-    quotient = floor_divide(power_of_two(bits + 14), divisor)
-    # 2^(b-1) <= s < 2^b
+    quotient = spelled_as("normalised_reciprocal", divisor)
+    if quotient is None:
+        quotient = floor_divide(power_of_two(bits + 14), divisor)  # 2^(b-1) <= s < 2^b
     return minimum(known(quotient, 2**14, 2**15), 2**15 - 1)
 
 

@@ -34,7 +34,7 @@ _MOST_WARPS = 32
 # the row itself: what `row_tile` compares.
 _ENTRY = 20
 _RUN = 10
-_ROW = 220
+_ROW = 140
 # Warps that a scheduler can switch between before it is busy all the time.
 _WAITING = 2
 _SCHEDULERS = 4

@@ -98,7 +98,7 @@ def _describe(name: str, description: str, gpu: Gpu, host: str = "x86-64") -> Ta
         required_features=processor.required_features,
         runtimes=("tvm",),
         toolchain=None if template is None else template.toolchain,
-        functions=("square_root", "floor_log2", "minimum"),
+        functions=("square_root", "floor_log2", "normalised_reciprocal", "minimum"),
         gpu=gpu,
     )
 

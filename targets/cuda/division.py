@@ -15,6 +15,7 @@ from tvm import ir, tirx
 _FUNCTIONS = {
     "tirx.ibert_square_root": "ibert::square_root",
     "tirx.ibert_floor_log2": "ibert::floor_log2",
+    "tirx.ibert_normalised_reciprocal": "ibert::normalised_reciprocal",
 }
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _DIVIDE = "ibert_divide"
@@ -32,7 +33,7 @@ class LowerDivision:
     Expects device functions whose loops are vectorised and whose intrinsics are not yet lowered.
     Afterwards no division or remainder by anything but a constant is left (of 64 bits without sign
     and of vectors it would be, but kernels have neither; the audit of machine code would refuse
-    them), nor an operator ``ibert_square_root`` or ``ibert_floor_log2``. Values are unchanged:
+    them), nor an operator of those that the device has functions for. Values are unchanged:
     truncated and floored division keep their meaning for all signs::
 
         a // b    →    a1 = a; b1 = b; q = ibert_divide(a1, b1)

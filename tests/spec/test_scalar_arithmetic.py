@@ -267,7 +267,8 @@ def test_spelling(function: Callable[[Ranged], Any], low: int, high: int, text: 
 
 def test_spelling_of_functions_that_the_target_has() -> None:
     def of(function: Callable[[Ranged], Any], low: int, high: int) -> str:
-        return spelled(function, low, high, ("minimum", "square_root", "floor_log2"))
+        names = ("minimum", "square_root", "floor_log2", "normalised_reciprocal")
+        return spelled(function, low, high, names)
 
     assert of(absolute, -(2**15), 2**15) == "T.Select(x >= 0, x, 0 - x)"
     assert of(absolute, -(2**31), 0) != "T.Select(x >= 0, x, 0 - x)", "2^31 does not fit"
@@ -275,6 +276,15 @@ def test_spelling_of_functions_that_the_target_has() -> None:
     ends = ShortLayerNorm(4, 11)
     assert of(lambda x: short_layer_norm.root_bits(x, ends), 2**12, 2**31 - 1) == (
         "T.ibert_floor_log2(x)"
+    )
+    assert of(lambda x: short_layer_norm.reciprocal(x, x), 2**12, 2**31 - 1) == (
+        "T.min(T.ibert_normalised_reciprocal(x), 32767)"
+    )
+    assert of(lambda x: short_softmax.sum_bits(x, 2**15), 0, 2**15) == (
+        "T.ibert_floor_log2(T.max(x, 255)) + 1"
+    )
+    assert of(lambda x: short_softmax.reciprocal(x, x), 0, 2**15) == (
+        "T.min(T.ibert_normalised_reciprocal(T.max(x, 255)), 32767)"
     )
 
 

@@ -143,6 +143,21 @@ __device__ __forceinline__ int32_t square_root(int64_t n) {
   return n == 0 ? 0 : root >> shift / 2;
 }
 
+// floor(2^(15 + b) / n) of n > 0, b = floor(log2 n): TIR's `ibert_normalised_reciprocal`.
+//
+// With the divisor shifted left until its highest bit is set, to d, that is floor(2^46 / d). One of
+// Newton's steps leaves a relative error below 2^-16.3, with which the quotient of 16 bits is at most
+// one too small.
+__device__ __forceinline__ int32_t normalised_reciprocal(int32_t n) {
+  const uint32_t d = static_cast<uint32_t>(n) << __clz(n);
+  uint32_t x = rough_reciprocal(d);  // a lower bound of 2^62 / d
+  x += __umulhi(x, ((1u << 30) - 1 - __umulhi(d, x)) << 2);  // rounded down: it stays one
+  const uint32_t q = x >> 16;
+  // (q + 1) d <= 2^46
+  const uint64_t next = static_cast<uint64_t>(q + 1) * d - 1;
+  return static_cast<int32_t>(static_cast<uint32_t>(next >> 32) < 1u << 14 ? q + 1 : q);
+}
+
 // ---- Stores -------------------------------------------------------------------------------------
 
 // `bytes / sizeof(T)` numbers, computed in 32 bits, to memory as T: int8_t and uint8_t saturate (the
