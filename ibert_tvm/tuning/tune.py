@@ -181,7 +181,7 @@ def check_tunable(description: TargetDescription, address: Address | None) -> st
     ------
     TargetError
         If it has no operating system, or this machine is none of its kind and no board was given;
-        for a GPU, DeviceError if this machine has none for it.
+        for a GPU, if this machine has none for it (DeviceError), or no compiler.
     """
     from targets.host import cpu_features, missing_features
 
@@ -214,6 +214,7 @@ def check_tunable(description: TargetDescription, address: Address | None) -> st
 def _checked_gpu(target: str, architectures: tuple[str, ...], address: Address | None) -> str:
     """Name of the GPU to measure on."""
     from ibert_tvm.tuning.gpu import first_gpu
+    from targets.cuda.toolchain import check_architectures, find_cuda_toolchain
 
     if address is not None:
         raise TargetError(
@@ -223,6 +224,8 @@ def _checked_gpu(target: str, architectures: tuple[str, ...], address: Address |
             todo="run ibert tune on the machine that has the GPU, without --rpc",
         )
     index, cuda = first_gpu(architectures)
+    # Without a compiler every candidate would be written down as a failure.
+    check_architectures(find_cuda_toolchain(target), architectures, target)
     return cuda.name(index)
 
 

@@ -24,7 +24,7 @@ from ibert_tvm.tuning.measure import Measurer
 from ibert_tvm.tuning.tasks import find_tasks
 from schedules.tiles import Tile
 from schedules.tuning import Candidate, Search
-from targets import get_target
+from targets import TargetError, get_target
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
 from tests.cuda.tools import needs
@@ -41,6 +41,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment(capability=75).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(KernelBuilder, "service", "tests.cuda.stand_in_builder")
+    monkeypatch.setattr("targets.cuda.toolchain.find_cuda_toolchain", lambda _target: None)
+    monkeypatch.setattr("targets.cuda.toolchain.check_architectures", lambda *_arguments: None)
 
 
 @pytest.fixture
@@ -242,4 +244,21 @@ def test_what_cannot_be_measured_here(
     code = main(_words(artefact, tmp_path / "db", *words))
     captured = capfd.readouterr()
     assert (code, captured.out, captured.err) == (ExitCode.TARGET, "", text)
+    assert not (tmp_path / "db").exists()
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_without_a_compiler_nothing_is_written_down(
+    artefact: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(target: str) -> None:
+        raise TargetError(what="no nvcc", where=target, why="a test", todo="install it")
+
+    monkeypatch.setattr("targets.cuda.toolchain.find_cuda_toolchain", missing)
+    code = main(_words(artefact, tmp_path / "db", "--target", "t4"))
+    text = "error: no nvcc\n  where: t4\n  why: a test\n  what to do: install it\n"
+    assert (code, capfd.readouterr().err) == (ExitCode.TARGET, text)
     assert not (tmp_path / "db").exists()
