@@ -20,6 +20,7 @@ from ibert_tvm.errors import ArtefactError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ibert_tvm.library_file import LibraryMetadata
 
 _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 
@@ -123,7 +124,7 @@ def _library(path: Path) -> dict[str, Any]:
         "target": dict(metadata.target),
         "runtime": metadata.runtime,
         "required_cpu_features": list(metadata.required_cpu_features),
-        **({"device_code": dict(metadata.device_code)} if metadata.device_code else {}),
+        **({"device_code": _device_code(metadata)} if metadata.device_code else {}),
         "device": metadata.device,
         "architectures": list(metadata.architectures),
         "functions": [
@@ -154,6 +155,17 @@ def _library(path: Path) -> dict[str, Any]:
         "source_sha256": metadata.source_sha256,
         "tokenizer": sorted(metadata.tokenizer),
     }
+
+
+def _device_code(metadata: LibraryMetadata) -> dict[str, Any]:
+    """What a library says about its device code, kernels in the order in which they run."""
+    calls = [kernel.name for function in metadata.functions for kernel in function.kernels]
+    order = {name: place for place, name in reversed(list(enumerate(calls)))}
+    kernels = sorted(
+        metadata.device_code.get("kernels", ()),
+        key=lambda kernel: (order.get(kernel["kernel"], len(calls)), kernel["name"]),
+    )
+    return {**metadata.device_code, "kernels": kernels}
 
 
 def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:

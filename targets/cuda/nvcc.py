@@ -108,9 +108,18 @@ def compile_images(
         With the compiler's first complaints, if it fails; the source is kept in a file that the
         message names.
     """
-    with tempfile.TemporaryDirectory(prefix="ibert-cuda-") as folder:
-        work = Path(folder)
-        (work / _SOURCE).write_text(source, encoding="utf-8")
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ibert-cuda-"))
+            work = Path(folder)
+            (work / _SOURCE).write_text(source, encoding="utf-8")
+        except OSError as error:
+            raise TargetError(
+                what="cannot write the device code to be compiled",
+                where=f"target {target!r}, folder for temporary files",
+                why=error.strerror or str(error),
+                todo="free space there, or set TMPDIR to another folder",
+            ) from error
         cubins = {name: work / f"{name}.cubin" for name in gpu.architectures}
         ptx = {name: work / f"{name}.ptx" for name in gpu.architectures[-1:] if gpu.ptx}
         base = [toolchain.nvcc, *_host_compiler(), *_FLAGS, "-I", str(include)]

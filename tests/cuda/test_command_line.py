@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from ibert_tvm.cli import main
+from ibert_tvm.library_file import read_metadata
 from targets import get_target
 from targets.cuda import compile as device_code
 from targets.library_check import check_elf
 from tests.arm.small_bert import small_bert
 from tests.cuda.tools import cuda_toolchain
+from tests.targets.fp_audit import floating_point_instructions
 
 SHORT = ("--seq-len", "8")
 
@@ -47,6 +49,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_compile_gives_a_library_whose_code_is_audited(
     artefact: Path, tmp_path: Path, ibert
 ) -> None:
+    pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
     cuda_toolchain()
     path, dump = tmp_path / "model.so", tmp_path / "ir"
     command = ("compile", artefact, "-o", path, "--target", "t4+a100+ptx", "--seq-len", "16")
@@ -72,6 +75,9 @@ def test_compile_gives_a_library_whose_code_is_audited(
         file.name for file in dump.iterdir()
     }
 
+    # Nor has the processor's part of it any.
+    assert list(floating_point_instructions(path)) == []
+
     document = ibert("inspect", path, "--json").document
     assert document["target"]["name"] == "t4+a100+ptx"
     device = document["device_code"]
@@ -81,6 +87,9 @@ def test_compile_gives_a_library_whose_code_is_audited(
     for kernel in device["kernels"]:
         assert (kernel["matrix"] > 0) == (kernel["kind"] in ("linear", "attention"))
         assert device["launches"][kernel["name"]]["threads"][0] >= 1
+    names = [k["kernel"] for k in device["kernels"] if k["architecture"] == "sm_75"]
+    called = [kernel.name for kernel in read_metadata(path).functions[0].kernels]
+    assert list(dict.fromkeys(names)) == list(dict.fromkeys(called))
     shown = ibert("inspect", path).stdout
     for line in lines[2:6]:
         assert line in " ".join(shown.split())

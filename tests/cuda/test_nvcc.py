@@ -145,6 +145,22 @@ def test_a_fat_binary_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     )
 
 
+def test_without_space_for_the_source_the_error_says_where(temporary: Path) -> None:
+    toolchain = cuda_toolchain()
+    temporary.rmdir()
+    with (
+        pytest.raises(TargetError) as caught,
+        compile_images(SOURCE, T4, toolchain, DEVICE_CODE, "t4"),
+    ):
+        pass
+    assert str(caught.value) == (
+        "cannot write the device code to be compiled\n"
+        "  where: target 't4', folder for temporary files\n"
+        "  why: No such file or directory\n"
+        "  what to do: free space there, or set TMPDIR to another folder"
+    )
+
+
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
 def test_all_device_headers_compile_by_themselves(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()
