@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelBuilder"]
 
 _START_SECONDS = 60.0
+_WHY = "why: "
 
 
 class KernelBuilder:
@@ -76,8 +77,7 @@ class KernelBuilder:
             self.close()
             return f"the compiler ended: {error}"
         except ProcessError as error:
-            lines = str(error).strip().splitlines()
-            return lines[-1].strip() if lines else error.kind
+            return _reason(str(error)) or error.kind
         except BaseException:
             self.close()
             raise
@@ -88,6 +88,13 @@ class KernelBuilder:
         if self._process is not None:
             self._process.kill()
             self._process = None
+
+
+def _reason(text: str) -> str:
+    """The line of an error that says why: ours are marked, of others it is the last."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    marked = [line.removeprefix(_WHY) for line in lines if line.startswith(_WHY)]
+    return (marked or lines or [""])[-1]
 
 
 def handle(operation: str, values: tuple[Any, ...]) -> None:

@@ -153,6 +153,9 @@ class Search:
                     # for an error.
                     func = func.without_attr(KEYS).without_attr(ROW_COUNT)
                     plain = schedule_kernel(self.name, func, self.target)
+            except ScheduleError as error:
+                self.impossible[tile] = error.why or error.what
+                return None
             except Exception as error:  # TVM's schedule errors have no class of their own
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 self.impossible[tile] = lines[-1].strip()

@@ -22,12 +22,14 @@ from ibert_tvm.runtime import load_library
 from ibert_tvm.tuning.builder import KernelBuilder
 from ibert_tvm.tuning.measure import Measurer
 from ibert_tvm.tuning.tasks import find_tasks
+from schedules.cuda.fallback import FallbackRule
+from schedules.cuda.linear import TensorCoreLinearRule
 from schedules.tiles import Tile
 from schedules.tuning import Candidate, Search
 from targets import TargetError, get_target
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
-from tests.cuda.tools import needs
+from tests.cuda.tools import cuda_toolchain, needs
 from tests.rpc.small_model import expected, inputs_of, small_model
 
 Ibert = Callable[..., Any]
@@ -262,3 +264,20 @@ def test_without_a_compiler_nothing_is_written_down(
     text = "error: no nvcc\n  where: t4\n  why: a test\n  what to do: install it\n"
     assert (code, capfd.readouterr().err) == (ExitCode.TARGET, text)
     assert not (tmp_path / "db").exists()
+
+
+def test_candidates_are_compiled_and_audited(tmp_path: Path) -> None:
+    cuda_toolchain()
+    target = get_target("t4")
+    (task,) = find_tasks(small_model(), target, [(1, 8)])
+    builder = KernelBuilder(target, 120.0)
+    try:
+        for rule, outcome in ((TensorCoreLinearRule(), ""), (FallbackRule(), "IMMA")):
+            kernel = rule.apply(task.function, target)
+            assert isinstance(kernel, tirx.PrimFunc)
+            named = kernel.with_attr("global_symbol", "kernel").with_attr("ibert.macs", 8 * 32 * 48)
+            error = builder.build(named, tmp_path / "kernel.so")
+            assert outcome in error
+            assert bool(error) == bool(outcome)
+    finally:
+        builder.close()
