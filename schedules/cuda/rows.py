@@ -30,10 +30,11 @@ from .stores import Results
 # Channels that a thread takes at once, best first: 16 bytes of int16, and results of 8 bytes.
 _WIDTHS = (8, 4, 2, 1)
 _MOST_WARPS = 32
-# Instructions of a thread for an entry of a row, for a run of entries (loads and stores), and for
-# the row itself: what `row_tile` compares.
-_ENTRY = 20
-_RUN = 10
+# Instructions of a thread for an entry of a row, for a run of entries (loads and stores count
+# several times), for the row itself, and for its sum over each warp: what `row_tile` compares.
+_ENTRY = 17
+_RUN = 24
+_WARP_SUM = 4
 _ROW = 140
 # Warps that a scheduler can switch between before it is busy all the time.
 _WAITING = 2
@@ -89,7 +90,8 @@ def row_tile(rows: int, channels: int, multiprocessors: int) -> RowTile:
         # A warp's instructions, times how many warps take turns, or wait for their own results.
         held = RowTile(width, warps, 1).steps(channels) * width
         turns = -(-rows * warps // (_SCHEDULERS * multiprocessors))
-        return (_ENTRY * held + _RUN * (held // width) + _ROW) * (_WAITING + turns)
+        own = _ENTRY * held + _RUN * (held // width) + _ROW + _WARP_SUM * (warps - 1)
+        return own * (_WAITING + turns)
 
     candidates = [
         (width, warps)
