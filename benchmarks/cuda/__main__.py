@@ -88,6 +88,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     what.add_argument("--prepare", type=Path, metavar="DIR", help="compile into DIR and stop")
     what.add_argument("--libraries", type=Path, metavar="DIR", help="measure what DIR holds")
     parser.add_argument(
+        "--no-reference",
+        action="store_true",
+        help="with --prepare: no reference outputs, which an estimate does not need",
+    )
+    parser.add_argument(
         "--quantised",
         action="append",
         default=[],
@@ -157,7 +162,9 @@ class _Budget:
 
 
 def _prepare(options: argparse.Namespace, prepared: Prepared, target: str) -> dict[str, str]:
-    steps = ["folder", "int8", *(["fp32"] if "ibert-fp32" in options.peers else []), "expected"]
+    steps = ["folder", "int8"]
+    steps += ["fp32"] if "ibert-fp32" in options.peers else []
+    steps += [] if options.no_reference else ["expected"]
     return prepare(
         prepared, target, options.models, options.cells, options.cache, options.quantised, steps
     )
