@@ -182,7 +182,7 @@ def compile_device_code(
         moves: dict[str, int] = {}
         audits: list[KernelAudit] = []
         for architecture, path in made.cubins.items():
-            text, moves[architecture] = _finished(path, toolchain)
+            text, moves[architecture] = finish_cubin(path, toolchain)
             _write(dump, f"kernels.{architecture}.sass", text)
             audits += read_kernels(text, path.read_bytes(), architecture, roles)
         check_kernels(audits, roles, description.name)
@@ -219,6 +219,29 @@ def with_headers(code: str) -> str:
     return "".join(f'#include "{name}"\n' for name in headers) + code
 
 
+def finish_cubin(path: Path, toolchain: CudaToolchain) -> tuple[str, int]:
+    """Take moves of constants from the unit for floats: see `targets.cuda.constant_moves`.
+
+    Parameters
+    ----------
+    path
+        A cubin as nvcc made it, which is written anew.
+    toolchain
+        The programs.
+
+    Returns
+    -------
+    disassembly, count
+        Of the finished code, and how many moves there were.
+    """
+    text = disassemble(path, toolchain)
+    image, count = move_constants(path.read_bytes(), functions(text))
+    if count:
+        path.write_bytes(image)
+        text = disassemble(path, toolchain)
+    return text, count
+
+
 def _source(module: tvm.runtime.Module) -> str:
     """The CUDA source among what a module imports; there is at most one of that kind."""
     for imported in module.imports:
@@ -228,16 +251,6 @@ def _source(module: tvm.runtime.Module) -> str:
         if found:
             return found
     return ""
-
-
-def _finished(path: Path, toolchain: CudaToolchain) -> tuple[str, int]:
-    """Take moves of constants from the unit for floats: the disassembly, how many there were."""
-    text = disassemble(path, toolchain)
-    image, count = move_constants(path.read_bytes(), functions(text))
-    if count:
-        path.write_bytes(image)
-        text = disassemble(path, toolchain)
-    return text, count
 
 
 def _write(dump: Path | None, name: str, text: str) -> None:

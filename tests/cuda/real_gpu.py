@@ -55,8 +55,8 @@ class RealGpu:
         pytest.skip("only the stand-in for a GPU tells the memory of one process")
 
     def image(self, source: str) -> bytes:
-        """Machine code of CUDA source, without an audit: nvcc must be installed."""
-        from targets.cuda.compile import DEVICE_CODE
+        """Machine code of CUDA source as it is delivered, without an audit: nvcc is needed."""
+        from targets.cuda.compile import DEVICE_CODE, finish_cubin
         from targets.cuda.nvcc import compile_images
         from targets.cuda.toolchain import find_cuda_toolchain
 
@@ -68,6 +68,8 @@ class RealGpu:
             pytest.skip(f"{error.what}: {error.todo}")
         gpu, name = description.gpu, description.name
         with compile_images(source, gpu, toolchain, DEVICE_CODE, name) as made:
+            for path in made.cubins.values():
+                finish_cubin(path, toolchain)
             return made.joined()
 
 
