@@ -120,7 +120,9 @@ class GemmTile:
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes in which sums come into the order of memory; they replace the operands."""
+        """Bytes in which the sums of several warps come together; they replace the operands."""
+        if self.warp_depths == 1:
+            return 0
         return 4 * PIECE_ROWS * (self.warp_columns + _STAGED_PAD) * self.warps
 
     @property
@@ -129,7 +131,14 @@ class GemmTile:
         return max(self.stages * self.stage_bytes, self.staged_bytes)
 
     def longest_run(self) -> int:
-        """Most neighbouring columns that a thread of the epilogue can have."""
+        """Most neighbouring columns that a thread of the epilogue can have at a time."""
+        if self.warp_depths == 1:
+            return 8 if self.warp_columns % 32 == 0 else 4
+        return min(self.warp_columns // (2 * self.warp_depths), 8)
+
+    @property
+    def staged_runs(self) -> int:
+        """Columns of a piece of staged sums that a thread has, of all its rows."""
         return self.warp_columns // (2 * self.warp_depths)
 
     def problem(self, gpu: Gpu) -> str:
@@ -242,7 +251,7 @@ def cycles(tile: GemmTile, rows: int, columns: int, depth: int, gpu: Gpu) -> flo
     # Few blocks have level 2 for themselves, up to what one multiprocessor can take.
     memory *= max(min(blocks, gpu.multiprocessors) / gpu.multiprocessors, 0.4)
     stage = max(products, shared, memory)
-    staged = entries * 4 * 2 * tile.warp_depths / rate.shared_bytes
+    staged = entries * 4 * 2 * tile.warp_depths / rate.shared_bytes if tile.staged_bytes else 0
     epilogue = max(staged, entries * _EPILOGUE_INSTRUCTIONS / _ISSUED)
     throughput = most * (stage_count * stage + epilogue)
     # What a block takes that is alone: its warps may not fill the partitions.

@@ -14,6 +14,7 @@ Strategy
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tvm import tirx
@@ -32,7 +33,6 @@ from .stores import Results
 ACCUMULATOR = "accumulator"
 _DEPTH = 16  # of weights in memory: the padding of `targets.cuda.descriptions.TENSOR_CORE`
 _VECTOR_BYTES = 16
-_LONGEST_RUN = 8
 # Registers of sums, and of what is loaded once for all rows, that leave enough for an epilogue.
 _MOST_HELD = 168
 
@@ -165,7 +165,6 @@ class _Kernel:
             tile.stages,
         )
         self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *decisions)))}>"
-        self.runs = f"{self.gemm}::Runs<{self.run}>"
 
     def _run_length(self) -> int:
         """Neighbouring columns that a thread has: 16 bytes of the widest tensor of two axes.
@@ -175,7 +174,7 @@ class _Kernel:
         """
         tensors = [*self.graph.outputs, *self._residuals()]
         widest = max(itemsize(str(tensor.ty.dtype)) for tensor in tensors)
-        run = min(max(_VECTOR_BYTES // widest, 4), _LONGEST_RUN, self.tile.longest_run())
+        run = min(max(_VECTOR_BYTES // widest, 4), self.tile.longest_run())
         while self.product.columns % run:
             run //= 2
         return run
@@ -206,11 +205,12 @@ class _Kernel:
             first_row,
             first_column,
         )
+        epilogue = self._direct if tile.warp_depths == 1 else self._staged
         inside = [
             tirx.AllocBuffer(self.shared),
             tirx.AllocBuffer(self.sums),
             tirx.Evaluate(multiplied),
-            self._pieces(first_row, first_column),
+            epilogue(first_row, first_column),
         ]
         # The CUDA compiler unrolls what must be unrolled, so that the source stays short.
         body = tirx.AttrStmt(_const(0), "pragma_unroll_explicit", _const(0), sequence(inside))
@@ -222,41 +222,72 @@ class _Kernel:
             },
         )
 
-    def _pieces(self, first_row: tirx.Expr, first_column: tirx.Expr) -> tirx.Stmt:
-        """The sums, sixteen rows of every warp's tile at a time, and the epilogue of each."""
-        tile, product = self.tile, self.product
+    def _direct(self, first_row: tirx.Expr, first_column: tirx.Expr) -> tirx.Stmt:
+        """The epilogue of sums that every thread has: part by part of its columns, row by row."""
+        tile, runs = self.tile, f"{self.gemm}::Direct<{self.run}>"
+        part, line = tirx.Var("part", "int32"), tirx.Var("line", "int32")
+        row, number = tirx.Var("row", "int32"), tirx.Var("run", "int32")
+        placed, exists = self._columns(number, first_column, _call_int(f"{runs}::number", part))
+
+        def entry(lane: tirx.Expr) -> tirx.Expr:
+            # ibert::Gemm::Direct says where they are.
+            column = part * self.run + lane
+            tiles = line // 2 * (tile.warp_columns // 8) + column // 2
+            return tirx.BufferLoad(self.sums, [tiles * 4 + line % 2 * 2 + column % 2])
+
+        early, epilogue = self._epilogue(row, number, entry, True)
+        each = [
+            tirx.Bind(row, first_row + _call_int(f"{runs}::row", line)),
+            self._guarded(row, exists, epilogue),
+        ]
+        lines = unrolled(line, tile.warp_rows // 8, sequence(each))
+        parts = tile.warp_columns // 4 // self.run
+        return unrolled(part, parts, sequence([*placed, *early, lines]))
+
+    def _staged(self, first_row: tirx.Expr, first_column: tirx.Expr) -> tirx.Stmt:
+        """The epilogue of sums of several warps, sixteen rows of a warp's tile at a time."""
+        tile, runs = self.tile, f"{self.gemm}::Runs<{self.run}>"
         piece, part = tirx.Var("piece", "int32"), tirx.Var("part", "int32")
         row, number = tirx.Var("row", "int32"), tirx.Var("run", "int32")
         # Threads may divide such that the runs of each have the same columns.
         steady = 32 * tile.warp_depths % (tile.warp_columns // self.run) == 0
-        in_tile = call(f"{self.runs}::number", _const(0) if steady else part, dtype="int32")
-        placed, exists = self._columns(
-            number, tirx.floordiv(first_column, _const(self.run)) + in_tile
+        in_tile = _call_int(f"{runs}::number", _const(0) if steady else part)
+        placed, exists = self._columns(number, first_column, in_tile)
+        read = registers("sums_run", self.run, "int32")
+        early, epilogue = self._epilogue(
+            row, number, lambda lane: tirx.BufferLoad(read, [lane]), steady
         )
-        if product.rows % tile.block_rows:
-            exists.append(row < _const(product.rows))
-        early, epilogue = self._epilogue(row, number, part, steady)
-        if tile.accumulators + self.run * len(early) // 2 > _MOST_HELD:
-            early, epilogue = self._epilogue(row, number, part, False)
+        loaded = [
+            tirx.AllocBuffer(read),
+            tirx.Evaluate(call(f"{runs}::read", address(read, 0), self.shared_data, part)),
+            epilogue,
+        ]
         one_part = [
             *([] if steady else placed),
-            tirx.Bind(row, first_row + call(f"{self.runs}::row", piece, part, dtype="int32")),
-            guarded(tirx.all(*exists) if exists else None, epilogue),
+            tirx.Bind(row, first_row + _call_int(f"{runs}::row", piece, part)),
+            self._guarded(row, exists, sequence(loaded)),
         ]
         staged = call(f"{self.gemm}::stage", self.sums_data, self.shared_data, piece)
-        parts = unrolled(part, tile.longest_run() // self.run, sequence(one_part))
+        parts = unrolled(part, tile.staged_runs // self.run, sequence(one_part))
         pieces = unrolled(
             piece, tile.warp_rows // PIECE_ROWS, sequence([tirx.Evaluate(staged), parts])
         )
         return sequence([*(placed if steady else []), *early, pieces])
 
+    def _guarded(self, row: tirx.Var, exists: list[tirx.Expr], body: tirx.Stmt) -> tirx.Stmt:
+        """What a thread does in a row, if row and columns exist."""
+        if self.product.rows % self.tile.block_rows:
+            exists = [*exists, row < _const(self.product.rows)]
+        return guarded(tirx.all(*exists) if exists else None, body)
+
     def _columns(
-        self, number: tirx.Var, wanted: tirx.Expr
+        self, number: tirx.Var, first_column: tirx.Expr, in_tile: tirx.Expr
     ) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
         """Which run of columns a thread has, as a variable, and conditions for it to exist.
 
         The variable is that of a run that exists, so that a thread that stores nothing can load.
         """
+        wanted = tirx.floordiv(first_column, _const(self.run)) + in_tile
         count = self.product.columns // self.run
         if self.product.columns % self.tile.block_columns == 0:
             return [tirx.Bind(number, wanted)], []
@@ -265,9 +296,35 @@ class _Kernel:
         return [tirx.Bind(any_run, wanted), tirx.Bind(number, last)], [any_run < _const(count)]
 
     def _epilogue(
-        self, row: tirx.Var, number: tirx.Var, part: tirx.Var, steady: bool
+        self,
+        row: tirx.Var,
+        number: tirx.Var,
+        entry: Callable[[tirx.Expr], tirx.Expr],
+        steady: bool,
     ) -> tuple[list[tirx.Stmt], tirx.Stmt]:
-        """Everything behind the sums of one run, and what can be loaded before all runs."""
+        """Everything behind the sums of one run, and what can be loaded before all rows.
+
+        Parameters
+        ----------
+        row, number
+            Row, and run of columns.
+        entry
+            Sum of a column of the run.
+        steady
+            Whether a thread's columns are the same in all rows.
+        """
+        early, epilogue = self._loaded(row, number, entry, steady)
+        if steady and self.tile.accumulators + self.run * len(early) // 2 > _MOST_HELD:
+            return self._loaded(row, number, entry, False)
+        return early, epilogue
+
+    def _loaded(
+        self,
+        row: tirx.Var,
+        number: tirx.Var,
+        entry: Callable[[tirx.Expr], tirx.Expr],
+        steady: bool,
+    ) -> tuple[list[tirx.Stmt], tirx.Stmt]:
         product, graph = self.product, self.graph
         run = RunOfChannels.of(
             self.run,
@@ -275,7 +332,6 @@ class _Kernel:
             1,
             {row: product.rows, number: product.columns // self.run},
         )
-        read = registers("sums_run", self.run, "int32")
         loads = Loads(run, kept=False)
         # What depends on no row.
         of_columns = Loads(replace(run, variables=(number, run.lane, run.step)), kept=False)
@@ -285,20 +341,21 @@ class _Kernel:
             )
             for parameter in graph.parameters
         }
-        leaves[product.sums] = lambda _indices: tirx.BufferLoad(read, [run.lane])
+        leaves[product.sums] = lambda _indices: entry(run.lane)
         results = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
         outputs = Results.of(graph, graph.evaluate(leaves), run, [row], results)
-        staged = call(f"{self.runs}::read", address(read, 0), self.shared_data, part)
-        return [*of_columns.declarations, *of_columns.copies], sequence(
-            [
-                tirx.AllocBuffer(read),
-                tirx.Evaluate(staged),
-                *loads.declarations,
-                *loads.copies,
-                *outputs.declarations,
-                *outputs.entries,
-            ]
-        )
+        statements = [
+            *loads.declarations,
+            *loads.copies,
+            *outputs.declarations,
+            *outputs.entries,
+        ]
+        return [*of_columns.declarations, *of_columns.copies], sequence(statements)
+
+
+def _call_int(name: str, *arguments: tirx.Expr) -> tirx.Expr:
+    """Call of a device function that returns an int."""
+    return call(name, *arguments, dtype="int32")
 
 
 def _const(value: int) -> tirx.Expr:

@@ -1,15 +1,16 @@
 // The matrix product of a linear layer, one block of threads per tile of results:
 // C[M, N] = A[M, K] W[N, K]^T, both operands int8 in row-major order, sums in 32 bits.
 //
-// A generated kernel calls `multiply`, which leaves sums in the registers of its threads as the
-// instruction has them, and then, piece by piece, `stage` and `read`, which bring them by way of
-// shared memory into the order of memory: a thread gets runs of neighbouring columns of a row, for
-// which the kernel computes its epilogue with vectors of operands and results.
+// A generated kernel calls `multiply`, which leaves sums in registers of its threads. Columns of
+// a warp's tile are permuted by the order in which ldmatrix loads rows of W, so that every lane has
+// runs of neighbouring columns of a row (`Direct`), for which the kernel computes its epilogue with
+// vectors of operands and results. Where several warps share a tile, each with a part of the depth,
+// their sums come together in shared memory, piece by piece (`stage` and `Runs`).
 //
 // Shared memory. A stage holds `stage_depth` of the depth: the rows of A, then those of W, each of
-// stage_depth bytes. Its chunks of 16 bytes are permuted by the row, so that eight neighbouring
-// rows have the same chunk at eight different places modulo 128 bytes: neither copying to shared
-// memory nor ldmatrix meets a bank twice.
+// stage_depth bytes. Its chunks of 16 bytes are permuted by the row, so that the eight rows of a
+// matrix of ldmatrix have the same chunk at eight different places modulo 128 bytes: neither
+// copying to shared memory nor ldmatrix meets a bank twice.
 //
 // Latency. Where copies are asynchronous, `stages - 1` of them are under way. Where not, a thread
 // loads its share of the next stage to registers before it multiplies the present one, and stores
@@ -48,16 +49,20 @@ struct Gemm {
   static constexpr int stage_count = (K + stage_depth - 1) / stage_depth;
   static constexpr int chunks = stage_depth / 16;
   static constexpr int stage_bytes = (block_rows + block_columns) * stage_depth;
+  // Whether a lane's sums are those that it needs: no other warp has a part of them.
+  static constexpr bool direct = warp_depths == 1;
+  // Neighbouring columns of a lane, and columns of the four lanes of a row: a group.
+  static constexpr int run_columns = warp_columns % 32 == 0 ? 8 : 4;
+  static constexpr int group_columns = 4 * run_columns;
   // Words from a row of a staged piece to the next: eight more than it has columns, so that the
   // four rows that half a warp writes lie in different banks.
   static constexpr int pitch = warp_columns + 8;
   static constexpr int piece_rows = 16;
   static constexpr int pieces = warp_rows / piece_rows;
   static constexpr int piece_words = piece_rows * pitch;
+  static constexpr int staged_bytes = direct ? 0 : 4 * piece_words * tile_warps * warp_depths;
   static constexpr int shared_bytes =
-      stages * stage_bytes > 4 * piece_words * tile_warps * warp_depths
-          ? stages * stage_bytes
-          : 4 * piece_words * tile_warps * warp_depths;
+      stages * stage_bytes > staged_bytes ? stages * stage_bytes : staged_bytes;
 
   static_assert(K % 16 == 0 && lhs_depth <= K && lhs_depth > K - 16, "W is padded to 16");
   static_assert(block_rows % warp_rows == 0 && block_columns % warp_columns == 0, "whole warps");
@@ -78,16 +83,32 @@ struct Gemm {
 
   // ---- From global to shared memory -------------------------------------------------------------
 
-  // Chunk `chunk` of row `row` of an operand, in bytes from the operand's start in a stage.
+  // Row of W in the warp's tile that is column `column` of the instruction's tile `tile`. Lane t of
+  // a row has columns 2t and 2t + 1 of each: they become neighbours of its columns of other tiles.
+  static __device__ __forceinline__ int permuted(int tile, int column) {
+    if (!direct) return tile * 8 + column;
+    constexpr int group_tiles = run_columns / 2;
+    return tile / group_tiles * group_columns + column / 2 * run_columns +
+           tile % group_tiles * 2 + column % 2;
+  }
+
+  // Chunk `chunk` of row `row` of an operand, in bytes from the operand's start in a stage. The
+  // eight rows of a matrix are neighbours, but for those of a permuted W, which differ in their
+  // lowest bit and in the lane that they are for.
+  template <bool is_permuted>
   static __device__ __forceinline__ int place(int row, int chunk) {
     constexpr int rows_per_line = chunks < 8 ? 8 / chunks : 1;
     constexpr int places = chunks < 8 ? chunks : 8;
-    return row * stage_depth + (chunk ^ (row / rows_per_line % places)) * 16;
+    const int lane_of_row = row / run_columns % 4;
+    const int turn = !is_permuted  ? row / rows_per_line % places
+                     : places == 4 ? lane_of_row
+                                   : lane_of_row * 2 + row % 2;
+    return row * stage_depth + (chunk ^ turn) * 16;
   }
 
   // What a thread copies of an operand of `rows` rows in a stage: chunks threadIdx.x,
   // threadIdx.x + threads ... in row-major order.
-  template <int rows, int total, int memory_depth>
+  template <int rows, int total, int memory_depth, bool is_permuted>
   struct Share {
     static constexpr int count = (rows * chunks + threads - 1) / threads;
     static constexpr bool whole = rows * chunks % threads == 0;
@@ -108,9 +129,9 @@ struct Gemm {
       return regular ? thread % chunks : (thread + i * threads) % chunks;
     }
     static __device__ __forceinline__ int target(int i) {
-      constexpr bool same_turn = regular && row_step % 8 == 0;
-      return same_turn ? place(row(0), chunk(0)) + i * row_step * stage_depth
-                       : place(row(i), chunk(i));
+      constexpr bool same_turn = regular && row_step % (is_permuted ? group_columns : 8) == 0;
+      return same_turn ? place<is_permuted>(row(0), chunk(0)) + i * row_step * stage_depth
+                       : place<is_permuted>(row(i), chunk(i));
     }
     // Rows behind the last read the last one: what they give is never stored.
     static __device__ __forceinline__ const int8_t* source(const int8_t* operand, int first,
@@ -179,8 +200,8 @@ struct Gemm {
       }
     }
   };
-  typedef Share<block_rows, M, lhs_depth> Lhs;
-  typedef Share<block_columns, N, K> Rhs;
+  typedef Share<block_rows, M, lhs_depth, false> Lhs;
+  typedef Share<block_columns, N, K, direct> Rhs;
 
   // ---- From shared memory to registers ----------------------------------------------------------
 
@@ -194,17 +215,19 @@ struct Gemm {
   static __device__ __forceinline__ int lhs_place() {
     const int l = lane();
     const int chunk = depth_part() * (warp_depth / 16);
-    if (step_depth == 32) return place(first_row() + l % 16, chunk + l / 16);
-    return place(first_row() + l % (row_tiles > 1 ? 32 : 16), chunk);
+    if (step_depth == 32) return place<false>(first_row() + l % 16, chunk + l / 16);
+    return place<false>(first_row() + l % (row_tiles > 1 ? 32 : 16), chunk);
   }
   static __device__ __forceinline__ int rhs_place() {
     const int l = lane();
     const int chunk = depth_part() * (warp_depth / 16);
     const int operand = block_rows * stage_depth;
     if (step_depth == 32) {
-      return operand + place(first_column() + l % 8 + l / 16 * 8, chunk + l / 8 % 2);
+      const int row = first_column() + permuted(l / 16, l % 8);
+      return operand + place<direct>(row, chunk + l / 8 % 2);
     }
-    return operand + place(first_column() + l % (column_tiles > 2 ? 32 : 16), chunk);
+    const int tile = l / 8 % (column_tiles > 2 ? 4 : 2);
+    return operand + place<direct>(first_column() + permuted(tile, l % 8), chunk);
   }
 
   // Eight rows of a depth of 16 each, `tiles` of them from `row` on, four by each instruction.
@@ -241,7 +264,7 @@ struct Gemm {
 #pragma unroll
       for (int j = 0; j < column_tiles; j += 2) {
         uint32_t four[4];
-        ldmatrix_x4(four, (rhs ^ flip) + j * 8 * stage_depth);
+        ldmatrix_x4(four, (rhs ^ flip) + permuted(j, 0) * stage_depth);
         to.b[j][0] = four[0];
         to.b[j][1] = four[1];
         to.b[j + 1][0] = four[2];
@@ -404,6 +427,25 @@ struct Gemm {
   }
 
   // ---- From the instruction's order to that of memory -------------------------------------------
+
+  // Sums of a lane where no other warp has a part of them: `parts` parts of its columns, each `run`
+  // neighbouring ones, in `rows` rows. Entry x of part p in row r is sums[index(p, r, x)].
+  template <int run>
+  struct Direct {
+    static constexpr int parts = column_tiles * 2 / run;
+    static constexpr int rows = row_tiles * 2;
+    static_assert(direct && run_columns % run == 0, "a run does not cross those of a lane");
+
+    // Row in the block's tile, and which run of its columns a part is.
+    static __device__ __forceinline__ int row(int r) {
+      return first_row() + r * 8 + static_cast<int>(threadIdx.x % 32 / 4);
+    }
+    static __device__ __forceinline__ int number(int part) {
+      constexpr int split = run_columns / run;
+      return (first_column() + part / split * group_columns) / run +
+             static_cast<int>(threadIdx.x % 4) * split + part % split;
+    }
+  };
 
   // Word of column `column` of a staged row. Neighbouring chunks of 16 bytes change places in some
   // rows and columns, so that lanes that read runs of 4 or 8 columns, of a row or of several, meet
