@@ -243,6 +243,9 @@ class Evaluation:
             while isinstance(part, tirx.Let):
                 fresh = tirx.Var(part.var.name, part.var.ty)
                 value = tidied(self._load(self._flatten(part.value)))
+                if isinstance(value, tirx.Min | tirx.Max):
+                    # TVM would make ``max(c - x, 0)`` of ``c - min(x, c)``: one more instruction.
+                    value = tirx.call_pure_extern(str(value.ty.dtype), OPAQUE, value)
                 self.bindings.append(tirx.Bind(fresh, value))
                 part = _substitute(part.body, {part.var: fresh})
             return part
