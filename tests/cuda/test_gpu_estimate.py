@@ -44,6 +44,18 @@ SOURCES = {
     "    for (int i = 0; i < (int)(threadIdx.x % 8); ++i) x = __mulhi(x, 99991);\n"
     "  }\n"
     "  out[x & 127] = x;\n}\n",
+    "peak": _HEAD + "peak(int* out, const int* in) {\n"
+    "  uint32_t a[4], b[2] = {(uint32_t)in[0], (uint32_t)in[1]};\n"
+    "  int c[8][4];\n"
+    "  for (int i = 0; i < 32; ++i) c[i / 4][i % 4] = i, a[i % 4] = in[i];\n"
+    "#pragma unroll 1\n"
+    "  for (int loop = 0; loop < 20; ++loop) {\n"
+    "#pragma unroll\n"
+    "    for (int i = 0; i < 64; ++i) ibert::mma_16x8x32<int8_t>(c[i % 8], a, b);\n"
+    "  }\n"
+    "  int all = 0;\n"
+    "  for (int i = 0; i < 32; ++i) all ^= c[i / 4][i % 4];\n"
+    "  out[threadIdx.x] = all;\n}\n",
     "products": _HEAD + "products(int* out, const int* in) {\n"
     "  uint32_t a[4] = {1, 2, 3, 4}, b[2] = {5, (uint32_t)in[threadIdx.x]};\n"
     "  int c[4] = {};\n"
@@ -139,6 +151,14 @@ def test_matrix_instructions_are_counted_and_bound_a_kernel(codes):
     # Ten blocks with a warp per scheduler: 400 instructions of four cycles.
     assert found.microseconds >= 400 * 4 / 1590
     assert found.undecided == 0
+
+
+def test_products_on_registers_reach_the_data_sheet(codes):
+    launch = Launch((120, 1, 1), (128, 1, 1))
+    found = estimate_kernel(codes["peak"], launch, registers=64, shared_bytes=0)
+    tops = 2 * found.matrix_instructions * 1024 / found.microseconds * 1e-6
+    assert 0.93 * T4.tops < tops <= 1.01 * T4.tops
+    assert found.bound == "tensor"
 
 
 def test_occupancy():
