@@ -16,6 +16,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -83,6 +84,15 @@ def cache_folder() -> Path:
     return folder
 
 
+def forget_unused(days: float = 3) -> None:
+    """Remove what was built by earlier versions and not within so many days."""
+    limit = time.time() - days * 86400
+    for folder in cache_folder().iterdir():
+        with contextlib.suppress(OSError):
+            if folder.stat().st_mtime < limit:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def cached(name: str, *key: str) -> Iterator[tuple[Path, Path | None]]:
     """Build something once, whatever number of processes ask for it at the same time.
@@ -103,6 +113,7 @@ def cached(name: str, *key: str) -> Iterator[tuple[Path, Path | None]]:
     digest = hashlib.sha256("\0".join([*key, compiler_version()]).encode()).hexdigest()[:24]
     folder = cache_folder() / f"{name}-{digest}"
     if folder.is_dir():
+        os.utime(folder)
         yield folder, None
         return
     work = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cache_folder()))
@@ -248,7 +259,9 @@ def kernel_image(
                 f"-L{libraries()}",
                 "-l:libcuda.so.1",
             )
-            (work / "kernels.o").unlink()
+            # Some 2 MB each, of which the library says the rest.
+            for name in ("kernels.ii", "kernels.o"):
+                (work / name).unlink()
             return (work / "kernels.so").read_bytes()
         return (place / "kernels.so").read_bytes()
 

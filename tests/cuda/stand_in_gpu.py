@@ -24,6 +24,7 @@ from tests.cuda.kernel_image import (
     ON_HOST,
     bundle,
     cached,
+    forget_unused,
     kernel_image,
     run_compiler,
 )
@@ -49,6 +50,7 @@ def libraries() -> Path:
     with cached("driver", text, *_FLAGS, _processor()) as (place, work):
         if work is None:
             return place
+        forget_unused()
         files = [str(path) for path in sorted(driver.glob("*.cpp")) if path.name != _RUNTIME]
         cuda, cudart = work / "libcuda.so.1", work / "libcudart.so.13"
         script = f"-Wl,--version-script={driver}"
