@@ -1,8 +1,8 @@
 """Every test that executes kernels runs on the stand-in for a GPU, and with ``-m gpu`` on a GPU.
 
-A test module that imports `run_kernel` or `Kernel` of `tests.cuda.stand_in_gpu` gets the fixture
-`device` for all its tests; any other test that asks for `device` does. A module that tests the
-stand-in itself says ``STAND_IN_ONLY = True``.
+There are two of every test in a module that imports `run_kernel` or `Kernel` of
+`tests.cuda.stand_in_gpu`, or `build` of `tests.cuda.gpu_models`, and of any other test that asks
+for the fixture `device`. A module that tests the stand-in itself says ``STAND_IN_ONLY = True``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ import pytest
 from tests.cuda import stand_in_gpu
 from tests.cuda.real_gpu import RealGpu, find_real_gpu
 
-_EXECUTING = ("run_kernel", "Kernel")
+_EXECUTING = {
+    ("tests.cuda.stand_in_gpu", "run_kernel"),
+    ("tests.cuda.stand_in_gpu", "Kernel"),
+    ("tests.cuda.gpu_models", "build"),
+}
 _DEVICES = ["stand-in", pytest.param("gpu", marks=pytest.mark.gpu)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make two tests of each that executes kernels; ``-m gpu`` selects the second of them."""
     module = vars(metafunc.module)
-    executes = any(module.get(name) is getattr(stand_in_gpu, name) for name in _EXECUTING)
+    executes = any(
+        (getattr(value, "__module__", ""), getattr(value, "__name__", "")) in _EXECUTING
+        for value in module.values()
+    )
     if "device" in metafunc.fixturenames or (executes and not module.get("STAND_IN_ONLY")):
         metafunc.parametrize("_executing", _DEVICES, indirect=True, scope="function")
 

@@ -15,6 +15,7 @@ from ibert_tvm.model_info import ModelInfo, OutputInfo
 from ibert_tvm.runtime import Library, load_library
 from relay_passes.integer.evaluate import evaluate
 from relay_passes.passes import IntegerProgram
+from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import images_for_stand_in, load
 
 Inputs = dict[str, NDArray[np.generic]]
@@ -66,14 +67,17 @@ def build(
     Parameters
     ----------
     model, target, shapes
-        As of `ibert_tvm.compile`.
+        As of `ibert_tvm.compile`; with ``-m gpu`` the target is that of the machine's GPU.
     path
         File to write.
     observed
         Check every access of its kernels to memory.
     """
     gpu = load()
-    gpu.become(CAPABILITIES.get(target, gpu.capability))
+    if isinstance(gpu, RealGpu):
+        target = gpu.target
+    else:
+        gpu.become(CAPABILITIES.get(target, gpu.capability))
     with images_for_stand_in(observed):
         ibert.compile(model, target=target, shapes=shapes).export(path)
     return load_library(path)
