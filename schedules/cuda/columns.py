@@ -9,6 +9,8 @@ summed by every warp for itself: each lane takes some tokens.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from tvm import tirx
 
 from targets import TargetDescription
@@ -42,7 +44,20 @@ class ColumnSumsRule:
             return Rejection(self.name, str(reason))
 
 
+@dataclass
+class _Totals:
+    """Statements of the sums of a thread's channels, and how their results are read."""
+
+    declarations: list[tirx.Stmt] = field(default_factory=list)
+    clear: list[tirx.Stmt] = field(default_factory=list)
+    add: list[tirx.Stmt] = field(default_factory=list)
+    combine: list[tirx.Stmt] = field(default_factory=list)
+    leaves: dict[tirx.Var, Leaf] = field(default_factory=dict)
+
+
 class _Kernel:
+    """One kernel under construction."""
+
     def __init__(self, graph: StageGraph, multiprocessors: int) -> None:
         self.graph = graph
         self.results = results_of(graph)
@@ -72,72 +87,35 @@ class _Kernel:
         self.warps = min(_WARPS, self.length)
 
     def body(self) -> tirx.Stmt:
+        """The kernel, with its threads."""
         row, group = thread("blockIdx.y"), thread("blockIdx.x")
         lane, warp = thread("threadIdx.x"), thread("threadIdx.y")
         token = tirx.Var("token", "int32")
+        turns = -(-self.length // self.warps)
         bounds = {row: self.rows, group: self.groups, lane: WARP, warp: self.warps}
         first = (group * WARP + lane) * self.width
-        turns = -(-self.length // self.warps)
         run = RunOfChannels.of(self.width, lambda _step: first, 1, {**bounds, token: turns})
-        inside = first < self.channels if self.channels % (self.width * WARP) else None
-
         numbers = self._numbers(row, lane, bounds)
-        # Sums of the lane's channels over the tokens of its warp.
         place = token * self.warps + warp
-        loads = Loads(run, kept=False)
-        leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
-        declarations: list[tirx.Stmt] = []
-        adding: list[tirx.Stmt] = []
-        totals: dict[tirx.Var, tirx.Var] = {}
-        clear: list[tirx.Stmt] = []
-        scratch: list[tirx.Stmt] = []
-        combine: list[tirx.Stmt] = []
-        for stage in self.sums:
-            dtype = str(stage.buffer.ty.dtype)
-            total = registers(stage.name, self.width, dtype)
-            totals[stage.buffer] = total
-            declarations.append(tirx.AllocBuffer(total))
-            clear.append(run.each_lane(tirx.BufferStore(total, tirx.const(0, dtype), [run.lane])))
-            evaluation = self.graph.evaluate(leaves)
-            value = evaluation.value(stage, [row, run.channel], [place])
-            so_far = tirx.BufferLoad(total, [run.lane])
-            adding.append(
-                run.each_lane(
-                    evaluation.before(tirx.BufferStore(total, so_far + value, [run.lane]))
-                )
-            )
-            if self.warps > 1:
-                shape = (self.warps * WARP * self.width,)
-                shared = tirx.decl_buffer(shape, dtype, f"{stage.name}_of_warps", scope="shared")
-                scratch.append(tirx.AllocBuffer(shared))
-                # TVM lets such arrays share memory: the first is done with at the next barrier.
-                again = "true" if combine else "false"
-                name = f"ibert::sum_of_warps_per_lane<{self.warps}, {self.width}, {again}>"
-                combine.append(tirx.Evaluate(call(name, total.data, shared.data)))
-        some = place < self.length if self.length % self.warps else None
-        add = guarded(some, sequence([*loads.copies, *adding]))
-        over_tokens = serial(token, turns, add)
-
-        def total_leaf(buffer: tirx.Var) -> Leaf:
-            return lambda _indices: tirx.BufferLoad(totals[buffer], [run.lane])
-
+        totals = self._totals(run, row, place)
         late = Loads(run, kept=False)
         known = {buffer: late.leaf(buffer) for buffer in self.graph.parameters}
         known |= {stage.buffer: numbers.leaves[stage.buffer] for stage in self.scalars}
-        known |= {buffer: total_leaf(buffer) for buffer in totals}
+        known |= totals.leaves
         outputs = Results.of(self.graph, self.graph.evaluate(known), run, [row], self.results)
+
+        inside = first < self.channels if self.channels % (self.width * WARP) else None
+        some = place < self.length if self.length % self.warps else None
+        over_tokens = serial(token, turns, guarded(some, sequence(totals.add)))
         stores = run.each_step(sequence([*late.copies, *outputs.entries]))
         last = warp == 0 if inside is None else tirx.all(warp == 0, inside)
         body = [
-            *scratch,
-            *(numbers.loads.declarations if numbers.loads else []),
-            *declarations,
-            *loads.declarations,
+            *totals.declarations,
             *late.declarations,
             *outputs.declarations,
-            *clear,
+            *totals.clear,
             guarded(inside, over_tokens),
-            *combine,
+            *totals.combine,
             *numbers.statements,
             guarded(last, stores),
         ]
@@ -150,6 +128,35 @@ class _Kernel:
                 lane: ("threadIdx.x", WARP),
             },
         )
+
+    def _totals(self, run: RunOfChannels, row: tirx.Var, place: tirx.Expr) -> _Totals:
+        """Sums of a lane's channels over the tokens of its warp, then of all warps."""
+        loads = Loads(run, kept=False)
+        leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
+        totals = _Totals()
+        for stage in self.sums:
+            dtype = str(stage.buffer.ty.dtype)
+            total = registers(stage.name, self.width, dtype)
+            so_far = tirx.BufferLoad(total, [run.lane])
+            totals.leaves[stage.buffer] = _reader(so_far)
+            totals.declarations.append(tirx.AllocBuffer(total))
+            nothing = tirx.BufferStore(total, tirx.const(0, dtype), [run.lane])
+            totals.clear.append(run.each_lane(nothing))
+            evaluation = self.graph.evaluate(leaves)
+            value = evaluation.value(stage, [row, run.channel], [place])
+            more = evaluation.before(tirx.BufferStore(total, so_far + value, [run.lane]))
+            totals.add.append(run.each_lane(more))
+            if self.warps > 1:
+                shape = (self.warps * WARP * self.width,)
+                shared = tirx.decl_buffer(shape, dtype, f"{stage.name}_of_warps", scope="shared")
+                totals.declarations.append(tirx.AllocBuffer(shared))
+                # TVM lets such arrays share memory: the first is done with at the next barrier.
+                again = "true" if totals.combine else "false"
+                name = f"ibert::sum_of_warps_per_lane<{self.warps}, {self.width}, {again}>"
+                totals.combine.append(tirx.Evaluate(call(name, total.data, shared.data)))
+        totals.declarations += loads.declarations
+        totals.add[:0] = loads.copies
+        return totals
 
     def _numbers(self, row: tirx.Var, lane: tirx.Var, bounds: dict[tirx.Var, int]) -> RowScalars:
         """Numbers of the row, which every warp computes from all tokens."""
@@ -166,4 +173,10 @@ class _Kernel:
         leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
         numbers = RowScalars(self.graph, tokens, row, leaves, 1, loads)
         numbers.add(self.scalars, self.length)
+        numbers.statements[:0] = loads.declarations
         return numbers
+
+
+def _reader(entry: tirx.Expr) -> Leaf:
+    """Read the same entry whatever the indices."""
+    return lambda _indices: entry
