@@ -18,16 +18,23 @@ _ROWS = 16
 _CHUNK = 16
 _LEAST_STEP = 32
 _REGISTER_FILE = 65536
+_LOOP_REGISTERS, _SECOND_PASS_REGISTERS = 40, 24
+# What arithmetic in 64 bits may need besides; a block that has not got them would spill.
+_WIDE_REGISTERS = 40
 _STATIC_SHARED_BYTES = 48 << 10
 _MOST_THREADS = 512
-# Scores that a lane holds at most; with more, keys of all steps are multiplied twice.
-_MOST_SCORES = 64
+# Scores that a lane holds at most; with more, keys of all steps are multiplied twice, in a loop
+# that needs registers for where each thread copies to and from as well.
+_MOST_SCORES, _MOST_SCORES_OF_LOOP = 64, 32
 # Instructions, counted in SASS: of the softmax per score; beside a product of 16 x 16 x 32; per 16
-# bytes copied; and what a block takes besides, barriers as the instructions that they would cover.
-_PER_SCORE = 18
+# bytes copied; and what a warp executes besides.
+_PER_SCORE = 15
 _PER_PRODUCT = 3
 _PER_COPY = 8
-_PER_BLOCK = 500
+_PER_WARP = 200
+# Cycles that a block waits for bytes from memory and at barriers, for each of K and V and each
+# step; other blocks of the multiprocessor work meanwhile.
+_WAIT = 500
 # Cycles between dependent instructions that one warp cannot fill with others of its own.
 _LATENCY = 3
 _SCHEDULERS = 4
@@ -115,6 +122,13 @@ class AttentionTile:
         result = sizes.depth * sizes.result_bytes
         return max(used, self.rows * (result if result // _CHUNK % 2 else result + _CHUNK))
 
+    def registers(self, sizes: AttentionSizes) -> int:
+        """Registers of a thread, about: scores, context, queries, and what loops need."""
+        chunks = sizes.depth // _CHUNK
+        context = 8 * -(-chunks // self.key_groups)
+        loop = _LOOP_REGISTERS if self.held else _LOOP_REGISTERS + _SECOND_PASS_REGISTERS
+        return _round_up(loop + self.scores + context + 2 * chunks, 8)
+
     def problem(self, sizes: AttentionSizes) -> str:
         """Why no device can follow these decisions; empty if all can."""
         if min(self.row_groups, self.key_groups, self.step_keys, self.steps) < 1:
@@ -129,8 +143,9 @@ class AttentionTile:
             )
         if not 0 <= self.steps * self.step_keys - sizes.keys < self.step_keys:
             return f"{self.steps} steps of {self.step_keys} keys for {sizes.keys} keys"
-        if self.scores > _MOST_SCORES:
-            return f"{self.scores} scores in registers: at most {_MOST_SCORES}"
+        most = _MOST_SCORES if self.held else _MOST_SCORES_OF_LOOP
+        if self.scores > most:
+            return f"{self.scores} scores in registers: at most {most}"
         used = self.shared_bytes(sizes)
         if used > _STATIC_SHARED_BYTES:
             return f"{used} bytes of shared memory: at most {_STATIC_SHARED_BYTES}"
@@ -209,10 +224,10 @@ def cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
         + passes * product * keys / tile.key_groups / _CHUNK * chunks / 2
         + keys / 32 * (2 + columns * (product + 5))
         + (1 + passes) * keys * chunks / tile.threads * _PER_COPY
-        + _PER_BLOCK * (1 + (tile.steps - 1) * (1 + passes) / 4)
+        + _PER_WARP
     )
-    registers = 48 + tile.scores + 8 * columns + 2 * chunks
-    if registers > 255 or registers * tile.threads > _REGISTER_FILE:
+    registers = tile.registers(sizes)
+    if (registers + _WIDE_REGISTERS) * tile.threads > _REGISTER_FILE:
         return float("inf")
     threads_of_one = 1024 if gpu.capability < 80 else 1536
     fit = min(
@@ -221,10 +236,13 @@ def cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
         max(gpu.shared_bytes // tile.shared_bytes(sizes), 1),
     )
     blocks = sizes.batch * sizes.heads * -(-sizes.seq_len // tile.rows)
-    at_once = min(fit, -(-blocks // gpu.multiprocessors))
-    waves = -(-blocks // (at_once * gpu.multiprocessors))
-    warps = at_once * tile.threads // _WARP
-    return waves * warp * max(_LATENCY, warps / _SCHEDULERS)
+    # Of the multiprocessor with the most blocks: all its schedulers are busy, or the warps that are
+    # there wait for themselves.
+    most = -(-blocks // gpu.multiprocessors)
+    rounds = -(-most // fit)
+    waits = _WAIT * tile.steps * (1 + passes)
+    busy = most * tile.threads / _WARP * warp / _SCHEDULERS
+    return max(busy + rounds * waits / min(most, fit), rounds * (warp * _LATENCY + waits))
 
 
 def _round_up(number: int, to: int) -> int:

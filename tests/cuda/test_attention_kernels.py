@@ -232,6 +232,8 @@ def test_a_short_sequence_has_blocks_for_every_multiprocessor() -> None:
         assert blocks >= min(gpu.multiprocessors, sizes.heads * sizes.seq_len // 16)
 
 
+# Arithmetic in 64 bits takes more.
+MORE_REGISTERS = {"paper_1x128": 32, "released_1x128": 32}
 CODE_CASES = {
     "minilm_1x128": AttentionCase(seq_len=128, heads=12, head_dim=32),
     "base_8x256": AttentionCase(batch=8, seq_len=256, heads=12, head_dim=64),
@@ -253,7 +255,8 @@ def test_machine_code_uses_tensor_cores_and_keeps_numbers_in_registers(target: s
     for name, case in CODE_CASES.items():
         func = attention_kernel(description, case, evaluated=False).func
         sizes = attention_sizes(StageGraph.of(func))
-        expected[name] = attention_tile(sizes, gpu_of(target)).shared_bytes(sizes)
+        tile = attention_tile(sizes, gpu_of(target))
+        expected[name] = (tile.shared_bytes(sizes), tile.registers(sizes))
         scheduled = schedule_kernel(name, func, description)
         functions[name] = scheduled.with_attr("global_symbol", name)
     module = tvm.IRModule(functions)
@@ -270,5 +273,6 @@ def test_machine_code_uses_tensor_cores_and_keeps_numbers_in_registers(target: s
         assert audit.matrix > 0, audit.name
         assert (audit.local, audit.stack_bytes) == (0, 0), audit.name
         assert audit.floating == () == audit.unknown, audit.name
-        assert audit.shared_bytes == expected[audit.kernel], audit.name
-        assert audit.registers <= 128, audit.name
+        shared_bytes, registers = expected[audit.kernel]
+        assert audit.shared_bytes == shared_bytes, audit.name
+        assert audit.registers <= registers + MORE_REGISTERS.get(audit.kernel, 8), audit.name
