@@ -32,7 +32,8 @@ _PREPROCESS = ["-std=c++17", "-DIBERT_ON_HOST", "-w"]
 _COMPILE = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing"]
 # Images share nothing, though they have functions of the same names.
 _COMPILE += ["-fno-gnu-unique", "-fvisibility=hidden"]
-_OBSERVE = ["-fsanitize=thread"]
+# Vectors stay whole, so that one access of the source is one that is seen.
+_OBSERVE = ["-fsanitize=thread", "-fno-tree-sra", "-fno-tree-vectorize"]
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(([^()]*)\)\s*)?(\w+)\s*\(")
 _SHARED = re.compile(r"(\bextern\s+)?\b__shared__\s+([^;]*);")

@@ -12,6 +12,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,6 +114,32 @@ class StandInGpuError(Exception):
     """What a kernel or a program did that a GPU does not forgive."""
 
 
+@dataclass(frozen=True)
+class BankCount:
+    """Accesses to shared memory from one place in a kernel.
+
+    Attributes
+    ----------
+    kernel
+        Its name.
+    place
+        Offset in the image; of ldmatrix the line in its header.
+    instructions
+        Of warps.
+    turns
+        That these took: as many as the most different words that one bank had to give.
+    least
+        Turns if no bank had met another: one, and one for each further half or quarter of a warp
+        where lanes access 8 or 16 bytes, or matrix.
+    """
+
+    kernel: str
+    place: int
+    instructions: int
+    turns: int
+    least: int
+
+
 class StandInGpu:
     """The libraries, loaded into this process.
 
@@ -132,6 +159,7 @@ class StandInGpu:
         self.cudart = cudart
         cuda.stand_in_gpu_calls.restype = ctypes.c_uint64
         cuda.stand_in_gpu_report.restype = ctypes.c_char_p
+        cuda.stand_in_gpu_banks.restype = ctypes.c_char_p
         cuda.stand_in_gpu_memory.restype = ctypes.c_uint64
         cuda.stand_in_gpu_order.argtypes = [ctypes.c_int, ctypes.c_uint64]
 
@@ -156,6 +184,12 @@ class StandInGpu:
     def memory(self) -> int:
         """Bytes of device memory in use."""
         return int(self.cuda.stand_in_gpu_memory(0))
+
+    def banks(self) -> list[BankCount]:
+        """How shared memory's banks served the observed kernels since the last call."""
+        lines = self.cuda.stand_in_gpu_banks().decode().splitlines()
+        parts = (line.split("\t") for line in lines)
+        return [BankCount(name, *map(int, numbers)) for name, *numbers in parts]
 
     def reset(self) -> None:
         """Forget an error that a kernel left; a real device would need a new process."""
@@ -361,7 +395,9 @@ class Kernel:
                 tvm_ffi.register_global_func(name, before, override=True)
 
     def __call__(
-        self, arrays: Sequence[NDArray[Any]], orders: Sequence[str | int] = ("forward", "reverse")
+        self,
+        arrays: Sequence[NDArray[Any]],
+        orders: Sequence[str | int] = ("forward", "reverse", 1),
     ) -> list[NDArray[Any]]:
         """Run it in several orders of threads, which must not make a difference.
 
@@ -406,7 +442,7 @@ def run_kernel(
     arrays: Sequence[NDArray[Any]],
     target: str = "t4",
     observed: bool = False,
-    orders: Sequence[str | int] = ("forward", "reverse"),
+    orders: Sequence[str | int] = ("forward", "reverse", 1),
 ) -> list[NDArray[Any]]:
     """Compile and run a scheduled kernel; see `Kernel`.
 

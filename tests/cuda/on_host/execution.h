@@ -117,8 +117,8 @@ void on_host_copy_wait(unsigned groups);
     __attribute__((format(printf, 2, 3)));
 
 // Ends the kernel where `size` bytes at an address are not in the block's shared memory, or not
-// aligned to their size.
-void on_host_check_shared(const void* address, unsigned size, const char* operation);
+// aligned to their size; reports the access, if accesses are.
+void on_host_access_shared(const void* address, unsigned size, bool write, const char* operation);
 
 // What the last lane executes; warp.cpp says where the registers lie.
 void on_host_shuffle(on_host::Registers& registers);

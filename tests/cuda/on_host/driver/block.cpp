@@ -152,6 +152,7 @@ void complete_pending(Warp* warp, unsigned index, Execute execute) {
   if (pending.arrived == warp->live && std::strcmp(pending.operation, "__syncwarp") == 0) {
     note_warp_barrier(warp->first_thread);
   }
+  if (pending.arrived == warp->live) note_warp_met(warp->first_thread);
 }
 
 void thread_entry() {
@@ -445,7 +446,7 @@ void on_host_copy_async(void* destination, const void* source, unsigned size, un
     on_host_fail(kMisaligned, "cp.async from an address that is no multiple of %u", size);
   }
   const Copy copy = {destination, source, size, copied, me->commits};
-  note_copy_started(copy);
+  note_copy_started(copy, __builtin_return_address(0));
   std::memset(destination, kUnwritten, size);
   std::vector<Copy>& copies = block.copies[me->number];
   copies.resize(me->num_copies++);
@@ -471,8 +472,9 @@ void on_host_copy_wait(unsigned groups) {
   me->num_copies = kept;
 }
 
-void on_host_check_shared(const void* address, unsigned size, const char* operation) {
+void on_host_access_shared(const void* address, unsigned size, bool write, const char* operation) {
   check_shared(address, size, operation, on_host_state.current->lane);
+  note_shared_access(address, size, write, __builtin_return_address(0));
 }
 
 }  // extern "C"

@@ -3,9 +3,13 @@
 #include <link.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "banks.h"
 #include "block.h"
 
 namespace on_host {
@@ -42,6 +46,9 @@ uint32_t warp_barriers[kMaxThreads / kWarpSize];
 unsigned char* shared;
 std::vector<Cell> shared_cells;
 std::unordered_map<uintptr_t, Chunk> device_cells;
+// By kernel; the one that runs.
+std::map<std::string, Banks> all_banks;
+Banks* banks;
 // Data of the image and of this library, which a kernel may read and the built-ins write.
 Range image_data, driver_data;
 
@@ -155,7 +162,7 @@ void access_device(uintptr_t address, size_t size, unsigned thread, bool write) 
   }
 }
 
-void report(const void* pointer, size_t size, bool write, bool aligned) {
+void report(const void* pointer, size_t size, bool write, bool aligned, const void* place) {
   if (!observed) return;
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   if (driver_data.holds(address) || image_data.holds(address) || on_own_stack(pointer)) return;
@@ -170,6 +177,8 @@ void report(const void* pointer, size_t size, bool write, bool aligned) {
     // Bounds only: vectors may be of fewer bytes than their accesses are aligned to.
     check_shared_bounds(pointer, static_cast<unsigned>(size), write ? "write" : "read");
     access_shared(address, size, thread, write);
+    banks->add(reinterpret_cast<uintptr_t>(place) - image_data.begin, thread, address,
+               static_cast<unsigned>(size));
   } else if (memory->in_memory(address)) {
     access_device(address, size, thread, write);
   } else {
@@ -182,7 +191,7 @@ void report(const void* pointer, size_t size, bool write, bool aligned) {
 
 bool checking() { return observed; }
 
-void start_checks(const Image& image, const Memory& device_memory) {
+void start_checks(const Image& image, const Kernel& kernel, const Memory& device_memory) {
   observed = image.observed;
   if (!observed) return;
   memory = &device_memory;
@@ -192,12 +201,14 @@ void start_checks(const Image& image, const Memory& device_memory) {
   device_cells.clear();
   // Blocks of other launches are over.
   blocks = 0;
+  banks = &all_banks[kernel.name];
 }
 
 void note_block(unsigned char* memory_of_block) {
   shared = memory_of_block;
   ++blocks;
   ++barriers;
+  if (observed) banks->finish_all();
 }
 
 void note_shared(size_t offset, size_t size) {
@@ -205,11 +216,12 @@ void note_shared(size_t offset, size_t size) {
   std::fill_n(shared_cells.begin() + static_cast<ptrdiff_t>(offset), size, Cell{});
 }
 
-void note_copy_started(const Copy& copy) {
+void note_copy_started(const Copy& copy, const void* place) {
   if (!observed) return;
   const auto address = reinterpret_cast<uintptr_t>(copy.destination);
   const unsigned thread = on_host_state.current->number;
   access_shared(address, copy.size, thread, true);
+  banks->add(reinterpret_cast<uintptr_t>(place) - image_data.begin, thread, address, copy.size);
   if (copy.copied != 0) {
     access_device(reinterpret_cast<uintptr_t>(copy.source), copy.copied, thread, false);
   }
@@ -227,9 +239,47 @@ void note_copy_arrived(const Copy& copy) {
   }
 }
 
-void note_barrier() { ++barriers; }
+void note_barrier() {
+  ++barriers;
+  if (observed) banks->finish_all();
+}
+
+void note_warp_met(unsigned first_thread) {
+  if (observed) banks->finish(first_thread / kWarpSize);
+}
+
+void note_matrix_rows(const uintptr_t* rows, unsigned count) {
+  if (!observed) return;
+  // A line of a header stands for the place; code has larger addresses.
+  banks->add_rows(on_host_state.current->line, rows, count);
+}
+
+std::string bank_report() {
+  std::string text;
+  for (auto& [kernel, of] : all_banks) {
+    of.finish_all();
+    for (const auto& [place, count] : of.counts) {
+      char line[160];
+      std::snprintf(line, sizeof line, "\t%zu\t%llu\t%llu\t%llu\n", static_cast<size_t>(place),
+                    static_cast<unsigned long long>(count.instructions),
+                    static_cast<unsigned long long>(count.turns),
+                    static_cast<unsigned long long>(count.least));
+      text += kernel + line;
+    }
+  }
+  all_banks.clear();
+  return text;
+}
 
 void note_warp_barrier(unsigned first_thread) { ++warp_barriers[first_thread / kWarpSize]; }
+
+void note_shared_access(const void* address, unsigned size, bool write, const void* place) {
+  if (!observed) return;
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const unsigned thread = on_host_state.current->number;
+  access_shared(at, size, thread, write);
+  banks->add(reinterpret_cast<uintptr_t>(place) - image_data.begin, thread, at, size);
+}
 
 void note_shared_read(const void* address, unsigned size, unsigned lane) {
   if (!observed) return;
@@ -242,8 +292,10 @@ void note_shared_read(const void* address, unsigned size, unsigned lane) {
 }  // namespace on_host
 
 // What g++ calls before every access.
-#define OBSERVER(name, size, write, aligned) \
-  extern "C" void name(const void* address) { on_host::report(address, size, write, aligned); }
+#define OBSERVER(name, size, write, aligned)                                     \
+  extern "C" void name(const void* address) {                                    \
+    on_host::report(address, size, write, aligned, __builtin_return_address(0)); \
+  }
 OBSERVER(__tsan_read1, 1, false, true)
 OBSERVER(__tsan_read2, 2, false, true)
 OBSERVER(__tsan_read4, 4, false, true)
@@ -266,10 +318,10 @@ OBSERVER(__tsan_unaligned_write16, 16, true, false)
 
 extern "C" {
 void __tsan_read_range(const void* address, size_t size) {
-  on_host::report(address, size, false, false);
+  on_host::report(address, size, false, false, __builtin_return_address(0));
 }
 void __tsan_write_range(const void* address, size_t size) {
-  on_host::report(address, size, true, false);
+  on_host::report(address, size, true, false, __builtin_return_address(0));
 }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

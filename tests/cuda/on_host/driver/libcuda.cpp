@@ -1,6 +1,7 @@
 // The functions of libcuda.so.1 that TVM's CUDA runtime calls, with the signatures of cuda.h.
 #include <cstring>
 
+#include "check.h"
 #include "device.h"
 
 using namespace on_host;
@@ -142,6 +143,15 @@ EXPORT void stand_in_gpu_order(int kind, uint64_t seed) {
   Device& device = Device::instance();
   Lock lock(device.lock);
   device.order = {static_cast<Order::Kind>(kind), seed};
+}
+
+// See bank_report in check.h; valid until the next call.
+EXPORT const char* stand_in_gpu_banks() {
+  Device& device = Device::instance();
+  Lock lock(device.lock);
+  static std::string text;
+  text = bank_report();
+  return text.c_str();
 }
 
 EXPORT int stand_in_gpu_capability() {

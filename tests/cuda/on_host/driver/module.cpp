@@ -182,7 +182,7 @@ int Device::execute_kernel(const Operation& operation) {
   launch.shared_limit = static_cast<unsigned>(
       std::max(properties.shared_default, operation.function->max_dynamic_shared));
   launch.arguments = addresses.data();
-  start_checks(*operation.function->module->image, *memory);
+  start_checks(*operation.function->module->image, kernel, *memory);
   const Failure failure = run(launch, order);
   return failure.code == 0 ? kSuccess : fail(failure.code, failure.message);
 }

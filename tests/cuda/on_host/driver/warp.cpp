@@ -133,12 +133,15 @@ template <int matrices, bool transposed>
 void ldmatrix(Registers& registers) {
   auto& value = registers.value;
   uint16_t rows[8 * matrices][8];
+  uintptr_t addresses[8 * matrices];
   for (unsigned lane = 0; lane < 8 * matrices; ++lane) {
     const uint64_t address = static_cast<uint64_t>(value[1][lane]) << 32 | value[0][lane];
     on_host::check_shared(reinterpret_cast<const void*>(address), 16, "ldmatrix", lane);
     on_host::note_shared_read(reinterpret_cast<const void*>(address), 16, lane);
     std::memcpy(rows[lane], reinterpret_cast<const void*>(address), 16);
+    addresses[lane] = address;
   }
+  on_host::note_matrix_rows(addresses, 8 * matrices);
   for (int matrix = 0; matrix < matrices; ++matrix) {
     const auto& from = reinterpret_cast<const uint16_t(&)[8][8]>(rows[8 * matrix]);
     for (unsigned lane = 0; lane < on_host::kWarpSize; ++lane) {
