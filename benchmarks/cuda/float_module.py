@@ -64,7 +64,7 @@ def float_module(module: Any, cells: Iterable[Cell]) -> Any:
 def _take_attention_apart(module: Any) -> Any:
     from tvm import relax
 
-    class Mutator(relax.PyExprMutator):  # type: ignore[misc]
+    class Mutator(relax.PyExprMutator):
         def visit_call_(self, call: Any) -> Any:
             call = self.visit_expr_post_order(call)
             if getattr(call.op, "name", "") != "canonical.attention":

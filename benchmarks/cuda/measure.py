@@ -102,7 +102,7 @@ def measure_cell(
     """
     rows: dict[str, dict[str, Any]] = {}
     for worker in loaded:
-        row = {"model": task.model, "cell": str(task.cell), "peer": worker.peer}
+        row: dict[str, Any] = {"model": task.model, "cell": str(task.cell), "peer": worker.peer}
         rows[worker.peer] = {
             **row,
             **{"load_seconds": worker.hello["load_seconds"], "sensors": []},

@@ -32,7 +32,7 @@ SCHEMA = 1
 def hash_integers(values: np.ndarray) -> str:
     """SHA-256 of integers and their shape, the same for every integer type that holds them."""
     digest = hashlib.sha256(json.dumps(list(values.shape)).encode())
-    digest.update(np.ascontiguousarray(values, dtype="<i8"))
+    digest.update(np.ascontiguousarray(values, dtype="<i8").tobytes())
     return digest.hexdigest()
 
 

@@ -62,7 +62,10 @@ class Server:
         """
         kind = message.pop("do")
         try:
-            return {"cell": self.cell, "turn": self.turn, "kernels": self.kernels}[kind](**message)
+            actions: dict[str, Callable[..., dict[str, Any]]] = {
+                **{"cell": self.cell, "turn": self.turn, "kernels": self.kernels}
+            }
+            return actions[kind](**message)
         except Exception as error:  # a peer that fails in one cell serves the others
             text = str(error).strip().splitlines()
             return {"failed": f"{type(error).__name__}: {text[0] if text else ''}"}
