@@ -29,7 +29,12 @@ _MOST_REGISTERS = 255
 _REGISTER_FILE = 65536
 _MOST_BLOCKS = 16
 _OTHER_REGISTERS = 36
+_SHORTEST_RUN = 2  # columns of a thread in the epilogue
 _MOST_DEPTH = 128  # of a stage that one warp multiplies
+_WARP_TILES = (
+    *((64, 64), (64, 48), (64, 32), (48, 64), (48, 32), (32, 64), (32, 48), (32, 32), (32, 16)),
+    *((16, 64), (16, 48), (16, 32), (16, 16)),
+)
 ASYNC_COPIES = 80
 """Compute capability from which copies to shared memory are asynchronous."""
 
@@ -130,16 +135,16 @@ class GemmTile:
         """Shared memory of a block."""
         return max(self.stages * self.stage_bytes, self.staged_bytes)
 
-    def longest_run(self) -> int:
-        """Most neighbouring columns that a thread of the epilogue can have at a time."""
-        if self.warp_depths == 1:
-            return 8 if self.warp_columns % 32 == 0 else 4
-        return min(self.warp_columns // (2 * self.warp_depths), 8)
-
     @property
     def staged_runs(self) -> int:
         """Columns of a piece of staged sums that a thread has, of all its rows."""
         return self.warp_columns // (2 * self.warp_depths)
+
+    def longest_run(self) -> int:
+        """Most neighbouring columns that a thread of the epilogue can have at a time."""
+        if self.warp_depths == 1:
+            return 8 if self.warp_columns % 32 == 0 else 4
+        return min(self.staged_runs & -self.staged_runs, 8)
 
     def problem(self, gpu: Gpu) -> str:
         """Why a device cannot run it; empty where it can."""
@@ -192,12 +197,20 @@ _RATES = {
     89: _Rates(1024, 128, 24, 100 << 10),
     90: _Rates(2560, 128, 30, 228 << 10),
 }
-_LATENCY = 600  # cycles from a request to memory until its bytes can be multiplied
+# Below 8.0 bytes pass the registers on their way from memory to shared memory, and with that the
+# path of both twice.
+_LATENCY = 350  # cycles from a request to memory until its bytes can be multiplied
 _BARRIER = 40  # cycles that a stage takes beside its work
 _LAUNCH = 1500  # cycles before the first request and behind the last result
-_EPILOGUE_INSTRUCTIONS = 24  # per result: requantisation, or an activation, with its loads
-_ISSUED = 128  # instructions that a multiprocessor's threads execute in a cycle
+_EPILOGUE_INSTRUCTIONS = 18  # per result: between requantisation and an activation
+_EXECUTED = 96  # of these in a cycle: 64 of one kind (shifts, comparisons), 64 multiply-adds
+_EXPOSED = 0.6  # of an epilogue, what other blocks of the multiprocessor do not hide
 _PARTITIONS = 4  # of a multiprocessor; a warp uses one
+_BUSY_WARPS = 8  # of a multiprocessor that keep its units busy
+_REFILL = 150  # cycles behind a barrier until products go on, where no other block has some
+_CONTENTION = 1.1  # how much longer shared memory takes than its bytes alone
+_IN_STEP = 1.25  # how much longer a stage takes then
+_STEP = 16  # depth that is multiplied at a time where copies are not asynchronous
 
 
 def rates(capability: int) -> _Rates:
@@ -235,33 +248,59 @@ def cycles(tile: GemmTile, rows: int, columns: int, depth: int, gpu: Gpu) -> flo
     Returns
     -------
     float
-        The multiprocessor with most blocks is either limited by a rate (tensor cores, shared
-        memory, level 2) or by the time that a block waits, shared by those that wait together.
+        Of the multiprocessor that has most blocks: it executes as many as it holds together, then
+        as many again, and so on.
     """
-    rate = rates(gpu.capability)
-    stage_count = -(-depth // tile.stage_depth)
-    entries = tile.block_rows * tile.block_columns
     blocks = -(-rows // tile.block_rows) * -(-columns // tile.block_columns)
     most = -(-blocks // gpu.multiprocessors)
     together = min(most, resident_blocks(tile, gpu.capability))
+    stages = -(-depth // tile.stage_depth)
+    # Few blocks have level 2 for themselves, up to what one multiprocessor can take.
+    share = max(min(blocks, gpu.multiprocessors) / gpu.multiprocessors, 0.4)
+    rounds, rest = divmod(most, together)
+    time = rounds * _round(tile, together, stages, share, gpu)
+    return _LAUNCH + time + (_round(tile, rest, stages, share, gpu) if rest else 0)
+
+
+def _round(tile: GemmTile, together: int, stages: int, share: float, gpu: Gpu) -> float:
+    """Cycles in which so many blocks at a time go through all their stages and their epilogues."""
+    rate = rates(gpu.capability)
+    asynchronous = gpu.capability >= ASYNC_COPIES
+    entries = tile.block_rows * tile.block_columns
     products = entries * tile.stage_depth / rate.products
     read = tile.warps * (tile.warp_rows + tile.warp_columns) * tile.stage_depth / tile.warp_depths
-    shared = (read + tile.stage_bytes) / rate.shared_bytes
-    memory = tile.stage_bytes / rate.memory_bytes
-    # Few blocks have level 2 for themselves, up to what one multiprocessor can take.
-    memory *= max(min(blocks, gpu.multiprocessors) / gpu.multiprocessors, 0.4)
-    stage = max(products, shared, memory)
+    moved = read + tile.stage_bytes * (1 if asynchronous else 2)
+    shared = moved / rate.shared_bytes * _CONTENTION
+    memory = tile.stage_bytes / rate.memory_bytes * share
+    # A stage of all blocks, where nothing waits for anything.
+    busy = together * max(products * _unevenness(tile.warps * together), shared, memory)
+    # A stage of one block, from one barrier to the next.
+    alone = max(products * _unevenness(tile.warps), shared) + _BARRIER
+    if asynchronous:
+        waiting = max(alone, (_LATENCY + memory * together) / (tile.stages - 1))
+    else:
+        # What was requested when a stage began is stored before its last step.
+        last = alone * _STEP * tile.warp_depths / tile.stage_depth
+        waiting = max(alone - last, _LATENCY + memory * together) + last
+    if together == 1:
+        # Its warps are in step: all want the same unit at the same time, and few of them hide
+        # little of what they wait for.
+        waiting = max(waiting, alone * _IN_STEP) + _REFILL
+        if not asynchronous:
+            copied = 2 * tile.stage_bytes / rate.shared_bytes
+            hidden = _LATENCY * max(0.0, _BUSY_WARPS / tile.warps - 1)
+            waiting = max(alone * _IN_STEP + _REFILL, memory + copied + hidden)
     staged = entries * 4 * 2 * tile.warp_depths / rate.shared_bytes if tile.staged_bytes else 0
-    epilogue = max(staged, entries * _EPILOGUE_INSTRUCTIONS / _ISSUED)
-    throughput = most * (stage_count * stage + epilogue)
-    # What a block takes that is alone: its warps may not fill the partitions.
-    filled = min(1.0, tile.warps / _PARTITIONS)
-    alone = max(products / filled, shared) + _BARRIER
-    ahead = tile.stages - 1 if gpu.capability >= ASYNC_COPIES else 1
-    waiting = max(alone, (_LATENCY + memory) / ahead)
-    # An epilogue issues at most one instruction per partition and, having few warps, rather less.
-    chain = _LATENCY + stage_count * waiting + epilogue * max(1.0, 8 / tile.warps)
-    return _LAUNCH + max(throughput, -(-most // together) * chain)
+    epilogue = max(staged, entries * _EPILOGUE_INSTRUCTIONS / _EXECUTED)
+    exposed = epilogue * together * (_EXPOSED if together > 1 else 1.0)
+    # Few warps execute it more slowly: each waits for its own results.
+    exposed = max(exposed, epilogue * _BUSY_WARPS / tile.warps)
+    return _LATENCY + stages * max(busy, waiting) + exposed
+
+
+def _unevenness(warps: int) -> float:
+    """How much longer warps take that do not divide evenly among the partitions."""
+    return -(-warps // _PARTITIONS) * _PARTITIONS / warps
 
 
 def candidates(rows: int, columns: int, depth: int, gpu: Gpu) -> Iterator[GemmTile]:
@@ -284,8 +323,8 @@ def candidates(rows: int, columns: int, depth: int, gpu: Gpu) -> Iterator[GemmTi
     most_depth = 1 << max(5, (depth - 1).bit_length())
     asynchronous = gpu.capability >= ASYNC_COPIES
     for (warp_rows, warp_columns), down, across, parts, stage_depth, stages in itertools.product(
-        ((64, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 64), (16, 32), (16, 16)),
-        (1, 2, 4),
+        _WARP_TILES,
+        (1, 2, 3, 4),
         (1, 2, 3, 4),
         (1, 2, 4, 8),
         (64, 128, 256),
@@ -303,7 +342,7 @@ def candidates(rows: int, columns: int, depth: int, gpu: Gpu) -> Iterator[GemmTi
         tile = GemmTile(
             block_rows, block_columns, warp_rows, warp_columns, parts, stage_depth, stages
         )
-        if tile.shared_bytes > gpu.shared_bytes:
+        if tile.shared_bytes > gpu.shared_bytes or tile.longest_run() < _SHORTEST_RUN:
             continue
         registers = tile.registers(gpu.capability)
         if registers > _MOST_REGISTERS or registers * tile.threads > _REGISTER_FILE:
@@ -332,12 +371,15 @@ def choose_tile(rows: int, columns: int, depth: int, gpu: Gpu) -> GemmTile:
     Returns
     -------
     GemmTile
-        Of equally fast ones, that with the fewest bytes to load, then the fewest threads.
+        Of equally fast ones, that with the fewest results behind the last, then the fewest bytes
+        to load, then the fewest threads.
     """
 
-    def order(tile: GemmTile) -> tuple[float, float, int, int, int]:
-        loaded = (tile.block_rows + tile.block_columns) / (tile.block_rows * tile.block_columns)
-        time = cycles(tile, rows, columns, depth, gpu)
-        return math.ceil(time), loaded, tile.threads, tile.shared_bytes, tile.stage_depth
+    def order(tile: GemmTile) -> tuple[float, ...]:
+        area = tile.block_rows * tile.block_columns
+        computed = -(-rows // tile.block_rows) * -(-columns // tile.block_columns) * area
+        loaded = (tile.block_rows + tile.block_columns) / area
+        time = math.ceil(cycles(tile, rows, columns, depth, gpu))
+        return time, computed, loaded, tile.threads, tile.shared_bytes, tile.stage_depth
 
     return min(candidates(rows, columns, depth, gpu), key=order)

@@ -72,14 +72,16 @@ def test_large_batches_are_bounded_by_tensor_cores_on_a_t4(sizes: tuple[int, int
     gpu = DEVICES["t4"]
     rows, columns, depth = sizes
     products = rows * columns * depth / gpu.multiprocessors / rates(75).products
-    assert products / cycles(choose_tile(*sizes, gpu), *sizes, gpu) > 0.7
+    tile = choose_tile(*sizes, gpu)
+    assert (tile.warp_rows, tile.warp_columns) == (64, 64)
+    assert products / cycles(tile, *sizes, gpu) > 0.55
 
 
 def test_the_default_of_a_large_product_on_a_t4() -> None:
     tile = choose_tile(2048, 3072, 768, DEVICES["t4"])
     assert tile == GemmTile(128, 128, 64, 64, 1, 64, 2)
     assert (tile.warps, tile.threads, tile.accumulators) == (4, 128, 128)
-    assert (tile.stage_bytes, tile.shared_bytes, tile.staged_bytes) == (16384, 32768, 18432)
+    assert (tile.stage_bytes, tile.shared_bytes, tile.staged_bytes) == (16384, 32768, 0)
 
 
 def test_decisions_that_a_device_cannot_follow() -> None:

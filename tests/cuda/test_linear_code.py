@@ -114,14 +114,14 @@ def test_matrix_products_use_tensor_cores_and_registers_only(target: str) -> Non
         assert made.launches[name].dynamic_shared_bytes == tile.shared_bytes, name
         if name == "odd":  # has one stage, and no loop
             continue
-        # One ldmatrix x4 per four rows of 8: nothing is loaded twice.
+        # One ldmatrix for four matrices of 8 rows and a depth of 16: nothing is loaded twice.
         loop = made.loops[name]
         step = 16 if target == "t4" else 32
         steps = tile.stage_depth // tile.warp_depths // step
         fragments = 2 if target == "t4" else 1
         products = tile.warp_rows // 16 * (tile.warp_columns // 8) * fragments
         assert loop["IMMA"] == steps * products, name
-        loads = (tile.warp_rows + tile.warp_columns) * step // 512
+        loads = sum(-(-size * step // 512) for size in (tile.warp_rows, tile.warp_columns))
         assert loop["LDSM"] == steps * loads, name
 
 
