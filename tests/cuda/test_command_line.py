@@ -96,6 +96,7 @@ def test_compile_gives_a_library_whose_code_is_audited(
     assert "tensor core" in shown and "attention" in shown
 
 
+@pytest.mark.slow
 def test_compile_for_a_gpu_beside_a_64_bit_arm(artefact: Path, tmp_path: Path, ibert) -> None:
     from tests.arm.tools import needs
 
