@@ -33,6 +33,7 @@ from .statements import (
     serial,
     unrolled,
 )
+from .stores import unpacked, unsaturated
 
 # The loops are C's, with a pragma; TVM would write them out.
 _KEEP_LOOPS = "pragma_unroll_explicit"
@@ -314,8 +315,11 @@ class _Kernel(AttentionParts):
         evaluation = self.graph.evaluate(leaves)
         indices = (self.batch, row, self.head, column)
         value = evaluation.expression(result.value, dict(zip(result.axes, indices, strict=True)))
+        dtype = str(result.buffer.ty.dtype)
+        if str(unpacked(value).ty.dtype) == "int32":  # more bits would be lost, not saturated
+            value = unsaturated(unpacked(value), dtype)
         stored = self.store(self.four, u, value, evaluation.bindings)
-        put = self.run("put_results", c, r, address(self.four, 0))
+        put = self.run(f"put_results<{dtype}_t>", c, r, address(self.four, 0))
         body = sequence([unrolled(u, 4, sequence(stored)), put])
         return unrolled(c, self.columns, unrolled(r, 2, body))
 

@@ -19,7 +19,7 @@ from relay_passes.integer import build
 from relay_passes.integer.evaluate import evaluate
 from relay_passes.spec.exponential import Exponential, PolynomialExponential
 from relay_passes.spec.released import ReleasedExponential
-from relay_passes.spec.short_requantise import short_factors
+from relay_passes.spec.short_requantise import ShortFactors, short_factors
 from relay_passes.spec.short_softmax import ShortExponential
 from targets import TargetDescription
 
@@ -51,6 +51,8 @@ class AttentionCase:
         Entries are -128 and 127 only.
     constant
         All entries, if it is not 0.
+    multiplier_bits, shift
+        Of the requantisation of the preset ``paper``; above 15 bits it is in 64 bits.
     seed
         Of the numbers.
     """
@@ -67,6 +69,8 @@ class AttentionCase:
     spread: float = 2.0
     extreme: bool = False
     constant: int = 0
+    multiplier_bits: int = 14
+    shift: int = 20
     seed: int = 0
 
 
@@ -184,7 +188,7 @@ def _attributes(case: AttentionCase) -> dict[str, object]:
         shift = int(_short_factors(case, np.random.default_rng(0), 1).shift)
     elif case.preset == "paper":
         exponential = PolynomialExponential.from_scale(_scale(case))
-        shift = 20
+        shift = case.shift
     else:
         scale = _scale(case)
         top = np.floor(1.0 / 0.35815147 / scale**2) * 2.0**30
@@ -203,7 +207,7 @@ def _attributes(case: AttentionCase) -> dict[str, object]:
     }
 
 
-def _short_factors(case: AttentionCase, random: np.random.Generator, channels: int):
+def _short_factors(case: AttentionCase, random: np.random.Generator, channels: int) -> ShortFactors:
     reals = random.uniform(0.02, 0.03, channels)
     return short_factors(reals, 2**14, -127, 127)
 
@@ -215,7 +219,8 @@ def _multiplier(
         return _short_factors(case, random, channels).multipliers
     if case.preset == "released":
         return np.array([1], "int32")
-    return random.integers(2**13, 2**14, channels).astype("int32")
+    bits = case.multiplier_bits
+    return random.integers(1 << (bits - 1), 1 << bits, channels).astype("int32")
 
 
 def _stored(array: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -16,7 +16,7 @@ from schedules.cuda.attention_tile import AttentionSizes, AttentionTile, attenti
 from schedules.cuda.stages import StageGraph
 from schedules.rule import Rejection
 from schedules.tiles import with_tile
-from targets import get_target
+from targets import Gpu, get_target
 from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
 from targets.cuda.launches import Launch
 from targets.cuda.pipeline import gpu_pipeline
@@ -88,6 +88,12 @@ def test_every_softmax_equals_the_specification(preset: str, mask: str, target: 
 def test_results_of_every_type(dtype: str) -> None:
     preset = "paper" if dtype == "int32" else "accurate"
     run(AttentionCase(preset, seq_len=24, head_dim=24, dtype=dtype), "t4")
+
+
+@pytest.mark.parametrize("shift", [36, 10])
+def test_requantisation_in_64_bits(shift: int) -> None:
+    """With the small shift, what is clamped leaves 32 bits: no store may saturate it instead."""
+    run(AttentionCase("paper", seq_len=24, multiplier_bits=30, shift=shift), "t4")
 
 
 # Rows and keys in several blocks, warps and steps; scores held and computed twice.
@@ -205,7 +211,7 @@ def test_what_is_wrong_with_decisions(tile: AttentionTile, why: str) -> None:
     assert tile.problem(AttentionSizes(1, 12, 128, 64, 128, 1)) == why
 
 
-def gpu_of(target: str):
+def gpu_of(target: str) -> Gpu:
     """Description of a target's GPU."""
     gpu = get_target(target).gpu
     assert gpu is not None

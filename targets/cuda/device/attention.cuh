@@ -439,13 +439,18 @@ struct Attention {
   // The block's memory takes results from here on.
   static __device__ __forceinline__ void begin_results() { __syncthreads(); }
 
-  // Results of row g + 8 r and columns column(c, 0) .. column(c, 3).
+  // Results of row g + 8 r and columns column(c, 0) .. column(c, 3), saturated if they have 8 bits.
+  template <typename T>
   static __device__ __forceinline__ void put_results(int c, int r, const int32_t* results) {
+    static_assert(sizeof(T) == result_bytes, "results of another type");
     if (column_groups % key_groups && key_group() + key_groups * c >= column_groups) return;
     const unsigned row = row_group() * 16 + lane() / 4 + 8 * r;
     uint8_t* place = memory() + row * result_pitch + column(c, 0) * result_bytes;
     if (result_bytes == 1) {
-      *reinterpret_cast<uint32_t*>(place) = pack4(results[0], results[1], results[2], results[3]);
+      constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(0);
+      *reinterpret_cast<uint32_t*>(place) =
+          is_signed ? pack4_saturated(results[0], results[1], results[2], results[3])
+                    : pack4_saturated_unsigned(results[0], results[1], results[2], results[3]);
     } else if (result_bytes == 2) {
       const uint32_t low = __byte_perm(results[0], results[1], 0x5410);
       const uint32_t high = __byte_perm(results[2], results[3], 0x5410);
