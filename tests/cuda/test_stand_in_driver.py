@@ -161,7 +161,7 @@ def test_time_between_events(cuda, memory, stream):
     assert cuda.cudaEventElapsedTime(ctypes.byref(elapsed), first, last) == NOT_READY
     assert cuda.cudaEventSynchronize(last) == 0
     assert cuda.cudaEventElapsedTime(ctypes.byref(elapsed), first, last) == 0
-    assert 0 <= elapsed.value < 1000
+    assert 0 <= elapsed.value < 60_000  # milliseconds, on a machine that has much to do
     assert cuda.read(memory, stream) == 8
     for event in (first, last):
         assert cuda.cudaEventDestroy(event) == 0
