@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import tvm
-from tvm import tirx
+from tvm import te, tirx
 
 from relay_passes.emit import KernelLayout
 from schedules import ScheduleError, schedule_kernel
@@ -176,6 +176,26 @@ def test_stored_weights_with_an_offset_are_left_to_others() -> None:
     kernel = attention_kernel(description, AttentionCase())
     assert AttentionRule().apply(kernel.func, target) == Rejection(
         "attention", "the weights of attention are not stored as unsigned bytes"
+    )
+
+
+def test_heads_that_do_not_fit_are_left_to_others() -> None:
+    target = get_target("t4")
+    case = AttentionCase(seq_len=2, heads=1, head_dim=2048, merged=False)
+    kernel = attention_kernel(target, case, evaluated=False)
+    assert AttentionRule().apply(kernel.func, target) == Rejection(
+        "attention", "heads of 2048 channels do not fit shared memory"
+    )
+
+
+def test_what_is_no_attention_of_emission_is_left_to_others() -> None:
+    x = te.placeholder((4, 4), "int8", name="x")
+    copy = te.compute((4, 4), lambda i, j: x[i, j], name="copy")
+    func = te.create_prim_func([x, copy]).with_attr("ibert.kernel", "attention")
+    assert AttentionRule().apply(func, get_target("t4")) == Rejection(
+        "attention",
+        "attention without stages q_operand, k_packed, v_packed, score_products, scores, row_max, "
+        "exponential, row_sum, context",
     )
 
 
