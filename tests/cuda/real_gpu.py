@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -53,6 +54,10 @@ class RealGpu:
     def memory(self) -> int:
         """Skip the test: a real GPU may be in use by others."""
         pytest.skip("only the stand-in for a GPU tells the memory of one process")
+
+    def banks(self) -> NoReturn:
+        """Skip the test: a real GPU tells nothing of its banks."""
+        pytest.skip("only the stand-in for a GPU counts the turns of the banks")
 
     def image(self, source: str) -> bytes:
         """Machine code of CUDA source as it is delivered, without an audit: nvcc is needed."""
