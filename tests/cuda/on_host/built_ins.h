@@ -243,7 +243,8 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selectors) {
 inline int __dp4a(int a, int b, int c) {
   uint32_t sum = static_cast<uint32_t>(c);
   for (int i = 0; i < 4; ++i) {
-    sum += static_cast<uint32_t>(static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i)));
+    const int product = static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
+    sum += static_cast<uint32_t>(product);
   }
   return static_cast<int>(sum);
 }

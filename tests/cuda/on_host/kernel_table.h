@@ -25,7 +25,8 @@ struct Caller<function> {
 
   // Arguments lie in the driver's memory, of which nothing shall be reported.
   template <size_t... i>
-  __attribute__((no_sanitize("thread"))) static void unpack(void** arguments, std::index_sequence<i...>) {
+  __attribute__((no_sanitize("thread"))) static void unpack(void** arguments,
+                                                            std::index_sequence<i...>) {
     function(*static_cast<std::remove_cv_t<std::remove_reference_t<Arguments>>*>(arguments[i])...);
   }
   __attribute__((no_sanitize("thread"))) static void call(void** arguments) {

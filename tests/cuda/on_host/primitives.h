@@ -1,5 +1,5 @@
-// The primitives of targets/cuda/device/primitives.cuh for kernels that run on the CPU. The contract
-// is at the top of that file; the meaning is the PTX ISA's, section by section:
+// The primitives of targets/cuda/device/primitives.cuh for kernels that run on the CPU. The
+// contract is at the top of that file; the meaning is the PTX ISA's, section by section:
 // "Warp-level matrix instructions: ldmatrix", "Matrix fragments for mma.m8n8k16", "... m16n8k16",
 // "... m16n8k32", "mma", "cp.async", "cp.async.commit_group", "cp.async.wait_group".
 #pragma once
@@ -33,8 +33,8 @@ inline void ldmatrix(uint32_t (&to)[matrices], shared_t row, unsigned line) {
   for (int i = 0; i < matrices; ++i) to[i] = on_host::registers().value[2 + i][on_host::lane()];
 }
 
-// Registers 0 to 3: C; then A, then B. On 7.5 these products are two or four of 8 x 8 x 16 on the same
-// registers with nothing between them, which is how warp.cpp computes them for every architecture.
+// Registers 0 to 3: C; then A, then B. On 7.5 these products are two or four of 8 x 8 x 16 on the
+// same registers with nothing between them, which is how warp.cpp computes them everywhere.
 template <int num_a, int num_b>
 inline void mma(int32_t (&c)[4], const uint32_t (&a)[num_a], const uint32_t (&b)[num_b],
                 unsigned line, on_host::Execute execute) {

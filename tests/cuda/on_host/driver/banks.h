@@ -1,9 +1,9 @@
 // Counts of accesses to shared memory as its banks serve them.
 //
-// Shared memory has 32 banks of 4 bytes. An instruction of a warp takes as many turns ("wavefronts")
-// as the most different words that one bank has to give; lanes that ask for the same word share it.
-// Accesses of 8 bytes are served by halves of a warp, those of 16 bytes by quarters, and ldmatrix by
-// matrices of 8 rows.
+// Shared memory has 32 banks of 4 bytes. An instruction of a warp takes as many turns
+// ("wavefronts") as the most different words that one bank has to give; lanes that ask for the same
+// word share it. Accesses of 8 bytes are served by halves of a warp, those of 16 bytes by quarters,
+// and ldmatrix by matrices of 8 rows.
 #pragma once
 
 #include <cstdint>

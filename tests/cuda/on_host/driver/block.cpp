@@ -326,8 +326,9 @@ void check_shared_bounds(const void* address, unsigned size, const char* operati
   if (offset >= kSharedCapacity) {
     on_host_fail(kIllegalAddress, "%s at %p, which is not shared memory", operation, address);
   }
-  on_host_fail(kIllegalAddress, "%s of %u bytes outside of every __shared__ variable: at byte %zu of "
-               "%zu", operation, size, offset, block.shared_used);
+  on_host_fail(kIllegalAddress,
+               "%s of %u bytes outside of every __shared__ variable: at byte %zu of %zu", operation,
+               size, offset, block.shared_used);
 }
 
 void check_shared(const void* address, unsigned size, const char* operation, unsigned lane) {

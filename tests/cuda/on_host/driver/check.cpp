@@ -89,17 +89,20 @@ const char* space_name(bool is_shared) { return is_shared ? "shared" : "device";
 // `blind`: the read may be of what nobody has written.
 void access(Cell& cell, unsigned thread, bool write, bool is_shared, size_t offset, bool blind) {
   const bool after_write =
-      cell.written && unordered(cell.write_time, cell.write_block, cell.write_sync, cell.writer, thread);
+      cell.written &&
+      unordered(cell.write_time, cell.write_block, cell.write_sync, cell.writer, thread);
   if (after_write) {
-    on_host_fail(kLaunchFailed, "race in %s memory at byte %zu: thread %u %s what thread %u%s wrote, "
-                 "with no barrier between", space_name(is_shared), offset, thread,
+    on_host_fail(kLaunchFailed,
+                 "race in %s memory at byte %zu: thread %u %s what thread %u%s wrote, with no "
+                 "barrier between", space_name(is_shared), offset, thread,
                  write ? "overwrites" : "reads", cell.writer,
                  cell.write_block == blocks ? "" : " of another block");
   }
   if (!write) {
     if (is_shared && cell.in_flight) {
-      on_host_fail(kLaunchFailed, "shared memory at byte %zu is read by thread %u before the copy to "
-                   "it was waited for", offset, thread);
+      on_host_fail(kLaunchFailed,
+                   "shared memory at byte %zu is read by thread %u before the copy to it was "
+                   "waited for", offset, thread);
     }
     if (is_shared && !cell.written && !blind) {
       on_host_fail(kLaunchFailed, "shared memory at byte %zu is read by thread %u, and nobody has "
@@ -130,8 +133,9 @@ void access(Cell& cell, unsigned thread, bool write, bool is_shared, size_t offs
       race = true;
     }
     if (race) {
-      on_host_fail(kLaunchFailed, "race in %s memory at byte %zu: thread %u overwrites what %s read, "
-                   "with no barrier between", space_name(is_shared), offset, thread,
+      on_host_fail(kLaunchFailed,
+                   "race in %s memory at byte %zu: thread %u overwrites what %s read, with no "
+                   "barrier between", space_name(is_shared), offset, thread,
                    cell.many_readers ? "several threads" : "another thread");
     }
   }
@@ -142,7 +146,8 @@ void access(Cell& cell, unsigned thread, bool write, bool is_shared, size_t offs
   cell.writer = static_cast<uint16_t>(thread);
 }
 
-void access_shared(uintptr_t address, size_t size, unsigned thread, bool write, bool blind = false) {
+void access_shared(uintptr_t address, size_t size, unsigned thread, bool write,
+                   bool blind = false) {
   const size_t offset = address - reinterpret_cast<uintptr_t>(shared);
   for (size_t i = 0; i < size; ++i) {
     access(shared_cells[offset + i], thread, write, true, offset + i, blind);
@@ -155,7 +160,8 @@ void access_device(uintptr_t address, size_t size, unsigned thread, bool write) 
     on_host_fail(kIllegalAddress, "%s of %zu bytes outside of every allocation of device memory",
                  write ? "write" : "read", size);
   }
-  const size_t first = address - reinterpret_cast<uintptr_t>(memory->translate(allocation->address));
+  const void* begin = memory->translate(allocation->address);
+  const size_t first = address - reinterpret_cast<uintptr_t>(begin);
   for (size_t i = 0; i < size; ++i) {
     Cell& cell = device_cells[(address + i) / kChunk].cells[(address + i) % kChunk];
     access(cell, thread, write, false, first + i, true);

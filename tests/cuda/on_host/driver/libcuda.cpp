@@ -76,9 +76,10 @@ EXPORT int cuFuncSetAttribute(Function* function, int attribute, int value) {
   ENTER();
   if (attribute != kMaxDynamicSharedBytes) return kNotSupported;
   if (value < 0 || static_cast<size_t>(value) > device.properties.shared_optin) {
-    return device.fail(kInvalidValue, std::to_string(value) + " bytes of dynamic shared memory, and " +
-                                          std::to_string(device.properties.shared_optin) +
-                                          " are the most of this device");
+    return device.fail(kInvalidValue,
+                       std::to_string(value) + " bytes of dynamic shared memory, and " +
+                           std::to_string(device.properties.shared_optin) +
+                           " are the most of this device");
   }
   function->max_dynamic_shared = static_cast<size_t>(value);
   return kSuccess;

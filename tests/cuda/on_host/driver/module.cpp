@@ -36,7 +36,8 @@ size_t elf_size(const unsigned char* image) {
   for (unsigned i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section;
     std::memcpy(&section, image + header.e_shoff + size_t{header.e_shentsize} * i, sizeof section);
-    if (section.sh_type != SHT_NOBITS) end = std::max<size_t>(end, section.sh_offset + section.sh_size);
+    if (section.sh_type == SHT_NOBITS) continue;
+    end = std::max<size_t>(end, section.sh_offset + section.sh_size);
   }
   return end;
 }
@@ -66,14 +67,15 @@ int Device::load(const void* data, Module*& module) {
       BundleEntry entry;
       std::memcpy(&entry, image + 24 + i * sizeof entry, sizeof entry);
       // Machine code runs on its own major version, from its minor version on.
-      if (entry.capability > properties.capability || entry.capability / 10 != properties.capability / 10) continue;
-      if (entry.capability >= best) {
+      const bool major = entry.capability / 10 == properties.capability / 10;
+      if (major && entry.capability <= properties.capability && entry.capability >= best) {
         best = entry.capability;
         found = image + entry.offset;
       }
     }
     if (found == nullptr) {
-      return fail(kNoBinaryForGpu, "no image for capability " + std::to_string(properties.capability));
+      return fail(kNoBinaryForGpu,
+                  "no image for capability " + std::to_string(properties.capability));
     }
     image = found;
   }

@@ -58,7 +58,8 @@ int Device::submit(Stream* stream, Operation operation) {
     for (auto& entry : streams_) {
       if (entry.second->capture && entry.second->blocking) {
         entry.second->capture->invalidated = true;
-        return fail(kCaptureImplicit, "work on the default stream while a blocking stream is captured");
+        return fail(kCaptureImplicit,
+                    "work on the default stream while a blocking stream is captured");
       }
     }
   }
@@ -140,7 +141,7 @@ int Device::copy(void* to, const void* from, size_t size, int kind, Stream* stre
   const auto target = reinterpret_cast<uintptr_t>(to);
   const auto source = reinterpret_cast<uintptr_t>(from);
   const bool to_device = memory->in_window(target), from_device = memory->in_window(source);
-  // cudaMemcpyKind: host to host, host to device, device to host, device to device, and "by address".
+  // cudaMemcpyKind: from host or device (0, 2) to host or device (0, 1), or as addresses say.
   constexpr int kByAddress = 4;
   if (kind < 0 || kind > kByAddress) return kInvalidMemcpyDirection;
   const int actual = (from_device ? 2 : 0) + (to_device ? 1 : 0);

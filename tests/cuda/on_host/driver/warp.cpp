@@ -22,8 +22,8 @@ using Fragment = uint32_t[on_host::kWarpSize];
 // C (8 x 8, int32) += A (8 x 16 bytes) B (16 bytes x 8 columns).
 //
 // "Matrix Fragments for mma.m8n8k16": lane l holds of A row l / 4, depth 4 (l % 4) to + 3, and of B
-// column l / 4, the same depth. So the registers of a warp, one after the other, are A row by row and
-// B column by column. Of C it holds row l / 4, columns 2 (l % 4) and + 1. Sums wrap in 32 bits.
+// column l / 4, the same depth. So the registers of a warp, one after the other, are A row by row
+// and B column by column. Of C it holds row l / 4, columns 2 (l % 4) and + 1. Sums wrap in 32 bits.
 struct Columns {
 #ifdef __AVX2__
   __m256i pairs[8];  // of each column two neighbours of the depth, 16 bits each
@@ -111,8 +111,8 @@ void m8n8k16(Fragment& c0, Fragment& c1, const Fragment& a, const Columns& colum
 
 // "Matrix Fragments for mma.m16n8k16 with integer type", "... m16n8k32": C registers 0, 1 are row
 // l / 4 and 2, 3 row l / 4 + 8; A registers 0, 2 (depth 0 to 15, 16 to 31) row l / 4 and 1, 3 row
-// l / 4 + 8; B registers 0, 1 depth 0 to 15, 16 to 31. Each pair of registers of C with one of A and
-// one of B is a product of 8 x 8 x 16, which is also how 7.5 has to do it.
+// l / 4 + 8; B registers 0, 1 depth 0 to 15, 16 to 31. Each pair of registers of C with one of A
+// and one of B is a product of 8 x 8 x 16, which is also how 7.5 has to do it.
 template <typename A, int depth>
 void m16n8(Registers& registers) {
   auto& value = registers.value;
