@@ -202,11 +202,13 @@ _RATES = {
 _LATENCY = 350  # cycles from a request to memory until its bytes can be multiplied
 _BARRIER = 40  # cycles that a stage takes beside its work
 _LAUNCH = 1500  # cycles before the first request and behind the last result
-_EPILOGUE_INSTRUCTIONS = 18  # per result: between requantisation and an activation
+_EPILOGUE_INSTRUCTIONS = 14  # per result: between requantisation and an activation
+_RUN_INSTRUCTIONS = 40  # per run of columns: addresses, loads and stores
 _EXECUTED = 96  # of these in a cycle: 64 of one kind (shifts, comparisons), 64 multiply-adds
 _EXPOSED = 0.6  # of an epilogue, what other blocks of the multiprocessor do not hide
 _PARTITIONS = 4  # of a multiprocessor; a warp uses one
 _BUSY_WARPS = 8  # of a multiprocessor that keep its units busy
+_FEW_WARPS = 1.5  # how much longer an epilogue takes at most that few warps execute
 _REFILL = 150  # cycles behind a barrier until products go on, where no other block has some
 _CONTENTION = 1.1  # how much longer shared memory takes than its bytes alone
 _IN_STEP = 1.25  # how much longer a stage takes then
@@ -268,7 +270,10 @@ def _round(tile: GemmTile, together: int, stages: int, share: float, gpu: Gpu) -
     asynchronous = gpu.capability >= ASYNC_COPIES
     entries = tile.block_rows * tile.block_columns
     products = entries * tile.stage_depth / rate.products
-    read = tile.warps * (tile.warp_rows + tile.warp_columns) * tile.stage_depth / tile.warp_depths
+    # One ldmatrix takes 16 rows and a depth of 32, or 32 rows and one of 16.
+    rows = _FRAGMENT if asynchronous else 2 * _FRAGMENT
+    loaded = sum(-(-size // rows) * rows for size in (tile.warp_rows, tile.warp_columns))
+    read = tile.warps * loaded * tile.stage_depth / tile.warp_depths
     moved = read + tile.stage_bytes * (1 if asynchronous else 2)
     shared = moved / rate.shared_bytes * _CONTENTION
     memory = tile.stage_bytes / rate.memory_bytes * share
@@ -279,22 +284,26 @@ def _round(tile: GemmTile, together: int, stages: int, share: float, gpu: Gpu) -
     if asynchronous:
         waiting = max(alone, (_LATENCY + memory * together) / (tile.stages - 1))
     else:
-        # What was requested when a stage began is stored before its last step.
-        last = alone * _STEP * tile.warp_depths / tile.stage_depth
-        waiting = max(alone - last, _LATENCY + memory * together) + last
-    if together == 1:
-        # Its warps are in step: all want the same unit at the same time, and few of them hide
+        # What was requested when a stage began is stored before its last step. Few warps hide
         # little of what they wait for.
-        waiting = max(waiting, alone * _IN_STEP) + _REFILL
-        if not asynchronous:
+        hidden = _LATENCY * max(0.0, _BUSY_WARPS / (tile.warps * together) - 1)
+        last = alone * _STEP * tile.warp_depths / tile.stage_depth
+        waiting = max(alone - last, _LATENCY + memory * together) + last + hidden
+    if together == 1:
+        # Its warps are in step: all want the same unit at the same time.
+        uneven = products * _unevenness(tile.warps) * _IN_STEP
+        in_step = max(uneven, shared) + _BARRIER + _REFILL
+        if asynchronous:
+            waiting = max(waiting, in_step)
+        else:
             copied = 2 * tile.stage_bytes / rate.shared_bytes
-            hidden = _LATENCY * max(0.0, _BUSY_WARPS / tile.warps - 1)
-            waiting = max(alone * _IN_STEP + _REFILL, memory + copied + hidden)
+            waiting = max(in_step, memory + copied + hidden)
     staged = entries * 4 * 2 * tile.warp_depths / rate.shared_bytes if tile.staged_bytes else 0
-    epilogue = max(staged, entries * _EPILOGUE_INSTRUCTIONS / _EXECUTED)
+    instructions = _EPILOGUE_INSTRUCTIONS + _RUN_INSTRUCTIONS / tile.longest_run()
+    epilogue = max(staged, entries * instructions / _EXECUTED)
     exposed = epilogue * together * (_EXPOSED if together > 1 else 1.0)
     # Few warps execute it more slowly: each waits for its own results.
-    exposed = max(exposed, epilogue * _BUSY_WARPS / tile.warps)
+    exposed = max(exposed, epilogue * min(_BUSY_WARPS / tile.warps, _FEW_WARPS))
     return _LATENCY + stages * max(busy, waiting) + exposed
 
 
