@@ -11,8 +11,8 @@
 //
 // Work of the warps. Warp (r, k) of rows x keys has rows 16 r .. and of every step the keys from
 // `warp_keys` k on: scores, maximum, exponentials. For P V the warps of a row group share the
-// head's columns instead, 16 at a time, so that no partial sums have to be added; weights go through
-// shared memory.
+// head's columns instead, 16 at a time, so that no partial sums have to be added; weights go
+// through shared memory.
 //
 // Entries of the warp's fragments (primitives.cuh has their layout; g = lane / 4, t = lane % 4):
 //
@@ -98,8 +98,8 @@ struct Attention {
   static constexpr int head_pitch = power_of_two_from(depth);
   static constexpr int key_pitch = power_of_two_from(step_keys);
   // An odd number of 16 bytes: results of eight rows lie in different banks.
-  static constexpr int result_pitch = depth * result_bytes / chunk % 2 ? depth * result_bytes
-                                                                       : depth * result_bytes + chunk;
+  static constexpr int result_row = depth * result_bytes;
+  static constexpr int result_pitch = result_row / chunk % 2 ? result_row : result_row + chunk;
 
   static_assert(step_keys % 32 == 0 && warp_keys % 16 == 0, "whole fragments of keys");
   static_assert(head_dim * result_bytes % result_unit == 0 && head_dim % unit == 0, "alignment");
@@ -127,7 +127,7 @@ struct Attention {
     return threadIdx.x / warp_lanes / row_groups;
   }
 
-  // ---- Copies to shared memory -------------------------------------------------------------------
+  // ---- Copies to shared memory ------------------------------------------------------------------
 
   // Copy `tile_rows` rows of a head to a tile, with zeros for rows from `valid` on and for columns
   // behind the head. Where copies are not asynchronous, all bytes are fetched before any is stored.
@@ -204,7 +204,7 @@ struct Attention {
     copy.put(tile);
   }
 
-  // Keys of a step, and where they have memory of their own its values, as two groups of copies.
+  // Keys or values of a step, as a group of copies.
   static __device__ __forceinline__ void load_keys(const int8_t* from, int stride, int valid) {
     const shared_t tile = shared_address(memory() + keys_at);
     Copy<step_keys> copy;
@@ -221,7 +221,7 @@ struct Attention {
     commit_copies();
   }
 
-  // Both, fetched together.
+  // Both, fetched together, as two groups.
   static __device__ __forceinline__ void load_step(const int8_t* keys, int key_stride,
                                                    const int8_t* values, int value_stride,
                                                    int valid) {
@@ -245,7 +245,7 @@ struct Attention {
 
   static __device__ __forceinline__ void meet() { __syncthreads(); }
 
-  // ---- Keys --------------------------------------------------------------------------------------
+  // ---- Keys -------------------------------------------------------------------------------------
 
   static __device__ __forceinline__ int32_t* key_infos() {
     return reinterpret_cast<int32_t*>(memory() + key_infos_at);
@@ -255,7 +255,7 @@ struct Attention {
   static __device__ __forceinline__ void set_key(int key, int32_t info) { key_infos()[key] = info; }
   static __device__ __forceinline__ int32_t key(int key) { return key_infos()[key]; }
 
-  // ---- Q K^T -------------------------------------------------------------------------------------
+  // ---- Q K^T ------------------------------------------------------------------------------------
 
   // Scores of the warp's rows and keys. They start from what is known of each key if `from_keys`,
   // else from 0.
@@ -306,14 +306,14 @@ struct Attention {
     }
   }
 
-  // ---- Rows --------------------------------------------------------------------------------------
+  // ---- Rows -------------------------------------------------------------------------------------
 
   static __device__ __forceinline__ int32_t combine(int32_t x, int32_t y, bool largest) {
     return largest ? most(x, y) : x + y;
   }
 
-  // Of both rows of a lane (g and g + 8), what each lane and warp has of it: the largest, or the
-  // sum. All threads of the block take part; `again` if the warps exchanged something before.
+  // Of both rows of a lane (g and g + 8), what all lanes and warps have of it: the largest, or the
+  // sum. All threads of the block take part.
   template <bool largest>
   static __device__ __forceinline__ void over_keys(int32_t* of_rows) {
 #pragma unroll
@@ -352,7 +352,7 @@ struct Attention {
     of_rows[1] = lane() % 2 ? own : other;
   }
 
-  // ---- P V ---------------------------------------------------------------------------------------
+  // ---- P V --------------------------------------------------------------------------------------
 
   // Four numbers, shifted to the right, to bytes. The shifted ones are bytes, so that two of those
   // that are not have room in a register and are shifted together.
@@ -429,7 +429,7 @@ struct Attention {
     }
   }
 
-  // ---- Results -----------------------------------------------------------------------------------
+  // ---- Results ----------------------------------------------------------------------------------
 
   // Column of the head that entry 8 c + i of a lane's context belongs to.
   static __device__ __forceinline__ unsigned column(int c, int i) {
