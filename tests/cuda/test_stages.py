@@ -150,3 +150,13 @@ def test_a_reduction_that_is_no_leaf_is_refused() -> None:
     with pytest.raises(NotElementwise) as caught:
         graph.evaluate().entry(graph.outputs[0], [tirx.const(0, "int32")] * 2)
     assert str(caught.value) == "stage 'top' is a reduction"
+
+
+def test_what_a_condition_guards_is_computed_under_it_alone() -> None:
+    """`moved` reads `square` at column - 1 under a condition: nothing of it may come before."""
+    graph = StageGraph.of(chain())
+    evaluation = graph.evaluate()
+    row, column = tirx.Var("row", "int32"), tirx.Var("column", "int32")
+    evaluation.entry(graph.outputs[1], [row, column])
+    names = [binding.var.name for binding in evaluation.bindings]
+    assert sorted(names) == ["moved", "narrow"]
