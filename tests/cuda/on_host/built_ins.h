@@ -3,7 +3,6 @@
 // noticed here.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -29,8 +28,15 @@
 #define gridDim (on_host_state.grid_dim)
 #define warpSize 32
 
-using std::max;
-using std::min;
+// Not those of <algorithm>, which would take most of the time that a kernel takes to compile.
+template <typename T>
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
+template <typename T>
+constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}
 
 // Vectors, aligned as on the device (CUDA C++ Programming Guide, "Built-in vector types").
 #define ON_HOST_VECTORS(type, name)                                     \
@@ -75,7 +81,7 @@ struct Shared {
 
   T& get(size_t alignment) {
     if (block_number != on_host_state.block_number) {
-      memory = static_cast<T*>(on_host_shared(sizeof(T), std::max(alignment, alignof(T))));
+      memory = static_cast<T*>(on_host_shared(sizeof(T), max(alignment, alignof(T))));
       block_number = on_host_state.block_number;
     }
     return *memory;
@@ -264,7 +270,7 @@ __attribute__((no_sanitize("thread"))) T atomicAdd(T* address, T value) {
 template <typename T>
 __attribute__((no_sanitize("thread"))) T atomicMax(T* address, T value) {
   const T old = *address;
-  *address = std::max(old, value);
+  *address = max(old, value);
   return old;
 }
 
