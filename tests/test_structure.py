@@ -94,6 +94,8 @@ def test_texts_are_many_distinct_and_held_out():
         "docs/targets.md",
         "docs/c-api.md",
         "docs/arm.md",
+        "docs/cuda.md",
+        "docs/performance.md",
         "docs/benchmarking.md",
         "examples/README.md",
     ],
