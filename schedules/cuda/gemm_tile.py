@@ -367,7 +367,9 @@ def _rounded_up(size: int) -> int:
 
 
 @functools.cache
-def choose_tile(rows: int, columns: int, depth: int, gpu: Gpu) -> GemmTile:
+def choose_tile(
+    rows: int, columns: int, depth: int, gpu: Gpu, most_sums: int = _MOST_ACCUMULATORS
+) -> GemmTile:
     """Tile of a product that nobody tuned: the one that the model says to be fastest.
 
     Parameters
@@ -376,6 +378,8 @@ def choose_tile(rows: int, columns: int, depth: int, gpu: Gpu) -> GemmTile:
         Sizes of the product.
     gpu
         The device.
+    most_sums
+        Sums that a thread may hold: fewer leave registers to an epilogue that needs many.
 
     Returns
     -------
@@ -391,4 +395,7 @@ def choose_tile(rows: int, columns: int, depth: int, gpu: Gpu) -> GemmTile:
         time = math.ceil(cycles(tile, rows, columns, depth, gpu))
         return time, computed, loaded, tile.threads, tile.shared_bytes, tile.stage_depth
 
-    return min(candidates(rows, columns, depth, gpu), key=order)
+    allowed = (
+        tile for tile in candidates(rows, columns, depth, gpu) if tile.accumulators <= most_sums
+    )
+    return min(allowed, key=order)

@@ -35,6 +35,9 @@ _DEPTH = 16  # of weights in memory: the padding of `targets.cuda.descriptions.T
 _VECTOR_BYTES = 16
 # Registers of sums, and of what is loaded once for all rows, that leave enough for an epilogue.
 _MOST_HELD = 168
+# An epilogue with more constants per column than this gets a tile with at most so many sums.
+_MANY_CONSTANTS = 5
+_FEWER_SUMS = 96
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class TensorCoreLinearRule:
         try:
             graph = StageGraph.of(func)
             product = matrix_product(graph)
-            tile = _tile(func, product, target.gpu)
+            tile = _tile(func, graph, product, target.gpu)
             body = _Kernel(graph, product, tile).body()
         except NotElementwise as error:
             return Rejection(self.name, str(error))
@@ -83,11 +86,16 @@ class TensorCoreLinearRule:
         return without_tile(plain)
 
 
-def _tile(func: tirx.PrimFunc, product: MatrixProduct, gpu: Gpu) -> GemmTile:
+def _tile(func: tirx.PrimFunc, graph: StageGraph, product: MatrixProduct, gpu: Gpu) -> GemmTile:
     """Decisions that the kernel was given, if the device can follow them, or the default."""
     given = tile_of(func, GemmTile)
     if given is None:
-        return choose_tile(product.rows, product.columns, product.padded_depth, gpu)
+        sizes = (product.rows, product.columns, product.padded_depth)
+        of_columns = [p for p in graph.parameters if _shape(p) == (product.columns,)]
+        # Constants of columns are registers of the epilogue, next to the sums.
+        if len(of_columns) > _MANY_CONSTANTS:
+            return choose_tile(*sizes, gpu, _FEWER_SUMS)
+        return choose_tile(*sizes, gpu)
     why = given.problem(gpu)
     if why:
         raise ScheduleError(
