@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .stages import Leaf
+from .stages import EarlyLoad, Leaf
 from .statements import address, call, guarded, registers, serial, unrolled
 
 _WIDEST_ACCESS = 16
@@ -147,7 +147,7 @@ class Loads:
 
     def leaf(self, buffer: tirx.Var) -> Leaf:
         """How expressions read a parameter."""
-        return lambda indices: self._read(buffer, indices)
+        return EarlyLoad(lambda indices: self._read(buffer, indices))
 
     def place(self, lane: tirx.Expr) -> tirx.Expr:
         """Where an array of registers holds the entry of a lane."""

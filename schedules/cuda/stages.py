@@ -26,6 +26,26 @@ _SATURATE = "tirx.ibert_saturate"
 
 
 @dataclass(frozen=True)
+class EarlyLoad:
+    """A leaf that loads from memory before anything is computed.
+
+    An entry under a condition is not read through it: where the condition does not hold, its place
+    may lie outside of the buffer.
+
+    Attributes
+    ----------
+    read
+        The leaf.
+    """
+
+    read: Leaf
+
+    def __call__(self, indices: Sequence[tirx.Expr]) -> tirx.Expr:
+        """Read an entry."""
+        return self.read(indices)
+
+
+@dataclass(frozen=True)
 class StageDefinition:
     """One block of an emitted kernel.
 
@@ -260,6 +280,8 @@ class Evaluation:
 
         def load(part: tirx.Expr) -> tirx.Expr:
             stage = self._graph.producer(part.source)
+            if isinstance(self._leaves.get(part.source), EarlyLoad):
+                return tirx.BufferLoad(part.source, list(part.indices))
             if part.source in self._leaves or stage is None:
                 return self.entry(part.source, part.indices)
             if stage.reduced:
