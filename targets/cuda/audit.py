@@ -97,6 +97,11 @@ class KernelAudit:
     floating: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
+    @property
+    def spills(self) -> bool:
+        """Whether it keeps anything of a thread outside of registers."""
+        return bool(self.local or self.stack_bytes)
+
     def to_json(self) -> dict[str, Any]:
         """Return what the library's metadata holds of a kernel that passed."""
         document = asdict(self)
@@ -234,6 +239,29 @@ def check_kernels(
             _check_kernel(name, role, parts, architecture, target)
 
 
+def spilling_kernels(
+    audits: Iterable[KernelAudit], roles: Mapping[str, KernelRole]
+) -> frozenset[str]:
+    """Device kernels of matrix products that access local memory, on any architecture.
+
+    Parameters
+    ----------
+    audits
+        Of every device kernel and architecture.
+    roles
+        Kernels of the program by name.
+
+    Returns
+    -------
+    frozenset of str
+    """
+    return frozenset(
+        audit.name
+        for audit in audits
+        if audit.spills and audit.kernel in roles and roles[audit.kernel].is_matrix
+    )
+
+
 def check_memory(
     audits: Iterable[KernelAudit], launches: Mapping[str, Launch], gpu: Gpu, target: str
 ) -> None:
@@ -301,7 +329,7 @@ def _check_kernel(
         )
     if not role.is_matrix:
         return
-    spilled = next((part for part in parts if part.local or part.stack_bytes), None)
+    spilled = next((part for part in parts if part.spills), None)
     if spilled is not None:
         raise TargetError(
             what=f"kernel {name!r} of layer {role.layer!r} keeps numbers outside of registers",

@@ -8,8 +8,9 @@ to an image that takes the place of the source when the library is written.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from .audit import (
     check_memory,
     disassemble,
     read_kernels,
+    spilling_kernels,
 )
 from .constant_moves import move_constants
 from .nvcc import compile_images
@@ -178,28 +180,83 @@ def compile_device_code(
         return DeviceCode(maker(source, description), generated, report=report)
     toolchain = find_cuda_toolchain(description.name)
     check_architectures(toolchain, gpu.architectures, description.name)
-    with compile_images(source, gpu, toolchain, DEVICE_CODE, description.name) as made:
-        moves: dict[str, int] = {}
-        audits: list[KernelAudit] = []
-        for architecture, path in made.cubins.items():
-            text, moves[architecture] = finish_cubin(path, toolchain)
-            _write(dump, f"kernels.{architecture}.sass", text)
-            audits += read_kernels(text, path.read_bytes(), architecture, roles)
-        check_kernels(audits, roles, description.name)
-        check_memory(audits, launches, gpu, description.name)
-        image = made.joined()
-        sizes = {name: code_bytes(path.read_bytes()) for name, path in made.cubins.items()}
+    made = _machine_code(source, description, toolchain, roles, dump)
+    spilling = spilling_kernels(made.audits, roles)
+    if spilling:
+        source = with_all_registers(source, spilling)
+        _write(dump, "kernels.cu", source)
+        made = _machine_code(source, description, toolchain, roles, dump)
+    check_kernels(made.audits, roles, description.name)
+    check_memory(made.audits, launches, gpu, description.name)
     report = {
         "compiler": f"nvcc {'.'.join(map(str, toolchain.version))}",
         "architectures": list(gpu.architectures),
         "ptx": gpu.ptx,
-        "image_bytes": len(image),
-        "code_bytes": sizes,
-        "constant_moves": moves,
+        "image_bytes": len(made.image),
+        "code_bytes": made.code_bytes,
+        "constant_moves": made.constant_moves,
         "launches": {name: launch.to_json() for name, launch in launches.items()},
-        "kernels": [audit.to_json() for audit in audits],
+        "kernels": [audit.to_json() for audit in made.audits],
     }
-    return DeviceCode(image, generated, tuple(audits), report)
+    return DeviceCode(made.image, generated, made.audits, report)
+
+
+@dataclass(frozen=True)
+class _MachineCode:
+    """What became of a source: the image, and by architecture what it is made of."""
+
+    image: bytes
+    code_bytes: dict[str, int]
+    constant_moves: dict[str, int]
+    audits: tuple[KernelAudit, ...]
+
+
+def _machine_code(
+    source: str,
+    description: TargetDescription,
+    toolchain: CudaToolchain,
+    roles: Mapping[str, KernelRole],
+    dump: Path | None,
+) -> _MachineCode:
+    """Compile a source for every architecture, and read what came out; nothing is refused yet."""
+    if description.gpu is None:
+        raise ValueError(f"target {description.name!r} has no GPU")
+    moves: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    audits: list[KernelAudit] = []
+    with compile_images(source, description.gpu, toolchain, DEVICE_CODE, description.name) as made:
+        for architecture, path in made.cubins.items():
+            text, moves[architecture] = finish_cubin(path, toolchain)
+            _write(dump, f"kernels.{architecture}.sass", text)
+            code = path.read_bytes()
+            audits += read_kernels(text, code, architecture, roles)
+            sizes[architecture] = code_bytes(code)
+        return _MachineCode(made.joined(), sizes, moves, tuple(audits))
+
+
+def with_all_registers(source: str, kernels: Collection[str]) -> str:
+    """Let some kernels have as many registers as one block of them alone may take.
+
+    Left to itself the CUDA compiler stores a number or two in local memory where that lets a
+    multiprocessor hold one block more. That it need hold one only is said in the launch bounds.
+
+    Parameters
+    ----------
+    source
+        CUDA as TVM generates it.
+    kernels
+        Names of device kernels.
+
+    Returns
+    -------
+    str
+    """
+
+    def bound(match: re.Match[str]) -> str:
+        threads, name = match[1], match[2]
+        return f"__launch_bounds__({threads}{', 1' if name in kernels else ''}) {name}("
+
+    return re.sub(r"__launch_bounds__\((\d+)\) (\w+)\(", bound, source)
 
 
 def with_headers(code: str) -> str:

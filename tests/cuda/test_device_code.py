@@ -17,6 +17,7 @@ from targets.cuda.compile import (
     host_images,
     kernel_roles,
     source_modules,
+    with_all_registers,
     with_headers,
 )
 from targets.cuda.launches import Launch
@@ -123,3 +124,17 @@ def test_tvm_keeps_the_source_although_its_runtime_is_loaded() -> None:
             tvm_ffi.registry.remove_global_func(CREATE)
         else:
             tvm_ffi.register_global_func(CREATE, before, override=True)
+
+
+def test_kernels_that_spill_are_given_all_registers_of_a_multiprocessor() -> None:
+    source = (
+        'extern "C" __global__ void __launch_bounds__(256) a_kernel(int* x);\n'
+        'extern "C" __global__ void __launch_bounds__(256) a_kernel(int* x) {}\n'
+        'extern "C" __global__ void __launch_bounds__(64) a_kernel_1(int* x) {}\n'
+    )
+    assert with_all_registers(source, {"a_kernel"}) == (
+        'extern "C" __global__ void __launch_bounds__(256, 1) a_kernel(int* x);\n'
+        'extern "C" __global__ void __launch_bounds__(256, 1) a_kernel(int* x) {}\n'
+        'extern "C" __global__ void __launch_bounds__(64) a_kernel_1(int* x) {}\n'
+    )
+    assert with_all_registers(source, set()) == source

@@ -6,6 +6,7 @@ import functools
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,14 +47,19 @@ class Code:
 
 @functools.cache
 def compiled(target: str) -> Code:
-    """Compile all of `CASES` with the CUDA compiler; the audit of the build looks at them."""
+    """Compile all of `CASES`."""
+    return compiled_cases(target, CASES)
+
+
+def compiled_cases(target: str, cases: Mapping[str, LinearCase]) -> Code:
+    """Compile kernels with the CUDA compiler; the audit of the build looks at them."""
     cuda_toolchain()
     description = get_target(target)
     functions = {
         name: schedule_kernel(name, linear_function(description, case), description).with_attr(
             "global_symbol", name
         )
-        for name, case in CASES.items()
+        for name, case in cases.items()
     }
     module = tvm.IRModule(functions)
     roles = kernel_roles(module)
@@ -135,3 +141,27 @@ def test_main_loops_on_a_t4_are_bounded_by_tensor_cores() -> None:
     # Shared memory gives 64 bytes in a cycle; an ldmatrix x4 takes 512, a store of 16 bytes too.
     moved = {name: 512 * (loop["LDSM"] + loop["STS"]) / 64 for name, loop in loops.items()}
     assert moved["intermediate"] / loops["intermediate"]["IMMA"] < 0.8
+
+
+# Hidden and feed-forward sizes of BERT-Base and BERT-Large, and the rows of the paper's 16 cells.
+WIDTHS = {"base": (768, 3072), "large": (1024, 4096)}
+ROWS = (128, 256, 512, 1024, 2048)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", WIDTHS)
+@pytest.mark.parametrize("target", ["t4", "a100", "h100"])
+def test_linear_layers_of_the_papers_cells_stay_in_registers(target: str, model: str) -> None:
+    hidden, inner = WIDTHS[model]
+    cases = {}
+    for rows in ROWS:
+        cases |= {
+            f"projections_{rows}": LinearCase("short", rows, hidden, 3 * hidden),
+            f"output_{rows}": LinearCase("residual", rows, hidden, hidden),
+            f"up_{rows}": LinearCase("gelu", rows, hidden, inner),
+            f"down_{rows}": LinearCase("residual", rows, inner, hidden),
+        }
+    made = compiled_cases(target, cases)
+    assert set(made.audits) == set(cases)
+    assert [name for name, audit in made.audits.items() if audit.spills] == []
+    assert all(audit.matrix > 0 for audit in made.audits.values())
