@@ -40,15 +40,34 @@ class FloatResult:
 
 
 def host_target() -> tvm.target.Target:
-    """Return the LLVM target of this machine, with all the vector instructions it has."""
+    """Return the LLVM target of this machine, with the vector instructions that it really has.
+
+    The name of a processor promises more than a virtual machine may show of it: a Zen 4 whose
+    AVX-512 is hidden keeps its name, and code for that name ends in an illegal instruction. What
+    the processor itself reports is therefore added, and taken away, one by one.
+    """
     from tvm.target import codegen
 
+    reported = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    features = {str(name): bool(present) for name, present in reported.items()}
+    return target_of(codegen.llvm_get_system_triple(), codegen.llvm_get_system_cpu(), features)
+
+
+def target_of(triple: str, processor: str, features: Mapping[str, bool]) -> tvm.target.Target:
+    """Return the LLVM target of a processor with some of its features present, others absent.
+
+    Parameters
+    ----------
+    triple : str
+        LLVM's name of the machine.
+    processor : str
+        LLVM's name of the processor.
+    features : mapping of str to bool
+        Whether it has a feature, by LLVM's name; of others the processor's name decides.
+    """
+    attributes = [("+" if present else "-") + name for name, present in sorted(features.items())]
     return tvm.target.Target(
-        {
-            "kind": "llvm",
-            "mtriple": codegen.llvm_get_system_triple(),
-            "mcpu": codegen.llvm_get_system_cpu(),
-        }
+        {"kind": "llvm", "mtriple": triple, "mcpu": processor, "mattr": attributes}
     )
 
 

@@ -55,11 +55,24 @@ class Tile:
 
 def tile_for(target: tvm.target.Target) -> Tile:
     """Choose the tile for an LLVM `target` from its vector width and number of registers."""
-    with target:
-        bits = int(tvm.target.codegen.llvm_get_vector_width(target))
-    lanes = max(bits, 128) // 32
-    many_registers = lanes >= 16 or "aarch64" in str(target.attrs.get("mtriple", ""))
+    lanes = _lanes(target)
+    many_registers = lanes >= 16 or _is_aarch64(target)
     return Tile(lanes=lanes, rows=12 if many_registers else 6)
+
+
+def _lanes(target: tvm.target.Target) -> int:
+    """Floats in a vector register.
+
+    ``llvm_get_vector_width`` is of no use: in TVM 0.27 it says 512 bits of every x86-64 processor.
+    """
+    if _is_aarch64(target):
+        return 4
+    features = tvm.target.codegen.llvm_get_cpu_features(target)
+    return 16 if "avx512f" in features else 8 if "avx" in features else 4
+
+
+def _is_aarch64(target: tvm.target.Target) -> bool:
+    return str(target.attrs.get("mtriple", "")).startswith(("aarch64", "arm64"))
 
 
 def _divisor(extent: int, most: int) -> int:
