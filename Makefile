@@ -5,6 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 EXTRAS := torch,demo,verify,dev
+# Installed as ibert_tvm.relay_passes and so on.
+FOLDERS := relay_passes schedules targets
 # Tests run in this many processes; each keeps its own BLAS and TVM pools at one thread.
 JOBS   ?= 2
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
@@ -48,7 +50,10 @@ compatibility: setup  ## write docs/compatibility.md anew: every architecture, i
 lint: setup  ## ruff (rules and format) and mypy, as CI runs them
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@# mypy does not read `package-dir`: links show it the packages as they are installed.
+	rm -rf build/types && mkdir -p build/types/ibert_tvm
+	ln -s $(CURDIR)/ibert_tvm/* $(addprefix $(CURDIR)/,$(FOLDERS)) build/types/ibert_tvm
+	MYPYPATH=build/types $(BIN)/mypy
 
 format: setup  ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ibert_tvm.model_info import ModelInfo
-    from targets.aot import Interface
+    from ibert_tvm.targets.aot import Interface
 
 __all__ = ["bare_interface"]
 
 
 def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
-    """Describe inputs and outputs for `targets.aot.compile_bare`.
+    """Describe inputs and outputs for `ibert_tvm.targets.aot.compile_bare`.
 
     Parameters
     ----------
@@ -24,11 +24,11 @@ def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
 
     Returns
     -------
-    targets.aot.Interface
+    ibert_tvm.targets.aot.Interface
         Ids are limited to the vocabulary, token types to those of the model, masks to 0 and 1, as
         `ibert_tvm.inputs.check_inputs` does; images to what their quantisation gives.
     """
-    from targets.aot import Interface, ShapeSpec, TensorSpec
+    from ibert_tvm.targets.aot import Interface, ShapeSpec, TensorSpec
 
     limits = {
         "input_ids": (0, info.vocab_size - 1),

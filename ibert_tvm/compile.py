@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.model_info import ModelInfo
-    from relay_passes.passes import IntegerProgram
-    from targets import TargetDescription
-    from targets.aot import BareModel
-    from targets.bare_metal import PackageOptions
-    from targets.cuda.compile import DeviceCode
-    from targets.library_check import LibraryCheck
+    from ibert_tvm.relay_passes.passes import IntegerProgram
+    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.aot import BareModel
+    from ibert_tvm.targets.bare_metal import PackageOptions
+    from ibert_tvm.targets.cuda.compile import DeviceCode
+    from ibert_tvm.targets.library_check import LibraryCheck
 
 __all__ = ["CompiledModel", "compile"]
 
@@ -62,7 +62,7 @@ class CompiledModel:
     report
         ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``,
         ``runtime``; without runtime also ``memory``, the sizes of `targets.aot.BareModel`; for a
-        GPU also ``cuda``, what `targets.build.GpuBuild` reports of its device code.
+        GPU also ``cuda``, what `ibert_tvm.targets.build.GpuBuild` reports of its device code.
     bare
         The program without runtime; None if it was compiled for TVM's.
     device
@@ -107,7 +107,7 @@ class CompiledModel:
 
         Raises
         ------
-        targets.TargetError
+        ibert_tvm.targets.TargetError
             If it cannot be written, the C toolchain is missing or fails, or the library cannot be
             used on its target.
         """
@@ -134,20 +134,20 @@ class CompiledModel:
         """
         target = Path(path).expanduser()
         if self.bare is not None and self.target.system == "bare-metal":
-            from targets.bare_metal import is_package
-            from targets.bare_metal.package import write_package
+            from ibert_tvm.targets.bare_metal import is_package
+            from ibert_tvm.targets.bare_metal.package import write_package
 
             kind = "a package that `ibert compile` wrote"
             with write_folder(target, replaceable=is_package(target), kind=kind) as folder:
                 write_package(self.bare, self.metadata, self.target, folder, options)
             return target, None
         if self.bare is not None:
-            from targets.aot.library import export_bare_library
+            from ibert_tvm.targets.aot.library import export_bare_library
 
             return target, export_bare_library(
                 self.bare, self.metadata, self.target, target, require_load=require_load
             )
-        from targets.export import export_library
+        from ibert_tvm.targets.export import export_library
 
         return target, export_library(
             self.executable,
@@ -203,21 +203,21 @@ def compile(
     ------
     UsageError
         If a shape is not positive, or longer than the model's positions.
-    targets.TargetError
+    ibert_tvm.targets.TargetError
         If the target is unknown.
-    relay_passes.errors.CompilerError
+    ibert_tvm.relay_passes.errors.CompilerError
         If a pass refuses; the message names the layer.
-    schedules.tuning.DatabaseError
+    ibert_tvm.schedules.tuning.DatabaseError
         If the database is missing, damaged, or of another target.
     """
-    from relay_passes.emit import KernelLayout
-    from relay_passes.passes import IntegerProgram, lower_to_kernels
-    from relay_passes.passes.check_integer_only import CheckIntegerOnly
-    from relay_passes.passes.narrow_inputs import NarrowInputs
-    from schedules import schedule_module
-    from targets import check_runtime, get_target
-    from targets.aot import compile_bare, portable_description
-    from targets.build import build_executable, build_for_gpu
+    from ibert_tvm.relay_passes.emit import KernelLayout
+    from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+    from ibert_tvm.relay_passes.passes.check_integer_only import CheckIntegerOnly
+    from ibert_tvm.relay_passes.passes.narrow_inputs import NarrowInputs
+    from ibert_tvm.schedules import schedule_module
+    from ibert_tvm.targets import check_runtime, get_target
+    from ibert_tvm.targets.aot import compile_bare, portable_description
+    from ibert_tvm.targets.build import build_executable, build_for_gpu
 
     shapes = check_shapes(shapes, quantized)
     description = get_target(target)
@@ -402,8 +402,8 @@ def _metadata(
     import tvm
 
     from ibert_tvm import __version__
-    from relay_passes.passes import function_name
-    from relay_passes.passes.pack_tokens import PACKED
+    from ibert_tvm.relay_passes.passes import function_name
+    from ibert_tvm.relay_passes.passes.pack_tokens import PACKED
 
     kernels = kernel_table(module)
     function = program.module["main"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from ibert_tvm.engine import load_runtime
 from ibert_tvm.errors import DeviceError
-from targets.cuda.driver import runs_on
+from ibert_tvm.targets.cuda.driver import runs_on
 
 __all__ = ["CUDA", "CudaRuntime", "cuda_runtime", "device_text", "runs_on"]
 

@@ -26,8 +26,8 @@ from ibert_tvm.texts import data_file
 
 if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.relay_passes.canonical.float_executable import FloatExecutable
     from ibert_tvm.runtime import Library
-    from relay_passes.canonical.float_executable import FloatExecutable
 
 __all__ = ["DemoResult", "Latency", "find_model", "run_demo"]
 
@@ -192,7 +192,7 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
 
         library = load_library(library_path)
     with timed("sentences", f"run {len(sentences)} sentences, float and integer"):
-        from relay_passes.canonical.float_executable import float_executable
+        from ibert_tvm.relay_passes.canonical.float_executable import float_executable
 
         executable = float_executable(model.module, model.parameters)
         batch = library.encode(sentences)

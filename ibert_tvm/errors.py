@@ -155,10 +155,10 @@ def _format(what: str, where: str, why: str, todo: str) -> str:
 # A class that one of our packages defines is raised on purpose; where it is defined decides the
 # exit code. Looked up by name, so that reporting a wrong path does not import TVM.
 _PACKAGE_CODES = {
+    "ibert_tvm.relay_passes": ExitCode.MODEL,
+    "ibert_tvm.schedules": ExitCode.TARGET,
+    "ibert_tvm.targets": ExitCode.TARGET,
     "ibert_tvm": ExitCode.MODEL,
-    "relay_passes": ExitCode.MODEL,
-    "schedules": ExitCode.TARGET,
-    "targets": ExitCode.TARGET,
 }
 _CLASS_CODES = {"IntegerOnlyError": ExitCode.VERIFICATION}
 
@@ -168,7 +168,8 @@ def _code_of(error: BaseException) -> ExitCode | None:
     ours = [
         (cls.__name__, package)
         for cls in type(error).__mro__
-        if (package := cls.__module__.partition(".")[0]) in _PACKAGE_CODES
+        for package in _PACKAGE_CODES
+        if f"{cls.__module__}.".startswith(f"{package}.")
     ]
     special = [_CLASS_CODES[name] for name, _ in ours if name in _CLASS_CODES]
     return next(iter(special or [_PACKAGE_CODES[package] for _, package in ours]), None)

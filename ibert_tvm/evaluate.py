@@ -135,7 +135,7 @@ def fidelity(
         check_seq_len(seq_len, info, candidate.metadata)
     tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
 
-    from relay_passes.canonical.float_executable import float_executable
+    from ibert_tvm.relay_passes.canonical.float_executable import float_executable
 
     configure_threads(default_threads())
     runner = _runner(candidate, layers)
@@ -332,7 +332,7 @@ def _comparable(quantization: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
 def _evaluate(
     model: QuantizedModel, inputs: Inputs
 ) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]]]:
-    from relay_passes.integer.evaluate import evaluate
+    from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
     given: dict[str, NDArray[Any]] = {name: inputs[name] for name in model.input_names}
     record = image_record(model.quantization.get("inputs", ()))

@@ -39,7 +39,7 @@ def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
 
 
 def _calls(module: tvm.IRModule, function: Any) -> list[dict[str, Any]]:
-    from relay_passes.passes.share_kernels import LAYERS, called_kernels
+    from ibert_tvm.relay_passes.passes.share_kernels import LAYERS, called_kernels
 
     kernels = called_kernels(function)
     layers = [str(layer) for layer in function.attrs[LAYERS]] if kernels else []

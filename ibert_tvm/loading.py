@@ -140,7 +140,7 @@ def _check_machine(metadata: LibraryMetadata) -> None:
 
     from elftools.elf.elffile import ELFFile
 
-    from targets.host import cpu_features
+    from ibert_tvm.targets.host import cpu_features
 
     names = {
         "EM_X86_64": ("x86_64", "AMD64"),

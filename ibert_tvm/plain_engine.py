@@ -23,7 +23,7 @@ from ibert_tvm.errors import LibraryError
 from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, ParameterRecord
 
 if TYPE_CHECKING:
-    from targets import TargetDescription
+    from ibert_tvm.targets import TargetDescription
 
 __all__ = ["EmulatedEngine", "PlainEngine"]
 
@@ -196,12 +196,12 @@ class EmulatedEngine(_Calls):
 
     Raises
     ------
-    targets.TargetError
+    ibert_tvm.targets.TargetError
         If the target is unknown, or its compiler or its emulator is not installed.
     """
 
     def __init__(self, metadata: LibraryMetadata) -> None:
-        from targets.runner import Runner
+        from ibert_tvm.targets.runner import Runner
 
         super().__init__(metadata)
         self._runner = Runner(_description(metadata))
@@ -221,7 +221,7 @@ class EmulatedEngine(_Calls):
 
 def _description(metadata: LibraryMetadata) -> TargetDescription:
     """The target that a library was compiled for; one made on its own board calls it host."""
-    from targets import get_target, target_names
+    from ibert_tvm.targets import get_target, target_names
 
     name = str(metadata.target.get("name", ""))
     if name == "host":

@@ -25,7 +25,7 @@ from ibert_tvm.library_file import LibraryMetadata, ParameterRecord, read_metada
 from ibert_tvm.runtime import Library
 
 if TYPE_CHECKING:
-    from targets.rpc import Address, Board, BoardDescription
+    from ibert_tvm.targets.rpc import Address, Board, BoardDescription
 
 __all__ = ["RemoteEngine", "check_fits", "load_remote"]
 
@@ -39,7 +39,7 @@ class RemoteEngine:
 
     Parameters
     ----------
-    board : targets.rpc.Board
+    board : ibert_tvm.targets.rpc.Board
         With an open session.
     metadata : LibraryMetadata
         Of the library to run.
@@ -48,7 +48,7 @@ class RemoteEngine:
 
     Attributes
     ----------
-    description : targets.rpc.BoardDescription
+    description : ibert_tvm.targets.rpc.BoardDescription
         What the board said about itself.
     num_threads : int
         Threads that kernels use.
@@ -133,19 +133,19 @@ def check_fits(metadata: LibraryMetadata, board: BoardDescription) -> None:
     ----------
     metadata : LibraryMetadata
         The library.
-    board : targets.rpc.BoardDescription
+    board : ibert_tvm.targets.rpc.BoardDescription
         What the board said.
 
     Raises
     ------
-    targets.rpc.BoardError
+    ibert_tvm.targets.rpc.BoardError
         If its processor is another one, or lacks what the library needs.
     TargetError
         If it has another version of TVM.
     """
     from elftools.elf.elffile import ELFFile
 
-    from targets.rpc import check_board
+    from ibert_tvm.targets.rpc import check_board
 
     with metadata.path.open("rb") as stream:
         machine = str(ELFFile(stream)["e_machine"])
@@ -179,7 +179,7 @@ def load_remote(
     ----------
     path : path
         The library, compiled for the board.
-    address : targets.rpc.Address
+    address : ibert_tvm.targets.rpc.Address
         Its server, or a tracker with a key.
     num_threads : int, optional
         Threads on the board; by default all its processors.
@@ -197,12 +197,12 @@ def load_remote(
         If the file is missing, damaged, or not made by this project.
     UsageError
         If it was compiled without TVM's runtime.
-    targets.rpc.BoardError
+    ibert_tvm.targets.rpc.BoardError
         If the board cannot be reached, or its processor cannot run the library.
     TargetError
         If the board's version of TVM does not fit.
     """
-    from targets.rpc import Board
+    from ibert_tvm.targets.rpc import Board
 
     metadata = read_metadata(path)
     if metadata.runtime != "tvm":

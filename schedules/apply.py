@@ -8,7 +8,7 @@ from collections.abc import Callable
 import tvm
 from tvm import tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from .attention import AttentionRule
 from .cuda import CUDA_RULES

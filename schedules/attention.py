@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from targets import DotInstruction, TargetDescription
+from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .intrinsics.microkernels import is_microkernel
 from .packing import pack_operands

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from targets import DotInstruction, TargetDescription
+from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .intrinsics.microkernels import is_microkernel
 from .microkernel import schedule_linear

@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm import s_tir, tirx
 
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 
 from .intrinsics.microkernels import (
     microkernel_intrinsic,

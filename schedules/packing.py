@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import s_tir
 
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 
 from .intrinsics import (
     LOADED_BYTES,

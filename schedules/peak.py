@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 
 from .intrinsics import dot_intrinsic
 from .intrinsics.microkernels import is_microkernel

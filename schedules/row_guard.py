@@ -11,7 +11,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from targets.loops import rebuilt
+from ibert_tvm.targets.loops import rebuilt
 
 from .errors import ScheduleError
 
@@ -124,7 +124,7 @@ class _Guards:
                 what="the rule marks no loop over sequences",
                 where="the keys of packed attention",
                 why="every sequence has its keys at other rows",
-                todo="call schedules.row_guard.mark_sequence_loop in the rule",
+                todo="call ibert_tvm.schedules.row_guard.mark_sequence_loop in the rule",
             )
         length = int(keys.shape[0]) // self.sequences
         first = tirx.min(self.start(self.sequence), int(keys.shape[0]) - length)
@@ -240,6 +240,6 @@ def guard_rows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             what="the rule marks no loop over rows",
             where=f"kernel {name}",
             why="a kernel on packed tokens skips the rows that hold none",
-            todo="call schedules.row_guard.mark_row_loop in the rule",
+            todo="call ibert_tvm.schedules.row_guard.mark_row_loop in the rule",
         )
     return guarded

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from .row_guard import mark_row_loop
 from .row_sums import split_row_sums, vectorise_row_sums

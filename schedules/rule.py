@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tvm import s_tir, tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from .intrinsics import reduction_intrinsic
 

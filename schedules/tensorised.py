@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tvm import s_tir, tirx
 
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 
 from .intrinsics import dot_intrinsic, drain_intrinsic
 from .intrinsics.microkernels import is_microkernel

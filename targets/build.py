@@ -74,7 +74,7 @@ def build_for_gpu(
     """Build a module for a GPU, as `build_executable` does for a processor.
 
     The values between kernels get storages that stay where they are, so that a run can be captured
-    as a graph: see `targets.cuda.storage`.
+    as a graph: see `ibert_tvm.targets.cuda.storage`.
 
     Parameters
     ----------

@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
 # docs/architecture.md: imports point one way.
 MAY_IMPORT = {
-    "relay_passes": {"relay_passes", "tvm", "tvm_ffi", "numpy"},
-    "schedules": {"schedules", "targets", "tvm", "tvm_ffi", "numpy"},
-    "targets": {"targets", "tvm", "tvm_ffi", "numpy", "elftools"},
+    "relay_passes": {"tvm", "tvm_ffi", "numpy"},
+    "schedules": {"ibert_tvm.targets", "tvm", "tvm_ffi", "numpy"},
+    "targets": {"tvm", "tvm_ffi", "numpy", "elftools"},
 }
 
 
@@ -21,14 +21,20 @@ def _sources(package):
     return sorted((ROOT / package).rglob("*.py"))
 
 
+def _room(module):
+    """What of a module's name tells where it lives: "numpy", "ibert_tvm.targets", "ibert_tvm"."""
+    top, *rest = module.split(".")
+    return f"{top}.{rest[0]}" if top == "ibert_tvm" and rest and rest[0] in PACKAGES else top
+
+
 def _imports(path):
-    """Top-level names of all modules imported anywhere in a file."""
+    """Rooms and foreign packages that a file imports absolutely."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {_room(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.add(node.module.partition(".")[0])
+            names |= {_room(f"{node.module}.{alias.name}") for alias in node.names}
     return names - set(sys.stdlib_module_names) - {"__future__"}
 
 
@@ -124,14 +130,24 @@ def test_constraints_pin_every_core_dependency():
 
 
 def test_every_file_of_the_packages_is_installed():
-    """What is no Python module comes into a wheel only where pyproject.toml names it."""
+    """Folders of modules, and files that are none, are in a wheel if pyproject.toml names them."""
     tomllib = pytest.importorskip("tomllib", reason="the standard library has it from 3.11 on")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    setuptools = project["tool"]["setuptools"]
+
+    def folder(package):
+        """Where a package lies: those at the top level are installed inside of ibert_tvm."""
+        for name, moved in setuptools["package-dir"].items():
+            if f"{package}.".startswith(f"{name}."):
+                return ROOT.joinpath(moved, *package.removeprefix(name).split(".")[1:])
+        return ROOT.joinpath(*package.split("."))
+
+    installed = {folder(package) for package in setuptools["packages"]}
     named = {
         path
-        for package, patterns in project["tool"]["setuptools"]["package-data"].items()
+        for package, patterns in setuptools["package-data"].items()
         for pattern in patterns
-        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+        for path in folder(package).glob(pattern)
     }
     ignored = {"__pycache__", ".py", ".pyc"}
     there = {
@@ -141,3 +157,5 @@ def test_every_file_of_the_packages_is_installed():
         if path.is_file() and not ignored & {path.suffix, *path.parts}
     }
     assert {str(path.relative_to(ROOT)) for path in there - named} == set()
+    modules = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert {str(path.relative_to(ROOT)) for path in modules - installed} == set()

@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.machine import describe_machine, describe_software
 from benchmarks.models import Cell
-from targets import TargetError, get_target
-from targets.arm import ARM_BOARDS
-from targets.cortex_m import CORTEX_M
+from ibert_tvm.targets import TargetError, get_target
+from ibert_tvm.targets.arm import ARM_BOARDS
+from ibert_tvm.targets.cortex_m import CORTEX_M
 
 from .errors import CountingError
 from .kernels import CASES, Case

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from targets import TargetDescription
-from targets.fp_rules import is_float_helper, is_floating_point
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.fp_rules import is_float_helper, is_floating_point
 
 from .disassembly import Program, read_program
 from .errors import CountingError
@@ -413,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Count one program and print the result; returns the exit code."""
     import argparse
 
-    from targets import get_target
+    from ibert_tvm.targets import get_target
 
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.arm.counting",

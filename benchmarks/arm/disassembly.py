@@ -14,7 +14,7 @@ from pathlib import Path
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from .errors import CountingError
 

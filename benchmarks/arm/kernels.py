@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 from tests.arm import matrix_kernels, row_kernels
 from tests.arm.row_kernels import RowKernel
 

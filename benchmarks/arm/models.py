@@ -13,11 +13,11 @@ import numpy as np
 
 from benchmarks.models import MODELS, Cell, ModelSpec, model_folder
 from benchmarks.peers.ibert import IbertPeer
-from targets import TargetDescription
-from targets.aot.interface import TensorSpec, item_size
-from targets.aot.weights import weights_assembly, write_weights
-from targets.emulation import emulator_command
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.aot.interface import TensorSpec, item_size
+from ibert_tvm.targets.aot.weights import weights_assembly, write_weights
+from ibert_tvm.targets.emulation import emulator_command
+from ibert_tvm.targets.toolchain import find_linker
 from tests.arm import packages
 
 from .counting import Counting, Counts

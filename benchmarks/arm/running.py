@@ -6,9 +6,9 @@ import subprocess
 
 import numpy as np
 
-from schedules import schedule_kernel
-from targets import TargetDescription
-from targets.emulation import emulator_command
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.emulation import emulator_command
 from tests.arm import bare_kernels
 from tests.arm.linux_kernels import BoardKernels
 from tests.arm.row_kernels import RowKernel

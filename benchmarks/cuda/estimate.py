@@ -123,7 +123,7 @@ def read_machine_code(library: Path) -> bytes:
 
 def disassemble(cubin: bytes) -> dict[str, list[Instruction]]:
     """Kernels of a cubin by name."""
-    from targets.cuda.toolchain import find_cuda_toolchain
+    from ibert_tvm.targets.cuda.toolchain import find_cuda_toolchain
 
     nvdisasm = find_cuda_toolchain("benchmarks.cuda").nvdisasm
     with tempfile.TemporaryDirectory(prefix="estimate.") as folder:

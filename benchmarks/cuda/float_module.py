@@ -121,7 +121,7 @@ def build_float_library(
 
     Raises
     ------
-    targets.TargetError
+    ibert_tvm.targets.TargetError
         If there is no CUDA compiler.
     GpuBenchmarkError
         If it fails.
@@ -129,9 +129,9 @@ def build_float_library(
     import tvm
     from tvm import relax
 
-    from targets import get_target
-    from targets.cuda.compile import compile_device_code, host_images, source_modules
-    from targets.export import export_library
+    from ibert_tvm.targets import get_target
+    from ibert_tvm.targets.cuda.compile import compile_device_code, host_images, source_modules
+    from ibert_tvm.targets.export import export_library
 
     description = get_target(f"cuda:{'+'.join(architectures)}")
     target = tvm.target.Target(

@@ -56,13 +56,13 @@ def compile_fat_binary(source: Path, architectures: tuple[str, ...]) -> bytes:
 
     Raises
     ------
-    targets.TargetError
+    ibert_tvm.targets.TargetError
         If there is no CUDA compiler.
     GpuBenchmarkError
         If it fails.
     """
-    from targets.cuda.compile import DEVICE_CODE
-    from targets.cuda.toolchain import find_cuda_toolchain
+    from ibert_tvm.targets.cuda.compile import DEVICE_CODE
+    from ibert_tvm.targets.cuda.toolchain import find_cuda_toolchain
 
     toolchain = find_cuda_toolchain("benchmarks.cuda")
     numbers = [name.removeprefix("sm_") for name in architectures]

@@ -93,7 +93,7 @@ def _fp32(spec: ModelSpec, job: Mapping[str, Any], prepared: Prepared) -> None:
 def _expected(spec: ModelSpec, job: Mapping[str, Any], prepared: Prepared) -> None:
     """Hash of the integer outputs by the specification, and the float model's pooled outputs."""
     from ibert_tvm.artefact import QuantizedModel
-    from relay_passes.integer.evaluate import evaluate
+    from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
     quantised = QuantizedModel.load(_quantised(spec, job))
     function = quantised.module["main"]
@@ -190,7 +190,7 @@ def prepare(
     GpuBenchmarkError
         If `target` has no GPU.
     """
-    from targets import get_target
+    from ibert_tvm.targets import get_target
 
     from .limits import build_limits
 

@@ -13,8 +13,8 @@ from ibert_tvm.errors import OutputError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from targets import TargetDescription
-    from targets.bare_metal import PackageOptions
+    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.bare_metal import PackageOptions
 
 __all__ = ["check_package_output", "package_options", "package_result", "parse_memory"]
 
@@ -85,8 +85,8 @@ def package_options(
     UsageError
         If a value is wrong, or an option was given for a target with an operating system.
     """
-    from targets import list_targets
-    from targets.bare_metal import FORMS, PackageOptions
+    from ibert_tvm.targets import list_targets
+    from ibert_tvm.targets.bare_metal import FORMS, PackageOptions
 
     given = [
         name
@@ -95,7 +95,7 @@ def package_options(
     ]
     if target.system != "bare-metal":
         if given:
-            from targets import get_target
+            from ibert_tvm.targets import get_target
 
             names = [
                 status.name
@@ -130,7 +130,7 @@ def check_package_output(path: Path) -> None:
     OutputError
         If there is a file, or a folder that holds something else.
     """
-    from targets.bare_metal import is_package
+    from ibert_tvm.targets.bare_metal import is_package
 
     folder = path.expanduser()
     if folder.is_dir():
@@ -162,7 +162,7 @@ def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> Com
     -------
     CommandResult
     """
-    from targets.bare_metal import read_package
+    from ibert_tvm.targets.bare_metal import read_package
 
     folder = path.expanduser()
     document = read_package(folder)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ibert_tvm.bench.layers import Part, Profile
     from ibert_tvm.library_file import FunctionRecord, LibraryMetadata
     from ibert_tvm.runtime import Library
-    from targets.rpc import Address
+    from ibert_tvm.targets.rpc import Address
 
 _logger = logging.getLogger(__name__)
 
@@ -352,7 +352,7 @@ def _part(part: Part, full: bool) -> dict[str, Any]:
 def _machine() -> dict[str, Any]:
     import platform
 
-    from targets import TargetError, get_target
+    from ibert_tvm.targets import TargetError, get_target
 
     try:
         processor = get_target("host").description

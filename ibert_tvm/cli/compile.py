@@ -73,10 +73,10 @@ def command(
     """Compile a quantised model to a shared library, or to a package for a microcontroller."""
     from ibert_tvm.cli.progress import status
     from ibert_tvm.files import check_writable
-    from targets import check_runtime, get_target
-    from targets.emulation import emulator_command
-    from targets.library_check import sysroot_of
-    from targets.toolchain import find_linker
+    from ibert_tvm.targets import check_runtime, get_target
+    from ibert_tvm.targets.emulation import emulator_command
+    from ibert_tvm.targets.library_check import sysroot_of
+    from ibert_tvm.targets.toolchain import find_linker
 
     shapes = parse_shapes(model, batch, seq_len)
     description = get_target(target)
@@ -117,7 +117,7 @@ def command(
         return package_result(output, compiled.report, seconds)
     header = None
     if compiled.bare is not None:
-        from targets.aot.library import header_path
+        from ibert_tvm.targets.aot.library import header_path
 
         header = header_path(output)
     result: dict[str, Any] = {

@@ -115,8 +115,8 @@ def _tvm_works() -> Check:
 
 
 def _linker() -> Check:
-    from targets import TargetError, get_target
-    from targets.toolchain import find_linker
+    from ibert_tvm.targets import TargetError, get_target
+    from ibert_tvm.targets.toolchain import find_linker
 
     try:
         return Check("C compiler", "ok", " ".join(find_linker(get_target("x86-64"))))
@@ -126,8 +126,8 @@ def _linker() -> Check:
 
 def _cross_compilers() -> list[Check]:
     """One line per cross-compiler, with the targets that need it; all of them are optional."""
-    from targets import TargetError, get_target, target_names
-    from targets.toolchain import find_linker
+    from ibert_tvm.targets import TargetError, get_target, target_names
+    from ibert_tvm.targets.toolchain import find_linker
 
     names: dict[tuple[str, str, str], list[str]] = {}
     todos: dict[tuple[str, str, str], str] = {}
@@ -150,8 +150,8 @@ def _cross_compilers() -> list[Check]:
 
 def _emulators() -> list[Check]:
     """One line per emulator that runs code of another machine; all of them are optional."""
-    from targets import TargetError, get_target, target_names
-    from targets.emulation import emulator_command, find_emulator, runs_here
+    from ibert_tvm.targets import TargetError, get_target, target_names
+    from ibert_tvm.targets.emulation import emulator_command, find_emulator, runs_here
 
     checks: dict[str, Check] = {}
     for name in target_names()[1:]:
@@ -175,8 +175,8 @@ def _emulators() -> list[Check]:
 
 def _cuda_compiler() -> Check:
     """What compiles for NVIDIA's GPUs, whether or not there is one here."""
-    from targets import TargetError
-    from targets.cuda.toolchain import find_cuda_toolchain
+    from ibert_tvm.targets import TargetError
+    from ibert_tvm.targets.cuda.toolchain import find_cuda_toolchain
 
     try:
         return Check("CUDA compiler", "ok", str(find_cuda_toolchain()))
@@ -186,8 +186,8 @@ def _cuda_compiler() -> Check:
 
 def _gpu() -> Check:
     """NVIDIA's GPUs and their driver, asked without TVM."""
-    from targets import TargetError
-    from targets.cuda.driver import find_driver
+    from ibert_tvm.targets import TargetError
+    from ibert_tvm.targets.cuda.driver import find_driver
 
     try:
         driver = find_driver()
@@ -202,7 +202,7 @@ def _gpu() -> Check:
 
 
 def _processor() -> Check:
-    from targets import TargetError, get_target
+    from ibert_tvm.targets import TargetError, get_target
 
     try:
         return Check("processor", "ok", get_target("host").description)

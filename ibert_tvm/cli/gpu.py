@@ -10,7 +10,7 @@ from ibert_tvm.cli.tables import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from targets import TargetDescription
+    from ibert_tvm.targets import TargetDescription
 
 __all__ = ["check_gpu_toolchain", "device_statements", "kernel_table"]
 
@@ -25,12 +25,12 @@ def check_gpu_toolchain(description: TargetDescription) -> None:
 
     Raises
     ------
-    targets.TargetError
+    ibert_tvm.targets.TargetError
         If a program is missing, or does not know the architecture.
     """
     if description.gpu is None:
         return
-    from targets.cuda.toolchain import check_architectures, find_cuda_toolchain
+    from ibert_tvm.targets.cuda.toolchain import check_architectures, find_cuda_toolchain
 
     toolchain = find_cuda_toolchain(description.name)
     check_architectures(toolchain, description.gpu.architectures, description.name)
@@ -42,7 +42,7 @@ def device_statements(cuda: Mapping[str, Any]) -> list[str]:
     Parameters
     ----------
     cuda : mapping
-        As `targets.build.GpuBuild.report` gives it; empty for a processor.
+        As `ibert_tvm.targets.build.GpuBuild.report` gives it; empty for a processor.
 
     Returns
     -------

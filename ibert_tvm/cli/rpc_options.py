@@ -9,7 +9,7 @@ import typer
 from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
-    from targets.rpc import Address
+    from ibert_tvm.targets.rpc import Address
 
 __all__ = ["KeyOption", "RpcOption", "RpcTimeoutOption", "parse_address"]
 
@@ -41,7 +41,7 @@ def parse_address(rpc: str | None, key: str | None) -> Address | None:
 
     Returns
     -------
-    targets.rpc.Address or None
+    ibert_tvm.targets.rpc.Address or None
 
     Raises
     ------
@@ -52,7 +52,7 @@ def parse_address(rpc: str | None, key: str | None) -> Address | None:
         if key is not None:
             raise UsageError("--key was given without --rpc", todo="give --rpc HOST:PORT as well")
         return None
-    from targets.rpc import Address
+    from ibert_tvm.targets.rpc import Address
 
     host, colon, port = rpc.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ibert_tvm.runtime import IntegerOutput, Library
-    from targets.rpc import Address
+    from ibert_tvm.targets.rpc import Address
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _IMAGES = "pixel_values"

@@ -91,7 +91,7 @@ def model_document(model: CanonicalModel, given: GivenQuantization, preset: str)
         per layer the rows whose integers were found.
     """
     from ibert_tvm.quantize.given import fill_scales
-    from relay_passes.lower import requirements
+    from ibert_tvm.relay_passes.lower import requirements
 
     scales = fill_scales(given, requirements(model.module, preset), preset)
     return {

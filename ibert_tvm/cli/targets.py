@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
     """List the targets, and what is missing on this machine to compile for them."""
-    from targets import list_targets
+    from ibert_tvm.targets import list_targets
 
     rows = [
         {

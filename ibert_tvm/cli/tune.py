@@ -58,7 +58,7 @@ def command(
 ) -> CommandResult:
     """Tune a model's kernels on this machine, its GPU, or a board; goes on where it stopped."""
     from ibert_tvm.cli.progress import status
-    from targets import get_target
+    from ibert_tvm.targets import get_target
 
     address = parse_address(rpc, key)
     shapes = parse_shapes(model, batch, seq_len)

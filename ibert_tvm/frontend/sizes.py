@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from relay_passes.canonical import canonical_calls, main_function, num_inputs
+from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, num_inputs
 
 __all__ = ["Sizes", "measure"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ibert_tvm.frontend.canonicalise import Canonical
 from ibert_tvm.frontend.errors import UnsupportedModelError
 from ibert_tvm.frontend.sizes import Sizes
-from relay_passes.canonical import float_executable
+from ibert_tvm.relay_passes.canonical import float_executable
 
 __all__ = ["TOLERANCE", "VERIFY_SHAPE", "verify"]
 

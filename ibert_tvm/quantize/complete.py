@@ -17,9 +17,13 @@ from ibert_tvm.quantize.observe import observe_and_build
 from ibert_tvm.quantize.observers import Statistics, choose_range
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.table import TableBuilder, TableReport
-from relay_passes.canonical import canonical_calls, value_name
-from relay_passes.lower import Requirement, requirements
-from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
+from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
+from ibert_tvm.relay_passes.lower import Requirement, requirements
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend.given import GivenQuantization, GivenScale
-from relay_passes.lower import Requirement
-from relay_passes.quantization_table import ActivationQuant
-from relay_passes.spec.gelu import gelu_scale
-from relay_passes.spec.presets import Preset, preset
+from ibert_tvm.relay_passes.lower import Requirement
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.spec.gelu import gelu_scale
+from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
 __all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "missing_scales"]
 
@@ -92,7 +92,7 @@ class GivenScales:
     Attributes
     ----------
     matmul, stream, grids : dict of str to ActivationQuant
-        See `relay_passes.quantization_table.QuantizationTable`.
+        See `ibert_tvm.relay_passes.quantization_table.QuantizationTable`.
     tables : dict of str to GivenScale
         By canonical name of an embedding: the grid that its rows are rounded to.
     tensors : dict of str to str
@@ -125,7 +125,7 @@ def fill_scales(
     given : GivenQuantization
         What the source rounds.
     needed : mapping of str to Requirement
-        What lowering needs, from `relay_passes.lower.requirements`.
+        What lowering needs, from `ibert_tvm.relay_passes.lower.requirements`.
     preset_name : str
         "accurate" or "paper".
     widen : bool

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.frontend.given import GivenMatrix, GivenScale
 from ibert_tvm.quantize.weights import nearest, row_scales
-from relay_passes.quantization_table import WeightQuant
+from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
 __all__ = ["WeightUse", "embedding_rows", "linear_rows"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
     from ibert_tvm.quantize.options import CalibrationOptions
     from ibert_tvm.quantize.table import TableBuilder, TableReport
-    from relay_passes.quantization_table import QuantizationTable
+    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
 __all__ = ["observe", "observe_and_build", "sampled_positions"]
 
@@ -91,7 +91,7 @@ def observe(
     ModelError
         If a value is infinite or not a number.
     """
-    from relay_passes.canonical.float_executable import float_executable
+    from ibert_tvm.relay_passes.canonical.float_executable import float_executable
 
     statistics = {name: Statistics() for name in names}
     with_rows = set(sampled)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 __all__ = ["Statistics", "choose_range"]
 

@@ -19,7 +19,7 @@ from ibert_tvm.tokenization import Tokenizer
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
     from ibert_tvm.frontend.given import GivenQuantization
-    from relay_passes.quantization_table import QuantizationTable
+    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
 __all__ = ["calibrate", "quantize"]
 
@@ -89,8 +89,8 @@ def quantize(
     LoweringError, RangeError
         If the model cannot be lowered or an integer would not fit; names the layer.
     """
-    from relay_passes.integer.ranges import analyse_ranges
-    from relay_passes.lower import lower_to_integer
+    from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+    from ibert_tvm.relay_passes.lower import lower_to_integer
 
     options = options or CalibrationOptions(seq_len=seq_len, observer=observer, widen=widen)
     table, summary = calibrate(
@@ -145,7 +145,7 @@ def calibrate(
     UsageError, ModelError
         See `quantize`.
     """
-    from relay_passes.lower import requirements
+    from ibert_tvm.relay_passes.lower import requirements
 
     own = model.released
     if preset == RELEASED or (

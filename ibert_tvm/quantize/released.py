@@ -13,7 +13,7 @@ from ibert_tvm.quantize.options import CalibrationOptions
 if TYPE_CHECKING:
     from ibert_tvm.frontend.ibert_checkpoint import IbertQuantization
     from ibert_tvm.frontend.model import CanonicalModel
-    from relay_passes.quantization_table import QuantizationTable
+    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
 __all__ = ["released_table"]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ibert_tvm.quantize.observers import Statistics, choose_range
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.weights import compensated_rounding, nearest, row_scales
-from relay_passes.quantization_table import ActivationQuant, WeightQuant
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
 
 __all__ = ["OperandQuant", "channel_divisor", "quantize_operand"]
 

@@ -13,12 +13,16 @@ from ibert_tvm.quantize.observers import Statistics, choose_range
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.smoothing import quantize_operand
 from ibert_tvm.quantize.weights import quantize_embedding
-from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
-from relay_passes.spec.gelu import gelu_scale
-from relay_passes.spec.presets import Preset, preset
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
+from ibert_tvm.relay_passes.spec.gelu import gelu_scale
+from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
 if TYPE_CHECKING:
-    from relay_passes.lower import Requirement
+    from ibert_tvm.relay_passes.lower import Requirement
 
 __all__ = ["TableBuilder", "TableReport"]
 
@@ -60,7 +64,7 @@ class TableBuilder:
     Parameters
     ----------
     needed : mapping of str to Requirement
-        From `relay_passes.lower.requirements`.
+        From `ibert_tvm.relay_passes.lower.requirements`.
     parameters : mapping of str to numpy.ndarray
         Float weights of the model.
     preset_name : str

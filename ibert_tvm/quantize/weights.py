@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from relay_passes.quantization_table import WeightQuant
+from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
 __all__ = ["compensated_rounding", "nearest", "quantize_embedding", "row_scales"]
 

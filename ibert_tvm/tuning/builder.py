@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from targets.process import ProcessEnded, ProcessError, ServiceProcess, hide_torch, serve
+from ibert_tvm.targets.process import ProcessEnded, ProcessError, ServiceProcess, hide_torch, serve
 
 if TYPE_CHECKING:
     from tvm import tirx
 
-    from targets import TargetDescription
+    from ibert_tvm.targets import TargetDescription
 
 __all__ = ["KernelBuilder"]
 
@@ -29,7 +29,7 @@ class KernelBuilder:
 
     Parameters
     ----------
-    description : targets.TargetDescription
+    description : ibert_tvm.targets.TargetDescription
         The target.
     timeout : float
         Seconds that one kernel may take.
@@ -101,8 +101,8 @@ def handle(operation: str, values: tuple[Any, ...]) -> None:
     """Build a kernel from its JSON, in the process; the one operation is ``build``."""
     import tvm
 
-    import relay_passes.spec.q15  # noqa: F401 (registers the operator that kernels hold)
-    from targets.kernel_library import build_kernel
+    import ibert_tvm.relay_passes.spec.q15  # noqa: F401 (registers the operator that kernels hold)
+    from ibert_tvm.targets.kernel_library import build_kernel
 
     text, description, path = values
     build_kernel(tvm.ir.load_json(text), description, Path(path))

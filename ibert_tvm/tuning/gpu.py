@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ibert_tvm.cuda_runtime import CudaRuntime, cuda_runtime, device_text
 from ibert_tvm.errors import DeviceError
-from targets.cuda.driver import runs_on
+from ibert_tvm.targets.cuda.driver import runs_on
 
 __all__ = ["first_gpu"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.targets.process import hide_torch, serve
 from ibert_tvm.tuning.measure import ARCHITECTURES
-from targets.process import hide_torch, serve
 
 __all__ = ["GpuSession", "KernelError"]
 

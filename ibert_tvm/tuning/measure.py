@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from ibert_tvm.schedules.tuning import Candidate
+    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.rpc import Address, Board
     from ibert_tvm.tuning.builder import KernelBuilder
-    from schedules.tuning import Candidate
-    from targets import TargetDescription
-    from targets.rpc import Address, Board
 
 __all__ = ["Measured", "Measurer"]
 
@@ -60,9 +60,9 @@ class Measurer:
 
     Parameters
     ----------
-    description : targets.TargetDescription
+    description : ibert_tvm.targets.TargetDescription
         The target.
-    address : targets.rpc.Address or None
+    address : ibert_tvm.targets.rpc.Address or None
         A board or a tracker; None for this machine.
     jobs : int
         Kernels that are compiled at the same time.
@@ -93,11 +93,11 @@ class Measurer:
 
         Raises
         ------
-        targets.rpc.BoardError
+        ibert_tvm.targets.rpc.BoardError
             If no board can be reached.
         """
+        from ibert_tvm.targets.rpc import Board, find_server
         from ibert_tvm.tuning.builder import KernelBuilder
-        from targets.rpc import Board, find_server
 
         if self.address is not None:
             self.boards = find_server(self.address, self.run_timeout).boards
@@ -105,7 +105,7 @@ class Measurer:
         # A session lasts for one kernel: it must not block the board for longer than that.
         lifetime = 2 * self.run_timeout
         environment = {"TVM_NUM_THREADS": str(self.threads), "TVM_BIND_THREADS": "0"}
-        worker = "targets.rpc.worker"
+        worker = "ibert_tvm.targets.rpc.worker"
         if self.description.gpu is not None:
             worker = "ibert_tvm.tuning.gpu_worker"
             environment = {ARCHITECTURES: ",".join(self.description.gpu.architectures)}
@@ -147,7 +147,7 @@ class Measurer:
 
         Raises
         ------
-        targets.rpc.BoardError
+        ibert_tvm.targets.rpc.BoardError
             If no board can be reached any more.
         """
         with tempfile.TemporaryDirectory(prefix="ibert-tune-") as folder:
@@ -172,7 +172,7 @@ class Measurer:
         inputs: Sequence[NDArray[Any]],
         results: Sequence[NDArray[Any]],
     ) -> Measured:
-        from targets.rpc import BoardError, find_server
+        from ibert_tvm.targets.rpc import BoardError, find_server
 
         candidate, path, error = built
         if error:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tvm import tirx
 
-    from schedules.tiles import Tile
-    from targets import TargetDescription
+    from ibert_tvm.schedules.tiles import Tile
+    from ibert_tvm.targets import TargetDescription
 
 __all__ = ["TunedKernels"]
 
@@ -22,17 +22,17 @@ class TunedKernels:
     ----------
     folder : path
         The database.
-    description : targets.TargetDescription
+    description : ibert_tvm.targets.TargetDescription
         The target that is compiled for.
 
     Raises
     ------
-    schedules.tuning.DatabaseError
+    ibert_tvm.schedules.tuning.DatabaseError
         If there is no database, it is damaged, or of another target.
     """
 
     def __init__(self, folder: str | os.PathLike[str], description: TargetDescription) -> None:
-        from schedules.tuning import TuningDatabase
+        from ibert_tvm.schedules.tuning import TuningDatabase
 
         self.database = TuningDatabase.open(folder, description)
         self.description = description
@@ -43,7 +43,7 @@ class TunedKernels:
 
         Kernels that nothing can be tuned of (row operations, a single row) are not counted.
         """
-        from schedules.tuning import tile_space, workload_key
+        from ibert_tvm.schedules.tuning import tile_space, workload_key
 
         space = tile_space(kernel, self.description)
         if len(space) < 2:

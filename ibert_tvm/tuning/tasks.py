@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tvm import relax, tirx
 
     from ibert_tvm.artefact import QuantizedModel
-    from relay_passes.passes.pipeline import Lowered
-    from schedules.tiles import Tile
-    from targets import TargetDescription
+    from ibert_tvm.relay_passes.passes.pipeline import Lowered
+    from ibert_tvm.schedules.tiles import Tile
+    from ibert_tvm.targets import TargetDescription
 
 __all__ = ["KernelTask", "find_tasks"]
 
@@ -31,7 +31,7 @@ class KernelTask:
     Attributes
     ----------
     key : str
-        What it computes (`schedules.tuning.workload_key`).
+        What it computes (`ibert_tvm.schedules.tuning.workload_key`).
     kind, layer, name : str
         Kind of kernel; a layer that it is of; its name in the module.
     calls : int
@@ -75,7 +75,7 @@ def find_tasks(
     ----------
     quantized : QuantizedModel
         The model.
-    description : targets.TargetDescription
+    description : ibert_tvm.targets.TargetDescription
         The target.
     shapes : list of (int, int)
         (batch, tokens).
@@ -87,10 +87,10 @@ def find_tasks(
     """
     from tvm import relax
 
-    from relay_passes.emit import KernelLayout
-    from relay_passes.passes import IntegerProgram, lower_to_kernels
-    from relay_passes.passes.share_kernels import called_kernels
-    from schedules.tuning import tile_space, workload_key
+    from ibert_tvm.relay_passes.emit import KernelLayout
+    from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+    from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
+    from ibert_tvm.schedules.tuning import tile_space, workload_key
 
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     program = IntegerProgram(quantized.module, quantized.parameters)
@@ -126,7 +126,7 @@ class _Data:
     """Inputs of one kernel and what it gives, by the specification."""
 
     def __init__(self, task: KernelTask) -> None:
-        from relay_passes.emit.group import packed_operands
+        from ibert_tvm.relay_passes.emit.group import packed_operands
 
         self.task = task
         self.fused = task.lowered.fused
@@ -137,8 +137,8 @@ class _Data:
 
     def make(self) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
         """Inputs and results, stored as kernels store them."""
-        from relay_passes.emit.group import storage_shape
-        from relay_passes.integer.evaluate import evaluate
+        from ibert_tvm.relay_passes.emit.group import storage_shape
+        from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
         arrays = {var.name: self._array(var) for var in self.function.params}
         results = evaluate(self.fused.module, {}, arrays, self.task.name)
@@ -158,8 +158,8 @@ class _Data:
 
     def _special(self) -> tuple[set[str], set[str]]:
         """Names of parameters that are masks, and first rows of packed sequences."""
-        from relay_passes.integer.ops import operator_name
-        from relay_passes.passes.program import bindings
+        from ibert_tvm.relay_passes.integer.ops import operator_name
+        from ibert_tvm.relay_passes.passes.program import bindings
 
         masks, starts = set(), set()
         for binding in bindings(self.function):

@@ -12,12 +12,12 @@ from ibert_tvm.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.schedules.tiles import Tile
+    from ibert_tvm.schedules.tuning import TuningDatabase
+    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.rpc import Address
     from ibert_tvm.tuning.measure import Measured, Measurer
     from ibert_tvm.tuning.tasks import KernelTask
-    from schedules.tiles import Tile
-    from schedules.tuning import TuningDatabase
-    from targets import TargetDescription
-    from targets.rpc import Address
 
 __all__ = ["TuneOptions", "TuneResult", "tune"]
 
@@ -34,7 +34,7 @@ class TuneOptions:
     ----------
     trials : int
         Decisions to measure per kernel altogether, those of earlier runs included.
-    address : targets.rpc.Address, optional
+    address : ibert_tvm.targets.rpc.Address, optional
         Board or tracker; None for this machine.
     jobs : int
         Kernels that are compiled at the same time.
@@ -123,16 +123,16 @@ def tune(
     ------
     TargetError
         If the target cannot be tuned here.
-    schedules.tuning.DatabaseError
+    ibert_tvm.schedules.tuning.DatabaseError
         If the database cannot be used.
-    targets.rpc.BoardError
+    ibert_tvm.targets.rpc.BoardError
         If no board can be reached.
     """
     from ibert_tvm.compile import check_shapes
+    from ibert_tvm.schedules.tuning import TuningDatabase
+    from ibert_tvm.targets import get_target
     from ibert_tvm.tuning.measure import Measurer
     from ibert_tvm.tuning.tasks import find_tasks
-    from schedules.tuning import TuningDatabase
-    from targets import get_target
 
     show = progress or (lambda _text: None)
     checked = check_shapes(shapes, quantized)
@@ -183,7 +183,7 @@ def check_tunable(description: TargetDescription, address: Address | None) -> st
         If it has no operating system, or this machine is none of its kind and no board was given;
         for a GPU, if this machine has none for it (DeviceError), or no compiler.
     """
-    from targets.host import cpu_features, missing_features
+    from ibert_tvm.targets.host import cpu_features, missing_features
 
     if description.system != "linux":
         raise TargetError(
@@ -213,8 +213,8 @@ def check_tunable(description: TargetDescription, address: Address | None) -> st
 
 def _checked_gpu(target: str, architectures: tuple[str, ...], address: Address | None) -> str:
     """Name of the GPU to measure on."""
+    from ibert_tvm.targets.cuda.toolchain import check_architectures, find_cuda_toolchain
     from ibert_tvm.tuning.gpu import first_gpu
-    from targets.cuda.toolchain import check_architectures, find_cuda_toolchain
 
     if address is not None:
         raise TargetError(
@@ -247,7 +247,7 @@ class _KernelRun:
 
     def go(self, show: Progress, seconds: float | None) -> bool:
         """Measure until there are as many trials as wanted; False if the time is over."""
-        from schedules.tuning import Search
+        from ibert_tvm.schedules.tuning import Search
 
         task, wanted = self.task, self.options.trials
         if self.before >= wanted:
@@ -302,7 +302,7 @@ class _KernelRun:
         search.learn([(candidate, seconds) for candidate, seconds in made if candidate is not None])
 
     def _record(self, measured: Measured) -> None:
-        from schedules.tuning import Trial
+        from ibert_tvm.schedules.tuning import Trial
 
         task = self.task
         self.store.append(

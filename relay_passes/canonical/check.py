@@ -205,7 +205,7 @@ def _check_binding(
             f"attributes are {sorted(got)}",
             where=f"{spec.name} bound to {binding.var.name!r}",
             why=f"{spec.name} carries exactly {sorted(spec.attributes)}",
-            todo="build the call with relay_passes.canonical.build",
+            todo="build the call with ibert_tvm.relay_passes.canonical.build",
         )
     name = value_name(value)
     if not name or name in seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.error import register_error
 
-from relay_passes.errors import CompilerError
+from ..errors import CompilerError
 
 
 # Type inference is called through TVM's FFI, which gives a registered class back as itself, made

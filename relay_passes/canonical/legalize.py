@@ -2,7 +2,7 @@
 
 With these a canonical module compiles with `relax.transform.LegalizeOps` and TVM's default
 pipeline on any target, symbolic shapes included. Written for clarity: the fast path for the host
-CPU is `relay_passes.canonical.float_executable`.
+CPU is `ibert_tvm.relay_passes.canonical.float_executable`.
 """
 
 from __future__ import annotations

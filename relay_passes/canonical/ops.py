@@ -99,7 +99,7 @@ def _tensor(call: relax.Call, index: int, ndim: int | None, dtype: str) -> list[
             call,
             f"{call.op.name} got {len(call.args)} operands",
             f"it takes {takes}",
-            "build the call with relay_passes.canonical.build",
+            "build the call with ibert_tvm.relay_passes.canonical.build",
         )
     kind = call.args[index].ty
     if not isinstance(kind, relax.TensorType) or kind.shape is None:

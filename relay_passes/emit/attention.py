@@ -147,7 +147,7 @@ class _Shape:
         """Row of key 0. Packed, keys are as many rows as ever that hold those of the sequence.
 
         K and V are read as if their tokens lay in place, so that schedules find what they know;
-        `schedules.row_guard` moves what is read of them to these rows.
+        `ibert_tvm.schedules.row_guard` moves what is read of them to these rows.
         """
         if self.starts is None or self.batch == 1:
             return batch * self.seq_len

@@ -71,7 +71,7 @@ class KernelLayout:
         Rows that one instruction multiplies; tiles are whole numbers of these.
     scalar
         Whether the target computes one number at a time, in 32 bits: expressions are spelled for
-        that (`relay_passes.spec.values.scalar_arithmetic`).
+        that (`ibert_tvm.relay_passes.spec.values.scalar_arithmetic`).
     rhs_dtype
         Type of the weight operand: int8, as weights are stored, or int16 (widened in the kernel).
     row_lanes

@@ -62,7 +62,7 @@ def operand(context: KernelContext, x: Stage, layer: str) -> Stage:
             what=f"a matrix operand is {dtype}, the instruction takes {layout.lhs_dtype}",
             where=layer,
             why="the pass offset_activations did not run before emission",
-            todo="use relay_passes.passes.pipeline, which orders the passes",
+            todo="use ibert_tvm.relay_passes.passes.pipeline, which orders the passes",
         )
     whole = (rows, depth) == (padded_rows, padded_depth)
     # An instruction that takes several rows at once reads them from a copy that interleaves them.

@@ -1,6 +1,6 @@
 """Builders of integer operator calls: ``relax.Call`` values, to be emitted by a BlockBuilder.
 
-Arguments, attributes and result types are in the table of `relay_passes.integer.ops`; the
+Arguments, attributes and result types are in the table of `ibert_tvm.relay_passes.integer.ops`; the
 attributes are described in `relay_passes.integer.attrs`. A wrong operand is refused here, with a
 LoweringError, when all operands have types (variables and emitted values have), and otherwise when
 the block builder infers the type of the call.
@@ -80,7 +80,7 @@ def requantise_short(
     dtype: str,
     zero_point: int = 0,
 ) -> relax.Call:
-    """Requantise in 16-bit arithmetic; see `relay_passes.spec.short_requantise`."""
+    """Requantise in 16-bit arithmetic; see `ibert_tvm.relay_passes.spec.short_requantise`."""
     attrs = _attrs.RequantiseShortAttrs(name, shift, low, high, dtype, zero_point)
     return _call(attrs, x, multiplier, pre_shift)
 

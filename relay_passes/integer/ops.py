@@ -2,7 +2,7 @@
 
 Every value is a plain integer tensor; batch and sequence length may be symbolic, channels are
 static. "C" is the last axis. Arrays of constants are arguments (function parameters), scalars are
-attributes (`relay_passes.integer.attrs`). ``name`` is an attribute of every operator.
+attributes (`ibert_tvm.relay_passes.integer.attrs`). ``name`` is an attribute of every operator.
 
 | operator | arguments | further attributes | result |
 | --- | --- | --- | --- |
@@ -189,7 +189,7 @@ def _count(call: relax.Call, expected: Sequence[str]) -> None:
             call,
             f"{call.op.name} got {len(call.args)} operands",
             f"it takes {len(expected)}: {', '.join(expected)}",
-            "build the call with relay_passes.integer.build",
+            "build the call with ibert_tvm.relay_passes.integer.build",
         )
 
 

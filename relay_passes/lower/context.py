@@ -142,7 +142,8 @@ class LoweringContext:
             f"the quantisation table has no {section} entry for {name}",
             where=name,
             why="without a scale the value has no integers",
-            todo="calibrate the model again; relay_passes.lower.requirements lists what is needed",
+            todo="calibrate the model again; ibert_tvm.relay_passes.lower.requirements lists what "
+            "is needed",
         )
 
     def requantise(

@@ -176,5 +176,5 @@ def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) ->
             where=", ".join(missing[:4]) + (", ..." if len(missing) > 4 else ""),
             why="without a scale a value has no integers",
             todo="calibrate the model with this preset; "
-            "relay_passes.lower.requirements lists what is needed",
+            "ibert_tvm.relay_passes.lower.requirements lists what is needed",
         )

@@ -31,7 +31,9 @@ class Scope:
         return Ranged(value.low, value.high, expr, value.is_short)
 
 
-_scope: ContextVar[Scope | None] = ContextVar("relay_passes.spec.binding.scope", default=None)
+_scope: ContextVar[Scope | None] = ContextVar(
+    "ibert_tvm.relay_passes.spec.binding.scope", default=None
+)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ the result stands for ``exp(-S d)`` in units of ``1 / maximum``.
 `PolynomialExponential` (preset ``paper``) is the published form: it divides by ``ln 2 / S``, here
 by an exact reciprocal multiplication, and needs int64 for fine scales. `BinaryExponential` (i-tanh)
 splits in base 2, where the split is a shift and a mask, and stays in int32. The softmax of preset
-``accurate`` has a form of 16 bits, `relay_passes.spec.short_softmax`.
+``accurate`` has a form of 16 bits, `ibert_tvm.relay_passes.spec.short_softmax`.
 """
 
 from __future__ import annotations

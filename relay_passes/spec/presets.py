@@ -78,7 +78,7 @@ class Preset:
             raise PresetError(
                 f"the exponential of the preset {self.name!r} has no constants for a scale alone",
                 why="the scale of its result was calibrated in training",
-                todo="use relay_passes.spec.released.ReleasedExponential.from_scales",
+                todo="use ibert_tvm.relay_passes.spec.released.ReleasedExponential.from_scales",
             )
         if self.exponential == "short":
             return ShortExponential.from_scale(scale)

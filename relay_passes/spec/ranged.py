@@ -18,8 +18,8 @@ from .widths import AUDIT, INT16, INT32, INT64, bits_of, fits
 Value: TypeAlias = Any
 """A NumPy int64 array, a Python int, or a `Ranged`."""
 
-SPELLING: ContextVar[Any] = ContextVar("relay_passes.spec.ranged.spelling", default=None)
-"""How expressions are spelled, where not as here: `relay_passes.spec.scalar`."""
+SPELLING: ContextVar[Any] = ContextVar("ibert_tvm.relay_passes.spec.ranged.spelling", default=None)
+"""How expressions are spelled, where not as here: `ibert_tvm.relay_passes.spec.scalar`."""
 
 
 def tirx_module() -> Any:
@@ -170,7 +170,9 @@ class Ranged:
         return ranged(other) & self
 
     def __bool__(self) -> bool:
-        raise TypeError("a Ranged has no truth value; use relay_passes.spec.values.select")
+        raise TypeError(
+            "a Ranged has no truth value; use ibert_tvm.relay_passes.spec.values.select"
+        )
 
 
 class Condition:
@@ -194,7 +196,9 @@ class Condition:
         return Condition(tirx_module().And(self.expr, other.expr))
 
     def __bool__(self) -> bool:
-        raise TypeError("a Condition has no truth value; use relay_passes.spec.values.select")
+        raise TypeError(
+            "a Condition has no truth value; use ibert_tvm.relay_passes.spec.values.select"
+        )
 
 
 def ranged(value: Value) -> Ranged:

@@ -93,7 +93,7 @@ def scalar_arithmetic(enabled: bool = True, functions: Collection[str] = ()) -> 
     functions : collection of str
         Operators that the target has as functions of its own: "square_root", "floor_log2",
         "normalised_reciprocal", and "minimum" (and maximum, as one instruction each:
-        `relay_passes.spec.scalar_minimum`).
+        `ibert_tvm.relay_passes.spec.scalar_minimum`).
     """
     token = SPELLING.set(_speller(functions) if enabled else None)
     try:
@@ -181,7 +181,7 @@ def _clamped(x: Ranged, low: int, high: int) -> Ranged:
 
 
 class _Scalar:
-    """What `relay_passes.spec.values` asks; None leaves an operation to it."""
+    """What `ibert_tvm.relay_passes.spec.values` asks; None leaves an operation to it."""
 
     def __init__(self, functions: Collection[str]) -> None:
         self.functions = functions

@@ -2,7 +2,7 @@
 
 That is a GPU, one of whose threads computes one number at a time. It has no instruction that
 saturates, but one for a minimum and one for a maximum; it shifts by a register as fast as by a
-constant. So, besides what `relay_passes.spec.scalar` does,
+constant. So, besides what `ibert_tvm.relay_passes.spec.scalar` does,
 
 * a clamp is a minimum, a maximum or both, and nothing that the interval proves already;
 * an absolute value is one instruction;
@@ -34,7 +34,7 @@ _REGISTER_BITS = 32
 
 
 class ScalarWithMinimum(_Scalar):
-    """See the module's text; None leaves an operation to `relay_passes.spec.values`."""
+    """See the module's text; None leaves an operation to `ibert_tvm.relay_passes.spec.values`."""
 
     def clamped(self, x: Ranged, low: int, high: int) -> Ranged:
         """Clamp to an interval that has something of the value's."""

@@ -2,7 +2,7 @@
 
 Probabilities of 8 bits (floor) are multiplied with V, which brings the context to V's scale with
 `CONTEXT_BITS` fraction bits; requantisation to the output follows. The form of preset ``accurate``
-is `relay_passes.spec.short_softmax`.
+is `ibert_tvm.relay_passes.spec.short_softmax`.
 
 Order of the stages, for one row of scores ``acc = q k^T`` (int32):
 

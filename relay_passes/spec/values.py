@@ -16,7 +16,7 @@ to be kept `short`: operations on short values stay in int16 as long as their re
 and leave it by themselves where they do not. `q15_multiply` is the product of two such values.
 
 For a machine without vectors the same functions are traced to other expressions, with the same
-intervals and values, inside `relay_passes.spec.scalar.scalar_arithmetic`.
+intervals and values, inside `ibert_tvm.relay_passes.spec.scalar.scalar_arithmetic`.
 
 Shifts to the right are arithmetic (they floor). Values are mathematically integers in both
 domains, so where a width changes cannot be seen in the result.
@@ -86,7 +86,7 @@ def spelled_as(function: str, x: Value) -> Ranged | None:
     Parameters
     ----------
     function : str
-        What the spelling calls it (`relay_passes.spec.scalar`).
+        What the spelling calls it (`ibert_tvm.relay_passes.spec.scalar`).
     x : Value
         Its argument.
     """

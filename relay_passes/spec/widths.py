@@ -34,7 +34,9 @@ class Audit:
         self.bits = 1
 
 
-AUDIT: ContextVar[Audit | None] = ContextVar("relay_passes.spec.widths.audit", default=None)
+AUDIT: ContextVar[Audit | None] = ContextVar(
+    "ibert_tvm.relay_passes.spec.widths.audit", default=None
+)
 """What records the widths of intermediates at present."""
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection, kernel_name
 from ..tiles import without_tile

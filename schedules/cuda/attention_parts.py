@@ -1,6 +1,6 @@
 """What an attention kernel on a GPU is put together from: threads, registers, loads, entries.
 
-`schedules.cuda.attention` has the order in which it happens.
+`ibert_tvm.schedules.cuda.attention` has the order in which it happens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import ir, tirx
 
-from targets import Gpu
+from ibert_tvm.targets import Gpu
 
 from ..errors import ScheduleError
 from ..tiles import tile_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from targets import Gpu
+from ibert_tvm.targets import Gpu
 
 _WARP = 32
 _ROWS = 16

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tvm import tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
 from .elementwise import results_of

@@ -13,7 +13,7 @@ import math
 
 from tvm import tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
 from .runs import Loads, RunOfChannels, itemsize

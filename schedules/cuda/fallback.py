@@ -11,7 +11,7 @@ import logging
 
 from tvm import s_tir, tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection, block_names, kernel_name
 

@@ -3,7 +3,7 @@
 A GPU has many multiprocessors, and a product has few tiles: the choice weighs what a large tile
 saves (bytes from memory and from shared memory per product) against multiprocessors that have
 nothing to do. It is a model in cycles, made of published rates; tuning may say otherwise with
-`schedules.tiles.with_tile`.
+`ibert_tvm.schedules.tiles.with_tile`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from targets import Gpu
+from ibert_tvm.targets import Gpu
 
 _WARP = 32
 # A fragment has 16 rows; an instruction takes 8 columns, and ldmatrix loads two such at least.

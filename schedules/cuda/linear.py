@@ -4,7 +4,7 @@ Strategy
 --------
 1. One block of threads per tile of results. ``ibert::Gemm`` (targets/cuda/device/gemm.cuh) leaves
    its sums in registers; how it is cut is a `GemmTile`, chosen by the product's sizes and the
-   device, or given with `schedules.tiles.with_tile`.
+   device, or given with `ibert_tvm.schedules.tiles.with_tile`.
 2. Sixteen rows of every warp's tile at a time go through shared memory, so that a thread has runs
    of neighbouring columns of one row.
 3. On a run, the thread loads whatever the epilogue reads at the same row and columns (residuals)
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from targets import Gpu, TargetDescription
+from ibert_tvm.targets import Gpu, TargetDescription
 
 from ..errors import ScheduleError
 from ..rule import Rejection, kernel_name
@@ -31,7 +31,9 @@ from .statements import address, call, guarded, launch, registers, sequence, thr
 from .stores import Results
 
 ACCUMULATOR = "accumulator"
-_DEPTH = 16  # of weights in memory: the padding of `targets.cuda.descriptions.TENSOR_CORE`
+_DEPTH = (
+    16  # of weights in memory: the padding of `ibert_tvm.targets.cuda.descriptions.TENSOR_CORE`
+)
 _VECTOR_BYTES = 16
 # Registers of sums, and of what is loaded once for all rows, that leave enough for an epilogue.
 _MOST_HELD = 168

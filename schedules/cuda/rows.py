@@ -9,7 +9,7 @@ Strategy
 3. What follows from the sums (mean, root, reciprocal) is computed by every thread.
 4. The entries of all results of a run, from the registers, packed and stored.
 
-The arithmetic is that of the kernel's stages (`relay_passes.emit`).
+The arithmetic is that of the kernel's stages (`ibert_tvm.relay_passes.emit`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
 from .row_statistics import RowScalars

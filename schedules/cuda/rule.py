@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tvm import tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
 

@@ -7,7 +7,7 @@ from dataclasses import astuple
 
 from tvm import tirx
 
-from targets import Gpu
+from ibert_tvm.targets import Gpu
 
 from ..rule import kernel_name
 from ..tiles import Tile

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 
 from . import neon, x86
 from .matrix import matrix_sources

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 
 from .registration import register
 

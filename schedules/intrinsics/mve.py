@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 
 from .registration import register
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..errors import ScheduleError
 from ..tiles import Tile

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from targets import Gpu
+from ibert_tvm.targets import Gpu
 
 from ..cuda.space import gpu_features
 from ..tiles import Tile, tile_of
@@ -30,7 +30,7 @@ def decisions_extractor(func: tirx.PrimFunc, gpu: Gpu, kind: type[Tile]) -> Any:
     -------
     tvm.s_tir.meta_schedule.FeatureExtractor
         Takes candidates that carry their decisions as `schedules.tiles.with_tile` puts them there,
-        and gives `schedules.cuda.space.gpu_features` of each.
+        and gives `ibert_tvm.schedules.cuda.space.gpu_features` of each.
     """
     from tvm.ir.utils import derived_object
     from tvm.s_tir.meta_schedule.feature_extractor import PyFeatureExtractor

@@ -19,7 +19,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 from ..apply import schedule_kernel
 from ..errors import ScheduleError

@@ -6,7 +6,7 @@ from itertools import product
 
 from tvm import s_tir, tirx
 
-from targets import DotInstruction, TargetDescription
+from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from ..attention import product_tiles
 from ..cuda.space import gpu_tiles

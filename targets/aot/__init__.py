@@ -1,7 +1,7 @@
 """Programs without runtime: kernels with a plain C ABI, a driver in C, a fixed arena.
 
 `compile_bare` makes them from the module that TVM's runtime would otherwise run; `library` links
-them to a shared library, and `targets.bare_metal` packs them for microcontrollers.
+them to a shared library, and `ibert_tvm.targets.bare_metal` packs them for microcontrollers.
 """
 
 from .compile import arena_alignment, compile_bare, portable_description

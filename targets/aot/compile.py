@@ -61,7 +61,7 @@ def compile_bare(
     ----------
     module
         Relax functions that consist of ``call_tir`` on scheduled integer kernels, as
-        `targets.build.build_executable` takes it.
+        `ibert_tvm.targets.build.build_executable` takes it.
     parameters
         Integer arrays in the order of the functions' parameters.
     description

@@ -26,7 +26,7 @@ def finalise(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
     Parameters
     ----------
     func
-        Of `targets.aot.lower.lower_kernels`.
+        Of `ibert_tvm.targets.aot.lower.lower_kernels`.
     target
         Code generator.
 
@@ -58,7 +58,7 @@ def kernel_object(
     symbol
         Its name.
     func
-        Of `targets.aot.lower.lower_kernels`.
+        Of `ibert_tvm.targets.aot.lower.lower_kernels`.
     description
         What to compile for.
     provided

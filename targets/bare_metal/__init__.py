@@ -1,6 +1,6 @@
 """Packages for microcontrollers: a static library or C sources, checked before they are given out.
 
-`targets.bare_metal.package.write_package` writes one; what is named here needs no TVM.
+`ibert_tvm.targets.bare_metal.package.write_package` writes one; what is named here needs no TVM.
 """
 
 from .document import is_package, read_package

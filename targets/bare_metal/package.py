@@ -8,7 +8,7 @@ README.md              how to link and call it
 =====================  ==========================================================================
 
 With ``emit="c"`` sources and a Makefile take the place of the library. Nothing is given out that
-has not been linked and checked first (`targets.bare_metal.verification`).
+has not been linked and checked first (`ibert_tvm.targets.bare_metal.verification`).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ SECTIONS
   /DISCARD/ : { *(.ARM.exidx .ARM.exidx.* .ARM.extab .ARM.extab.* .eh_frame .comment) }
 }
 """
-# Names of the functions of one shape, in the driver that `targets.aot.driver` writes.
+# Names of the functions of one shape, in the driver that `ibert_tvm.targets.aot.driver` writes.
 _BODY = "body_"
 _REPORT = "this is a defect of the compiler: please report it"
 

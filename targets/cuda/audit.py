@@ -122,7 +122,7 @@ def disassemble(path: Path, toolchain: CudaToolchain) -> str:
     Returns
     -------
     str
-        Its code, as `targets.cuda.sass.functions` reads it.
+        Its code, as `ibert_tvm.targets.cuda.sass.functions` reads it.
 
     Raises
     ------

@@ -76,7 +76,7 @@ def move_constants(
     image
         A cubin.
     functions
-        Its functions, as `targets.cuda.sass.functions` gives them.
+        Its functions, as `ibert_tvm.targets.cuda.sass.functions` gives them.
 
     Returns
     -------

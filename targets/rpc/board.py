@@ -73,7 +73,7 @@ class Board:
         timeout: float = 60.0,
         lifetime: float = 3600.0,
         environment: Mapping[str, str] | None = None,
-        worker: str = "targets.rpc.worker",
+        worker: str = "ibert_tvm.targets.rpc.worker",
     ) -> None:
         self.worker = worker
         self.address, self.timeout, self.lifetime = address, timeout, lifetime

@@ -9,11 +9,11 @@ import numpy as np
 import tvm
 
 from benchmarks.arm.counting import Counting, Counts
-from targets import TargetDescription
-from targets.aot.lower import KernelSignature, lower_kernels
-from targets.aot.model import KernelParameter
-from targets.aot.objects import kernel_object
-from targets.microkernels import compile_microkernels, microkernel_symbols
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.aot.lower import KernelSignature, lower_kernels
+from ibert_tvm.targets.aot.model import KernelParameter
+from ibert_tvm.targets.aot.objects import kernel_object
+from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_symbols
 
 from .qemu_board import run_kernel
 from .row_kernels import RowKernel, scheduled

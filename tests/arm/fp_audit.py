@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from targets import TargetDescription
-from targets.fp_rules import is_float_helper, is_floating_point
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.fp_rules import is_float_helper, is_floating_point
 
 _LINE = re.compile(r"^\s*[0-9a-f]+:\t(\S*)[ \t]*(.*)$")
 _LABEL = re.compile(r"^[0-9a-f]+ <(.+)>:$")

@@ -12,14 +12,14 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from targets import TargetDescription
-from targets.aot.compile import arena_alignment
-from targets.aot.lower import KernelSignature, lower_kernels
-from targets.aot.model import KernelParameter
-from targets.aot.objects import kernel_object
-from targets.emulation import emulator_command
-from targets.microkernels import compile_microkernels, microkernel_symbols
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.aot.compile import arena_alignment
+from ibert_tvm.targets.aot.lower import KernelSignature, lower_kernels
+from ibert_tvm.targets.aot.model import KernelParameter
+from ibert_tvm.targets.aot.objects import kernel_object
+from ibert_tvm.targets.emulation import emulator_command
+from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_symbols
+from ibert_tvm.targets.toolchain import find_linker
 
 _MAIN = Path(__file__).with_name("linux_kernels.c")
 

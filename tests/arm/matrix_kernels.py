@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 from tvm import relax
 
-from relay_passes.integer import build
-from relay_passes.spec.gelu import AccurateGelu, gelu_scale
-from relay_passes.spec.short_requantise import short_factors
-from relay_passes.spec.short_softmax import ShortExponential
-from targets import TargetDescription
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, gelu_scale
+from ibert_tvm.relay_passes.spec.short_requantise import short_factors
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.targets import TargetDescription
 
 from .row_kernels import RowKernel, _Program, layout_of
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
-from relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
 from .qemu_board import FIRMWARE, link_firmware, run_firmware
 

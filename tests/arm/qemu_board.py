@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from targets import TargetDescription, get_target
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetDescription, get_target
+from ibert_tvm.targets.toolchain import find_linker
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRMWARE = ROOT / "examples" / "firmware"

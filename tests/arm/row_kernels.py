@@ -14,26 +14,30 @@ import numpy as np
 import tvm
 from tvm import relax, s_tir, te, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.emit import attention as emit_attention
-from relay_passes.emit.context import KernelContext
-from relay_passes.emit.group import GroupEmitter
-from relay_passes.emit.stage import Stage, define
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.spec import short_softmax
-from relay_passes.spec.exponential import PolynomialExponential
-from relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
-from relay_passes.spec.layer_norm import LayerNormConstants
-from relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm, exact_factors
-from relay_passes.spec.scalar import scalar_arithmetic
-from relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
-from relay_passes.spec.short_requantise import requantise_short, short_factors
-from relay_passes.spec.short_softmax import ShortExponential
-from schedules import schedule_kernel
-from schedules.rule import block_names
-from schedules.scalar_rows import fuse_softmax_passes
-from targets import TargetDescription
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit import attention as emit_attention
+from ibert_tvm.relay_passes.emit.context import KernelContext
+from ibert_tvm.relay_passes.emit.group import GroupEmitter
+from ibert_tvm.relay_passes.emit.stage import Stage, define
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.spec import short_softmax
+from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.released import (
+    ReleasedExponential,
+    ReleasedLayerNorm,
+    exact_factors,
+)
+from ibert_tvm.relay_passes.spec.scalar import scalar_arithmetic
+from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
+from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short_factors
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.rule import block_names
+from ibert_tvm.schedules.scalar_rows import fuse_softmax_passes
+from ibert_tvm.targets import TargetDescription
 
 Bounds = tuple[int, int]
 _STREAM = (-INPUT_LIMIT, INPUT_LIMIT)

@@ -59,7 +59,7 @@ def small_bert(layers: int = 2, hidden: int = 64, preset: str = "accurate") -> Q
 
 def expected(model: QuantizedModel, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """What the integer specification says."""
-    from relay_passes.integer.evaluate import evaluate
+    from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
     kinds = {var.name: str(var.ty.dtype) for var in model.module["main"].params}
     typed = {name: arrays[name].astype(kinds[name]) for name in model.input_names}

@@ -16,7 +16,7 @@ from benchmarks.arm.models import count_model
 from benchmarks.arm.report import goals, role, write_report
 from benchmarks.arm.running import count_kernel
 from benchmarks.models import Cell
-from targets import get_target
+from ibert_tvm.targets import get_target
 from tests.arm import row_kernels
 from tests.arm.small_bert import small_bert
 from tests.arm.tools import board, needs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules import schedule_kernel
-from targets import TargetDescription
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.targets import TargetDescription
 
 from .linux_kernels import BoardKernels
 from .matrix_kernels import attention, linear

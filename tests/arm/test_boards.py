@@ -17,9 +17,9 @@ from elftools.elf.elffile import ELFFile
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.library_file import read_metadata
-from targets import TargetDescription, TargetError, registry
-from targets.cortex_m import NO_DOT_SCALAR
-from targets.library_check import LibraryCheck
+from ibert_tvm.targets import TargetDescription, TargetError, registry
+from ibert_tvm.targets.cortex_m import NO_DOT_SCALAR
+from ibert_tvm.targets.library_check import LibraryCheck
 from tests.arm.fp_audit import audit
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.tools import BOARDS, board, run_library
@@ -158,7 +158,7 @@ def test_loading_checks_machine_and_features(
     )
     board_machine = "aarch64" if machine == "EM_AARCH64" else "armv7l"
     monkeypatch.setattr("platform.machine", lambda: board_machine)
-    monkeypatch.setattr("targets.host.cpu_features", lambda: frozenset({"fp"}))
+    monkeypatch.setattr("ibert_tvm.targets.host.cpu_features", lambda: frozenset({"fp"}))
     if compiled.target.required_features:
         with pytest.raises(ibert.errors.TargetError) as caught:
             ibert.load_library(compiled.path)

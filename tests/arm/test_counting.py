@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.arm.counting import Counting, Counts, count, emulator_command
 from benchmarks.arm.errors import CountingError
-from targets import TargetDescription, get_target
+from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm.tools import needs
 
 # Ends by semihosting's SYS_EXIT_EXTENDED with status 0.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from targets.fp_rules import is_float_helper, is_floating_point
-from targets.toolchain import find_linker
+from ibert_tvm.targets.fp_rules import is_float_helper, is_floating_point
+from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.fp_audit import audit
 from tests.arm.tools import board
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from targets import TargetDescription, TargetError
-from targets.elf_check import check_elf, elf_facts
-from targets.library_check import LibraryCheck, check_library
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetDescription, TargetError
+from ibert_tvm.targets.elf_check import check_elf, elf_facts
+from ibert_tvm.targets.library_check import LibraryCheck, check_library
+from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import BOARDS, board
 
 SOURCE = "int ibert_one(void) { return 1; }\n"

@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from schedules.microkernel import tiles_per_block
-from targets import get_target
+from ibert_tvm.schedules.microkernel import tiles_per_block
+from ibert_tvm.targets import get_target
 from tests.arm.bare_kernels import build_kernel, run
 from tests.arm.matrix_kernels import attention, linear
 from tests.arm.row_kernels import RowKernel

@@ -10,20 +10,20 @@ import pytest
 import tvm
 from tvm.script import from_source
 
-from schedules.intrinsics.microkernels import (
+from ibert_tvm.schedules.intrinsics.microkernels import (
     is_microkernel,
     microkernel_operands,
     microkernel_sources,
     widening_sources,
 )
-from targets import DotInstruction, TargetDescription, get_target
-from targets.cortex_m import CORTEX_M, MLA, MULS, SMLAD
-from targets.microkernels import (
+from ibert_tvm.targets import DotInstruction, TargetDescription, get_target
+from ibert_tvm.targets.cortex_m import CORTEX_M, MLA, MULS, SMLAD
+from ibert_tvm.targets.microkernels import (
     compile_microkernels,
     microkernel_files,
     microkernel_symbols,
 )
-from targets.microkernels import (
+from ibert_tvm.targets.microkernels import (
     microkernel_sources as microkernel_paths,
 )
 from tests.arm.qemu_board import run_kernel

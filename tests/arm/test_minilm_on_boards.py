@@ -9,8 +9,8 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.texts import data_file
-from relay_passes.integer.evaluate import evaluate
 from tests.arm.fp_audit import audit
 from tests.arm.tools import BOARDS, board, run_library
 from tests.integration.whole_models import minilm_folder

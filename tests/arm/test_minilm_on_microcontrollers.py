@@ -8,8 +8,8 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.targets import get_target
 from ibert_tvm.texts import data_file
-from targets import get_target
 from tests.integration.whole_models import minilm_folder
 
 from .packages import assert_bit_exact, document, inputs_for, link_package, run_package

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from targets.bare_metal.disassembly import disassemble
-from targets.fp_rules import is_floating_point
+from ibert_tvm.targets.bare_metal.disassembly import disassemble
+from ibert_tvm.targets.fp_rules import is_floating_point
 
 from .packages import (
     VOCABULARY,
@@ -276,9 +276,9 @@ def test_projects_of_either_floating_point_convention_link(
 _INTERRUPTED = """
 import sys, time
 import ibert_tvm.compile as module
-import targets.bare_metal.package as package
+import ibert_tvm.targets.bare_metal.package as package
 from ibert_tvm.cli import main
-from targets import get_target
+from ibert_tvm.targets import get_target
 
 def compile(*arguments, **options):
     return module.CompiledModel(None, {}, {}, get_target("cortex-m4"), {}, bare=object())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from targets import get_target
+from ibert_tvm.targets import get_target
 from tests.arm.bare_kernels import run
 from tests.arm.linux_kernels import BoardKernels
 from tests.arm.row_kernels import KERNELS, RowKernel, scheduled, softmax, wide_attention

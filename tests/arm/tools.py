@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from targets import TargetDescription, TargetError, get_target
-from targets.emulation import emulator_command, find_emulator
-from targets.runner import Runner
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetDescription, TargetError, get_target
+from ibert_tvm.targets.emulation import emulator_command, find_emulator
+from ibert_tvm.targets.runner import Runner
+from ibert_tvm.targets.toolchain import find_linker
 
 _PACKAGES = {
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",

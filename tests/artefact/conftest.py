@@ -13,7 +13,7 @@ def make_quantized() -> QuantizedModel:
     """Build it."""
     from tvm import relax, tirx
 
-    from relay_passes import integer
+    from ibert_tvm.relay_passes import integer
 
     batch, seq_len = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
     shape = [batch, seq_len]

@@ -20,7 +20,7 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import ibert_tvm
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.model_info import ModelInfo, OutputInfo
-    from relay_passes.integer import build
+    from ibert_tvm.relay_passes.integer import build
 
     def body(p, inputs) -> Sequence[relax.Var]:
         table = p.integers("word.weight", -127, 127, (50, 8), "int8")

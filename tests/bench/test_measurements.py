@@ -15,8 +15,8 @@ from ibert_tvm.bench.latency import Latency, measure_latency
 from ibert_tvm.bench.layers import OUTSIDE, Part, Profile, measure_layers
 from ibert_tvm.library_file import KernelRecord
 from ibert_tvm.runtime import Library, load_library
+from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.tokenization import TokenizedBatch
-from targets import TargetError, get_target
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_the_ceiling_needs_no_c_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_machine_without_the_instruction_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    import targets
+    from ibert_tvm import targets
 
     plain = get_target("x86-64")
     monkeypatch.setattr(targets, "get_target", lambda name: plain)
@@ -179,7 +179,7 @@ def test_a_machine_without_the_instruction_says_so(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unknown_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    import targets
+    from ibert_tvm import targets
 
     def refuse(name: str) -> None:
         raise TargetError("cannot compile", where="here", why="an unknown machine", todo="nothing")

@@ -10,7 +10,13 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from relay_passes.canonical import build, canonical_calls, main_function, num_inputs, value_name
+from ibert_tvm.relay_passes.canonical import (
+    build,
+    canonical_calls,
+    main_function,
+    num_inputs,
+    value_name,
+)
 
 Array = NDArray[Any]
 _ERF = np.vectorize(erf, otypes=[np.float64])

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from relay_passes.canonical import SPECS, CanonicalError, build, check_canonical
+from ibert_tvm.relay_passes.canonical import SPECS, CanonicalError, build, check_canonical
 from tests.canonical.reference import Tiny
 
 
@@ -99,7 +99,7 @@ def test_shapes_stay_symbolic(call, expected):
                 tvm.ir.Op.get("canonical.relu"), [X, X], tvm.ir.make_node("ir.DictAttrs", name="r")
             ),
             "canonical.relu got 2 operands\n  where: canonical.relu 'r'\n  why: it takes 1: x\n"
-            "  what to do: build the call with relay_passes.canonical.build",
+            "  what to do: build the call with ibert_tvm.relay_passes.canonical.build",
         ),
         (
             lambda: build.relu(relax.Var("u", relax.TensorType(dtype="float32", ndim=2)), name="r"),
@@ -275,5 +275,5 @@ def test_a_missing_attribute_is_refused():
     assert str(error.value) == (
         "attributes are ['extra', 'form', 'name']\n  where: canonical.gelu bound to 'lv1'\n"
         "  why: canonical.gelu carries exactly ['form', 'name']\n"
-        "  what to do: build the call with relay_passes.canonical.build"
+        "  what to do: build the call with ibert_tvm.relay_passes.canonical.build"
     )

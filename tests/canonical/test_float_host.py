@@ -6,9 +6,9 @@ import pytest
 import tvm
 from tvm.target import codegen
 
-from relay_passes.canonical.float_executable import host_target, target_of
-from relay_passes.canonical.float_kernels import tile_for
-from targets import cpu_features
+from ibert_tvm.relay_passes.canonical.float_executable import host_target, target_of
+from ibert_tvm.relay_passes.canonical.float_kernels import tile_for
+from ibert_tvm.targets import cpu_features
 
 X86 = "x86_64-linux-gnu"
 

@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from relay_passes.canonical import (
+from ibert_tvm.relay_passes.canonical import (
     CanonicalError,
     check_canonical,
     float_executable,

@@ -9,7 +9,12 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from relay_passes.canonical import CanonicalError, build, check_canonical, float_executable
+from ibert_tvm.relay_passes.canonical import (
+    CanonicalError,
+    build,
+    check_canonical,
+    float_executable,
+)
 from tests.canonical.reference import run
 
 TOLERANCE = 2e-5
@@ -142,7 +147,7 @@ def test_refusals_of_the_image_operators():
         "canonical.attention got 5 operands\n"
         "  where: canonical.attention 'a'\n"
         "  why: it takes 4: q, k, v, attention_mask (the last 1 may be left out)\n"
-        "  what to do: build the call with relay_passes.canonical.build"
+        "  what to do: build the call with ibert_tvm.relay_passes.canonical.build"
     )
 
 

@@ -113,7 +113,7 @@ def test_missing_option_is_json_too(ibert: Callable[..., Outcome]) -> None:
 
 def _replace_targets(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Let `ibert targets` call `act` instead of listing targets."""
-    import targets
+    from ibert_tvm import targets
 
     def listing() -> list[object]:
         act()
@@ -190,7 +190,8 @@ def test_a_signal_leaves_no_partial_output(
     output = tmp_path / "out.npz"
     output.write_bytes(b"old")
     script = (
-        "import sys, time, targets\n"
+        "import sys, time\n"
+        "from ibert_tvm import targets\n"
         "from ibert_tvm.cli import main\n"
         "from ibert_tvm.files import write_file\n"
         "def write():\n"

@@ -11,7 +11,7 @@ import pytest
 from ibert_tvm.cli.options import Head
 from ibert_tvm.cli.quantize import Observer, Preset
 from ibert_tvm.model_info import HEADS
-from relay_passes.quantization_table import PRESETS
+from ibert_tvm.relay_passes.quantization_table import PRESETS
 from tests.runtime.conftest import TinyModel
 
 from .conftest import Outcome
@@ -40,7 +40,7 @@ def test_choices_are_those_of_the_packages() -> None:
 def test_unknown_target_lists_the_known_ones(
     ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path
 ) -> None:
-    from targets import target_names
+    from ibert_tvm.targets import target_names
 
     outcome = ibert(
         "compile", artefact, "-o", tmp_path / "m.so", "--target", "x86-64-v33", "--seq-len", "16"

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.emit.group import GroupEmitter
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.spec.exponential import Exponential, PolynomialExponential
-from relay_passes.spec.released import ReleasedExponential
-from relay_passes.spec.short_requantise import ShortFactors, short_factors
-from relay_passes.spec.short_softmax import ShortExponential
-from targets import TargetDescription
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit.group import GroupEmitter
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
+from ibert_tvm.relay_passes.spec.released import ReleasedExponential
+from ibert_tvm.relay_passes.spec.short_requantise import ShortFactors, short_factors
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.targets import TargetDescription
 
 PRESETS = ("accurate", "paper", "released")
 _CONTEXT_LIMIT = 2**15

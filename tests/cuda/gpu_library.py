@@ -22,9 +22,9 @@ class TinyGpuModel(TinyModel):
         from tvm import relax
         from tvm.s_tir import dlight
 
-        from targets import get_target
-        from targets.build import build_for_gpu
-        from targets.export import export_library
+        from ibert_tvm.targets import get_target
+        from ibert_tvm.targets.build import build_for_gpu
+        from ibert_tvm.targets.export import export_library
 
         description = get_target(self.target)
         target = tvm.target.Target(dict(description.tvm_target))

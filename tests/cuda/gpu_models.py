@@ -12,9 +12,9 @@ from tvm import relax
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.runtime import Library, load_library
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.passes import IntegerProgram
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import images_for_stand_in, load
 

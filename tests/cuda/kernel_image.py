@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import targets
+from ibert_tvm import targets
 from tests.cuda.tools import needs
 
 ON_HOST = Path(__file__).with_name("on_host")

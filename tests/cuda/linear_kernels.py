@@ -10,14 +10,14 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.emit.group import GroupEmitter
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.spec.exponential import BinaryExponential
-from relay_passes.spec.gelu import AccurateGelu, PaperGelu
-from relay_passes.spec.released.rounding import exact_factors
-from targets import TargetDescription
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit.group import GroupEmitter
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.spec.exponential import BinaryExponential
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from ibert_tvm.relay_passes.spec.released.rounding import exact_factors
+from ibert_tvm.targets import TargetDescription
 from tests.passes.models import ProgramBuilder
 
 _HALF_STREAM = {"low": 1 - 2**14, "high": 2**14 - 1}

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from targets import TargetDescription, TargetError, get_target
+from ibert_tvm.targets import TargetDescription, TargetError, get_target
 
 __all__ = ["RealGpu", "find_real_gpu"]
 
@@ -61,9 +61,9 @@ class RealGpu:
 
     def image(self, source: str) -> bytes:
         """Machine code of CUDA source as it is delivered, without an audit: nvcc is needed."""
-        from targets.cuda.compile import DEVICE_CODE, finish_cubin
-        from targets.cuda.nvcc import compile_images
-        from targets.cuda.toolchain import find_cuda_toolchain
+        from ibert_tvm.targets.cuda.compile import DEVICE_CODE, finish_cubin
+        from ibert_tvm.targets.cuda.nvcc import compile_images
+        from ibert_tvm.targets.cuda.toolchain import find_cuda_toolchain
 
         description: TargetDescription = get_target(self.target)
         assert description.gpu is not None

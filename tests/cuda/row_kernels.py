@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.emit.group import storage_shape
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.ops import operator_name
-from relay_passes.passes import IntegerProgram, lower_to_kernels
-from relay_passes.passes.pipeline import Lowered
-from relay_passes.passes.program import bindings
-from targets import TargetDescription
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit.group import storage_shape
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes.pipeline import Lowered
+from ibert_tvm.relay_passes.passes.program import bindings
+from ibert_tvm.targets import TargetDescription
 
 MATRIX_KERNELS = ("linear", "attention")
 

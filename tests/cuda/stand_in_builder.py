@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from targets.process import hide_torch, serve
+from ibert_tvm.targets.process import hide_torch, serve
 
 if __name__ == "__main__":
     hide_torch()

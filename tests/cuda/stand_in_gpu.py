@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from targets import TargetDescription, get_target
+from ibert_tvm.targets import TargetDescription, get_target
 from tests.cuda.kernel_image import (
     DEVICE_CODE,
     ON_HOST,
@@ -311,7 +311,7 @@ def images_for_stand_in(observed: bool = False) -> Iterator[None]:
     observed
         Check every access to memory when it runs.
     """
-    from targets.cuda.compile import host_images
+    from ibert_tvm.targets.cuda.compile import host_images
 
     def make(source: str, description: TargetDescription) -> bytes:
         return target_image(source, description, observed)
@@ -365,7 +365,7 @@ class Kernel:
         import tvm
         import tvm_ffi
 
-        from targets.cuda.pipeline import gpu_pipeline
+        from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 
         description = get_target(target)
         assert description.gpu is not None

@@ -8,18 +8,18 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from relay_passes.emit import KernelLayout
-from schedules import ScheduleError, schedule_kernel
-from schedules.cuda.attention import AttentionRule
-from schedules.cuda.attention_operands import attention_sizes
-from schedules.cuda.attention_tile import AttentionSizes, AttentionTile, attention_tile
-from schedules.cuda.stages import StageGraph
-from schedules.rule import Rejection
-from schedules.tiles import with_tile
-from targets import Gpu, get_target
-from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
-from targets.cuda.launches import Launch
-from targets.cuda.pipeline import gpu_pipeline
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.schedules import ScheduleError, schedule_kernel
+from ibert_tvm.schedules.cuda.attention import AttentionRule
+from ibert_tvm.schedules.cuda.attention_operands import attention_sizes
+from ibert_tvm.schedules.cuda.attention_tile import AttentionSizes, AttentionTile, attention_tile
+from ibert_tvm.schedules.cuda.stages import StageGraph
+from ibert_tvm.schedules.rule import Rejection
+from ibert_tvm.schedules.tiles import with_tile
+from ibert_tvm.targets import Gpu, get_target
+from ibert_tvm.targets.cuda.compile import compile_device_code, kernel_roles, source_modules
+from ibert_tvm.targets.cuda.launches import Launch
+from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 from tests.cuda.attention_kernels import PRESETS, AttentionCase, AttentionKernel, attention_kernel
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.cuda.tools import cuda_toolchain

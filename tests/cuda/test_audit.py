@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from targets import Gpu, TargetError
-from targets.cuda.audit import (
+from ibert_tvm.targets import Gpu, TargetError
+from ibert_tvm.targets.cuda.audit import (
     KernelAudit,
     KernelRole,
     check_kernels,
@@ -18,7 +18,7 @@ from targets.cuda.audit import (
     program_kernel,
     read_kernels,
 )
-from targets.cuda.launches import Launch
+from ibert_tvm.targets.cuda.launches import Launch
 from tests.cuda.tools import cuda_toolchain
 
 ROLES = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from relay_passes.emit import KernelLayout
-from relay_passes.passes import lower_to_kernels
-from schedules import schedule_module
-from targets import get_target
-from targets.build import GpuBuild, build_for_gpu
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.build import GpuBuild, build_for_gpu
 from tests.cuda.tools import cuda_toolchain
 from tests.passes.models import encoder_program
 

@@ -10,9 +10,9 @@ import pytest
 
 from ibert_tvm.cli import main
 from ibert_tvm.library_file import read_metadata
-from targets import get_target
-from targets.cuda import compile as device_code
-from targets.library_check import check_elf
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.cuda import compile as device_code
+from ibert_tvm.targets.library_check import check_elf
 from tests.arm.small_bert import small_bert
 from tests.cuda.tools import cuda_toolchain
 from tests.targets.fp_audit import floating_point_instructions

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from targets.cuda.audit import disassemble
-from targets.cuda.constant_moves import is_constant_move, move_constants
-from targets.cuda.sass import Instruction, functions
+from ibert_tvm.targets.cuda.audit import disassemble
+from ibert_tvm.targets.cuda.constant_moves import is_constant_move, move_constants
+from ibert_tvm.targets.cuda.sass import Instruction, functions
 from tests.cuda.tools import cuda_toolchain
 
 # Constants that no immediate operand has room for, and multiplications that keep other units busy.

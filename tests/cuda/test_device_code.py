@@ -9,9 +9,9 @@ import tvm
 import tvm_ffi
 from tvm.script import from_source
 
-from targets import TargetError, get_target
-from targets.cuda.audit import KernelRole
-from targets.cuda.compile import (
+from ibert_tvm.targets import TargetError, get_target
+from ibert_tvm.targets.cuda.audit import KernelRole
+from ibert_tvm.targets.cuda.compile import (
     DEVICE_CODE,
     compile_device_code,
     host_images,
@@ -20,8 +20,8 @@ from targets.cuda.compile import (
     with_all_registers,
     with_headers,
 )
-from targets.cuda.launches import Launch
-from targets.cuda.pipeline import gpu_pipeline
+from ibert_tvm.targets.cuda.launches import Launch
+from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 
 CREATE = "ffi.Module.create.cuda"
 KERNEL = """

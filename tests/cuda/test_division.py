@@ -10,10 +10,10 @@ import pytest
 import tvm
 from tvm import ir, te, tirx
 
-from relay_passes.spec.q15 import floor_log2, normalised_reciprocal, square_root
-from schedules.cuda.elementwise import ElementwiseRule
-from targets import get_target
-from targets.cuda.division import LowerDivision
+from ibert_tvm.relay_passes.spec.q15 import floor_log2, normalised_reciprocal, square_root
+from ibert_tvm.schedules.cuda.elementwise import ElementwiseRule
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.cuda.division import LowerDivision
 from tests.cuda.stand_in_gpu import run_kernel
 
 OPERATORS = {

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from schedules.cuda.gemm_tile import GemmTile, candidates, choose_tile, cycles, rates
-from targets import get_target
+from ibert_tvm.schedules.cuda.gemm_tile import GemmTile, candidates, choose_tile, cycles, rates
+from ibert_tvm.targets import get_target
 
 DEVICES = {name: get_target(name).gpu for name in ("t4", "a100", "h100", "cuda:sm_86")}
 # Projections, feed-forward layers in and out, a pooler, a classifier; BERT-Base and -Large.

@@ -21,7 +21,7 @@ from benchmarks.cuda.sass import parse_sass
 from benchmarks.cuda.turing import T4, occupancy, simulate
 from benchmarks.cuda.warp import Launch, follow_warp
 from benchmarks.models import Cell
-from targets.cuda.compile import DEVICE_CODE
+from ibert_tvm.targets.cuda.compile import DEVICE_CODE
 from tests.cuda.tools import cuda_toolchain
 
 _HEAD = '#include "primitives.cuh"\nextern "C" __global__ void __launch_bounds__(128) '

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from targets import Gpu, TargetError, check_runtime, get_target, list_targets
-from targets.cuda import driver, toolchain
-from targets.cuda.descriptions import GPUS
-from targets.toolchain import compiler_variable
+from ibert_tvm.targets import Gpu, TargetError, check_runtime, get_target, list_targets
+from ibert_tvm.targets.cuda import driver, toolchain
+from ibert_tvm.targets.cuda.descriptions import GPUS
+from ibert_tvm.targets.toolchain import compiler_variable
 
 KNOWN = (
     "use t4, a100, h100, h200, or cuda:sm_XX with one of sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, "
@@ -316,7 +316,9 @@ def test_without_a_gpu_the_reason_is_said(
 def test_the_list_says_what_a_gpu_lacks_here(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("targets.registry.find_linker", lambda description: ("/usr/bin/cc",))
+    monkeypatch.setattr(
+        "ibert_tvm.targets.registry.find_linker", lambda description: ("/usr/bin/cc",)
+    )
     use(monkeypatch, OSError("not found"))
     rows = {row.name: row for row in list_targets()}
     for gpu in GPUS:

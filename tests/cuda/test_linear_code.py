@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import tvm
 
-from schedules import schedule_kernel
-from schedules.cuda.gemm_tile import choose_tile
-from targets import get_target
-from targets.cuda.audit import KernelAudit
-from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
-from targets.cuda.launches import Launch
-from targets.cuda.pipeline import gpu_pipeline
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.cuda.gemm_tile import choose_tile
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.cuda.audit import KernelAudit
+from ibert_tvm.targets.cuda.compile import compile_device_code, kernel_roles, source_modules
+from ibert_tvm.targets.cuda.launches import Launch
+from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 from tests.cuda.linear_kernels import LinearCase, linear_function
 from tests.cuda.tools import cuda_toolchain
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
-from schedules import ScheduleError
-from schedules.cuda.gemm_tile import GemmTile
-from schedules.cuda.linear import TensorCoreLinearRule
-from schedules.rule import Rejection
-from schedules.tiles import AttentionTile, with_tile
-from targets import get_target
+from ibert_tvm.schedules import ScheduleError
+from ibert_tvm.schedules.cuda.gemm_tile import GemmTile
+from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule
+from ibert_tvm.schedules.rule import Rejection
+from ibert_tvm.schedules.tiles import AttentionTile, with_tile
+from ibert_tvm.targets import get_target
 from tests.cuda.linear_kernels import (
     EPILOGUES,
     LinearCase,

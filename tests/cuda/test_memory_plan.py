@@ -6,8 +6,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from targets.cuda.storage import ALLOCATE, KeepStorages, storage_bytes
-from targets.cuda.workspaces import LiftWorkspaces
+from ibert_tvm.targets.cuda.storage import ALLOCATE, KeepStorages, storage_bytes
+from ibert_tvm.targets.cuda.workspaces import LiftWorkspaces
 
 _TWO_SHAPES = """
 @I.ir_module

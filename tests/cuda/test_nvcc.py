@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from targets import Gpu, TargetError
-from targets.cuda.compile import DEVICE_CODE
-from targets.cuda.nvcc import compile_images
+from ibert_tvm.targets import Gpu, TargetError
+from ibert_tvm.targets.cuda.compile import DEVICE_CODE
+from ibert_tvm.targets.cuda.nvcc import compile_images
 from tests.cuda.tools import cuda_toolchain
 
 SOURCE = """
@@ -112,7 +112,7 @@ def test_an_interrupt_ends_every_process(
         real_sleep(seconds)
 
     with monkeypatch.context() as patch:
-        patch.setattr("targets.cuda.nvcc.time.sleep", sleep)
+        patch.setattr("ibert_tvm.targets.cuda.nvcc.time.sleep", sleep)
         with (
             pytest.raises(KeyboardInterrupt),
             compile_images(SOURCE, gpu, toolchain, DEVICE_CODE, "mine"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from targets.cuda.compile import DeviceCode
-from targets.cuda.packing import with_image, write_modules
+from ibert_tvm.targets.cuda.compile import DeviceCode
+from ibert_tvm.targets.cuda.packing import with_image, write_modules
 
 SOURCE = "extern __global__ void f();"
 DEVICE = DeviceCode(b"\x50\xed\x55\xba image", SOURCE)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 import tvm
 
-from schedules import schedule_kernel
-from targets import get_target
-from targets.cuda.audit import KernelAudit
-from targets.cuda.compile import compile_device_code, kernel_roles, source_modules
-from targets.cuda.launches import Launch
-from targets.cuda.pipeline import gpu_pipeline
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.cuda.audit import KernelAudit
+from ibert_tvm.targets.cuda.compile import compile_device_code, kernel_roles, source_modules
+from ibert_tvm.targets.cuda.launches import Launch
+from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 from tests.arm.row_kernels import KERNELS
 from tests.cuda.tools import cuda_toolchain
 

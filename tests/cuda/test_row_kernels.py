@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from tvm import tirx
 
-from schedules.cuda.columns import ColumnSumsRule
-from schedules.cuda.elementwise import ElementwiseRule
-from schedules.cuda.fallback import FallbackRule
-from schedules.cuda.rows import RowsRule
-from schedules.rule import Rejection
-from targets import get_target
+from ibert_tvm.schedules.cuda.columns import ColumnSumsRule
+from ibert_tvm.schedules.cuda.elementwise import ElementwiseRule
+from ibert_tvm.schedules.cuda.fallback import FallbackRule
+from ibert_tvm.schedules.cuda.rows import RowsRule
+from ibert_tvm.schedules.rule import Rejection
+from ibert_tvm.targets import get_target
 from tests.arm.row_kernels import KERNELS, wide_attention
 from tests.cuda.row_kernels import ProgramKernel, program_kernels
 from tests.cuda.stand_in_gpu import run_kernel

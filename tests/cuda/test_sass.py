@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from targets.cuda.sass import INTEGER_OPCODES, Instruction, functions
-from targets.fp_rules import is_floating_point
+from ibert_tvm.targets.cuda.sass import INTEGER_OPCODES, Instruction, functions
+from ibert_tvm.targets.fp_rules import is_floating_point
 
 # CUDA Binary Utilities, "Instruction Set Reference", Turing to Blackwell.
 FLOATING = """FADD FADD2 FADD32I FCHK FFMA FFMA2 FFMA32I FHADD FHFMA FMNMX FMNMX3 FMUL FMUL2 FMUL32I

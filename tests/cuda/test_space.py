@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from schedules import schedule_kernel
-from schedules.tiles import with_tile
-from schedules.tuning import tile_space
-from targets import get_target
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.tiles import with_tile
+from ibert_tvm.schedules.tuning import tile_space
+from ibert_tvm.targets import get_target
 from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 from tests.cuda.linear_kernels import LinearCase, linear_kernel
 from tests.cuda.stand_in_gpu import run_kernel

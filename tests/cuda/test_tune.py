@@ -20,14 +20,14 @@ from tvm import tirx
 from ibert_tvm.cli import main
 from ibert_tvm.errors import ExitCode
 from ibert_tvm.runtime import load_library
+from ibert_tvm.schedules.cuda.fallback import FallbackRule
+from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule
+from ibert_tvm.schedules.tiles import Tile
+from ibert_tvm.schedules.tuning import Candidate, Search
+from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.tuning.builder import KernelBuilder
 from ibert_tvm.tuning.measure import Measurer
 from ibert_tvm.tuning.tasks import find_tasks
-from schedules.cuda.fallback import FallbackRule
-from schedules.cuda.linear import TensorCoreLinearRule
-from schedules.tiles import Tile
-from schedules.tuning import Candidate, Search
-from targets import TargetError, get_target
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
 from tests.cuda.tools import cuda_toolchain, needs
@@ -44,8 +44,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment(capability=75).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(KernelBuilder, "service", "tests.cuda.stand_in_builder")
-    monkeypatch.setattr("targets.cuda.toolchain.find_cuda_toolchain", lambda _target: None)
-    monkeypatch.setattr("targets.cuda.toolchain.check_architectures", lambda *_arguments: None)
+    monkeypatch.setattr(
+        "ibert_tvm.targets.cuda.toolchain.find_cuda_toolchain", lambda _target: None
+    )
+    monkeypatch.setattr(
+        "ibert_tvm.targets.cuda.toolchain.check_architectures", lambda *_arguments: None
+    )
 
 
 @pytest.fixture
@@ -262,7 +266,7 @@ def test_without_a_compiler_nothing_is_written_down(
     def missing(target: str) -> None:
         raise TargetError(what="no nvcc", where=target, why="a test", todo="install it")
 
-    monkeypatch.setattr("targets.cuda.toolchain.find_cuda_toolchain", missing)
+    monkeypatch.setattr("ibert_tvm.targets.cuda.toolchain.find_cuda_toolchain", missing)
     code = main(_words(artefact, tmp_path / "db", "--target", "t4"))
     text = "error: no nvcc\n  where: t4\n  why: a test\n  what to do: install it\n"
     assert (code, capfd.readouterr().err) == (ExitCode.TARGET, text)

@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from targets import TargetError
-from targets.cuda.toolchain import CudaToolchain, find_cuda_toolchain
+from ibert_tvm.targets import TargetError
+from ibert_tvm.targets.cuda.toolchain import CudaToolchain, find_cuda_toolchain
 
 _PACKAGES = {"g++": "g++", "gcc": "gcc"}
 

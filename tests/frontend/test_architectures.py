@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ibert_tvm.frontend import CanonicalModel, load
-from relay_passes.canonical import canonical_calls, check_canonical, float_executable
+from ibert_tvm.relay_passes.canonical import canonical_calls, check_canonical, float_executable
 from tests.frontend.architectures import CONFIGS, USABLE_LENGTH, make
 
 HEADS = [

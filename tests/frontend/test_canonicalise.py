@@ -9,7 +9,7 @@ from tvm.relax import op
 
 from ibert_tvm.frontend.canonicalise import canonicalise
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from relay_passes.canonical import canonical_calls, float_executable, value_name
+from ibert_tvm.relay_passes.canonical import canonical_calls, float_executable, value_name
 from tests.frontend.relax_models import (
     BATCH,
     CHANNELS,

@@ -12,7 +12,7 @@ import torch
 
 from ibert_tvm.frontend import MissingExtraError, ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.frontend.hf_folder import HfFolder, head_of_class
-from relay_passes.canonical import float_executable
+from ibert_tvm.relay_passes.canonical import float_executable
 from tests.frontend.architectures import make
 
 TESTED = "bert, camembert, deit, distilbert, electra, roberta, vit, xlm-roberta"

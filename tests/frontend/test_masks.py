@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from relay_passes.canonical import canonical_calls, float_executable
+from ibert_tvm.relay_passes.canonical import canonical_calls, float_executable
 from tests.frontend.relax_models import (
     BATCH,
     CHANNELS,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
-from relay_passes.canonical import canonical_calls
+from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.frontend.architectures import make
 
 VOCABULARY, WIDTH, HEADS = 37, 24, 3

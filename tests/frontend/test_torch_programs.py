@@ -16,7 +16,7 @@ from ibert_tvm.cli import main
 from ibert_tvm.evaluate import evaluate_integers
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.quantize import CalibrationOptions, quantize
-from relay_passes.canonical import canonical_calls
+from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.frontend.architectures import make
 
 VOCABULARY, WIDTH, HEADS, LONGEST = 37, 24, 3, 50

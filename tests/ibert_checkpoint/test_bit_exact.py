@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import ibert_tvm as ibert
-from relay_passes.integer.evaluate import evaluate
-from targets import get_target
-from targets.host import cpu_features, missing_features
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.host import cpu_features, missing_features
 from tests.ibert_checkpoint.checkpoints import LAYERS, PADDING, batch, quant_acts
 from tests.ibert_checkpoint.emulation import exact_floats, run_propagated
 from tests.ibert_checkpoint.oracle import Oracle, fixed_point

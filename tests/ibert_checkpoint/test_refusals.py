@@ -15,7 +15,7 @@ from ibert_tvm.errors import ModelError, UsageError
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.quantize import calibrate
-from relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.errors import RangeError
 from tests.ibert_checkpoint.checkpoints import batch, quant_acts
 
 LAYER = "encoder.layer.2"

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
-from relay_passes.canonical import canonical_calls, float_executable
+from ibert_tvm.relay_passes.canonical import canonical_calls, float_executable
 
 WIDTH, HEADS, PATCH = 24, 3, 4
 

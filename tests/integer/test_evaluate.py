@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes import integer
-from relay_passes.errors import LoweringError, RangeError
-from relay_passes.integer.evaluate import evaluate, exact_matmul
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.errors import LoweringError, RangeError
+from ibert_tvm.relay_passes.integer.evaluate import evaluate, exact_matmul
 
 
 def inputs(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from relay_passes import integer
-from relay_passes.errors import LoweringError
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.ranges import analyse_ranges
-from relay_passes.spec.presets import preset
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.errors import LoweringError
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.spec.presets import preset
 
 BATCH = tirx.Var("batch", "int64")
 

@@ -6,14 +6,14 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from relay_passes import integer
-from relay_passes.errors import LoweringError
-from relay_passes.integer import attrs, ops
-from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
-from relay_passes.spec.gelu import AccurateGelu
-from relay_passes.spec.layer_norm import LayerNormConstants
-from relay_passes.spec.short_layer_norm import ShortLayerNorm
-from relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.errors import LoweringError
+from ibert_tvm.relay_passes.integer import attrs, ops
+from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 BATCH, SEQ = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
 TANH = BinaryExponential.for_tanh(1e-3)
@@ -249,7 +249,7 @@ def test_bounds_must_fit_the_dtype() -> None:
         "shift 63 is outside [0, 62]\n"
         "  where: q\n"
         "  why: the shifted product is an int64\n"
-        "  what to do: derive multiplier and shift with relay_passes.spec.fixed_point"
+        "  what to do: derive multiplier and shift with ibert_tvm.relay_passes.spec.fixed_point"
     )
 
 
@@ -320,7 +320,7 @@ def test_a_shift_that_leaves_nothing_of_16_bits_is_refused(make) -> None:
         "shift 15 is outside [0, 14]\n"
         "  where: q\n"
         "  why: it leaves at least one of the 15 bits of a Q15 product\n"
-        "  what to do: derive it with relay_passes.spec.short_requantise"
+        "  what to do: derive it with ibert_tvm.relay_passes.spec.short_requantise"
     )
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes import integer
-from relay_passes.errors import LoweringError, RangeError
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.ranges import RangeReport, accumulator_range, analyse_ranges
-from relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.errors import LoweringError, RangeError
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ranges import RangeReport, accumulator_range, analyse_ranges
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -191,7 +191,7 @@ def test_a_product_past_int64_names_its_layer(builder) -> None:
         table = b.values("table", 127, (30, 4), "int8")
         one = b.parameter("one", [2**20], "int32")
         x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
-        from relay_passes.spec.gelu import PaperGelu
+        from ibert_tvm.relay_passes.spec.gelu import PaperGelu
 
         k = PaperGelu.from_scales(np.array([1e-6]))
         arrays = [

@@ -7,12 +7,12 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from relay_passes import integer
-from relay_passes.errors import LoweringError, RangeError
-from relay_passes.integer import attrs
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.ranges import analyse_ranges
-from relay_passes.spec.released import (
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.errors import LoweringError, RangeError
+from ibert_tvm.relay_passes.integer import attrs
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.spec.released import (
     ReleasedExponential,
     ReleasedLayerNorm,
     exact_factors,

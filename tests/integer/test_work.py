@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvm import relax
 
-from relay_passes.integer import build
-from relay_passes.integer.work import multiply_accumulates
-from relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.work import multiply_accumulates
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 BATCH, SEQ, CHANNELS, HEADS = 3, 5, 16, 4
 

@@ -14,7 +14,7 @@ import transformers as hf
 from whole_models import random_inputs, reference
 
 import ibert_tvm as ibert
-from targets import cpu_features, get_target, missing_features
+from ibert_tvm.targets import cpu_features, get_target, missing_features
 
 THREADS = 3
 # Rows that no register tile divides, so that kernels also share the padded copy of their operand.

@@ -10,8 +10,8 @@ import numpy as np
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import Library
-from relay_passes.integer.evaluate import evaluate
 
 Inputs = dict[str, np.ndarray]
 

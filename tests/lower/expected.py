@@ -8,11 +8,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from relay_passes import integer
-from relay_passes.canonical import build
-from relay_passes.lower import lower_to_integer
-from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
-from relay_passes.spec.fixed_point import dyadic_vector
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.lower import lower_to_integer
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
+from ibert_tvm.relay_passes.spec.fixed_point import dyadic_vector
 from tests.lower.modules import SUM_HIGH, function, tensor, token_inputs
 
 # Scales are powers of two: factors between them are exact, so the expected constants can be

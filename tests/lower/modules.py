@@ -10,8 +10,12 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from relay_passes.lower import requirements
-from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
+from ibert_tvm.relay_passes.lower import requirements
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
 from tests.canonical.reference import run
 
 SUM_HIGH = 2**19 - 1

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from relay_passes.canonical import build
-from relay_passes.errors import LoweringError, RangeError
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.program import read_program
-from relay_passes.lower import lower_to_integer
-from relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.errors import LoweringError, RangeError
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.program import read_program
+from ibert_tvm.relay_passes.lower import lower_to_integer
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from tests.canonical.reference import run
 from tests.lower.modules import SUM_HIGH, function, table_for, tensor
 

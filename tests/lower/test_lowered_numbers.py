@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tvm
 
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.ranges import analyse_ranges
-from relay_passes.lower import lower_to_integer
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.lower import lower_to_integer
 from tests.canonical.reference import Tiny, run
 from tests.lower.modules import SUM_HIGH, table_for
 

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from relay_passes.canonical import CanonicalError
-from relay_passes.errors import CompilerError, LoweringError, PresetError, RangeError
-from relay_passes.lower import lower_to_integer, requirements
-from relay_passes.lower.rules import RULES
-from relay_passes.quantization_table import ActivationQuant, QuantizationTable, WeightQuant
+from ibert_tvm.relay_passes.canonical import CanonicalError
+from ibert_tvm.relay_passes.errors import CompilerError, LoweringError, PresetError, RangeError
+from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
+from ibert_tvm.relay_passes.lower.rules import RULES
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
 from tests.canonical.reference import Tiny
 from tests.lower.modules import function, rows, table_for, tensor, token_inputs
 
@@ -44,7 +48,7 @@ def refused(tiny, table, kind=LoweringError, parameters=None) -> str:
 
 
 def test_every_canonical_operator_has_a_rule():
-    from relay_passes.canonical import SPECS
+    from ibert_tvm.relay_passes.canonical import SPECS
 
     assert sorted(RULES) == sorted(SPECS)
 
@@ -56,7 +60,7 @@ def test_missing_entries_are_named_together(tiny, table):
         "  where: matmul norm, weights up\n"
         "  why: without a scale a value has no integers\n"
         "  what to do: calibrate the model with this preset; "
-        "relay_passes.lower.requirements lists what is needed"
+        "ibert_tvm.relay_passes.lower.requirements lists what is needed"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.quantization_table import (
+from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,
     QuantizationTable,
     QuantizationTableError,

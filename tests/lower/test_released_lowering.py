@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from relay_passes.canonical import build
-from relay_passes.errors import LoweringError
-from relay_passes.integer.program import read_program
-from relay_passes.lower import lower_to_integer, requirements
-from relay_passes.lower.released import RELEASED_RULES
-from relay_passes.lower.rules import RULES, rules_of
-from relay_passes.quantization_table import (
+from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.errors import LoweringError
+from ibert_tvm.relay_passes.integer.program import read_program
+from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
+from ibert_tvm.relay_passes.lower.released import RELEASED_RULES
+from ibert_tvm.relay_passes.lower.rules import RULES, rules_of
+from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,
     QuantizationTable,
     QuantizationTableError,
@@ -145,8 +145,8 @@ def test_the_exponentials_need_a_scale(block):
         "the quantisation table has no stream entry for c.exponential\n"
         "  where: c.exponential\n"
         "  why: without a scale the value has no integers\n"
-        "  what to do: calibrate the model again; relay_passes.lower.requirements lists what is "
-        "needed"
+        "  what to do: calibrate the model again; ibert_tvm.relay_passes.lower.requirements lists "
+        "what is needed"
     )
 
 

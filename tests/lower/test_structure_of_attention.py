@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relay_passes import integer
-from relay_passes.canonical import build
-from relay_passes.quantization_table import ActivationQuant
-from relay_passes.spec.presets import ACCURATE, PAPER
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.spec.presets import ACCURATE, PAPER
 from tests.lower.expected import (
     INT8,
     LINEAR,

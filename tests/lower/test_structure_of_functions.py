@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relay_passes import integer
-from relay_passes.canonical import build
-from relay_passes.integer.attrs import GeluAttrs
-from relay_passes.quantization_table import ActivationQuant
-from relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
-from relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
-from relay_passes.spec.presets import ACCURATE, PAPER
-from relay_passes.spec.short_layer_norm import ShortLayerNorm
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.integer.attrs import GeluAttrs
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
+from ibert_tvm.relay_passes.spec.presets import ACCURATE, PAPER
+from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.lower.expected import (
     LINEAR,
     LINEAR_TABLE,

@@ -7,10 +7,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from relay_passes import integer
-from relay_passes.canonical import build
-from relay_passes.quantization_table import ActivationQuant, WeightQuant
-from relay_passes.spec.gelu import AccurateGelu
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
 from tests.lower.expected import (
     INT8,
     LINEAR,

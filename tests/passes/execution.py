@@ -6,11 +6,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from relay_passes.emit import KernelLayout
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
-from schedules import schedule_module
-from targets.build import build_executable
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets.build import build_executable
 from tests.twins import runnable_target
 
 

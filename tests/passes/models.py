@@ -6,14 +6,14 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from relay_passes.integer import build
-from relay_passes.passes import IntegerProgram
-from relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
-from relay_passes.spec.gelu import AccurateGelu, PaperGelu
-from relay_passes.spec.layer_norm import LayerNormConstants
-from relay_passes.spec.short_layer_norm import ShortLayerNorm
-from relay_passes.spec.short_requantise import short_factors
-from relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
+from ibert_tvm.relay_passes.spec.short_requantise import short_factors
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 VOCABULARY, POSITIONS = 50, 64
 

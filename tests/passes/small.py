@@ -9,10 +9,10 @@ import tvm
 from models import ProgramBuilder
 from tvm import relax, tirx
 
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.ops import operator_name
-from relay_passes.passes import IntegerProgram
-from relay_passes.passes.program import bindings
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.program import bindings
 
 CHANNELS = 8
 Inputs = Mapping[str, relax.Var]

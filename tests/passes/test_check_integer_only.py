@@ -11,11 +11,11 @@ from models import encoder_program
 from small import small_program
 from tvm import relax, te, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.errors import IntegerOnlyError
-from relay_passes.integer import build
-from relay_passes.passes import IntegerProgram, lower_to_kernels
-from relay_passes.passes.check_integer_only import (
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.errors import IntegerOnlyError
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes.check_integer_only import (
     CheckIntegerOnly,
     float_nodes,
     is_integer_dtype,

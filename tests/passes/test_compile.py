@@ -15,10 +15,10 @@ import ibert_tvm
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import OutputError, UsageError
 from ibert_tvm.model_info import ModelInfo, OutputInfo
-from relay_passes.errors import IntegerOnlyError
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from targets import TargetError, get_target
+from ibert_tvm.relay_passes.errors import IntegerOnlyError
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.targets import TargetError, get_target
 
 LAYER = "encoder.layer.0.output.dense"
 

@@ -10,14 +10,14 @@ from models import ProgramBuilder
 from small import CHANNELS, small_program
 from tvm import relax, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.passes import IntegerProgram, lower_to_kernels
-from relay_passes.passes.share_kernels import called_kernels
-from relay_passes.spec.short_softmax import ShortExponential
-from schedules import schedule_module
-from targets.build import build_executable
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets.build import build_executable
 from tests.twins import runnable_target
 
 SHAPE = (2, 3)

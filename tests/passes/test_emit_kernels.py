@@ -9,16 +9,16 @@ from models import ProgramBuilder, encoder_program
 from small import CHANNELS, Inputs, small_program
 from tvm import relax, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.errors import LoweringError, RangeError
-from relay_passes.integer import build
-from relay_passes.integer.ranges import analyse_ranges
-from relay_passes.passes import IntegerProgram, lower_to_kernels
-from relay_passes.passes.emit_kernels import EmitKernels
-from relay_passes.passes.fuse_epilogues import FuseEpilogues
-from relay_passes.passes.offset_activations import OffsetActivations
-from relay_passes.passes.program import bindings
-from relay_passes.passes.specialise_shapes import SpecialiseShapes
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.errors import LoweringError, RangeError
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes.emit_kernels import EmitKernels
+from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
+from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
+from ibert_tvm.relay_passes.passes.program import bindings
+from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 SHAPE, NAME = (2, 3), "main_b2_s3"
@@ -222,7 +222,7 @@ def test_an_operand_of_the_wrong_signedness_names_the_layer() -> None:
         "a matrix operand is int8, the instruction takes uint8\n"
         "  where: encoder.layer.2.query\n"
         "  why: the pass offset_activations did not run before emission\n"
-        "  what to do: use relay_passes.passes.pipeline, which orders the passes"
+        "  what to do: use ibert_tvm.relay_passes.passes.pipeline, which orders the passes"
     )
 
 

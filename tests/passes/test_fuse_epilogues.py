@@ -8,12 +8,12 @@ from models import encoder_program
 from small import Body, calls, kernels, small_program
 from tvm import relax
 
-from relay_passes.integer import build
-from relay_passes.passes import IntegerProgram
-from relay_passes.passes.fuse_epilogues import FuseEpilogues
-from relay_passes.passes.program import bindings
-from relay_passes.passes.specialise_shapes import SpecialiseShapes
-from relay_passes.spec.gelu import AccurateGelu
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
+from ibert_tvm.relay_passes.passes.program import bindings
+from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
 
 NAME = "main_b2_s3"
 

@@ -7,14 +7,14 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
-from relay_passes.spec.presets import preset
-from schedules import schedule_module
-from targets import cpu_features, get_target, missing_features
-from targets.build import build_executable
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from ibert_tvm.relay_passes.spec.presets import preset
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets import cpu_features, get_target, missing_features
+from ibert_tvm.targets.build import build_executable
 from tests.passes.models import ProgramBuilder
 
 PLANES, HEIGHT, WIDTH, TALL, WIDE = 3, 13, 10, 3, 5  # the last row of pixels fills no patch

@@ -7,13 +7,13 @@ import pytest
 from models import ProgramBuilder, encoder_program
 from small import CHANNELS, calls, kernels, outputs_of, small_program
 
-from relay_passes.integer import build
-from relay_passes.integer.ranges import analyse_ranges
-from relay_passes.passes import IntegerProgram
-from relay_passes.passes.fuse_epilogues import FuseEpilogues
-from relay_passes.passes.merge_projections import MergeProjections
-from relay_passes.passes.specialise_shapes import SpecialiseShapes
-from relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
+from ibert_tvm.relay_passes.passes.merge_projections import MergeProjections
+from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 
 def merge(program: IntegerProgram) -> IntegerProgram:

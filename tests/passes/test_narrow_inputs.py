@@ -9,11 +9,11 @@ from models import ProgramBuilder
 from small import calls
 from tvm import relax, tirx
 
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.passes import IntegerProgram
-from relay_passes.passes.narrow_inputs import NarrowInputs
-from relay_passes.passes.program import bindings
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.narrow_inputs import NarrowInputs
+from ibert_tvm.relay_passes.passes.program import bindings
 
 
 def program(dtype: str, outputs: int = 2) -> IntegerProgram:

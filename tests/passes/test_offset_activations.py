@@ -8,13 +8,13 @@ import tvm
 from models import encoder_program
 from small import calls, outputs_of, small_program
 
-from relay_passes.emit import KernelLayout
-from relay_passes.errors import RangeError
-from relay_passes.integer import build
-from relay_passes.integer.ops import operator_name
-from relay_passes.passes import IntegerProgram
-from relay_passes.passes.offset_activations import OffsetActivations
-from relay_passes.passes.program import bindings
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
+from ibert_tvm.relay_passes.passes.program import bindings
 
 UNSIGNED = KernelLayout("uint8", 16, 4, 8)
 SIGNED = KernelLayout("int8", 4, 1, 4)

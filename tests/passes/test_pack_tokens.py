@@ -8,15 +8,15 @@ from execution import Compiled, reference
 from models import VOCABULARY, encoder_program
 from small import calls, small_program
 
-from relay_passes.emit import KernelLayout
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.integer.ranges import analyse_ranges
-from relay_passes.passes import IntegerProgram, lower_to_kernels
-from relay_passes.passes.pack_tokens import PackTokens
-from relay_passes.passes.program import bindings
-from schedules import schedule_module
-from targets import get_target
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
+from ibert_tvm.relay_passes.passes.program import bindings
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets import get_target
 
 MODELS = {
     # Heads of 32 and sequences of 16 fill all tiles: K and V are packed by shuffles.

@@ -8,11 +8,11 @@ from models import encoder_program
 from small import calls, small_program
 from tvm import relax, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.errors import CompilerError, IntegerOnlyError, RangeError
-from relay_passes.integer import build
-from relay_passes.passes import lower_to_kernels
-from relay_passes.passes.program import num_inputs
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.errors import CompilerError, IntegerOnlyError, RangeError
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.relay_passes.passes.program import num_inputs
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 PHASES = [

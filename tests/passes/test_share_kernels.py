@@ -7,9 +7,9 @@ from small import CHANNELS, small_program
 from tvm import tirx
 
 from ibert_tvm.kernel_table import kernel_table
-from relay_passes.emit import KernelLayout
-from relay_passes.passes import lower_to_kernels
-from relay_passes.passes.share_kernels import LAYERS, called_kernels
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.relay_passes.passes.share_kernels import LAYERS, called_kernels
 
 LAYOUT = KernelLayout("int8", 4, 4, 4)
 

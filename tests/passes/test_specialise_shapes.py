@@ -8,10 +8,10 @@ from models import encoder_program
 from small import calls, outputs_of, small_program
 from tvm import relax
 
-from relay_passes.integer import build
-from relay_passes.passes import IntegerProgram, function_name
-from relay_passes.passes.program import bindings, num_inputs
-from relay_passes.passes.specialise_shapes import SpecialiseShapes
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
+from ibert_tvm.relay_passes.passes.program import bindings, num_inputs
+from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
 
 
 @pytest.fixture(scope="module")

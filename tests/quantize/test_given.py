@@ -8,8 +8,8 @@ import pytest
 from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization, GivenReader, GivenScale
 from ibert_tvm.quantize.given import fill_scales
 from ibert_tvm.quantize.given_weights import embedding_rows, linear_rows
-from relay_passes.lower import Requirement
-from relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.lower import Requirement
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 RANGES = {"u8": (0, 255), "s8": (-128, 127), "s16": (-(2**15), 2**15 - 1), "u16": (0, 2**16 - 1)}
 SHORT, STREAM, SUM = 2**14 - 1, 2**15 - 1, 2**19 - 1

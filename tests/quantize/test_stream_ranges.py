@@ -8,9 +8,9 @@ import pytest
 from ibert_tvm.quantize.observers import Statistics
 from ibert_tvm.quantize.options import CalibrationOptions
 from ibert_tvm.quantize.table import TableBuilder
-from relay_passes.lower.requirements import Requirement
-from relay_passes.quantization_table import ActivationQuant
-from relay_passes.spec.gelu import gelu_scale
+from ibert_tvm.relay_passes.lower.requirements import Requirement
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.spec.gelu import gelu_scale
 
 CHANNELS = 65
 SHORT = 2**14 - 1

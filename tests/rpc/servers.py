@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from targets.rpc import Address, BoardError, find_server
+from ibert_tvm.targets.rpc import Address, BoardError, find_server
 
 HOST = "127.0.0.1"
 

@@ -11,8 +11,8 @@ from tvm import relax, tirx
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.model_info import ModelInfo
-from relay_passes.integer import build
-from relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.passes.models import ProgramBuilder
 
 VOCABULARY, CHANNELS, OUTPUTS = 20, 32, 48

@@ -24,7 +24,7 @@ from ibert_tvm.errors import TargetError, UsageError
 from ibert_tvm.library_file import read_metadata
 from ibert_tvm.remote import check_fits, load_remote
 from ibert_tvm.runtime import load_library
-from targets.rpc import Address, Board, BoardError, find_server
+from ibert_tvm.targets.rpc import Address, Board, BoardError, find_server
 
 from .conftest import Ibert, environment
 from .servers import HOST, Servers, free_boards, free_port, running_tracker, started, wait_for

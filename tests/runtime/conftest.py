@@ -133,8 +133,8 @@ class TinyModel:
         """Compile and export it."""
         import tvm
 
-        from targets import get_target
-        from targets.export import export_library
+        from ibert_tvm.targets import get_target
+        from ibert_tvm.targets.export import export_library
 
         target = get_target("x86-64")
         executable = tvm.compile(self.module(), target=tvm.target.Target(target.tvm_target))

@@ -6,8 +6,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from relay_passes.emit import KernelLayout
-from targets import TargetDescription
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.targets import TargetDescription
 from tests.twins import runnable_target
 
 TARGETS = ("x86-avx512-vnni", "x86-avx-vnni", "x86-64-v3", "x86-64")

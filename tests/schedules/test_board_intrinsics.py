@@ -12,7 +12,7 @@ import pytest
 from tvm import tirx
 from tvm.script import from_source
 
-from schedules.intrinsics import (
+from ibert_tvm.schedules.intrinsics import (
     LOADED_BYTES,
     drain_sources,
     intrinsic_sources,
@@ -21,7 +21,7 @@ from schedules.intrinsics import (
     zipped_key_sources,
     zipped_value_sources,
 )
-from targets import DotInstruction
+from ibert_tvm.targets import DotInstruction
 from tests.arm.linux_kernels import BoardKernels, KernelFault
 from tests.arm.tools import board
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tvm import s_tir, te, tirx
 
-from relay_passes.spec.q15 import q15_product
-from relay_passes.spec.values import q15_multiply
+from ibert_tvm.relay_passes.spec.q15 import q15_product
+from ibert_tvm.relay_passes.spec.values import q15_multiply
 from tests.arm.linux_kernels import BoardKernels
 from tests.arm.tools import BOARDS, board
 

@@ -10,11 +10,11 @@ from machine import TARGETS, Kernels, runnable
 from tvm.s_tir import TensorIntrin
 from tvm.script import from_source
 
-from schedules.intrinsics import dot_intrinsic, intrinsic_sources, known_intrinsics
-from schedules.intrinsics.microkernels import is_microkernel
-from targets import DotInstruction, get_target
-from targets.arm import ARM_BOARDS
-from targets.x86 import HOSTS
+from ibert_tvm.schedules.intrinsics import dot_intrinsic, intrinsic_sources, known_intrinsics
+from ibert_tvm.schedules.intrinsics.microkernels import is_microkernel
+from ibert_tvm.targets import DotInstruction, get_target
+from ibert_tvm.targets.arm import ARM_BOARDS
+from ibert_tvm.targets.x86 import HOSTS
 
 WITH_INSTRUCTION = [name for name in TARGETS if get_target(name).dot.name != "none"]
 MNEMONICS = {

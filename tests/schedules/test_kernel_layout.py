@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit import KernelLayout
 
 layouts = st.builds(
     KernelLayout,

@@ -18,7 +18,7 @@ from linear_kernels import (
 )
 from machine import TARGETS, Kernels, layout_of, runnable
 
-from relay_passes.emit.linear import product_bounds
+from ibert_tvm.relay_passes.emit.linear import product_bounds
 
 ROWS = (1, 7, 9, 51)
 

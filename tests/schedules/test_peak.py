@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tvm
 
-from schedules.peak import peak_kernel, peak_shapes
-from targets import DotInstruction, TargetDescription, get_target, target_names
-from targets.host import cpu_features, missing_features
-from targets.pipeline import cpu_pipeline
+from ibert_tvm.schedules.peak import peak_kernel, peak_shapes
+from ibert_tvm.targets import DotInstruction, TargetDescription, get_target, target_names
+from ibert_tvm.targets.host import cpu_features, missing_features
+from ibert_tvm.targets.pipeline import cpu_pipeline
 
 STEPS, THREADS = 70, 2
 

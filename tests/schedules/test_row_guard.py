@@ -7,8 +7,8 @@ import pytest
 import tvm
 from tvm import s_tir, te, tirx
 
-from schedules import ScheduleError
-from schedules.row_guard import (
+from ibert_tvm.schedules import ScheduleError
+from ibert_tvm.schedules.row_guard import (
     ROW_COUNT,
     guard_rows,
     mark_row_loop,
@@ -83,7 +83,7 @@ def test_a_rule_that_marks_nothing_is_an_error() -> None:
         "the rule marks no loop over rows\n"
         "  where: kernel main_b1_s4_check\n"
         "  why: a kernel on packed tokens skips the rows that hold none\n"
-        "  what to do: call schedules.row_guard.mark_row_loop in the rule"
+        "  what to do: call ibert_tvm.schedules.row_guard.mark_row_loop in the rule"
     )
 
 

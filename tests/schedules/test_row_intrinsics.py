@@ -8,7 +8,7 @@ from machine import TARGETS, Kernels, runnable
 from tvm.s_tir import TensorIntrin
 from tvm.script import from_source
 
-from schedules.intrinsics import (
+from ibert_tvm.schedules.intrinsics import (
     LOADED_BYTES,
     key_packing_intrinsic,
     key_packing_sources,
@@ -17,7 +17,7 @@ from schedules.intrinsics import (
     value_packing_intrinsic,
     value_packing_sources,
 )
-from targets import TargetDescription
+from ibert_tvm.targets import TargetDescription
 
 # Those whose instruction adds up several products, so that operands have groups to pack.
 PACKING = tuple(name for name in TARGETS if name != "x86-64")

@@ -11,11 +11,11 @@ from machine import TARGETS, layout_of
 from models import encoder_program
 from tvm import relax, s_tir, te, tirx
 
-from relay_passes.passes import lower_to_kernels
-from schedules import ScheduleError, schedule_kernel, schedule_module
-from schedules.apply import CPU_RULES
-from schedules.rule import Rejection, kernel_name, largest_divisor, vectorise_innermost
-from targets import TargetDescription, get_target
+from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.schedules import ScheduleError, schedule_kernel, schedule_module
+from ibert_tvm.schedules.apply import CPU_RULES
+from ibert_tvm.schedules.rule import Rejection, kernel_name, largest_divisor, vectorise_innermost
+from ibert_tvm.targets import TargetDescription, get_target
 
 RULES = {rule.name: rule for rule in CPU_RULES}
 # Kind of kernel → rule that takes it.

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 from tvm import s_tir, te
 
-from schedules.scalar_rows import UNROLLED, fuse_softmax_passes, unroll_innermost, unroll_row_sums
-from targets import TargetDescription, get_target
+from ibert_tvm.schedules.scalar_rows import (
+    UNROLLED,
+    fuse_softmax_passes,
+    unroll_innermost,
+    unroll_row_sums,
+)
+from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm import row_kernels
 
 SCALAR = ("cortex-m4", "cortex-m3", "cortex-m0", "armv6-softfloat")

@@ -25,8 +25,8 @@ def _compile_and_run(
     import tvm
     from tvm import te
 
-    from relay_passes.spec.values import Ranged, trace
-    from targets.pipeline import cpu_pipeline
+    from ibert_tvm.relay_passes.spec.values import Ranged, trace
+    from ibert_tvm.targets.pipeline import cpu_pipeline
     from tests.twins import runnable_target
 
     description = None if target is None else runnable_target(target)

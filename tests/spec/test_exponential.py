@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec.exponential import (
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec.exponential import (
     PRINTED_EXPONENTIAL,
     RELEASED_EXPONENTIAL,
     BinaryExponential,
@@ -22,7 +22,7 @@ from relay_passes.spec.exponential import (
     exact_reciprocal,
     exponential,
 )
-from relay_passes.spec.values import Ranged, trace
+from ibert_tvm.relay_passes.spec.values import Ranged, trace
 
 SCALES = [1e-6, 1e-5, 5e-5, 2.4e-4, 1e-3, 7.7e-3, 0.05]
 

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec.fixed_point import Dyadic, dyadic_vector, requantise, requantise_clamped
-from relay_passes.spec.values import Ranged
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec.fixed_point import (
+    Dyadic,
+    dyadic_vector,
+    requantise,
+    requantise_clamped,
+)
+from ibert_tvm.relay_passes.spec.values import Ranged
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from relay_passes.errors import RangeError
-from relay_passes.spec.gelu import (
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec.gelu import (
     GELU_BUMP,
     GELU_LIMIT,
     PRINTED_ERF,
@@ -20,8 +20,8 @@ from relay_passes.spec.gelu import (
     gelu_paper,
     gelu_scale,
 )
-from relay_passes.spec.polynomial import IntegerPolynomial, i_poly
-from relay_passes.spec.values import Ranged, trace
+from ibert_tvm.relay_passes.spec.polynomial import IntegerPolynomial, i_poly
+from ibert_tvm.relay_passes.spec.values import Ranged, trace
 
 ERF = np.vectorize(math.erf, otypes=[float])
 INT15 = np.arange(-32767, 32768)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec import layer_norm
-from relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec import layer_norm
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
 
 LOW, HIGH = -32767, 32767
 
@@ -159,7 +159,7 @@ def test_stages_agree_in_both_domains(both_domains) -> None:
 
 
 def test_gain_and_offset_stay_in_int32() -> None:
-    from relay_passes.spec.values import Ranged
+    from ibert_tvm.relay_passes.spec.values import Ranged
 
     random = np.random.default_rng(2)
     affine = LayerNormAffine.from_scale(random.normal(0, 30, 512), random.normal(0, 300, 512), 1e-3)

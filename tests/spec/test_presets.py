@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from relay_passes.errors import PresetError
-from relay_passes.spec.exponential import PolynomialExponential
-from relay_passes.spec.presets import ACCURATE, PAPER, RELEASED, preset
-from relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.errors import PresetError
+from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
+from ibert_tvm.relay_passes.spec.presets import ACCURATE, PAPER, RELEASED, preset
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 
 def test_presets_are_found_by_name() -> None:
@@ -37,5 +37,5 @@ def test_the_released_exponential_needs_the_scale_of_its_result() -> None:
     assert str(caught.value) == (
         "the exponential of the preset 'released' has no constants for a scale alone\n"
         "  why: the scale of its result was calibrated in training\n"
-        "  what to do: use relay_passes.spec.released.ReleasedExponential.from_scales"
+        "  what to do: use ibert_tvm.relay_passes.spec.released.ReleasedExponential.from_scales"
     )

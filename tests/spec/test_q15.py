@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec import values
-from relay_passes.spec.values import Ranged, q15_multiply, saturate_short, short
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec import values
+from ibert_tvm.relay_passes.spec.values import Ranged, q15_multiply, saturate_short, short
 
 TARGETS = ["x86-avx512-vnni", "x86-64-v3", "x86-64"]
 LOW, HIGH = -(2**15), 2**15 - 1

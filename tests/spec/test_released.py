@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec.gelu import gelu_paper
-from relay_passes.spec.released import (
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec.gelu import gelu_paper
+from ibert_tvm.relay_passes.spec.released import (
     ReleasedExponential,
     ReleasedLayerNorm,
     exact_factors,
@@ -21,8 +21,8 @@ from relay_passes.spec.released import (
     requantise_even,
     round_even,
 )
-from relay_passes.spec.released.rounding import mantissa_and_exponent, mean_even
-from relay_passes.spec.values import Ranged, ranged
+from ibert_tvm.relay_passes.spec.released.rounding import mantissa_and_exponent, mean_even
+from ibert_tvm.relay_passes.spec.values import Ranged, ranged
 
 INT64 = np.int64
 INT8 = (-128, 127)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relay_passes.spec import short_layer_norm, short_softmax
-from relay_passes.spec.gelu import AccurateGelu, gelu_accurate, gelu_scale
-from relay_passes.spec.scalar import scalar_arithmetic
-from relay_passes.spec.short_layer_norm import ShortLayerNorm
-from relay_passes.spec.short_requantise import requantise_short, saturating_sum
-from relay_passes.spec.short_softmax import ShortExponential
-from relay_passes.spec.square_root import i_sqrt
-from relay_passes.spec.values import (
+from ibert_tvm.relay_passes.spec import short_layer_norm, short_softmax
+from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, gelu_accurate, gelu_scale
+from ibert_tvm.relay_passes.spec.scalar import scalar_arithmetic
+from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
+from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, saturating_sum
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.spec.square_root import i_sqrt
+from ibert_tvm.relay_passes.spec.values import (
     Ranged,
     absolute,
     clamp,
@@ -196,7 +196,7 @@ def test_short_values_are_of_32_bits_only_inside() -> None:
 
 
 def test_what_does_not_fit_16_bits_is_refused_all_the_same() -> None:
-    from relay_passes.errors import RangeError
+    from ibert_tvm.relay_passes.errors import RangeError
 
     with scalar_arithmetic():
         with pytest.raises(RangeError, match="a value of 17 bits does not fit 16"):

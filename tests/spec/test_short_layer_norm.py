@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec import short_layer_norm as norm
-from relay_passes.spec.layer_norm import LayerNormAffine
-from relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
-from relay_passes.spec.values import Ranged, trace
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec import short_layer_norm as norm
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine
+from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
+from ibert_tvm.relay_passes.spec.values import Ranged, trace
 
 TARGETS = [None, "x86-avx512-vnni", "x86-64-v3", "x86-64"]
 OUT = 8 / 32767

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec.short_requantise import (
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec.short_requantise import (
     ShortFactors,
     requantise_short,
     saturating_sum,
     short_factors,
 )
-from relay_passes.spec.values import Ranged, trace
+from ibert_tvm.relay_passes.spec.values import Ranged, trace
 
 TARGETS = [None, "x86-avx512-vnni", "x86-64-v3", "x86-64"]
 INT16 = np.arange(-(2**15), 2**15)

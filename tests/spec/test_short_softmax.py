@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec import short_softmax as softmax
-from relay_passes.spec.short_softmax import ShortExponential
-from relay_passes.spec.values import Condition, Ranged, not_equal, trace
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec import short_softmax as softmax
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.spec.values import Condition, Ranged, not_equal, trace
 
 TARGETS = [None, "x86-avx512-vnni", "x86-64-v3", "x86-64"]
 # The finest and the coarsest that are served, and between them.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from relay_passes.spec import softmax
-from relay_passes.spec.exponential import PolynomialExponential
-from relay_passes.spec.values import Condition, Ranged, audit, not_equal
+from ibert_tvm.relay_passes.spec import softmax
+from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
+from ibert_tvm.relay_passes.spec.values import Condition, Ranged, audit, not_equal
 
 SCALE = 2e-4
 CONSTANTS = PolynomialExponential.from_scale(SCALE)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec.square_root import half_bits, i_sqrt, newton_divisions
-from relay_passes.spec.values import Ranged
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec.square_root import half_bits, i_sqrt, newton_divisions
+from ibert_tvm.relay_passes.spec.values import Ranged
 
 
 def exact(n: np.ndarray) -> np.ndarray:

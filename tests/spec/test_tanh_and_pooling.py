@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.spec.exponential import BinaryExponential
-from relay_passes.spec.pooling import mean_of_tokens, reciprocal_of_count
-from relay_passes.spec.tanh import i_tanh
-from relay_passes.spec.values import Ranged
+from ibert_tvm.relay_passes.spec.exponential import BinaryExponential
+from ibert_tvm.relay_passes.spec.pooling import mean_of_tokens, reciprocal_of_count
+from ibert_tvm.relay_passes.spec.tanh import i_tanh
+from ibert_tvm.relay_passes.spec.values import Ranged
 
 INT16 = np.arange(-32767, 32768)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_passes.errors import RangeError
-from relay_passes.spec import values
-from relay_passes.spec.values import Condition, Ranged, ranged
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec import values
+from ibert_tvm.relay_passes.spec.values import Condition, Ranged, ranged
 
 BINARY = {
     "+": operator.add,

@@ -11,12 +11,12 @@ import numpy as np
 from models import encoder_program
 from tvm import relax
 
-from relay_passes.emit import KernelLayout
-from relay_passes.passes import lower_to_kernels
-from schedules import schedule_module
-from targets import TargetDescription, get_target
-from targets.build import build_executable
-from targets.export import export_library
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets import TargetDescription, get_target
+from ibert_tvm.targets.build import build_executable
+from ibert_tvm.targets.export import export_library
 
 METADATA = {"format": 1, "note": "größer als ASCII", "functions": [{"name": "main_b1_s5"}]}
 

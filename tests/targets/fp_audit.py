@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from targets import fp_rules
+from ibert_tvm.targets import fp_rules
 
 _EXECUTABLE = 0x4  # SHF_EXECINSTR
 

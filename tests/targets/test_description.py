@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from targets import DotInstruction
-from targets.x86 import HOSTS, VNNI_512
+from ibert_tvm.targets import DotInstruction
+from ibert_tvm.targets.x86 import HOSTS, VNNI_512
 
 
 @pytest.mark.parametrize("label", ["lanes", "depth", "tile_rows", "tile_vectors"])

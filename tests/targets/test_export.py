@@ -16,8 +16,8 @@ from elftools.elf.elffile import ELFFile
 from encoder_library import METADATA, Build
 from tvm import relax
 
-from targets import TargetError, export
-from targets.export import ALIGNMENT, METADATA_SECTION, WEIGHTS_SECTION, layout_weights
+from ibert_tvm.targets import TargetError, export
+from ibert_tvm.targets.export import ALIGNMENT, METADATA_SECTION, WEIGHTS_SECTION, layout_weights
 
 
 def section(path: Path, name: str) -> tuple[bytes, int, int]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from targets import TargetError, cpu_features, get_target, host_target, missing_features
-from targets.x86 import X86_64_V3, X86_AVX512_VNNI
+from ibert_tvm.targets import TargetError, cpu_features, get_target, host_target, missing_features
+from ibert_tvm.targets.x86 import X86_64_V3, X86_AVX512_VNNI
 
 CPUINFO = """\
 processor\t: 0

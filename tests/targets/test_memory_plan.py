@@ -10,7 +10,7 @@ from pathlib import Path
 
 from encoder_library import build_encoder
 
-from targets.export import layout_weights
+from ibert_tvm.targets.export import layout_weights
 
 # Counts allocations of a page and more between two calls of `count_allocations`. Preloaded, it
 # replaces the allocator's functions in every library of the process.

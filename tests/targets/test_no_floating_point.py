@@ -11,9 +11,9 @@ from elftools.elf.elffile import ELFFile
 from encoder_library import build_encoder
 from fp_audit import floating_point_instructions, is_floating_point
 
-from targets import get_target
-from targets.fp_rules import is_float_helper
-from targets.toolchain import find_linker
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.fp_rules import is_float_helper
+from ibert_tvm.targets.toolchain import find_linker
 
 pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import targets
+from ibert_tvm import targets
 
 
 class _Environment(ctypes.Structure):

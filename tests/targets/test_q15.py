@@ -9,14 +9,14 @@ import tvm
 from models import encoder_program
 from tvm import te, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.passes import lower_to_kernels
-from relay_passes.spec.q15 import Q15_MULTIPLY as SPECIFIED
-from relay_passes.spec.q15 import q15_product
-from schedules import schedule_module
-from targets import TargetDescription, get_target
-from targets.pipeline import cpu_pipeline
-from targets.q15 import Q15_MULTIPLY, select_q15_instructions
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.relay_passes.spec.q15 import Q15_MULTIPLY as SPECIFIED
+from ibert_tvm.relay_passes.spec.q15 import q15_product
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets import TargetDescription, get_target
+from ibert_tvm.targets.pipeline import cpu_pipeline
+from ibert_tvm.targets.q15 import Q15_MULTIPLY, select_q15_instructions
 
 INSTRUCTION = re.compile(r"\bv?pmulhrsw\b")
 # Products of 64 bits in vector registers, in either operand size.

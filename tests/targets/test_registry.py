@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from targets import (
+from ibert_tvm.targets import (
     TargetError,
     TargetStatus,
     check_runtime,
@@ -93,7 +93,9 @@ def test_an_emulator_that_is_missing_does_not_make_a_target_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr("targets.registry.find_linker", lambda description: ("/usr/bin/cc", "-x"))
+    monkeypatch.setattr(
+        "ibert_tvm.targets.registry.find_linker", lambda description: ("/usr/bin/cc", "-x")
+    )
     monkeypatch.setenv("PATH", "")
     rows = {row.name: row for row in list_targets()}
     for name, program, package in (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from targets import TargetError, get_target
-from targets.toolchain import compiles_for, find_linker
+from ibert_tvm.targets import TargetError, get_target
+from ibert_tvm.targets.toolchain import compiles_for, find_linker
 
 TARGET = get_target("x86-64")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from schedules.tiles import LinearTile
-from schedules.tuning import DatabaseError, Trial, TuningDatabase
-from targets import get_target
+from ibert_tvm.schedules.tiles import LinearTile
+from ibert_tvm.schedules.tuning import DatabaseError, Trial, TuningDatabase
+from ibert_tvm.targets import get_target
 
 TARGET = get_target("x86-64")
 DEFAULT = LinearTile(4, 2)

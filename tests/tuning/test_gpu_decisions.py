@@ -9,13 +9,19 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from schedules import schedule_kernel
-from schedules.cuda.attention_tile import AttentionTile
-from schedules.cuda.gemm_tile import GemmTile
-from schedules.tiles import LinearTile, Tile, has_tile, with_tile
-from schedules.tuning import DatabaseError, Search, TuningDatabase, default_decisions, tile_space
-from schedules.tuning.stored import tile_from_json
-from targets import get_target
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.cuda.attention_tile import AttentionTile
+from ibert_tvm.schedules.cuda.gemm_tile import GemmTile
+from ibert_tvm.schedules.tiles import LinearTile, Tile, has_tile, with_tile
+from ibert_tvm.schedules.tuning import (
+    DatabaseError,
+    Search,
+    TuningDatabase,
+    default_decisions,
+    tile_space,
+)
+from ibert_tvm.schedules.tuning.stored import tile_from_json
+from ibert_tvm.targets import get_target
 from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 from tests.cuda.linear_kernels import LinearCase, linear_function
 

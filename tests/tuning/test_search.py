@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from schedules import ScheduleError
-from schedules.tiles import LinearTile
-from schedules.tuning import Search, tile_space
-from targets import get_target
+from ibert_tvm.schedules import ScheduleError
+from ibert_tvm.schedules.tiles import LinearTile
+from ibert_tvm.schedules.tuning import Search, tile_space
+from ibert_tvm.targets import get_target
 
 from .test_tiles import linear
 

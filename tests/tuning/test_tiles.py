@@ -10,22 +10,22 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from relay_passes.emit import KernelLayout
-from relay_passes.emit.context import KernelContext
-from relay_passes.emit.linear import emit_linear
-from relay_passes.emit.packing import row_count_argument
-from relay_passes.emit.stage import Stage
-from schedules import ScheduleError, schedule_kernel
-from schedules.tiles import (
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit.context import KernelContext
+from ibert_tvm.relay_passes.emit.linear import emit_linear
+from ibert_tvm.relay_passes.emit.packing import row_count_argument
+from ibert_tvm.relay_passes.emit.stage import Stage
+from ibert_tvm.schedules import ScheduleError, schedule_kernel
+from ibert_tvm.schedules.tiles import (
     AttentionTile,
     LinearTile,
     tile_of,
     with_tile,
     without_tile,
 )
-from schedules.tuning import default_decisions, tile_space, workload_key
-from schedules.tuning.stored import tile_from_json
-from targets import TargetDescription, get_target
+from ibert_tvm.schedules.tuning import default_decisions, tile_space, workload_key
+from ibert_tvm.schedules.tuning.stored import tile_from_json
+from ibert_tvm.targets import TargetDescription, get_target
 from tests.twins import runnable_target
 
 ROWS, DEPTH = 24, 16

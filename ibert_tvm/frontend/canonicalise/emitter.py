@@ -44,7 +44,7 @@ from ibert_tvm.frontend.report import (
     source_kinds,
     source_nodes,
 )
-from relay_passes.canonical import build
+from ibert_tvm.relay_passes.canonical import build
 
 __all__ = ["Emitter", "layer_of"]
 

@@ -48,7 +48,7 @@ from ibert_tvm.frontend.report import (
     ShownTensor,
     SourceOp,
 )
-from relay_passes.canonical import check_canonical
+from ibert_tvm.relay_passes.canonical import check_canonical
 
 __all__ = ["Canonical", "Canonicaliser", "Rule", "layer_of"]
 

@@ -28,7 +28,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Weight,
 )
 from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View
-from relay_passes.canonical import build
+from ibert_tvm.relay_passes.canonical import build
 
 __all__ = ["ATTENTION_RULES", "scores_binary"]
 

@@ -24,7 +24,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Weight,
 )
 from ibert_tvm.frontend.canonicalise.views import Atom
-from relay_passes.canonical import build
+from ibert_tvm.relay_passes.canonical import build
 
 __all__ = ["IMAGE_RULES", "add_table"]
 

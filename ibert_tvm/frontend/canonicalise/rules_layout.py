@@ -38,7 +38,7 @@ from ibert_tvm.frontend.canonicalise.values import (
 )
 from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View
 from ibert_tvm.frontend.report import Folding
-from relay_passes.canonical import build
+from ibert_tvm.relay_passes.canonical import build
 
 __all__ = ["LAYOUT_RULES"]
 

@@ -44,7 +44,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Weight,
 )
 from ibert_tvm.frontend.report import Folding
-from relay_passes.canonical import build
+from ibert_tvm.relay_passes.canonical import build
 
 __all__ = ["MATH_RULES"]
 

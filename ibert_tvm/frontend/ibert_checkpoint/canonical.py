@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from ibert_tvm.frontend.canonicalise import Canonical
 from ibert_tvm.frontend.ibert_checkpoint.config import IbertConfig
 from ibert_tvm.frontend.report import Folding, ImportReport, MatchedOp
-from relay_passes.canonical import build, check_canonical
+from ibert_tvm.relay_passes.canonical import build, check_canonical
 
 __all__ = ["build_canonical", "head_shapes", "layer", "shapes"]
 

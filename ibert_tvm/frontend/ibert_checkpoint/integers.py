@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from relay_passes.quantization_table import WeightQuant
+from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
 __all__ = ["embedding_integers", "linear_integers"]
 

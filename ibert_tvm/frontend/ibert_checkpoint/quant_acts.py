@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.frontend.ibert_checkpoint.canonical import layer
-from relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 __all__ = ["QuantAct", "Range", "quant_acts", "range_shapes", "ranges_of"]
 

@@ -14,13 +14,13 @@ from ibert_tvm.frontend.ibert_checkpoint.canonical import layer
 from ibert_tvm.frontend.ibert_checkpoint.config import IbertConfig
 from ibert_tvm.frontend.ibert_checkpoint.integers import embedding_integers, linear_integers
 from ibert_tvm.frontend.ibert_checkpoint.quant_acts import FIRST, LAST, SUM, Range, quant_acts
-from relay_passes.quantization_table import (
+from ibert_tvm.relay_passes.quantization_table import (
     RELEASED_STREAM_LIMIT,
     ActivationQuant,
     QuantizationTable,
     WeightQuant,
 )
-from relay_passes.spec.released.exponential import MAX_Z, top_of_polynomial
+from ibert_tvm.relay_passes.spec.released.exponential import MAX_Z, top_of_polynomial
 
 __all__ = ["IbertQuantization"]
 

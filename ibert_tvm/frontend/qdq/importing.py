@@ -13,7 +13,7 @@ from ibert_tvm.frontend.qdq.matrices import MatrixIndex
 from ibert_tvm.frontend.qdq.place import Placer
 from ibert_tvm.frontend.qdq.qoperator import to_qdq
 from ibert_tvm.frontend.qdq.strip import StrippedModel, strip
-from relay_passes.canonical import canonical_calls, value_name
+from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
 
 if TYPE_CHECKING:
     import onnx

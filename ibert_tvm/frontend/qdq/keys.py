@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.frontend.given import GivenReader, GivenScale
-from relay_passes.canonical import canonical_calls, main_function, value_name
+from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, value_name
 
 __all__ = ["centre_keys"]
 

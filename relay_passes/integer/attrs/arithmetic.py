@@ -131,7 +131,7 @@ class RequantiseEvenAttrs(OpAttrs):
     ----------
     split : int
         Bits by which the value is split before the multiplication; see
-        `relay_passes.spec.released.wide_product`.
+        `ibert_tvm.relay_passes.spec.released.wide_product`.
     zero_point : int
         Added after the shift.
     low, high : int

@@ -124,5 +124,5 @@ class SplitChannelsAttrs(OpAttrs):
                 f"part {self.index} of {self.parts}",
                 self.name,
                 "parts are counted from 0",
-                "build the call in relay_passes.passes.merge_projections",
+                "build the call in ibert_tvm.relay_passes.passes.merge_projections",
             )

@@ -77,7 +77,7 @@ def check_short_shift(attrs: Any) -> None:
             f"shift {attrs.shift} is outside [0, 14]",
             attrs.name,
             "it leaves at least one of the 15 bits of a Q15 product",
-            "derive it with relay_passes.spec.short_requantise",
+            "derive it with ibert_tvm.relay_passes.spec.short_requantise",
         )
 
 
@@ -88,7 +88,7 @@ def check_shift(attrs: Any) -> None:
             f"shift {attrs.shift} is outside [0, 62]",
             attrs.name,
             "the shifted product is an int64",
-            "derive multiplier and shift with relay_passes.spec.fixed_point",
+            "derive multiplier and shift with ibert_tvm.relay_passes.spec.fixed_point",
         )
 
 

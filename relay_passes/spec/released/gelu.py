@@ -1,6 +1,6 @@
 """Constants of the released i-GELU: the published form with its fixed shift of 14.
 
-The function itself is `relay_passes.spec.gelu.gelu_paper`.
+The function itself is `ibert_tvm.relay_passes.spec.gelu.gelu_paper`.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_attention_of_operator_set_23(flat, kind):
     assert ops(model) == ["embedding", "linear", "linear", "linear", "attention"]
     calls = [item for item in model.report.matched if item.op == "canonical.attention"]
     assert "Attention" in calls[0].source_ops
-    from relay_passes.canonical import canonical_calls
+    from ibert_tvm.relay_passes.canonical import canonical_calls
 
     (scale,) = (
         float(call.attrs["scale"])

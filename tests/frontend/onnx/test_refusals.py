@@ -234,7 +234,7 @@ def test_scales_of_attention_that_are_no_rounding_stay():
         return g.additive_mask(g.op("Mul", scores, g.array(1.01)))
 
     model = import_onnx_model(g.model(g.attention(g.words(), mask)), source="by hand", verify=False)
-    from relay_passes.canonical import canonical_calls
+    from ibert_tvm.relay_passes.canonical import canonical_calls
 
     scales = [
         float(call.attrs["scale"])

@@ -125,7 +125,7 @@ def test_layer_norm_without_weights_and_before_a_residual():
 
 
 def norms(model: CanonicalModel):
-    from relay_passes.canonical import canonical_calls
+    from ibert_tvm.relay_passes.canonical import canonical_calls
 
     return [c for _, c in canonical_calls(model.module) if c.op.name == "canonical.layer_norm"]
 

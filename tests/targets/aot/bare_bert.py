@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
 SHAPES = [(1, 32), (2, 16), (3, 7)]
 

@@ -11,10 +11,10 @@ from bare_bert import assert_equal, expected, inputs_of
 from c_interface import Caller
 
 import ibert_tvm as ibert
-from targets import TargetError, get_target
-from targets.aot import BareModel, portable_description
-from targets.aot.weights import weights_assembly, write_weights
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetError, get_target
+from ibert_tvm.targets.aot import BareModel, portable_description
+from ibert_tvm.targets.aot.weights import weights_assembly, write_weights
+from ibert_tvm.targets.toolchain import find_linker
 
 SHAPES = [(1, 12), (2, 5)]
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wcast-align", "-Wundef", "-Werror")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tvm import relax
 from tvm.script import from_source
 
-from targets import TargetError
-from targets.aot.graph import Graph, KernelCall, Place, Value, place_values, read_function
+from ibert_tvm.targets import TargetError
+from ibert_tvm.targets.aot.graph import Graph, KernelCall, Place, Value, place_values, read_function
 
 _MODULE = """
 @I.ir_module(s_tir=True)

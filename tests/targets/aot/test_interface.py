@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from targets.aot import Interface, ShapeSpec, TensorSpec
-from targets.aot.c_text import comment, identifier, quoted, unique_identifiers
-from targets.aot.header import STATUSES, Sizes, header_text
+from ibert_tvm.targets.aot import Interface, ShapeSpec, TensorSpec
+from ibert_tvm.targets.aot.c_text import comment, identifier, quoted, unique_identifiers
+from ibert_tvm.targets.aot.header import STATUSES, Sizes, header_text
 
 
 @given(st.floats(min_value=2.0**-40, max_value=2.0**20))

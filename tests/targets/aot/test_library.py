@@ -12,10 +12,10 @@ from elftools.elf.elffile import ELFFile
 from fp_audit import floating_point_instructions
 
 import ibert_tvm as ibert
-from targets import TargetError
-from targets.aot.library import api_functions
-from targets.aot.symbols import check_undefined, undefined_symbols
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetError
+from ibert_tvm.targets.aot.library import api_functions
+from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
+from ibert_tvm.targets.toolchain import find_linker
 
 pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
 

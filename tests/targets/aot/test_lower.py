@@ -13,11 +13,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script import from_source
 
-from targets import TargetDescription, TargetError, get_target
-from targets.aot import KernelParameter, lower
-from targets.aot.lower import KernelSignature, LoweredKernel, lower_kernels
-from targets.aot.objects import kernel_object
-from targets.toolchain import find_linker
+from ibert_tvm.targets import TargetDescription, TargetError, get_target
+from ibert_tvm.targets.aot import KernelParameter, lower
+from ibert_tvm.targets.aot.lower import KernelSignature, LoweredKernel, lower_kernels
+from ibert_tvm.targets.aot.objects import kernel_object
+from ibert_tvm.targets.toolchain import find_linker
 
 # Two passes over the data, through a buffer that either fits a stack or does not.
 _SUMS = """

@@ -13,12 +13,12 @@ from execution import inputs_of, reference
 from models import encoder_program
 from small import CHANNELS, small_program
 
-from relay_passes.emit import KernelLayout
-from relay_passes.integer.evaluate import evaluate
-from relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
-from schedules import schedule_module
-from targets.aot import BareModel, Interface, ShapeSpec, TensorSpec, compile_bare
-from targets.aot.library import export_bare_library
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from ibert_tvm.schedules import schedule_module
+from ibert_tvm.targets.aot import BareModel, Interface, ShapeSpec, TensorSpec, compile_bare
+from ibert_tvm.targets.aot.library import export_bare_library
 from tests.twins import runnable_target
 
 SHAPES = [(1, 5), (3, 9)]

@@ -12,8 +12,8 @@ import pytest
 from bare_bert import SHAPES
 from c_interface import ABI_VERSION, Caller, Context, Hook, Shape, aligned, load, pointers
 
-from targets.aot.header import STATUSES
-from targets.toolchain import find_linker
+from ibert_tvm.targets.aot.header import STATUSES
+from ibert_tvm.targets.toolchain import find_linker
 
 CODES = {name.removeprefix("IBERT_ERROR_"): code for code, name, _ in STATUSES}
 SHAPE = (2, 16)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from targets import get_target
-from targets.aot.peak import ArenaPeak
-from targets.bare_metal import PackageOptions
-from targets.bare_metal.memory_use import (
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.aot.peak import ArenaPeak
+from ibert_tvm.targets.bare_metal import PackageOptions
+from ibert_tvm.targets.bare_metal.memory_use import (
     FunctionPeak,
     MemoryLimitError,
     MemoryUse,
