@@ -264,7 +264,7 @@ def _load_module(file: Path) -> tvm.IRModule:
     import tvm
 
     # Also registers the operators that the module names.
-    from ibert_tvm.relay_passes.integer.program import read_program
+    from ibert_tvm.relay_passes.integer.relax_ops import read_program
 
     try:
         text = file.read_text(encoding="utf-8")

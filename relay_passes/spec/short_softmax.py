@@ -131,6 +131,27 @@ class ShortExponential:
         return ShortExponential(down_shift, up_shift, multiplier, c0, c1, c2)
 
 
+def check_scores(low: int, high: int) -> None:
+    """Refuse scores that come near those of masked keys.
+
+    Parameters
+    ----------
+    low, high : int
+        Bounds of the scores of keys that count.
+
+    Raises
+    ------
+    RangeError
+        If one might exceed `LARGEST_SCORE`.
+    """
+    if max(high, -low) > LARGEST_SCORE:
+        raise RangeError(
+            f"a score may be {max(high, -low)}",
+            why=f"masked keys stay apart from scores up to {LARGEST_SCORE}",
+            todo="use narrower clamps on Q and K, or smaller heads",
+        )
+
+
 def key_offset(keep: Any) -> Value:
     """What is added to the scores of a key: 0 for a real token, `MASKED` for padding."""
     return select(keep, 0, MASKED)

@@ -61,6 +61,7 @@ __all__ = [
     "cut",
     "floor_divide",
     "greater_equal",
+    "indicator",
     "is_ranged",
     "known",
     "less",
@@ -185,6 +186,14 @@ def less(a: Value, b: Value) -> Any:
 def not_equal(a: Value, b: Value) -> Any:
     """``a != b``: a NumPy boolean array or a `Condition`."""
     return _compare("NE", a, b) if is_ranged(a, b) else np.not_equal(a, b)
+
+
+def indicator(condition: Any) -> Value:
+    """1 where a condition holds, else 0."""
+    if not isinstance(condition, Condition):
+        return np.asarray(condition).astype(np.int64)
+    expr = condition.expr
+    return Ranged(0, 1, None if expr is None else expr.astype("int32"))
 
 
 def select(condition: Any, yes: Value, no: Value) -> Value:

@@ -12,7 +12,7 @@ from tvm import tirx
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.program import read_program
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from tests.canonical.reference import run

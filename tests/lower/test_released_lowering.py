@@ -9,7 +9,7 @@ import pytest
 
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.errors import LoweringError
-from ibert_tvm.relay_passes.integer.program import read_program
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.lower.released import RELEASED_RULES
 from ibert_tvm.relay_passes.lower.rules import RULES, rules_of

@@ -10,7 +10,7 @@ from models import ProgramBuilder
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.integer.relax_ops import operator_name
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.program import bindings
 

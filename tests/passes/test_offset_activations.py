@@ -11,7 +11,7 @@ from small import calls, outputs_of, small_program
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.integer import build
-from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.integer.relax_ops import operator_name
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
 from ibert_tvm.relay_passes.passes.program import bindings

@@ -1,0 +1,49 @@
+"""`integer.select_token`: one token of every sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..domain import Domain, Tensor
+from ..operator import Operand, Operator, Traits
+from ..types import NARROW, TensorType
+
+
+@dataclass(frozen=True)
+class SelectToken(Operator):
+    """The token at one position, [b, C]; x is packed if `slots` are given.
+
+    Parameters
+    ----------
+    index : int
+        Position in the sequence; not negative.
+    """
+
+    index: int = 0
+
+    OP = "integer.select_token"
+    OPERANDS = (
+        Operand("x", ("uint8", *NARROW), "b s C"),
+        Operand("slots", ("int32",), "b s", optional=True),
+    )
+    RESULT = "b C"
+    TRAITS = Traits(takes_epilogue=False)
+
+    def selected_tokens(self) -> tuple[int, ...]:
+        """The token at `index`."""
+        return (self.index,)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """See the class."""
+        x, slots = operands["x"], operands.get("slots")
+        return domain.define(
+            "selected",
+            (domain.batch, x.shape[1]),
+            lambda row, channel: x[domain.row_of_token(x, slots, row, self.index), channel],
+            x.dtype,
+        )
