@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
 
+
 class KernelHeads:
     """See the module, and `ibert_tvm.relay_passes.integer.domain.Heads`."""
 
-    def __init__(
-        self, domain: KernelDomain, attention: Any, operands: Mapping[str, Stage]
-    ) -> None:
+    def __init__(self, domain: KernelDomain, attention: Any, operands: Mapping[str, Stage]) -> None:
         self.domain = domain
         self.attention = attention
         self.q, self.k, self.v = (operands[name] for name in "qkv")
@@ -63,7 +62,7 @@ class KernelHeads:
         shape = self.shape
         if self.mask is not None:
             self._valid = self._valid or self._define_valid(self.mask)
-            return not_equal(self._valid[batch, key], 0)  # type: ignore[no-any-return]
+            return not_equal(self._valid[batch, key], 0)
         if shape.keys == shape.seq_len:
             return Condition(tirx.const(1, "bool"))
         return Condition(tirx.all(key < shape.seq_len))
@@ -175,7 +174,9 @@ class KernelHeads:
     # -- stages ---------------------------------------------------------------------------------
 
     def _define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Stage:
-        return self.domain.define(name, (self.shape.batch, self.shape.heads, *extents), entry, dtype)
+        return self.domain.define(
+            name, (self.shape.batch, self.shape.heads, *extents), entry, dtype
+        )
 
     def per_key(self, name: str, entry: Callable[..., Any]) -> Stage:
         """[batch, heads, keys]."""
@@ -209,15 +210,13 @@ class KernelHeads:
     def row_sum(self, name: str, x: Stage, largest: int) -> Stage:
         """Sum by vector lane, then of the lanes, without the offset of stored bytes."""
         offset = self._weight_offset if x.dtype != "int32" else 0
-        total = _by_lanes(
-            self.shape, name, x, lambda *index: _int32(x, *index) - offset, te.sum
-        )
+        total = _by_lanes(self.shape, name, x, lambda *index: _int32(x, *index) - offset, te.sum)
         return Stage(total, 0, largest * self.shape.keys)
 
     # -- P V ------------------------------------------------------------------------------------
 
     def context(self, weights: Stage, largest: int) -> Callable[..., Ranged]:
-        """``sum_j weights[i, j] v[j, d]``, with the offset of the stored weights taken out again."""
+        """``sum_j weights[i, j] v[j, d]``, with the offset of stored weights taken out again."""
         shape, v, offset = self.shape, self.v, self._weight_offset
         values, packed = _pack("v_packed", shape, v, tokens_are_columns=False)
         bound = largest * max(abs(v.low), abs(v.high))

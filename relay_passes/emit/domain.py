@@ -126,7 +126,9 @@ class KernelDomain:
                 name,
                 (rows,),
                 channels,
-                lambda row, k: short_layer_norm.square(short_layer_norm.deviation(x(row, k), mean[row])),
+                lambda row, k: short_layer_norm.square(
+                    short_layer_norm.deviation(x(row, k), mean[row])
+                ),
             )
         squares = self._grouped_squares(rows, channels, x)
         return self.define(

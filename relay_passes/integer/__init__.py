@@ -45,6 +45,11 @@ def builder(record: type[Operator]) -> Callable[..., relax.Call]:
             (i for i, x in enumerate(given) if x is not None and not isinstance(x, RelaxExpr)),
             len(given),
         )
+        if count > len(known) or len(given) - count > len(attributes):
+            raise TypeError(
+                f"{record.OP} takes {', '.join(known)}, then {', '.join(attributes) or 'no more'}, "
+                f"and got {count} operands and {len(given) - count} attributes by position"
+            )
         values = dict(zip(known, given[:count], strict=False))
         values |= dict(zip(attributes, given[count:], strict=False)) | by_name
         operands = {name: values.pop(name) for name in known if name in values}

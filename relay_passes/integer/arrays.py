@@ -100,7 +100,12 @@ class ArrayTensor:
     def __getitem__(self, index: Any) -> np.ndarray:
         index = index if isinstance(index, tuple) else (index,)
         axes = [getattr(i, "axis", None) for i in index]
-        if None not in axes and axes == sorted(axes) and self.shape == tuple(i.size for i in index):
+        found = [axis for axis in axes if axis is not None]
+        if (
+            len(found) == len(axes)
+            and found == sorted(found)
+            and self.shape == tuple(i.size for i in index)
+        ):
             view = [1] * index[0].ndim
             for i in index:
                 view[i.axis] = i.size
@@ -158,9 +163,7 @@ class ArrayDomain:
         shape: tuple[int, int],
     ) -> ArrayTensor:
         """As it says: deviations, squared and added up."""
-        return self.sum(
-            name, shape[:1], shape[1], lambda row, k: (x(row, k) - mean[row]) ** 2
-        )
+        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - mean[row]) ** 2)
 
     def linear(self, x: ArrayTensor, weight: ArrayTensor, bias: ArrayTensor) -> ArrayTensor:
         """Multiply exactly."""
@@ -200,18 +203,18 @@ class ArrayDomain:
 
     def at_most(self, index: Index, bound: int) -> np.ndarray:
         """``min(index, bound)``."""
-        return np.minimum(np.asarray(index), bound)
+        return np.asarray(np.minimum(np.asarray(index), bound))
 
     def at_least(self, index: Index, bound: int) -> np.ndarray:
         """``max(index, bound)``."""
-        return np.maximum(np.asarray(index), bound)
+        return np.asarray(np.maximum(np.asarray(index), bound))
 
     def row_of_token(
         self, x: ArrayTensor, slots: ArrayTensor | None, batch: Index, token: Index
     ) -> np.ndarray:
         """See the protocol."""
         if slots is None:
-            return batch * (x.shape[0] // self.batch) + token
+            return np.asarray(batch * (x.shape[0] // self.batch) + token)
         return self.at_least(self.index(slots[batch, token]), 0)
 
     def bounds(self, tensor: ArrayTensor) -> tuple[int, int]:
@@ -242,11 +245,16 @@ class _ArrayHeads:
         self.has_bias = self.table is not None
         self.pairs = operands.get("pair_mask")
         self.has_window = attention.limits_distance or self.pairs is not None
-        self._products = ArrayTensor(_product(self.q, self.k.swapaxes(-1, -2)), "int32", domain.kind)
+        self._products = self._reduced("score", _product(self.q, self.k.swapaxes(-1, -2)))
         low, high = int(self._products.array.min()), int(self._products.array.max())
         if self.table is not None:
             low, high = low + int(self.table.array.min()), high + int(self.table.array.max())
         self.score_bounds = (low, high)
+
+    def _reduced(self, name: str, array: np.ndarray) -> ArrayTensor:
+        tensor = ArrayTensor(array, "int32", self.domain.kind)
+        self.domain.stages[name] = tensor
+        return tensor
 
     def _split(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(1, -1, self.count, self.channels).transpose(0, 2, 1, 3)
@@ -318,15 +326,15 @@ class _ArrayHeads:
 
     def row_max(self, name: str, scores: ArrayTensor) -> ArrayTensor:
         """Largest of the last axis."""
-        return ArrayTensor(scores.array.max(axis=-1), "int32", self.domain.kind)
+        return self._reduced(name, scores.array.max(axis=-1))
 
     def row_sum(self, name: str, x: ArrayTensor, largest: int) -> ArrayTensor:
         """Sum of the last axis."""
-        return ArrayTensor(x.array.sum(axis=-1), "int32", self.domain.kind)
+        return self._reduced(name, x.array.sum(axis=-1))
 
     def context(self, weights: ArrayTensor, largest: int) -> Callable[..., Entry]:
         """P V."""
-        product = ArrayTensor(_product(weights.array, self.v), "int32", self.domain.kind)
+        product = self._reduced("context", _product(weights.array, self.v))
         return lambda b, h, i, d: product[b, h, i, d]
 
     def output(

@@ -89,7 +89,7 @@ class Heads(Protocol):
         ...
 
     def exact_score(
-        self, products: Tensor, batch: Index, head: Index, query: Index, key: Index
+        self, products: Any, batch: Index, head: Index, query: Index, key: Index
     ) -> Entry:
         """One of the products, corrected."""
         ...
@@ -110,19 +110,19 @@ class Heads(Protocol):
         """Define the bytes 0..`largest` that V is multiplied with, [batch, heads, rows, keys]."""
         ...
 
-    def row_max(self, name: str, scores: Tensor) -> Tensor:
+    def row_max(self, name: str, scores: Any) -> Tensor:
         """Define the maximum over the keys of a row, [batch, heads, rows]."""
         ...
 
-    def row_sum(self, name: str, x: Tensor, largest: int) -> Tensor:
+    def row_sum(self, name: str, x: Any, largest: int) -> Tensor:
         """Define the sum over the keys of a row of entries 0..`largest`, [batch, heads, rows]."""
         ...
 
-    def context(self, weights: Tensor, largest: int) -> Callable[..., Entry]:
+    def context(self, weights: Any, largest: int) -> Callable[..., Entry]:
         """``sum_j weights[b, h, i, j] v[b, h, j, d]`` as a function of b, h, i, d."""
         ...
 
-    def output(self, entry: Callable[..., Entry], multiplier: Tensor, dtype: str) -> Tensor:
+    def output(self, entry: Callable[..., Entry], multiplier: Any, dtype: str) -> Tensor:
         """Define the result by ``entry(b, h, i, d, factor)``, factor being the channel's."""
         ...
 
@@ -171,7 +171,7 @@ class Domain(Protocol):
         ...
 
     def square_sum(
-        self, name: str, x: Callable[..., Entry], total: Tensor, mean: Tensor, shape: Any
+        self, name: str, x: Callable[..., Entry], total: Any, mean: Any, shape: Any
     ) -> Tensor:
         """Define the sum over each row of ``(x[row, channel] - mean[row])^2``, as it is cheapest.
 
@@ -188,15 +188,15 @@ class Domain(Protocol):
         """
         ...
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def linear(self, x: Any, weight: Any, bias: Any) -> Tensor:
         """Define ``x weight^T + bias``: 8-bit [M, K] and [N, K], int32 [N] and [M, N]."""
         ...
 
-    def heads(self, attention: Any, operands: Mapping[str, Tensor]) -> Heads:
+    def heads(self, attention: Any, operands: Mapping[str, Any]) -> Heads:
         """See the operands of an `Attention` by heads."""
         ...
 
-    def lookup(self, value: Entry, rows: int, source: Tensor) -> Index:
+    def lookup(self, value: Entry, rows: int, source: Any) -> Index:
         """Row of a table that a value of `source` names, which is checked to be one."""
         ...
 
@@ -224,15 +224,13 @@ class Domain(Protocol):
         """Use a value that is known to be one as an index."""
         ...
 
-    def row_of_token(
-        self, x: Tensor, slots: Tensor | None, batch: Index, token: Index
-    ) -> Index:
+    def row_of_token(self, x: Any, slots: Any, batch: Index, token: Index) -> Index:
         """Row of x that holds a token: its own, or where x is packed that of its slot.
 
         For a token that was not kept this is row 0: the reader must not use what it finds there.
         """
         ...
 
-    def bounds(self, tensor: Tensor) -> tuple[int, int]:
+    def bounds(self, tensor: Any) -> tuple[int, int]:
         """What is known of the entries of a tensor: the least and the largest there may be."""
         ...

@@ -138,10 +138,15 @@ def run_operator(
         )
         for name, array in operands.items()
     }
-    result = operator.body(domain, **tensors).array
+    result = _array(operator.body(domain, **tensors))
     types = {name: TensorType(a.shape, str(a.dtype)) for name, a in operands.items()}
     shape: Any = operator.result_type(types).shape
     return result.reshape(shape), {name: t.array for name, t in domain.stages.items()}
+
+
+def _array(tensor: Any) -> np.ndarray:
+    assert isinstance(tensor, ArrayTensor)
+    return tensor.array
 
 
 def _by_sequence(
@@ -167,7 +172,7 @@ def _by_sequence(
                 array = array.reshape(-1, array.shape[-1])[rows]
             tensors[name] = ArrayTensor(array, str(array.dtype), kind)
         domain = ArrayDomain(1, operator.name, kind)
-        result[rows] = operator.body(domain, **tensors).array
+        result[rows] = _array(operator.body(domain, **tensors))
         for name, tensor in domain.stages.items():
             seen = [*([stages[name]] if name in stages else []), tensor.array.reshape(-1)]
             stages[name] = np.array([min(a.min() for a in seen), max(a.max() for a in seen)])

@@ -10,7 +10,7 @@ part is refused when it is defined, which is when the package is imported.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -128,8 +128,8 @@ class Traits:
     serial: bool = False
 
 
-def constants(prefix: str, kind: type | Mapping[str, type], choice: str = "") -> Any:
-    """Field for the constants of an approximation, a dataclass of ints.
+def flattened(prefix: str, kind: type | Mapping[str, type], choice: str = "") -> dict[str, Any]:
+    """Metadata of a field for the constants of an approximation, a dataclass of ints.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def constants(prefix: str, kind: type | Mapping[str, type], choice: str = "") ->
     choice : str
         Name of that attribute.
     """
-    return field(metadata={"prefix": prefix, "kind": kind, "choice": choice})
+    return {"prefix": prefix, "kind": kind, "choice": choice}
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,23 @@ class Operator:
         """The call in messages: "integer.linear 'encoder.0.query'"."""
         return f"{self.OP} {self.name!r}"
 
+    def check_operands(self, names: Collection[str]) -> None:
+        """Refuse operands, given by name, where one is missing or unknown.
+
+        Raises
+        ------
+        LoweringError
+        """
+        known = {operand.name for operand in self.OPERANDS}
+        needed = {operand.name for operand in self.OPERANDS if not operand.optional}
+        if not needed <= set(names) <= known:
+            raise LoweringError(
+                f"{self.OP} got {'the operands ' + ', '.join(names) if names else 'no operands'}",
+                self.where,
+                f"it takes: {', '.join(_label(operand) for operand in self.OPERANDS)}",
+                "build the call with ibert_tvm.relay_passes.integer",
+            )
+
     def result_type(self, types: Mapping[str, TensorType]) -> TensorType:
         """Type of the result.
 
@@ -246,15 +263,8 @@ class Operator:
         LoweringError
             If an operand is missing or unknown, or its shape or dtype is not what is taken.
         """
+        self.check_operands(types)
         known = {operand.name: operand for operand in self.OPERANDS}
-        missing = [o.name for o in self.OPERANDS if not o.optional and o.name not in types]
-        if missing or set(types) - set(known):
-            raise LoweringError(
-                f"{self.OP} got the operands {', '.join(types)}",
-                self.where,
-                f"it takes: {', '.join(_label(operand) for operand in self.OPERANDS)}",
-                "build the call with ibert_tvm.relay_passes.integer",
-            )
         dims: dict[str, Any] = {}
         origin: dict[str, str] = {}
         for name, type_ in types.items():
@@ -293,12 +303,13 @@ class Operator:
             if one and extent == int(one):
                 continue
             if dims.setdefault(dim, extent) != extent:
+                first = next(o for o in self.OPERANDS if o.name == origin[dim])
+                subject = "leading dimensions" if dim == "..." else f"dimension {dim}"
                 raise LoweringError(
-                    f"{dim if dim != '...' else 'leading dimensions'} of {origin[dim]} and "
-                    f"{operand.name} differ: {_shown(dims[dim])} and {_shown(extent)}",
+                    f"{subject} of {first.name} and {operand.name} differ: "
+                    f"{_shown(dims[dim])} and {_shown(extent)}",
                     self.where,
-                    f"{origin[dim]} is [{_shape_of(self, origin[dim])}], "
-                    f"{operand.name} [{', '.join(tokens)}]",
+                    f"{self.OP} takes {_form(first)} and {_form(operand)}",
                     "check which tensor was passed",
                 )
             origin.setdefault(dim, operand.name)
@@ -464,7 +475,7 @@ def _check_record(cls: type[Operator]) -> None:
 def _attribute(cls: type[Operator], flat: Mapping[str, Any], name: str, kind: str) -> Any:
     """One attribute, of the type that its field declares."""
     where = str(flat["name"]) if "name" in flat else cls.OP
-    value = flat[name] if name in flat else None
+    value = flat[name] if name in flat else None  # noqa: SIM401  (TVM's mapping has no get)
     wanted = str if kind == "str" else int
     if value is None or isinstance(value, bool) or not isinstance(value, wanted):
         raise LoweringError(
@@ -486,8 +497,10 @@ def _shown(extent: Any) -> str:
     return str(extent)
 
 
-def _shape_of(operator: Operator, name: str) -> str:
-    return ", ".join(next(o for o in operator.OPERANDS if o.name == name).shape.split())
+def _form(operand: Operand) -> str:
+    """Name and shape of an operand for messages: "multiplier [1 or C]"."""
+    forms = (", ".join(form.split()) for form in operand.shape.split(" or "))
+    return f"{operand.name} {' or '.join(f'[{form}]' for form in forms)}".replace("|", " or ")
 
 
 # -- checks of attributes -----------------------------------------------------------------------
@@ -552,6 +565,6 @@ __all__ = [
     "check_shift",
     "check_short_shift",
     "choose",
-    "constants",
+    "flattened",
     "per_channel",
 ]

@@ -48,10 +48,23 @@ def traits_of(expr: Any) -> Any:
 
 
 def operands_of(call: relax.Call) -> dict[str, relax.Expr]:
-    """Operands of an integer operator's call by name, in the order of its arguments."""
+    """Operands of an integer operator's call by name, in the order of its arguments.
+
+    Raises
+    ------
+    LoweringError
+        If it has more or fewer than it should.
+    """
     names = [operand.name for operand in OPERATORS[call.op.name].OPERANDS]
     if call.attrs is not None and _OPERANDS in call.attrs:
         names = str(call.attrs[_OPERANDS]).split(",")
+    if len(set(names)) != len(call.args):
+        raise LoweringError(
+            f"{call.op.name} got {len(call.args)} operands",
+            operator_of(call).where,
+            f"they are said to be: {', '.join(names)}",
+            "build the call with ibert_tvm.relay_passes.integer",
+        )
     return dict(zip(names, call.args, strict=True))
 
 
@@ -77,12 +90,12 @@ def call_operator(operator: Operator, operands: Mapping[str, relax.Expr | None])
     """
     _register(type(operator))
     given = {name: value for name, value in operands.items() if value is not None}
+    operator.check_operands(given)
     order = [operand.name for operand in operator.OPERANDS if operand.name in given]
-    unknown = [name for name in given if name not in order]
     attrs: dict[str, int | str] = operator.to_dict()
     if any(operand.optional for operand in operator.OPERANDS):
-        attrs[_OPERANDS] = ",".join([*order, *unknown])
-    arguments = [given[name] for name in (*order, *unknown)]
+        attrs[_OPERANDS] = ",".join(order)
+    arguments = [given[name] for name in order]
     call = relax.Call(Op.get(operator.OP), arguments, tvm.ir.make_node("ir.DictAttrs", **attrs))
     if all(isinstance(argument.ty, relax.TensorType) for argument in arguments):
         # An exception that crosses TVM's C++ comes back as a RuntimeError: check on this side.
@@ -135,7 +148,10 @@ def _dim(extent: Any) -> Dim:
 def relax_type(type_: TensorType, symbols: Mapping[str, Any]) -> relax.TensorType:
     """Relax's form of a type; `symbols` are its variables by name."""
     shape = [
-        dim if isinstance(dim, int) else symbols[dim.symbol] + dim.plus if dim.plus
+        dim
+        if isinstance(dim, int)
+        else symbols[dim.symbol] + dim.plus
+        if dim.plus
         else symbols[dim.symbol]
         for dim in type_.shape
     ]

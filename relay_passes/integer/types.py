@@ -69,6 +69,12 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def static(shape: Sequence[Dim]) -> tuple[int, ...]:
+    """Extents of a shape without symbols."""
+    assert all(isinstance(dim, int) for dim in shape), shape
+    return tuple(dim for dim in shape if isinstance(dim, int))
+
+
 def is_per_token(shape: Sequence[object]) -> bool:
     """Whether a shape is that of hidden values, [batch, seq_len, channels]."""
     return len(shape) == 3

@@ -12,6 +12,7 @@ from ..integer.operator import Traits
 from ..integer.relax_ops import is_integer_op, operands_of, operator_of, traits_of
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
 
+
 @dataclass
 class _Group:
     """Bindings that become one kernel; `anchor` is the position at which the kernel runs."""

@@ -13,6 +13,7 @@ from .. import integer
 from ..integer.relax_ops import operands_of, operator_of, traits_of, with_attributes, with_operands
 from .program import IntegerProgram, bindings, num_inputs, substitute, variables
 
+
 @dataclass(frozen=True)
 class _Projection:
     """A linear layer and its requantisation, which one attention layer reads and nothing else."""
@@ -42,7 +43,7 @@ class _Projection:
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What must agree: the operation behind the product and its attributes, but for its name."""
+        """What must agree: the operation behind the product, and its attributes but the name."""
         record = operator_of(self.requantised.value)
         shape = tuple(int(size) for size in self.matrix.ty.shape.values)
         return (shape, type(record), *sorted(replace(record, name="").to_dict().items()))
@@ -166,8 +167,7 @@ class _Merger:
             name: parts
             for name, parts in groups.items()
             if all(
-                merged[part.matrix] == self.readers[part.matrix]
-                and len(together[part.matrix]) == 1
+                merged[part.matrix] == self.readers[part.matrix] and len(together[part.matrix]) == 1
                 for part in parts
             )
         }

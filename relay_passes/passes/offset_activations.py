@@ -9,9 +9,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from .. import integer
 from ..emit.layout import KernelLayout
 from ..errors import RangeError
-from .. import integer
 from ..integer.relax_ops import (
     is_integer_op,
     operands_of,
@@ -23,6 +23,8 @@ from .program import IntegerProgram, bindings, substitute, variables
 
 OFFSET = 128
 _ONE = "ibert.one"
+
+
 class OffsetActivations:
     """Store 8-bit operands of linear layers with an offset of 128 where the instruction wants it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import LoweringError
@@ -12,7 +12,7 @@ from ...spec.exponential import Exponential, PolynomialExponential
 from ...spec.released import ReleasedExponential
 from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
-from ...spec.values import maximum, select
+from ...spec.values import select
 from ..domain import Domain, Entry, Heads, Index, Tensor
 from ..operator import (
     SHORT_DTYPES,
@@ -23,9 +23,9 @@ from ..operator import (
     check_shift,
     check_short_shift,
     choose,
-    constants,
+    flattened,
 )
-from ..types import MASK, TensorType
+from ..types import MASK, TensorType, static
 
 SOFTMAX_MODES = ("short", "normalised")
 _EXPONENTIALS = {
@@ -68,7 +68,9 @@ class Attention(Operator):
 
     num_heads: int
     softmax: str
-    exponential: Exponential | ShortExponential = constants("exp", _EXPONENTIALS, "exponential")
+    exponential: Exponential | ShortExponential = field(
+        metadata=flattened("exp", _EXPONENTIALS, "exponential")
+    )
     shift: int
     low: int
     high: int
@@ -153,7 +155,7 @@ class Attention(Operator):
         heads, distances = dims.get("H", self.num_heads), dims.get("D", 0)
         positions = dims.get("P", (distances + 1) // 2)
         odd = distances % 2 or not distances
-        if heads != self.num_heads or not odd or 0 < _positions_lacking(positions, dims["s"]):
+        if heads != self.num_heads or not odd or _positions_lacking(positions, dims["s"]) > 0:
             raise LoweringError(
                 f"a bias of {heads} heads and {positions} positions for {self.num_heads} heads and "
                 f"{dims['s']} tokens",
@@ -167,13 +169,13 @@ class Attention(Operator):
         """As many tokens as the bias has positions."""
         if "bias" not in types:
             return None
-        *_, extent = types["bias"].shape
-        return extent if len(types["bias"].shape) == 3 else (extent + 1) // 2  # type: ignore
+        *_, extent = shape = static(types["bias"].shape)
+        return extent if len(shape) == 3 else (extent + 1) // 2
 
     def multiply_accumulates(self, types: Mapping[str, TensorType]) -> int:
         """Q K^T and P V."""
-        batch, queries, channels = types["q"].shape
-        return int(2 * batch * queries * types["k"].shape[1] * channels)  # type: ignore[operator]
+        batch, queries, channels = static(types["q"].shape)
+        return 2 * batch * queries * static(types["k"].shape)[1] * channels
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...spec.gelu import AccurateGelu, gelu_accurate
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, constants
+from ..operator import Elementwise, Operand, Traits, flattened
 from ..types import TensorType
 
 
@@ -21,7 +21,7 @@ class Gelu(Elementwise):
         Of the polynomial.
     """
 
-    constants: AccurateGelu = constants("gelu", AccurateGelu)
+    constants: AccurateGelu = field(metadata=flattened("gelu", AccurateGelu))
 
     OP = "integer.gelu"
     OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)

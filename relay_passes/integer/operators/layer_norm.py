@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...spec import layer_norm as norm
 from ...spec.layer_norm import LayerNormConstants
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, check_bounds, check_shift, constants
+from ..operator import Operand, Operator, Traits, check_bounds, check_shift, flattened
 from ..types import NARROW
 
 
@@ -27,7 +27,7 @@ class LayerNorm(Operator):
         int8, uint8, int16 or int32.
     """
 
-    constants: LayerNormConstants = constants("norm", LayerNormConstants)
+    constants: LayerNormConstants = field(metadata=flattened("norm", LayerNormConstants))
     shift: int
     low: int
     high: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...spec import short_layer_norm as norm
 from ...spec.short_layer_norm import ShortLayerNorm
@@ -14,7 +14,7 @@ from ..operator import (
     Traits,
     check_bounds,
     check_shift,
-    constants,
+    flattened,
 )
 from ..types import NARROW
 
@@ -35,7 +35,7 @@ class LayerNormShort(Operator):
         int8, uint8 or int16.
     """
 
-    constants: ShortLayerNorm = constants("norm", ShortLayerNorm)
+    constants: ShortLayerNorm = field(metadata=flattened("norm", ShortLayerNorm))
     shift: int
     low: int
     high: int
@@ -74,7 +74,9 @@ class LayerNormShort(Operator):
         root = domain.define(
             "square_root", (rows,), lambda row: norm.root(squares[row], half[row], k), "int32"
         )
-        bits = domain.define("root_bits", (rows,), lambda row: norm.root_bits(root[row], k), "int32")
+        bits = domain.define(
+            "root_bits", (rows,), lambda row: norm.root_bits(root[row], k), "int32"
+        )
         inverse = domain.define(
             "inverse", (rows,), lambda row: norm.reciprocal(root[row], bits[row]), "int32"
         )

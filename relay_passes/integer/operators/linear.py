@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..domain import Domain, Tensor
 from ..operator import Operand, Operator, Traits
-from ..types import TensorType
+from ..types import TensorType, static
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Linear(Operator):
 
     def multiply_accumulates(self, types: Mapping[str, TensorType]) -> int:
         """All entries of x with all rows of the weight."""
-        return math.prod(types["x"].shape) * types["weight"].shape[0]  # type: ignore[arg-type]
+        return math.prod(static(types["x"].shape)) * static(types["weight"].shape)[0]
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...spec.released import ReleasedLayerNorm as Constants
 from ...spec.released import layer_norm as norm
 from ...spec.values import known
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, constants
+from ..operator import Operand, Operator, Traits, flattened
 from ..types import NARROW, TensorType
 
 
@@ -23,7 +23,7 @@ class ReleasedLayerNorm(Operator):
         shift.
     """
 
-    constants: Constants = constants("norm", Constants)
+    constants: Constants = field(metadata=flattened("norm", Constants))
 
     OP = "integer.released_layer_norm"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("offset", ("int64",), "C"))

@@ -44,6 +44,4 @@ class Requantise(Elementwise):
 
     def entry(self, x: Entry, multiplier: Entry) -> Entry:
         """See the class."""
-        return requantise_clamped(
-            x, multiplier, self.shift, self.zero_point, self.low, self.high
-        )
+        return requantise_clamped(x, multiplier, self.shift, self.zero_point, self.low, self.high)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...spec.exponential import BinaryExponential
 from ...spec.tanh import i_tanh
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, constants
+from ..operator import Elementwise, Operand, Traits, flattened
 from ..types import NARROW, TensorType
 
 
@@ -24,7 +24,7 @@ class Tanh(Elementwise):
         The result's scale is 2^-fraction_bits, its bound 2^fraction_bits - 1.
     """
 
-    exponential: BinaryExponential = constants("exp", BinaryExponential)
+    exponential: BinaryExponential = field(metadata=flattened("exp", BinaryExponential))
     fraction_bits: int = 15
 
     OP = "integer.tanh"
