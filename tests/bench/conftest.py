@@ -20,18 +20,18 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import ibert_tvm
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.model_info import ModelInfo, OutputInfo
-    from ibert_tvm.relay_passes.integer import build
+    from ibert_tvm.relay_passes import integer
 
     def body(p, inputs) -> Sequence[relax.Var]:
         table = p.integers("word.weight", -127, 127, (50, 8), "int8")
         factor = p.integers("word.multiplier", 1, 99, (1,), "int32")
         hidden = p.emit(
-            build.embedding(inputs["input_ids"], table, factor, name="embeddings.word", shift=3)
+            integer.embedding(inputs["input_ids"], table, factor, name="embeddings.word", shift=3)
         )
         for layer in range(2):
             operand = p.requantise(f"operand.{layer}", hidden, 0.05)
             hidden = p.linear(f"encoder.layer.{layer}.dense", operand, 8)
-        mean = build.mean_pool(hidden, inputs["attention_mask"], name="mean", fraction_bits=4)
+        mean = integer.mean_pool(hidden, inputs["attention_mask"], name="mean", fraction_bits=4)
         return [p.emit(mean)]
 
     program = small_program(body)

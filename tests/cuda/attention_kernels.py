@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential
@@ -144,16 +144,16 @@ def attention_kernel(
     with builder.function("main", [*inputs.values(), multiplier], attrs=attrs):
         with builder.dataflow():
             operands = [
-                builder.emit(build.split_channels(inputs["qkv"], name=name, index=i, parts=3))
+                builder.emit(integer.split_channels(inputs["qkv"], name=name, index=i, parts=3))
                 if case.merged
                 else inputs[name]
                 for i, name in enumerate("qkv")
             ]
-            call = build.attention(*operands, inputs.get("mask"), multiplier, **_attributes(case))
+            call = integer.attention(*operands, inputs.get("mask"), multiplier, **_attributes(case))
             output = builder.emit_output(builder.emit(call))
         builder.emit_func_output(output)
     module = relax.transform.Normalize()(builder.get())
-    emitter = GroupEmitter(layout_of(target), parameters, bounds, *tokens)
+    emitter = GroupEmitter(layout_of(target), parameters, bounds, case.batch)
     expected: NDArray[np.generic] = np.zeros((*tokens, channels), case.dtype)
     if evaluated:
         (expected,) = evaluate(module, arrays, parameters)

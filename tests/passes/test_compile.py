@@ -15,8 +15,8 @@ import ibert_tvm
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import OutputError, UsageError
 from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import IntegerOnlyError
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.targets import TargetError, get_target
 
@@ -30,13 +30,13 @@ def model(planted: bool = False, longest: int | None = 16) -> QuantizedModel:
         table = p.integers("word.weight", -127, 127, (50, 8), "int8")
         factor = p.integers("word.multiplier", 1, 99, (1,), "int32")
         row = p.emit(
-            build.embedding(inputs["input_ids"], table, factor, name="embeddings.word", shift=3)
+            integer.embedding(inputs["input_ids"], table, factor, name="embeddings.word", shift=3)
         )
         hidden = p.linear(LAYER, p.requantise("operand", row, 0.05), 8)
         if planted:
             real = p.emit(relax.op.astype(hidden, "float32"))
             hidden = p.emit(relax.op.astype(real, "int32"))
-        mean = build.mean_pool(hidden, inputs["attention_mask"], name="mean", fraction_bits=4)
+        mean = integer.mean_pool(hidden, inputs["attention_mask"], name="mean", fraction_bits=4)
         return [p.emit(mean)]
 
     program = small_program(body)

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.passes.models import ProgramBuilder
 
@@ -28,10 +28,10 @@ def small_model() -> QuantizedModel:
         with p.builder.dataflow():
             table = p.integers("table", -127, 127, (VOCABULARY, CHANNELS), "int8")
             multiplier = p.parameter("table.multiplier", np.array([1 << 20], "int32"))
-            x = p.emit(build.embedding(ids, table, multiplier, name="emb", shift=20))
+            x = p.emit(integer.embedding(ids, table, multiplier, name="emb", shift=20))
             x = p.linear("fc", p.requantise("in", x, 0.9), OUTPUTS)
             x = p.requantise("out", x, 0.01, channels=OUTPUTS)
-            output = p.builder.emit_output(build.mask_tokens(x, mask, name="hidden"))
+            output = p.builder.emit_output(integer.mask_tokens(x, mask, name="hidden"))
         p.builder.emit_func_output(output)
     built = p.builder.get()["main"]
     function = relax.Function(
