@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.compile import compile
+    from ibert_tvm.errors import IbertError
     from ibert_tvm.frontend import load
     from ibert_tvm.quantize import quantize
     from ibert_tvm.runtime import Library, load_library, run
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "IbertError",
     "Library",
     "QuantizedModel",
     "__version__",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "IbertError": "ibert_tvm.errors",
     "Library": "ibert_tvm.runtime",
     "QuantizedModel": "ibert_tvm.artefact",
     "compile": "ibert_tvm.compile",

@@ -11,7 +11,8 @@ from tvm import ir, tirx
 from tvm.ir import PointerType
 from tvm.tirx.buffer import BufferType
 
-from ..errors import TargetError
+from ibert_tvm.errors import TargetError
+
 from .c_text import C_TYPES, comment
 from .objects import finalise
 

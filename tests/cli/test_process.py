@@ -18,7 +18,8 @@ from ibert_tvm.cli.result import CommandResult
 from .conftest import Outcome
 
 _MODULES = (
-    "import sys, {module}\n"
+    "import sys, {module}, ibert_tvm\n"
+    "ibert_tvm.IbertError\n"
     "print([name for name in ('tvm', 'torch', 'transformers', 'numpy') if name in sys.modules])\n"
 )
 
