@@ -6,6 +6,6 @@ module needs before it can be lowered.
 """
 
 from .driver import LoweredModel, lower_to_integer
-from .requirements import Requirement, requirements
+from .required_scales import Requirement, requirements
 
 __all__ = ["LoweredModel", "Requirement", "lower_to_integer", "requirements"]

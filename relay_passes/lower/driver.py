@@ -17,7 +17,7 @@ from ..integer import mask_tokens
 from ..quantization_table import ActivationQuant, QuantizationTable
 from .context import LoweringContext, symbolic_inputs
 from .forms import Form, IntegerValue, storage
-from .requirements import (
+from .required_scales import (
     Requirement,
     attention_mask,
     live_calls,
