@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# To be dissolved; each of these must still be there.
+KNOWN = [
+    {"ibert_tvm.loading", "ibert_tvm.remote", "ibert_tvm.runtime"},
+    {"ibert_tvm.relay_passes.spec.binding", "ibert_tvm.relay_passes.spec.ranged"},
+    {"ibert_tvm.relay_passes.spec.scalar", "ibert_tvm.relay_passes.spec.scalar_minimum"},
+]
 FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
 
 
@@ -32,8 +38,17 @@ def _from(node: ast.ImportFrom, name: str, path: Path) -> str:
     return ".".join([*base, node.module] if node.module else base)
 
 
+def _packages(name: str) -> set[str]:
+    """The packages that hold a module."""
+    parts = name.split(".")
+    return {".".join(parts[:length]) for length in range(1, len(parts))}
+
+
 def imports(files: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Which of the modules each imports, anywhere in it: in functions, and for types alone, too."""
+    """Which of the modules each imports, anywhere in it: in functions, and for types alone, too.
+
+    Importing a module imports the packages that hold it, unless the importer is inside of them.
+    """
     graph = {}
     for name, path in files.items():
         found = set()
@@ -46,7 +61,8 @@ def imports(files: Mapping[str, Path]) -> dict[str, set[str]]:
                 found |= members & set(files)
                 if members - set(files):
                     found.add(source)
-        graph[name] = found & set(files) - {name}
+        holding = set().union(*map(_packages, found)) - _packages(name)
+        graph[name] = (found | holding) & set(files) - {name}
     return graph
 
 
@@ -98,12 +114,12 @@ def shadowed(files: Mapping[str, Path]) -> set[str]:
     return found
 
 
-@pytest.mark.xfail(reason="nine circles are left", strict=True)
 def test_modules_do_not_import_each_other() -> None:
     graph = imports(modules(ROOT))
     assert len(graph) > 300
     assert sum(map(len, graph.values())) > 1000
-    assert circles(graph) == []
+    assert [circle for circle in circles(graph) if circle not in KNOWN] == []
+    assert [circle for circle in KNOWN if circle not in circles(graph)] == []
 
 
 def test_no_function_has_the_name_of_a_module_beside_it() -> None:
@@ -132,7 +148,8 @@ def planted(tmp_path: Path) -> dict[str, Path]:
 
 def test_a_planted_circle_is_found(planted: dict[str, Path]) -> None:
     (circle,) = circles(imports(planted))
-    assert circle == {"ibert_tvm.engine", "ibert_tvm.targets.cpu", "ibert_tvm.targets.parts.memory"}
+    parts = ("", ".cpu", ".parts.memory", ".tune")
+    assert circle == {"ibert_tvm.engine", *(f"ibert_tvm.targets{part}" for part in parts)}
 
 
 def test_a_planted_shadow_is_found(planted: dict[str, Path]) -> None:

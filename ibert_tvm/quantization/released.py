@@ -11,7 +11,7 @@ from ibert_tvm.quantization.observe import observe
 from ibert_tvm.quantization.options import CalibrationOptions
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend.ibert_checkpoint import IbertQuantization
+    from ibert_tvm.frontend.ibert_checkpoint.quantization import IbertQuantization
     from ibert_tvm.frontend.model import CanonicalModel
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 

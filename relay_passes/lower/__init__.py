@@ -1,7 +1,7 @@
 """Lowering: a canonical float module and a quantisation table become an integer module.
 
 One file per canonical operator holds its rule; `driver` applies them in order. `forms` describes
-the integer forms of a value and changes one into another, `requirements` says which scales a
+the integer forms of a value, `value` changes one into another, `requirements` says which scales a
 module needs before it can be lowered.
 """
 

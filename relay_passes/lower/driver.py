@@ -16,7 +16,7 @@ from ..errors import LoweringError
 from ..integer import mask_tokens
 from ..quantization_table import ActivationQuant, QuantizationTable
 from .context import LoweringContext, symbolic_inputs
-from .forms import Form, IntegerValue, storage
+from .forms import Form, storage
 from .required_scales import (
     Requirement,
     attention_mask,
@@ -27,6 +27,7 @@ from .required_scales import (
 )
 from .rule import activation
 from .rules import rules_of
+from .value import IntegerValue
 
 
 class LoweredModel(NamedTuple):

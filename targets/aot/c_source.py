@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import tvm
 import tvm_ffi
@@ -14,10 +13,8 @@ from tvm.tirx.buffer import BufferType
 from ibert_tvm.errors import TargetError
 
 from .c_text import C_TYPES, comment
+from .model import BareKernel, BareModel
 from .objects import finalise
-
-if TYPE_CHECKING:
-    from .model import BareKernel, BareModel
 
 _TOP = """\
 /* The kernels of a compiled model.

@@ -8,7 +8,7 @@ from typing import Any
 
 from ibert_tvm.errors import TargetError
 
-from ..aot.peak import ArenaPeak
+from ..aot.model import ArenaPeak
 from ..description import TargetDescription
 from .options import PackageOptions
 

@@ -8,7 +8,7 @@ import pytest
 
 from ibert_tvm.errors import UsageError
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.aot.peak import ArenaPeak
+from ibert_tvm.targets.aot.model import ArenaPeak
 from ibert_tvm.targets.bare_metal import PackageOptions
 from ibert_tvm.targets.bare_metal.memory_use import (
     FunctionPeak,
