@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# To be dissolved; each of these must still be there.
-KNOWN = [
-    {"ibert_tvm.loading", "ibert_tvm.remote", "ibert_tvm.runtime"},
-    {"ibert_tvm.relay_passes.spec.binding", "ibert_tvm.relay_passes.spec.ranged"},
-    {"ibert_tvm.relay_passes.spec.scalar", "ibert_tvm.relay_passes.spec.scalar_minimum"},
-]
+# To be dissolved; it must still be there.
+KNOWN = [{"ibert_tvm.loading", "ibert_tvm.remote", "ibert_tvm.runtime"}]
 FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
 
 
