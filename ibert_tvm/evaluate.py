@@ -135,7 +135,7 @@ def fidelity(
         check_seq_len(seq_len, info, candidate.metadata)
     tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
 
-    from ibert_tvm.relay_passes.canonical.float_executable import float_executable
+    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
 
     configure_threads(default_threads())
     runner = _runner(candidate, layers)

@@ -17,7 +17,7 @@ from ..spec import short_softmax, softmax
 from ..spec.exponential import Exponential
 from ..spec.short_requantise import requantise_short
 from ..spec.short_softmax import ShortExponential
-from ..spec.values import Condition, Ranged, known, not_equal
+from ..spec.values import Arithmetic, Condition, Ranged, known, not_equal
 from .context import KernelContext
 from .elementwise import per_channel
 from .stage import Stage, define
@@ -35,11 +35,12 @@ def _sum(
     extent: int,
     entry: Any,
     bounds: tuple[int, int],
+    arithmetic: Arithmetic,
 ) -> Stage:
     """Sum of `entry(*index, k)` (an int32 expression) over k < extent."""
     k = te.reduce_axis((0, extent), name="k")
     tensor = te.compute(shape, lambda *index: te.sum(entry(*index, k), axis=k), name=name)
-    return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0))
+    return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0), arithmetic)
 
 
 def _int32(stage: Stage, *index: Any) -> tirx.Expr:
@@ -168,7 +169,7 @@ def _kept(shape: _Shape, mask: Stage) -> Keep:
             inside = tirx.all(inside, row >= first, row < end)
             value = mask.tensor(row // shape.seq_len, row % shape.seq_len) != 0
         flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
-        return Ranged(0, 1, flag)
+        return mask.value(0, 1, flag)
 
     valid = define("valid", (shape.batch, shape.keys), entry, "int32")
     return lambda batch, token: not_equal(valid[batch, token], 0)
@@ -176,9 +177,10 @@ def _kept(shape: _Shape, mask: Stage) -> Keep:
 
 def _inside(shape: _Shape) -> Keep:
     """Whether a key is inside of the sequence: all that is asked where nothing is masked."""
+    arithmetic = shape.layout.arithmetic
     if shape.keys == shape.seq_len:
-        return lambda batch, token: Condition(tirx.const(1, "bool"))
-    return lambda batch, token: Condition(tirx.all(token < shape.seq_len))
+        return lambda batch, token: Condition(tirx.const(1, "bool"), arithmetic)
+    return lambda batch, token: Condition(tirx.all(token < shape.seq_len), arithmetic)
 
 
 class _Queries:
@@ -200,7 +202,8 @@ class _Queries:
         operand = te.compute(
             (shape.batch, shape.heads, shape.rows, shape.depth), self._query(q), name="q_operand"
         )
-        self.operand = Stage(operand, q.low + self.offset, q.high + self.offset)
+        low, high = q.low + self.offset, q.high + self.offset
+        self.operand = Stage(operand, low, high, q.arithmetic)
         self.keys, self.key = _pack("k_packed", shape, k, tokens_are_columns=True)
         # |q k| summed over the head: what scores can be, whatever offset the operands carry.
         self.limit = max(abs(q.low), abs(q.high)) * max(abs(k.low), abs(k.high)) * shape.head_dim
@@ -236,7 +239,7 @@ class _Queries:
         tensor = te.compute(
             (shape.batch, shape.heads, shape.rows, shape.keys), entry, name="score_products"
         )
-        return Stage(tensor, low, high)
+        return Stage(tensor, low, high, self.operand.arithmetic)
 
 
 def _pack(
@@ -281,7 +284,7 @@ def _pack(
         return kept.astype(layout.rhs_dtype)
 
     packed = te.compute((shape.batch, shape.heads, *layout.packed_shape(*sizes)), entry, name=name)
-    stage = Stage(packed, min(x.low, 0), max(x.high, 0))
+    stage = Stage(packed, min(x.low, 0), max(x.high, 0), x.arithmetic)
 
     def read(batch: Any, head: Any, column: Any, depth: Any) -> tirx.Expr:
         return _int32(
@@ -327,6 +330,7 @@ def _sum_of_columns(
         depth,
         lambda b, h, i, j, k: ones(i, k).astype("int32") * packed(b, h, j, k),
         (bounds.low, bounds.high),
+        bounds.arithmetic,
     )
 
 
@@ -390,7 +394,7 @@ def _row_max(shape: _Shape, scores: Stage) -> Stage:
         lambda b, h, i: te.max(scores.tensor(b, h, i, j), axis=j),
         name="row_max",
     )
-    return Stage(tensor, scores.low, scores.high)
+    return Stage(tensor, scores.low, scores.high, scores.arithmetic)
 
 
 def _short(
@@ -418,7 +422,10 @@ def _short_softmax(
         `reciprocal` of each row's sum.
     """
     row_max = Stage(
-        _by_lanes(shape, "row_max", scores, scores.tensor, te.max), scores.low, scores.high
+        _by_lanes(shape, "row_max", scores, scores.tensor, te.max),
+        scores.low,
+        scores.high,
+        scores.arithmetic,
     )
     dtype, offset = _byte_operand(shape)
     dims = (shape.batch, shape.heads, shape.rows)
@@ -440,6 +447,7 @@ def _short_softmax(
         ),
         0,
         largest * shape.keys,
+        scores.arithmetic,
     )
     bits = define(
         "row_bits",
@@ -475,6 +483,7 @@ def _normalised(
         shape.keys,
         lambda b, h, i, j: exponential.tensor(b, h, i, j),
         (0, constants.maximum),
+        exponential.arithmetic,
     )
     factor = define(
         "row_factor",
@@ -532,12 +541,13 @@ def _weigh(
         shape.keys,
         lambda b, h, i, d, j: _int32(weights, b, h, i, j) * packed(b, h, d, j),
         (-bound, bound),
+        v.arithmetic,
     )
     if not offset:
         return lambda b, h, i, d: products[b, h, i, d]
     total = _value_sum(shape, values, packed)
     limit = bound * shape.seq_len
-    return lambda b, h, i, d: Ranged(
+    return lambda b, h, i, d: v.value(
         -limit, limit, products.tensor(b, h, i, d) - total(b, h, i, d) * offset
     )
 
@@ -557,5 +567,6 @@ def _value_sum(
         shape.keys,
         packed,
         (values.low, values.high),
+        values.arithmetic,
     )
     return lambda b, h, i, d: v_sum.tensor(b, h, d)

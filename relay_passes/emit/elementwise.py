@@ -168,7 +168,7 @@ def emit_prepend_tokens(
             tokens.tensor(tirx.min(token, count - 1), channel),
             x.tensor(batch * old + tirx.max(token - count, 0), channel).astype("int32"),
         )
-        return Ranged(min(x.low, tokens.low), max(x.high, tokens.high), value)
+        return x.value(min(x.low, tokens.low), max(x.high, tokens.high), value)
 
     return define("tokens", (context.batch * new, channels), entry, "int32")
 
@@ -219,7 +219,7 @@ def emit_position_ids(context: KernelContext, attrs: PositionIdsAttrs, ids: Stag
         return define(
             "positions",
             (batch, seq_len),
-            lambda row, column: Ranged(
+            lambda row, column: ids.value(
                 attrs.offset, attrs.offset + seq_len - 1, column.astype("int32") + attrs.offset
             ),
             "int32",
@@ -240,7 +240,7 @@ def emit_position_ids(context: KernelContext, attrs: PositionIdsAttrs, ids: Stag
     return define(
         "positions",
         (batch, seq_len),
-        lambda row, column: Ranged(
+        lambda row, column: ids.value(
             attrs.padding_index,
             attrs.padding_index + seq_len,
             counted(row, column) * is_token(row, column) + attrs.padding_index,
@@ -258,7 +258,7 @@ def emit_split_channels(context: KernelContext, attrs: SplitChannelsAttrs, x: St
         lambda row, channel: x.tensor(row, channel + attrs.index * width),
         name="run_of_channels",
     )
-    return Stage(tensor, x.low, x.high)
+    return Stage(tensor, x.low, x.high, x.arithmetic)
 
 
 def emit_select_token(

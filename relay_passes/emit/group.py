@@ -11,7 +11,6 @@ from ..errors import LoweringError
 from ..integer import attrs as integer_attrs
 from ..integer.ops import attributes, operator_name
 from ..integer.work import multiply_accumulates
-from ..spec.scalar import scalar_arithmetic
 from .attention import emit_attention
 from .context import KernelContext
 from .elementwise import (
@@ -110,10 +109,6 @@ class GroupEmitter:
             Unscheduled; its buffers are the function's arguments in order, if `counted` the result
             of ``integer.slot_starts``, then its results.
         """
-        with scalar_arithmetic(self.layout.scalar, self.layout.functions):
-            return self._emit(function, counted)
-
-    def _emit(self, function: relax.Function, counted: bool) -> tirx.PrimFunc:
         context = KernelContext(self.layout, self.batch, self.seq_len, self.parameters)
         serial = self._serial(function)
         if serial is not None:
@@ -184,9 +179,9 @@ class GroupEmitter:
         tensor = te.placeholder(storage_shape(shape), dtype, name="input")
         if var.name in self.parameters:
             array = self.parameters[var.name]
-            return Stage(tensor, int(array.min()), int(array.max()))
+            return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)
         low, high = self.bounds.get(var.name, integer_attrs.dtype_bounds(dtype))
-        return Stage(tensor, low, high)
+        return Stage(tensor, low, high, self.layout.arithmetic)
 
     def _operator(
         self, context: KernelContext, call: relax.Call, stages: Mapping[relax.Var, Stage]

@@ -79,7 +79,7 @@ def operand(context: KernelContext, x: Stage, layer: str) -> Stage:
         return tirx.if_then_else(inside, value, tirx.const(0, layout.lhs_dtype))
 
     copied = te.compute((padded_rows, padded_depth), copy, name="lhs")
-    return Stage(copied, min(x.low, 0), max(x.high, 0))
+    return Stage(copied, min(x.low, 0), max(x.high, 0), x.arithmetic)
 
 
 def _widened(context: KernelContext, packed: te.Tensor) -> te.Tensor:
@@ -132,5 +132,5 @@ def emit_linear(
         ),
         name="accumulator",
     )
-    accumulator = Stage(products, *product_bounds(weight, x.low, x.high))
+    accumulator = Stage(products, *product_bounds(weight, x.low, x.high), x.arithmetic)
     return define("biased", (rows, columns), lambda m, n: accumulator[m, n] + bias[n])

@@ -121,7 +121,7 @@ def emit_mask_tokens(
         batch, token = row // seq_len, row % seq_len
         found = x.tensor(row_of_token(slots, seq_len, batch, token), channel)
         kept = tirx.Select(mask.tensor(batch, token) != 0, found, tirx.const(0, dtype))
-        return Ranged(min(x.low, 0), max(x.high, 0), kept)
+        return x.value(min(x.low, 0), max(x.high, 0), kept)
 
     return define("masked", x.shape, entry, dtype)
 

@@ -54,10 +54,10 @@ def emit_mean_pool(
         lambda b, c: te.sum(weighed(b, s, c), axis=s),
         name="token_sum",
     )
-    sums = Stage(total, min(x.low, 0) * seq_len, max(x.high, 0) * seq_len)
+    sums = Stage(total, min(x.low, 0) * seq_len, max(x.high, 0) * seq_len, x.arithmetic)
     if mask:
         counted = te.compute((batch,), lambda b: te.sum(is_token(b, t), axis=t), name="count")
-        count = Stage(counted, 0, seq_len)
+        count = Stage(counted, 0, seq_len, x.arithmetic)
     else:
         count = define("count", (batch,), lambda b: Ranged(seq_len, seq_len), "int32")
     reciprocal = define(

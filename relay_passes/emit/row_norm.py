@@ -55,7 +55,8 @@ def row_sum(name: str, rows: int, channels: int, entry: Any, layer: str) -> Stag
         return te.sum(expression(value, Ranged(low, high).dtype), axis=k)
 
     tensor = te.compute((rows,), compute, name=name)
-    return Stage(tensor, min(bounds[0].low, 0) * channels, max(bounds[0].high, 0) * channels)
+    low, high = min(bounds[0].low, 0) * channels, max(bounds[0].high, 0) * channels
+    return Stage(tensor, low, high, bounds[0].arithmetic)
 
 
 def emit_layer_norm(

@@ -108,9 +108,12 @@ def _grouped_squares(rows: int, channels: int, entry: Callable[[Any, Any], Range
     group = next(size for size in range(limit, 0, -1) if channels % size == 0)
     j = te.reduce_axis((0, group), name="j")
 
+    squares: list[Ranged] = []
+
     def squared(row: Any, part: Any) -> Any:
         channel = part * group + j.var
-        return expression(trace(lambda: norm.square(entry(row, channel))), "int32")
+        squares.append(trace(lambda: norm.square(entry(row, channel))))
+        return expression(squares[0], "int32")
 
     groups = te.compute(
         (rows, channels // group),
@@ -121,4 +124,4 @@ def _grouped_squares(rows: int, channels: int, entry: Callable[[Any, Any], Range
     total = te.compute(
         (rows,), lambda row: te.sum(groups(row, g).astype("int64"), axis=g), name="squares"
     )
-    return Stage(total, 0, largest * channels)
+    return Stage(total, 0, largest * channels, squares[0].arithmetic)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..spec.values import Ranged, trace
+from ..spec.values import VECTORS, Arithmetic, Ranged, trace
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,14 @@ class Stage:
         The tensor; its dtype is how the values are stored.
     low, high
         Every entry lies in [low, high].
+    arithmetic
+        How operations on its entries are written: what is computed of them inherits it.
     """
 
     tensor: te.Tensor
     low: int
     high: int
+    arithmetic: Arithmetic = VECTORS
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -35,7 +38,11 @@ class Stage:
     def __getitem__(self, index: Any) -> Ranged:
         """Read one entry as a value of the specification."""
         index = index if isinstance(index, tuple) else (index,)
-        return Ranged(self.low, self.high, self.tensor(*index))
+        return self.value(self.low, self.high, self.tensor(*index))
+
+    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+        """A value that is computed of entries without the specification."""
+        return Ranged(low, high, expr, arithmetic=self.arithmetic)
 
 
 def expression(value: Ranged, dtype: str) -> tirx.Expr:
@@ -77,4 +84,4 @@ def define(
         return expression(value, dtype or value.dtype)
 
     tensor = te.compute(tuple(shape), compute, name=name)
-    return Stage(tensor, bounds[0].low, bounds[0].high)
+    return Stage(tensor, bounds[0].low, bounds[0].high, bounds[0].arithmetic)

@@ -15,6 +15,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from ..errors import ScheduleError
+
 Leaf = Callable[[Sequence[tirx.Expr]], tirx.Expr]
 """``leaf(indices)``: how a skeleton reads an entry that it has computed or loaded before."""
 
@@ -81,7 +83,7 @@ class StageDefinition:
     initial: tirx.Expr | None = None
 
 
-class NotElementwise(Exception):
+class NotElementwise(ScheduleError):
     """A kernel, or an entry of it, is not made of stages; the message says why."""
 
 

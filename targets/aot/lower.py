@@ -17,8 +17,9 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import PointerType, PrimType
 
+from ibert_tvm.errors import TargetError
+
 from ..description import TargetDescription
-from ..errors import TargetError
 from ..loops import rebuilt
 from ..pipeline import kernel_passes
 from .model import KernelParameter

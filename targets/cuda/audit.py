@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ibert_tvm.errors import TargetError
+
 from ..description import Gpu
-from ..errors import TargetError
 from ..fp_rules import is_floating_point
 from .sass import (
     INTEGER_OPCODES,

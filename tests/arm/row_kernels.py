@@ -30,7 +30,6 @@ from ibert_tvm.relay_passes.spec.released import (
     ReleasedLayerNorm,
     exact_factors,
 )
-from ibert_tvm.relay_passes.spec.scalar import scalar_arithmetic
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
@@ -428,32 +427,33 @@ def _softmax_kernel(
     """Emit the kernel; return it, and the offset and type of the exponentials that it stores."""
     layout = layout_of(target)
     context = KernelContext(layout, 1, keys, {})
-    with scalar_arithmetic(layout.scalar):
-        shape = emit_attention._Shape(context, 1, head_dim)
-        shape.rows = rows
-        assert (shape.keys, rows % shape.tile) == (keys, 0), "only whole tiles"
-        dims = (1, 1, rows, keys)
-        scores = Stage(te.placeholder(dims, "int32", name="products"), -largest, largest)
-        mask = Stage(te.placeholder((1, keys), "int32", name="mask"), 0, 1)
-        bound = constants.maximum * keys * 127
-        products = Stage(
-            te.placeholder((1, 1, rows, head_dim), "int32", name="context"), -bound, bound
-        )
-        factors = Stage(te.placeholder((1,), "int16", name="multiplier"), 0, 2**15 - 1)
-        keep = emit_attention._kept(shape, mask)
-        masked = emit_attention._short_scores(shape, scores, None, keep)
-        weights, offset, bits, factor = emit_attention._short_softmax(shape, constants, masked)
-        attended = define(
-            emit_attention_rows(),
-            (1, 1, rows, head_dim),
-            lambda b, h, i, d: requantise_short(
-                short_softmax.context_of(products[b, h, i, d], bits[b, h, i], factor[b, h, i]),
-                factors[0],
-                0,
-                *requantised,
-            ),
-            "int8",
-        )
+
+    def argument(shape: tuple[int, ...], dtype: str, name: str, low: int, high: int) -> Stage:
+        return Stage(te.placeholder(shape, dtype, name=name), low, high, layout.arithmetic)
+
+    shape = emit_attention._Shape(context, 1, head_dim)
+    shape.rows = rows
+    assert (shape.keys, rows % shape.tile) == (keys, 0), "only whole tiles"
+    dims = (1, 1, rows, keys)
+    scores = argument(dims, "int32", "products", -largest, largest)
+    mask = argument((1, keys), "int32", "mask", 0, 1)
+    bound = constants.maximum * keys * 127
+    products = argument((1, 1, rows, head_dim), "int32", "context", -bound, bound)
+    factors = argument((1,), "int16", "multiplier", 0, 2**15 - 1)
+    keep = emit_attention._kept(shape, mask)
+    masked = emit_attention._short_scores(shape, scores, None, keep)
+    weights, offset, bits, factor = emit_attention._short_softmax(shape, constants, masked)
+    attended = define(
+        emit_attention_rows(),
+        (1, 1, rows, head_dim),
+        lambda b, h, i, d: requantise_short(
+            short_softmax.context_of(products[b, h, i, d], bits[b, h, i], factor[b, h, i]),
+            factors[0],
+            0,
+            *requantised,
+        ),
+        "int8",
+    )
     buffers = [stage.tensor for stage in (scores, mask, products, factors, weights, attended)]
     func = te.create_prim_func(buffers)
     func = func.with_attr("ibert.kernel", "softmax").with_attr("ibert.layer", "softmax")

@@ -14,7 +14,7 @@ from ibert_tvm.errors import InputError, UsageError
 from ibert_tvm.evaluate import evaluate_integers
 from ibert_tvm.library_file import read_metadata
 from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.quantize import CalibrationOptions, quantize
+from ibert_tvm.quantization import CalibrationOptions, quantize
 
 
 def call(*arguments: str) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from ibert_tvm.errors import UsageError
 from ibert_tvm.model_info import ModelInfo, OutputInfo
-from ibert_tvm.quantize import CalibrationOptions
-from ibert_tvm.quantize.batches import Batch, batches_of_arrays, batches_of_texts
-from ibert_tvm.quantize.observe import sampled_positions
+from ibert_tvm.quantization import CalibrationOptions
+from ibert_tvm.quantization.batches import Batch, batches_of_arrays, batches_of_texts
+from ibert_tvm.quantization.observe import sampled_positions
 from ibert_tvm.tokenization import TokenizedBatch
 
 INFO = ModelInfo(

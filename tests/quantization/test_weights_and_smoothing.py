@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.quantize.observers import Statistics
-from ibert_tvm.quantize.options import CalibrationOptions
-from ibert_tvm.quantize.smoothing import channel_divisor, quantize_operand
-from ibert_tvm.quantize.weights import (
+from ibert_tvm.quantization.observers import Statistics
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.smoothing import channel_divisor, quantize_operand
+from ibert_tvm.quantization.weights import (
     compensated_rounding,
     nearest,
     quantize_embedding,

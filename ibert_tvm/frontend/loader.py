@@ -98,7 +98,7 @@ def load(
         folder = HfFolder.read(source)
         chosen = check_head(head, folder.default_head)
         if folder.model_type == "ibert":
-            from ibert_tvm.frontend.ibert_checkpoint import load_ibert
+            from ibert_tvm.frontend.ibert_checkpoint.load import load_ibert
 
             return load_ibert(folder, chosen, verify)
         _require("torch", "transformers")
@@ -123,7 +123,7 @@ def load(
     if hasattr(source, "config") and hasattr(source, "base_model"):
         _require("transformers")
         if source.config.model_type == "ibert":
-            from ibert_tvm.frontend.ibert_checkpoint import load_ibert_module
+            from ibert_tvm.frontend.ibert_checkpoint.load import load_ibert_module
 
             own = head_of_class(type(source).__name__)
             return load_ibert_module(source, check_head(head, own), verify)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.frontend.given import GivenMatrix, GivenScale
-from ibert_tvm.quantize.weights import nearest, row_scales
+from ibert_tvm.quantization.weights import nearest, row_scales
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
 __all__ = ["WeightUse", "embedding_rows", "linear_rows"]

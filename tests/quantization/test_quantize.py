@@ -10,11 +10,11 @@ import pytest
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import ModelError, UsageError
-from ibert_tvm.quantize import CalibrationOptions, calibrate, quantize
+from ibert_tvm.quantization import CalibrationOptions, calibrate, quantize
 from ibert_tvm.relay_passes.errors import PresetError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.canonical.reference import run
-from tests.quantize.models import ARCHITECTURES, random_batches, random_model
+from tests.quantization.models import ARCHITECTURES, random_batches, random_model
 
 # Error of the outputs, relative to their norm, on inputs that were not calibrated on. These
 # models amplify errors more than trained ones: their weights are noise.
@@ -25,7 +25,7 @@ TOLERANCE = {"accurate": 0.08, "paper": 0.15}
 def compile_once():
     """Compiling the float model is most of the time here: do it once per model and set of names."""
     # The package has a function of the same name, which hides the module.
-    float_module = importlib.import_module("ibert_tvm.relay_passes.canonical.float_executable")
+    float_module = importlib.import_module("ibert_tvm.relay_passes.canonical.float_execution")
     executables = {}
     original = float_module.float_executable
 

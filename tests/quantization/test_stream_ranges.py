@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.quantize.observers import Statistics
-from ibert_tvm.quantize.options import CalibrationOptions
-from ibert_tvm.quantize.table import TableBuilder
-from ibert_tvm.relay_passes.lower.requirements import Requirement
+from ibert_tvm.quantization.observers import Statistics
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.table import TableBuilder
+from ibert_tvm.relay_passes.lower.required_scales import Requirement
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from ibert_tvm.relay_passes.spec.gelu import gelu_scale
 

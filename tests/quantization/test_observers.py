@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.quantize.observers import Statistics, choose_range
+from ibert_tvm.quantization.observers import Statistics, choose_range
 
 RANDOM = np.random.default_rng(0)
 

@@ -9,6 +9,6 @@ runs the canonical float model compiled by TVM over them, `table` turns the stat
 from __future__ import annotations
 
 from .options import OBSERVERS, CalibrationOptions
-from .quantize import calibrate, quantize
+from .post_training import calibrate, quantize
 
 __all__ = ["OBSERVERS", "CalibrationOptions", "calibrate", "quantize"]

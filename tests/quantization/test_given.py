@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization, GivenReader, GivenScale
-from ibert_tvm.quantize.given import fill_scales
-from ibert_tvm.quantize.given_weights import embedding_rows, linear_rows
+from ibert_tvm.quantization.given import fill_scales
+from ibert_tvm.quantization.given_weights import embedding_rows, linear_rows
 from ibert_tvm.relay_passes.lower import Requirement
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 

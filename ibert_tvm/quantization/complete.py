@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.frontend.given import GivenQuantization
-from ibert_tvm.quantize.batches import Batch
-from ibert_tvm.quantize.given import GivenScales, fill_scales, missing_scales
-from ibert_tvm.quantize.given_weights import WeightUse, embedding_rows, linear_rows
-from ibert_tvm.quantize.observe import observe_and_build
-from ibert_tvm.quantize.observers import Statistics, choose_range
-from ibert_tvm.quantize.options import CalibrationOptions
-from ibert_tvm.quantize.table import TableBuilder, TableReport
+from ibert_tvm.quantization.batches import Batch
+from ibert_tvm.quantization.given import GivenScales, fill_scales, missing_scales
+from ibert_tvm.quantization.given_weights import WeightUse, embedding_rows, linear_rows
+from ibert_tvm.quantization.observe import observe_and_build
+from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.table import TableBuilder, TableReport
 from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
 from ibert_tvm.relay_passes.lower import Requirement, requirements
 from ibert_tvm.relay_passes.quantization_table import (

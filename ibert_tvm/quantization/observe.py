@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.errors import ModelError
-from ibert_tvm.quantize.batches import Batch
-from ibert_tvm.quantize.observers import Statistics
+from ibert_tvm.quantization.batches import Batch
+from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
-    from ibert_tvm.quantize.options import CalibrationOptions
-    from ibert_tvm.quantize.table import TableBuilder, TableReport
+    from ibert_tvm.quantization.options import CalibrationOptions
+    from ibert_tvm.quantization.table import TableBuilder, TableReport
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
 __all__ = ["observe", "observe_and_build", "sampled_positions"]
@@ -91,7 +91,7 @@ def observe(
     ModelError
         If a value is infinite or not a number.
     """
-    from ibert_tvm.relay_passes.canonical.float_executable import float_executable
+    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
 
     statistics = {name: Statistics() for name in names}
     with_rows = set(sampled)

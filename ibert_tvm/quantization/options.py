@@ -9,7 +9,7 @@ from ibert_tvm.errors import UsageError
 __all__ = ["OBSERVERS", "CalibrationOptions"]
 
 OBSERVERS = ("mse", "minmax", "percentile")
-"""How the range of an 8-bit activation is chosen: see `ibert_tvm.quantize.observers`."""
+"""How the range of an 8-bit activation is chosen: see `ibert_tvm.quantization.observers`."""
 
 
 @dataclass(frozen=True)

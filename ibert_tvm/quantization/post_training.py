@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import UsageError
-from ibert_tvm.quantize.batches import Batch, batches_of_arrays, batches_of_texts
-from ibert_tvm.quantize.observe import observe_and_build
-from ibert_tvm.quantize.options import CalibrationOptions
-from ibert_tvm.quantize.released import released_table
-from ibert_tvm.quantize.table import TableBuilder, TableReport
+from ibert_tvm.quantization.batches import Batch, batches_of_arrays, batches_of_texts
+from ibert_tvm.quantization.observe import observe_and_build
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.released import released_table
+from ibert_tvm.quantization.table import TableBuilder, TableReport
 from ibert_tvm.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def calibrate(
         What lowering needs.
     summary : dict
         JSON-able: what was calibrated on and which smoothing was chosen. ``source_scales`` for a
-        model that came quantised, see `ibert_tvm.quantize.complete.SourceScales.to_json`.
+        model that came quantised, see `ibert_tvm.quantization.complete.SourceScales.to_json`.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _complete(
     progress: Progress | None,
 ) -> tuple[QuantizationTable, dict[str, Any]]:
     """Choose the scales that a model lacks which came quantised."""
-    from ibert_tvm.quantize.complete import complete
+    from ibert_tvm.quantization.complete import complete
 
     batches = None if calibration is None else _batches(model, calibration, options, tokenizer)
     table, source = complete(model, given, preset, options, batches, progress)

@@ -17,9 +17,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.quantize.observers import Statistics, choose_range
-from ibert_tvm.quantize.options import CalibrationOptions
-from ibert_tvm.quantize.weights import compensated_rounding, nearest, row_scales
+from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.weights import compensated_rounding, nearest, row_scales
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
 
 __all__ = ["OperandQuant", "channel_divisor", "quantize_operand"]

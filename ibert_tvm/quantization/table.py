@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.quantize.observers import Statistics, choose_range
-from ibert_tvm.quantize.options import CalibrationOptions
-from ibert_tvm.quantize.smoothing import quantize_operand
-from ibert_tvm.quantize.weights import quantize_embedding
+from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.quantization.weights import quantize_embedding
 from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,
     QuantizationTable,

@@ -128,8 +128,8 @@ def tune(
     ibert_tvm.targets.rpc.BoardError
         If no board can be reached.
     """
-    from ibert_tvm.compile import check_shapes
     from ibert_tvm.schedules.tuning import TuningDatabase
+    from ibert_tvm.shapes import check_shapes
     from ibert_tvm.targets import get_target
     from ibert_tvm.tuning.measure import Measurer
     from ibert_tvm.tuning.tasks import find_tasks
