@@ -25,7 +25,7 @@ from ibert_tvm.targets import TargetDescription
 from ..rule import Rejection, kernel_name
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, reader
-from .stages import Leaf, NotElementwise, StageDefinition
+from ..stages import Leaf, NotElementwise, StageDefinition
 from .statements import (
     address,
     launch,

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from .attention_tile import AttentionSizes
-from .stages import NotElementwise, StageDefinition, StageGraph
+from ..stages import NotElementwise, StageDefinition, StageGraph
 
 _CHOICE = "prim.if_then_else"
 _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}

@@ -22,7 +22,7 @@ from .attention_operands import (
     result_stage,
 )
 from .attention_tile import AttentionSizes, AttentionTile, candidate_tiles
-from .stages import Leaf, NotElementwise, StageDefinition, StageGraph
+from ..stages import Leaf, NotElementwise, StageDefinition, StageGraph
 from .statements import WARP, address, call, guarded, registers, sequence, thread, unrolled
 
 CHUNK = 16

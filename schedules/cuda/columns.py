@@ -19,7 +19,7 @@ from ..rule import Rejection
 from .elementwise import results_of
 from .row_statistics import RowScalars
 from .runs import Loads, RunOfChannels
-from .stages import Leaf, NotElementwise, StageGraph
+from ..stages import Leaf, NotElementwise, StageGraph
 from .statements import WARP, call, guarded, launch, registers, sequence, serial, thread
 from .stores import Results
 

@@ -17,7 +17,7 @@ from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
 from .runs import Loads, RunOfChannels, itemsize
-from .stages import NotElementwise, StageDefinition, StageGraph
+from ..stages import NotElementwise, StageDefinition, StageGraph
 from .statements import guarded, launch, sequence, thread
 from .stores import Results
 

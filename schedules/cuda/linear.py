@@ -26,7 +26,7 @@ from ..rule import Rejection, kernel_name
 from ..tiles import tile_of, without_tile
 from .gemm_tile import PIECE_ROWS, GemmTile, choose_tile
 from .runs import Loads, RunOfChannels, itemsize
-from .stages import Leaf, NotElementwise, StageGraph, loads_of
+from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from .statements import address, call, guarded, launch, registers, sequence, thread, unrolled
 from .stores import Results
 

@@ -23,7 +23,7 @@ from ibert_tvm.targets import TargetDescription
 from ..rule import Rejection
 from .row_statistics import RowScalars
 from .runs import Loads, RunOfChannels
-from .stages import NotElementwise, StageDefinition, StageGraph
+from ..stages import NotElementwise, StageDefinition, StageGraph
 from .statements import WARP, guarded, launch, sequence, thread
 from .stores import Results
 

@@ -16,7 +16,7 @@ from .attention_operands import attention_sizes
 from .attention_tile import AttentionSizes, AttentionTile
 from .gemm_tile import GemmTile
 from .linear import MatrixProduct, matrix_product
-from .stages import NotElementwise, StageGraph
+from ..stages import NotElementwise, StageGraph
 
 # The models are right about what is hopeless: what they take for so much slower than the best is
 # not worth a trial, and of what is left so many are enough for any search.
