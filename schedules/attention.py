@@ -44,7 +44,7 @@ UNROLLED_DEPTH = 32
 
 
 class AttentionRule:
-    """Schedule kernels with two matrix products, the second of which weighs by the first's scores."""
+    """Schedule kernels of two matrix products, the second weighing by the scores of the first."""
 
     name = "attention"
 

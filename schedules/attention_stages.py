@@ -120,7 +120,7 @@ class AttentionStages:
         return {stage.name for stage in read if stage is not None} - {self.weights.name}
 
     def _read_by_row(self, names: list[str], operands: set[str]) -> list[str]:
-        """Names of what stages on rows read of their own row only, operands of products left out."""
+        """Names of what stages on rows read of their own row, operands of products left out."""
         found: list[str] = []
         todo = list(names)
         while todo:
@@ -152,6 +152,15 @@ class AttentionStages:
                 waits = self.graph.reads(self.graph.stages[name]) & {*self.reductions}
                 entries = name if waits else None
         self.reductions[stage.name] = entries
+
+
+def attention_products(func: tirx.PrimFunc) -> tuple[MatrixProduct, MatrixProduct] | None:
+    """Products of queries and keys, and of weights and values; None of a kernel without."""
+    try:
+        stages = AttentionStages(StageGraph.of(func))
+    except NotElementwise:
+        return None
+    return stages.scores, stages.context
 
 
 def _same(places: Sequence[tirx.Expr], axes: Sequence[tirx.Var]) -> bool:

@@ -15,7 +15,9 @@ from .stages import NotElementwise, StageDefinition, StageGraph
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """Block ``C[..., m, n] += A[..., m, k] * B[..., n // lanes, k // depth, n % lanes, k % depth]``.
+    """Sums ``C[..., m, n] += A[..., m, k] * B[...]`` whose operand B is packed.
+
+    Its indices end with ``n // lanes, k // depth, n % lanes, k % depth``.
 
     Attributes
     ----------

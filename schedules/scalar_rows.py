@@ -35,7 +35,7 @@ def fuse_row_passes(sch: s_tir.Schedule, reductions: Mapping[str, str | None]) -
     Parameters
     ----------
     sch
-        Schedule of a kernel with (rows of the tile, columns) as the innermost loops of these blocks.
+        Schedule of a kernel; (rows of the tile, columns) are the innermost loops of these blocks.
     reductions
         Names of the reductions over columns, in program order, with those of the entries that each
         reads and that wait for an earlier one; None where it reads no such entries.

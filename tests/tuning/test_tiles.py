@@ -182,4 +182,4 @@ def test_decisions_are_checked() -> None:
     tile = LinearTile(2, 3, unroll=4)
     assert tile_of(with_tile(func, tile), LinearTile) == tile
     with pytest.raises(ValueError, match="whole numbers score_rows"):
-        tile_from_json("attention", {"score_rows": 1})
+        tile_from_json({"score_rows": 1})
