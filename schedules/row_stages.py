@@ -78,14 +78,19 @@ class RowStages:
         waiting = [
             stage.name
             for stage in stages
-            if not stage.reduced and stage.name not in numbers and graph.reads(stage) & numbers
+            if not stage.reduced and len(stage.axes) > 1 and graph.reads(stage) & numbers
         ]
         last = [name for name in waiting if name not in awaited]
         early = [name for name in waiting if name in awaited]
-        self.entries = list(dict.fromkeys([*early, *last[:1], *results]))
-        self.entries = [name for name in self.entries if name not in self.reductions]
+        free = [name for name in results if name not in awaited]
+        self.anchor = [*last, *sorted(free, key=lambda name: name not in self.reductions)][0]
+        self.entries = [
+            name
+            for name in dict.fromkeys([*early, *last[:1], *results])
+            if not graph.stages[name].reduced
+            and (len(graph.stages[name].axes) > 1 or not self.reductions)
+        ]
         self.kept = {*numbers, *groups, *self.columns, *self.entries}
-        self.anchor = next(iter([*last, *(name for name in results if name not in awaited)]))
         sums = {*self.columns}
         self.whole_rows = bool(self.reductions) and (not sums or bool(sums & awaited))
 
@@ -114,7 +119,9 @@ def _groups(graph: StageGraph, total: StageDefinition) -> str | None:
     """Name of the reduction over groups of entries that another one combines."""
     value = total.value.value if isinstance(total.value, tirx.Cast) else total.value
     part = graph.producer(value.source) if isinstance(value, ir.TensorLoad) else None
-    return part.name if part is not None and part.reduced and len(part.axes) == 2 else None
+    if part is None or not part.reduced or len(part.axes) != 2 or _goes_along_columns(part):
+        return None
+    return part.name
 
 
 def _goes_along_columns(stage: StageDefinition) -> bool:

@@ -79,6 +79,8 @@ def _compute_by_rows(sch: s_tir.Schedule, stages: RowStages, target: TargetDescr
     """Move what is computed from a row into one loop over rows."""
     by_lane = split_row_sums(sch, stages, target.vector_lanes) if target.explicit_row_sums else ()
     row = _parallel_rows(sch, sch.get_sblock(stages.anchor))
+    if row is None:
+        return
     results = _names(sch, output_blocks(sch))
     inside = [stages.anchor]
     for name in results:

@@ -13,8 +13,8 @@ from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.cuda.attention import AttentionRule
 from ibert_tvm.schedules.cuda.attention_operands import attention_sizes
 from ibert_tvm.schedules.cuda.attention_tile import AttentionSizes, AttentionTile, attention_tile
-from ibert_tvm.schedules.stages import StageGraph
 from ibert_tvm.schedules.rule import Rejection
+from ibert_tvm.schedules.stages import StageGraph
 from ibert_tvm.schedules.tiles import with_tile
 from ibert_tvm.targets import Gpu, get_target
 from ibert_tvm.targets.cuda.compile import compile_device_code, kernel_roles, source_modules

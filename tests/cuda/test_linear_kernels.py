@@ -11,6 +11,7 @@ from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule
 from ibert_tvm.schedules.rule import Rejection
 from ibert_tvm.schedules.tiles import AttentionTile, with_tile
 from ibert_tvm.targets import get_target
+from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 from tests.cuda.linear_kernels import (
     EPILOGUES,
     LinearCase,

@@ -130,8 +130,8 @@ def test_a_damaged_description(tmp_path: Path, text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"tile": {"rows": 1}}, "the decisions on a kernel are whole numbers rows, vectors, row_block, "
-         "column_block, rows_outermost, unroll, prefetch or score_rows, score_vectors, "
+        ({"tile": {"rows": 1}}, "the decisions on a kernel are whole numbers rows, vectors, "
+         "row_block, column_block, rows_outermost, unroll, prefetch or score_rows, score_vectors, "
          "context_rows, context_vectors or block_rows, block_columns, warp_rows, warp_columns, "
          "warp_depths, stage_depth, stages or warps, row_groups, step_keys, steps, held, "
          "value_tile"),
