@@ -133,8 +133,8 @@ def test_a_damaged_description(tmp_path: Path, text: str, why: str) -> None:
         ({"tile": {"rows": 1}}, "the decisions on a kernel are whole numbers rows, vectors, "
          "row_block, column_block, rows_outermost, unroll, prefetch or score_rows, score_vectors, "
          "context_rows, context_vectors or block_rows, block_columns, warp_rows, warp_columns, "
-         "warp_depths, stage_depth, stages or warps, row_groups, step_keys, steps, held, "
-         "value_tile"),
+         "warp_depths, stage_depth, stages or row_groups, key_groups, step_keys, steps, "
+         "held, value_tile"),
         ({"seconds": []}, "a trial has positive seconds, or an error"),
         ({"seconds": [-1.0]}, "a trial has positive seconds, or an error"),
         ({"seconds": "soon"}, "could not convert string to float: 's'"),

@@ -182,5 +182,5 @@ def test_decisions_are_checked() -> None:
     assert tile_of(func, LinearTile) is None
     tile = LinearTile(2, 3, unroll=4)
     assert tile_of(with_tile(func, tile), LinearTile) == tile
-    with pytest.raises(ValueError, match="whole numbers score_rows"):
+    with pytest.raises(ValueError, match="whole numbers rows, vectors, row_block"):
         tile_from_json({"score_rows": 1})
