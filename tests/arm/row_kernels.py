@@ -35,7 +35,7 @@ from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.rule import block_names
-from ibert_tvm.schedules.scalar_rows import fuse_softmax_passes
+from ibert_tvm.schedules.scalar_rows import fuse_row_passes
 from ibert_tvm.targets import TargetDescription
 
 Bounds = tuple[int, int]
@@ -573,5 +573,5 @@ def scheduled(kernel: RowKernel, target: TargetDescription) -> tirx.PrimFunc:
     sch.compute_at(sch.get_sblock("row_max"), tiles, preserve_unit_loops=True)
     for name in ("row_sum", "row_bits", "row_factor", "attended_rows"):
         sch.reverse_compute_at(sch.get_sblock(name), tiles, preserve_unit_loops=True)
-    fuse_softmax_passes(sch)
+    fuse_row_passes(sch, {"row_max": None, "row_sum": "exponential"})
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)

@@ -1,14 +1,15 @@
-"""The stages of a kernel as expressions: what skeletons of GPU kernels put together anew.
+"""The stages of a kernel: what they compute and read, which is all that schedules know of them.
 
 Emission writes a kernel as a chain of loops, one block per stage, each traced from the integer
-specification. On a GPU a thread computes an entry of the last stage from what lies in registers or
+specification. Rules ask what a stage reduces, which axes it has and what it reads, never for its
+name. On a GPU a thread computes an entry of the last stage from what lies in registers or
 in shared memory; this module gives the expression for it, producers inlined, so that no rule of a
 GPU ever spells arithmetic of the specification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +137,21 @@ class StageGraph:
     def producer(self, buffer: tirx.Var) -> StageDefinition | None:
         """Stage that writes a buffer; None for a parameter."""
         return self._by_buffer.get(buffer)
+
+    def reads(self, stage: StageDefinition) -> set[str]:
+        """Names of the stages that a stage reads."""
+        producers = (self.producer(load.source) for load in loads_of(stage.value))
+        return {producer.name for producer in producers if producer is not None}
+
+    def sources(self, names: Iterable[str]) -> set[str]:
+        """Names of all stages that some stages depend on."""
+        found: set[str] = set()
+        todo = list(names)
+        while todo:
+            new = self.reads(self.stages[todo.pop()]) - found
+            found |= new
+            todo += new
+        return found
 
     def readers(self, buffer: tirx.Var) -> list[StageDefinition]:
         """Stages that read a buffer."""

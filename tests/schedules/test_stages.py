@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import s_tir, te, tirx
 
-from ibert_tvm.schedules.cuda.stages import NotElementwise, StageGraph
+from ibert_tvm.schedules.stages import NotElementwise, StageGraph
 
 ROWS, HEADS, WIDTH = 6, 2, 4
 COLUMNS = HEADS * WIDTH
