@@ -210,19 +210,16 @@ def test_threads_share_a_library_and_run_several(path: Path, model: TinyGpuModel
     assert failures == []
 
 
-def test_inputs_and_outputs_are_pinned_and_aligned(library: Library) -> None:
-    library.run(**_inputs(1, 8, 0))
-    arrays = library.engine.buffers([((3, 5), "int32"), ((2,), "int8"), ((4, 4), "int64")])
-    starts = [array.ctypes.data for array in arrays]
-    assert all(start % 256 == 0 for start in starts) and len(set(starts)) == 3
-    assert [(array.shape, str(array.dtype)) for array in arrays] == [
-        ((3, 5), "int32"),
-        ((2,), "int8"),
-        ((4, 4), "int64"),
-    ]
-    assert not any(array.any() for array in arrays)
-    with pytest.raises(ValueError, match="none of the engine's buffers"):
-        library.engine.tensor(np.zeros(3))
+def test_inputs_are_aligned_buffers_of_the_function(library: Library) -> None:
+    (function,) = (f for f in library.metadata.functions if (f.batch, f.seq_len) == (1, 8))
+    with library.contexts.lent() as context:
+        buffers = context.inputs(function)
+        assert list(buffers) == ["input_ids", "attention_mask", "token_type_ids"]
+        starts = {buffer.ctypes.data for buffer in buffers.values()}
+        assert all(start % 256 == 0 for start in starts) and len(starts) == 3
+        assert all((b.shape, str(b.dtype)) == ((1, 8), "int32") for b in buffers.values())
+        assert not any(buffer.any() for buffer in buffers.values())
+        assert context.inputs(function) is buffers
 
 
 def test_kernels_are_timed_one_by_one_in_order(
@@ -230,14 +227,15 @@ def test_kernels_are_timed_one_by_one_in_order(
 ) -> None:
     _check(library, model, 4, 8, seed=1)
     (function,) = (f for f in library.metadata.functions if (f.batch, f.seq_len) == (4, 8))
-    times = library.engine.kernel_times(function.name)
+    with library.contexts.lent() as context:  # the one that has run
+        times = context.kernel_times(function)
+        assert context.time_ms(function, 3) > 0
     assert [name for name, _ in times] == [kernel.name for kernel in function.kernels]
     assert all(milliseconds > 0 for _, milliseconds in times)
     seen: list[tuple[str, int]] = []
     with library.engine.observed(lambda name, taken: seen.append((name, taken))):
         _check(library, model, 4, 8, seed=2)
     assert [name for name, _ in seen] == [kernel.name for kernel in function.kernels]
-    assert library.engine.time_ms(function.name, 3) > 0
     with _calls(gpu) as later:  # nothing of that is left
         _check(library, model, 4, 8, seed=3)
     assert later["cudaGraphLaunch"] == later["cudaStreamSynchronize"] == 1

@@ -39,24 +39,28 @@ long count_allocations(int on) { long result = counted; counted = 0; counting = 
 _RUN = """
 import ctypes, json, sys
 from pathlib import Path
-import numpy as np
-from ibert_tvm.engine import Engine, aligned_zeros
-from ibert_tvm.library_file import ParameterRecord
+from types import SimpleNamespace
+from ibert_tvm.runtime.metadata import (
+    FunctionRecord, InputRecord, LibraryMetadata, ParameterRecord
+)
+from ibert_tvm.runtime.tvm_engine import TvmEngine
 counter = ctypes.CDLL(None)
-shapes = json.loads(sys.argv[2])
-engine = Engine(Path(sys.argv[1]), [f"main_b{batch}_s{seq_len}" for batch, seq_len in shapes])
-records = [ParameterRecord(r["name"], r["dtype"], tuple(r["shape"]), r["offset"])
-           for r in json.loads(sys.argv[3])]
-parameters = [engine.parameter(record) for record in records]
-for batch, seq_len in shapes:
-    inputs = [engine.tensor(aligned_zeros((batch, seq_len), "int32")) for _ in range(2)]
-    name = f"main_b{batch}_s{seq_len}"
+functions = [FunctionRecord(f"main_b{batch}_s{seq_len}", batch, seq_len)
+             for batch, seq_len in json.loads(sys.argv[2])]
+parameters = [ParameterRecord(r["name"], r["dtype"], tuple(r["shape"]), r["offset"])
+              for r in json.loads(sys.argv[3])]
+inputs = [InputRecord(name, "int32") for name in ("input_ids", "attention_mask")]
+metadata = LibraryMetadata(Path(sys.argv[1]), {}, (), functions, inputs, parameters, (),
+                           SimpleNamespace(image_size=None), {}, "", {}, 0, 0)
+context = TvmEngine(metadata).create_context()
+for function in functions:
+    context.inputs(function)
     counter.count_allocations(1)
     for _ in range(3):  # the pool is settled after the second run, or the third
-        engine.call(name, [*inputs, *parameters], 1)
+        context.run(function, 1)
     first = counter.count_allocations(1)
     for _ in range(20):
-        engine.call(name, [*inputs, *parameters], 1)
+        context.run(function, 1)
     print(first, counter.count_allocations(0))
 """
 
