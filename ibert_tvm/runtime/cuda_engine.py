@@ -26,6 +26,9 @@ from ibert_tvm.runtime.tvm_runtime import load_runtime
 __all__ = ["CudaEngine"]
 
 _FIRST_WITH_TENSOR_CORES = (7, 5)
+# While one call computes, others check, copy and pad; and small batches do not fill a GPU. Each
+# context takes memory of the GPU for the values of the largest function.
+_MOST_CONTEXTS = 4
 
 
 class CudaEngine:
@@ -56,7 +59,7 @@ class CudaEngine:
         its memory is full.
     """
 
-    max_contexts = 1
+    max_contexts = _MOST_CONTEXTS
 
     def __init__(self, metadata: LibraryMetadata, index: int = 0) -> None:
         cuda = cuda_runtime()

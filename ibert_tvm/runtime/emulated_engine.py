@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ibert_tvm.runtime.buffers import aligned_zeros
 from ibert_tvm.runtime.library_file import read_weights
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from ibert_tvm.runtime.threads import processors
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
@@ -39,12 +40,12 @@ class EmulatedEngine:
     """
 
     device = "cpu"
-    max_contexts = 1
 
     def __init__(self, metadata: LibraryMetadata) -> None:
         from ibert_tvm.targets.runner import Runner
 
         self.metadata = metadata
+        self.max_contexts = processors()
         self._runner = Runner(_description(metadata))
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:

@@ -56,14 +56,17 @@ class IntegerOutput:
 class Library:
     """A compiled library, loaded. Made by `load_library`.
 
-    One call runs at a time: calls from several threads wait for each other.
+    Calls may come from any thread, and run at the same time: on a processor as many as it has
+    cores, on a GPU up to four, on a board one. More callers than that wait for their turn. Weights
+    and threads are shared; each call at a time takes buffers of its own, which are kept. Used as a
+    context manager, a library is closed at the end of the block.
 
     Attributes
     ----------
     metadata : LibraryMetadata
         What the library says about itself.
     num_threads : int
-        Threads that a call uses.
+        Most threads that a call uses; callers at the same time divide the processors among them.
     engine : Engine
         The loaded code, on this machine's processor, on its GPU, or on a board.
     contexts : ContextPool
@@ -75,6 +78,19 @@ class Library:
         self.num_threads = num_threads
         self.engine = engine
         self.contexts = ContextPool(engine, f"the library {metadata.path}")
+
+    def close(self) -> None:
+        """Wait for calls that run, and let go of all buffers; later calls are refused.
+
+        What the process shares (the mapped file, the pool of threads) stays.
+        """
+        self.contexts.close()
+
+    def __enter__(self) -> Library:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{f.batch}x{f.seq_len}" for f in self.metadata.functions)
@@ -143,6 +159,8 @@ class Library:
         ------
         InputError
             If an input's dtype, rank, shape or values do not fit the model.
+        LibraryError
+            If the library was closed.
         """
         inputs = check_inputs(
             self.metadata,

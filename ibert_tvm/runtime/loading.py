@@ -34,9 +34,10 @@ def load_library(
     path : path
         The library that `ibert compile` or `CompiledModel.export` wrote.
     num_threads : int, optional
-        Threads per call; by default the processors that this process may use (or the environment
-        variable TVM_NUM_THREADS). All libraries of a process share one pool of threads. A library
-        without runtime uses one.
+        Most threads per call; by default the processors that this process may use (or the
+        environment variable TVM_NUM_THREADS). All libraries of a process share one pool of threads,
+        and calls that run at the same time divide the processors. A library without runtime uses
+        one.
     emulate : bool
         Run a library without runtime, of whatever Linux target, under the emulator of its target:
         to see what another machine will compute, not how fast.

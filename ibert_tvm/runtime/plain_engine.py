@@ -17,6 +17,7 @@ from ibert_tvm.errors import LibraryError
 from ibert_tvm.runtime.buffers import aligned_zeros, mapped_parameter
 from ibert_tvm.runtime.engine import Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from ibert_tvm.runtime.threads import processors
 
 __all__ = ["PlainContext", "PlainEngine"]
 
@@ -50,10 +51,10 @@ class PlainEngine:
     """
 
     device = "cpu"
-    max_contexts = 1
 
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
+        self.max_contexts = processors()
         library = ctypes.CDLL(str(metadata.path.resolve()))
         library.ibert_strerror.restype = ctypes.c_char_p
         library.ibert_init.argtypes = [

@@ -83,4 +83,5 @@ def load_remote(
     with Board(address, timeout, lifetime=max(600.0, 10 * timeout)) as board:
         board.open()
         engine = RemoteEngine(board, metadata, num_threads)
-        yield Library(metadata, engine.num_threads, engine)
+        with Library(metadata, engine.num_threads, engine) as library:
+            yield library

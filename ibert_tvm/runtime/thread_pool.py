@@ -3,44 +3,83 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ibert_tvm.runtime.threads import processors
 
 __all__ = ["ThreadPool", "thread_pool"]
 
 
-@dataclass(frozen=True)
 class ThreadPool:
     """The threads that kernels run on: one pool per process, whatever number of libraries.
 
-    Threads are started when a kernel first needs them, and sleep when none does. A kernel that is
-    launched while another one has them runs in its calling thread alone.
+    Threads are started when a kernel first needs them, and sleep when none does. Callers that run
+    at the same time divide the processors among them: one that is alone has all the threads that it
+    asks for, and of as many callers as processors each runs its kernels in its own thread. That
+    takes the least processor time per call, since nobody waits for anybody.
+
+    Parameters
+    ----------
+    shared_object : ctypes.CDLL
+        The library whose copy of ``targets/parallel.c`` serves all others; it is never closed.
 
     Attributes
     ----------
     launch : int
         Address of the function that runs a parallel loop.
-    set_threads : callable
-        Sets the number of threads, the calling one included, for what the calling thread runs.
-    started : callable
-        Gives the number of threads that were started.
     """
 
-    launch: int
-    set_threads: Callable[[int], None]
-    started: Callable[[], int]
+    def __init__(self, shared_object: ctypes.CDLL) -> None:
+        self.launch = ctypes.cast(shared_object.ibert_parallel_launch, ctypes.c_void_p).value or 0
+        self._set_threads = shared_object.ibert_set_threads
+        self._set_threads.argtypes, self._set_threads.restype = [ctypes.c_int], None
+        self._started = shared_object.ibert_started_threads
+        self._processors = processors()
+        self._lock = threading.Lock()
+        self._callers = 0
+
+    def started(self) -> int:
+        """Number of threads that were started, besides those of the callers."""
+        return int(self._started())
+
+    @contextmanager
+    def threads(self, wanted: int) -> Iterator[int]:
+        """Have threads for what the calling thread runs in a block.
+
+        Parameters
+        ----------
+        wanted : int
+            Most threads, the calling one included.
+
+        Yields
+        ------
+        int
+            How many there are: `wanted`, or the caller's share of the processors if that is less,
+            and 1 at least. It stays so to the end of the block.
+        """
+        with self._lock:
+            self._callers += 1
+            share = max(wanted, self._processors) // self._callers
+        count = max(1, min(wanted, share))
+        self._set_threads(count)
+        try:
+            yield count
+        finally:
+            with self._lock:
+                self._callers -= 1
 
 
 _POOLS: list[ThreadPool] = []
+_POOLS_LOCK = threading.Lock()
 
 
 def thread_pool(shared_object: ctypes.CDLL) -> ThreadPool:
     """Let a library's kernels run on the pool of the process: that of the first library loaded."""
-    if not _POOLS:
-        set_threads = shared_object.ibert_set_threads
-        set_threads.argtypes, set_threads.restype = [ctypes.c_int], None
-        address = ctypes.cast(shared_object.ibert_parallel_launch, ctypes.c_void_p).value or 0
-        _POOLS.append(ThreadPool(address, set_threads, shared_object.ibert_started_threads))
+    with _POOLS_LOCK:
+        if not _POOLS:
+            _POOLS.append(ThreadPool(shared_object))
     try:
         # What TVM's runtime set when it loaded the library.
         hook = ctypes.c_void_p.in_dll(shared_object, "__TVMBackendParallelLaunch")

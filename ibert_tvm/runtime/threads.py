@@ -1,11 +1,11 @@
-"""The number of threads that a call uses. TVM has one thread pool per process."""
+"""How many threads there are for kernels: processors, the wish of the user, TVM's own pool."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["configure_threads", "container_processors", "default_threads"]
+__all__ = ["configure_threads", "container_processors", "default_threads", "processors"]
 
 
 def _environment_threads() -> int | None:
@@ -29,8 +29,11 @@ def default_threads() -> int:
         What the environment variable TVM_NUM_THREADS or OMP_NUM_THREADS says, or else the
         physical processors that this process may use.
     """
-    if _WISHED_THREADS is not None:
-        return _WISHED_THREADS
+    return processors() if _WISHED_THREADS is None else _WISHED_THREADS
+
+
+def processors() -> int:
+    """Physical processors that this process may use, by its affinity and its container's quota."""
     import psutil
 
     usable = len(os.sched_getaffinity(0))

@@ -15,6 +15,7 @@ from ibert_tvm.runtime.buffers import aligned_zeros, mapped_parameter
 from ibert_tvm.runtime.engine import Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.thread_pool import thread_pool
+from ibert_tvm.runtime.threads import processors
 from ibert_tvm.runtime.tvm_runtime import load_runtime
 
 __all__ = ["TvmContext", "TvmEngine"]
@@ -44,10 +45,10 @@ class TvmEngine:
     """
 
     device = "cpu"
-    max_contexts = 1
 
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
+        self.max_contexts = processors()
         self.ffi = load_runtime()
         path = str(metadata.path.resolve())
         self._load_executable = self.ffi.load_module(path)["vm_load_executable"]
@@ -116,12 +117,12 @@ class TvmContext:
         """As `ExecutionContext.run`; memory of outputs is used again once they are gone."""
         engine = self._engine
         observer = engine.observer
-        engine.pool.set_threads(num_threads)
-        if observer is None:
-            result = self._call(function.name)
-        else:
-            with self._instrumented(observer):
+        with engine.pool.threads(num_threads):
+            if observer is None:
                 result = self._call(function.name)
+            else:
+                with self._instrumented(observer):
+                    result = self._call(function.name)
         results = [result] if isinstance(result, engine.ffi.Tensor) else result
         return [np.from_dlpack(tensor) for tensor in results]
 
