@@ -48,10 +48,18 @@ class ContextPool:
 
     @contextmanager
     def lent(self) -> Iterator[ExecutionContext]:
-        """A context for the duration of a block.
+        """A context for the duration of a block; see `take`."""
+        context = self.take()
+        try:
+            yield context
+        finally:
+            self.give_back(context)
 
-        Yields
-        ------
+    def take(self) -> ExecutionContext:
+        """Lend a context, which `give_back` ends.
+
+        Returns
+        -------
         ExecutionContext
             Nobody else has it meanwhile.
 
@@ -63,12 +71,27 @@ class ContextPool:
             As `Engine.create_context` raises; the next caller tries again.
         """
         context = self._enter()
+        if context is not None:
+            return context
         try:
-            if context is None:
-                context = self._engine.create_context()
-            yield context
-        finally:
-            self._leave(context)
+            return self._engine.create_context()
+        except BaseException:
+            self.give_back(None)
+            raise
+
+    def give_back(self, context: ExecutionContext | None) -> None:
+        """Take a context back, or None if it could not be made; who waits longest is next."""
+        with self._lock:
+            if self._waiting:
+                caller = self._waiting.popleft()
+                caller.context, caller.served = context, True
+                caller.go_on()
+                return
+            self._lent -= 1
+            if context is not None and not self._closed:
+                self._idle.append(context)
+            if self._lent == 0:
+                self._none_lent.notify_all()
 
     def close(self) -> None:
         """Refuse callers from now on, wait for those that run, and let go of all contexts.
@@ -99,25 +122,11 @@ class ContextPool:
                 if caller in self._waiting:
                     self._waiting.remove(caller)
             if caller.served:
-                self._leave(caller.context)
+                self.give_back(caller.context)
             raise
         if not caller.served:
             raise self._refusal()
         return caller.context
-
-    def _leave(self, context: ExecutionContext | None) -> None:
-        """Take a context back, or that none could be made; the first in the queue is next."""
-        with self._lock:
-            if self._waiting:
-                caller = self._waiting.popleft()
-                caller.context, caller.served = context, True
-                caller.go_on()
-                return
-            self._lent -= 1
-            if context is not None and not self._closed:
-                self._idle.append(context)
-            if self._lent == 0:
-                self._none_lent.notify_all()
 
     def _refusal(self) -> LibraryError:
         return LibraryError(

@@ -280,7 +280,8 @@ class Library:
     def _call(self, call: Call, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one compiled function on some rows; return the outputs with the padding cut off."""
         _, length = self._extents(inputs)
-        with self.contexts.lent() as context:
+        context = self.contexts.take()
+        try:
             self._fill(context.inputs(call.function), inputs, call)
             results = context.run(call.function, self.num_threads)
             # Copies: the memory belongs to the context's next call.
@@ -288,6 +289,8 @@ class Library:
                 np.array(self._cut(record, array, call, length))
                 for record, array in zip(self.metadata.outputs, results, strict=True)
             ]
+        finally:
+            self.contexts.give_back(context)
 
     def _fill(
         self, buffers: Mapping[str, NDArray[Any]], inputs: Mapping[str, NDArray[Any]], call: Call

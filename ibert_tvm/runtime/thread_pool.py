@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ibert_tvm.runtime.threads import processors
 
@@ -44,31 +42,33 @@ class ThreadPool:
         """Number of threads that were started, besides those of the callers."""
         return int(self._started())
 
-    @contextmanager
-    def threads(self, wanted: int) -> Iterator[int]:
-        """Have threads for what the calling thread runs in a block.
+    def enter(self, wanted: int) -> int:
+        """Give threads to what the calling thread runs, up to `leave`.
 
         Parameters
         ----------
         wanted : int
             Most threads, the calling one included.
 
-        Yields
-        ------
+        Returns
+        -------
         int
-            How many there are: `wanted`, or the caller's share of the processors if that is less,
-            and 1 at least. It stays so to the end of the block.
+            How many it has: `wanted`, or the caller's share of the processors if that is less, and
+            1 at least.
         """
         with self._lock:
             self._callers += 1
-            share = max(wanted, self._processors) // self._callers
-        count = max(1, min(wanted, share))
+            callers = self._callers
+        count = wanted
+        if callers > 1:
+            count = max(1, min(wanted, max(wanted, self._processors) // callers))
         self._set_threads(count)
-        try:
-            yield count
-        finally:
-            with self._lock:
-                self._callers -= 1
+        return count
+
+    def leave(self) -> None:
+        """Say that what `enter` was called for has ended."""
+        with self._lock:
+            self._callers -= 1
 
 
 _POOLS: list[ThreadPool] = []

@@ -117,12 +117,15 @@ class TvmContext:
         """As `ExecutionContext.run`; memory of outputs is used again once they are gone."""
         engine = self._engine
         observer = engine.observer
-        with engine.pool.threads(num_threads):
+        engine.pool.enter(num_threads)
+        try:
             if observer is None:
                 result = self._call(function.name)
             else:
                 with self._instrumented(observer):
                     result = self._call(function.name)
+        finally:
+            engine.pool.leave()
         results = [result] if isinstance(result, engine.ffi.Tensor) else result
         return [np.from_dlpack(tensor) for tensor in results]
 

@@ -161,9 +161,8 @@ def test_callers_divide_the_processors(
 ) -> None:
     pool = library.engine.pool
     monkeypatch.setattr(pool, "_processors", 4)
-    blocks = [pool.threads(wanted) for _ in shares]
-    assert [block.__enter__() for block in blocks] == shares
-    for block in blocks:
-        block.__exit__(None, None, None)
-    with pool.threads(wanted) as count:
-        assert count == wanted
+    assert [pool.enter(wanted) for _ in shares] == shares
+    for _ in shares:
+        pool.leave()
+    assert pool.enter(wanted) == wanted
+    pool.leave()
