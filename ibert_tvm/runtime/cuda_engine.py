@@ -8,10 +8,12 @@ the GPU.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.errors import DeviceError
@@ -26,8 +28,7 @@ from ibert_tvm.runtime.tvm_runtime import load_runtime
 __all__ = ["CudaEngine"]
 
 _FIRST_WITH_TENSOR_CORES = (7, 5)
-# While one call computes, others check, copy and pad; and small batches do not fill a GPU. Each
-# context takes memory of the GPU for the values of the largest function.
+# While one call computes, others check, copy and pad; and small batches do not fill a GPU.
 _MOST_CONTEXTS = 4
 
 
@@ -59,8 +60,6 @@ class CudaEngine:
         its memory is full.
     """
 
-    max_contexts = _MOST_CONTEXTS
-
     def __init__(self, metadata: LibraryMetadata, index: int = 0) -> None:
         cuda = cuda_runtime()
         self.device = device_text(index)
@@ -74,6 +73,7 @@ class CudaEngine:
         self._shared_object = ctypes.CDLL(path)
         with cuda.on_device(index):
             weights = uploaded_weights(cuda, metadata, mapped_weights(self._shared_object), index)
+            self.max_contexts = _contexts_that_fit(metadata, cuda.free_bytes())
         parameters = [
             DeviceTensor(weights, record.offset, record.shape, record.dtype, index)
             for record in metadata.parameters
@@ -98,6 +98,17 @@ class CudaEngine:
             yield
         finally:
             self._program.observer = None
+
+
+def _contexts_that_fit(metadata: LibraryMetadata, free: int) -> int:
+    """How many contexts find a place in the free memory of a GPU: at least one is tried."""
+    inputs = (
+        math.prod(shape) * np.dtype(dtype).itemsize
+        for function in metadata.functions
+        for shape, dtype in metadata.input_kinds(function)
+    )
+    each = int(metadata.device_code.get("storage_bytes", 0)) + sum(inputs)
+    return max(1, min(_MOST_CONTEXTS, free // max(each, 1)))
 
 
 def _checked_gpu(cuda: CudaRuntime, metadata: LibraryMetadata, index: int) -> str:

@@ -205,6 +205,12 @@ class CudaRuntime:
             "batches, or choose another GPU",
         )
 
+    def free_bytes(self) -> int:
+        """Memory of the current GPU that nobody has."""
+        free, total = _size(0), _size(0)
+        self._call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
     def free(self, address: int) -> None:
         """Give device memory back; nothing is raised where the process ends."""
         self._functions["cudaFree"](address)

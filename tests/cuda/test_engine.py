@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 import ibert_tvm
 from ibert_tvm.runtime import Library, load_library
+from ibert_tvm.runtime.cuda_engine import _contexts_that_fit
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import StandInGpu, environment, load
@@ -174,6 +175,45 @@ def test_weights_are_on_the_gpu_once_and_all_memory_is_given_back(
     assert gpu.memory() == before
 
 
+def test_callers_at_the_same_time_share_weights_and_nothing_else(
+    gpu: StandInGpu, model: TinyGpuModel, path: Path, tmp_path: Path
+) -> None:
+    before = gpu.memory()
+    library = load_library(Path(shutil.copy(path, tmp_path / "another.so")))
+    weights = gpu.memory() - before
+
+    def run_all(library: Library, seed: int) -> None:
+        for batch, length in model.shapes:
+            _check(library, model, batch, length, seed)
+
+    run_all(library, seed=1)
+    each = gpu.memory() - before - weights
+    with library.contexts.lent(), library.contexts.lent():
+        run_all(library, seed=2)  # in a third context
+    assert len(library.contexts) == 3
+    # The second has run nothing and has no memory yet.
+    assert gpu.memory() - before == weights + 2 * each
+    with _calls(gpu) as later:
+        run_all(library, seed=3)
+    shapes = len(model.shapes)
+    assert later["cudaGraphLaunch"] == later["cudaStreamSynchronize"] == shapes
+    assert not later.keys() & {"cudaMalloc", "cudaMallocHost", "cudaGraphInstantiate"}
+    library.close()
+    del library
+    gc.collect()
+    assert gpu.memory() == before
+
+
+@pytest.mark.parametrize(("contexts", "limit"), [(0.5, 1), (2.5, 2), (100, 4)])
+def test_there_are_no_more_contexts_than_find_a_place(
+    library: Library, contexts: float, limit: int
+) -> None:
+    metadata = library.metadata
+    inputs = sum(3 * 4 * f.batch * f.seq_len for f in metadata.functions)
+    each = metadata.device_code["storage_bytes"] + inputs
+    assert _contexts_that_fit(metadata, int(contexts * each)) == limit
+
+
 def test_a_library_that_is_gone_leaves_the_others_their_memory(
     path: Path, model: TinyGpuModel
 ) -> None:
@@ -208,6 +248,7 @@ def test_threads_share_a_library_and_run_several(path: Path, model: TinyGpuModel
     for thread in threads:
         thread.join()
     assert failures == []
+    assert 1 <= len(shared.contexts) <= shared.engine.max_contexts == 4
 
 
 def test_inputs_are_aligned_buffers_of_the_function(library: Library) -> None:
