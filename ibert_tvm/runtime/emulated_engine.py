@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ibert_tvm.runtime.buffers import aligned_zeros
 from ibert_tvm.runtime.library_file import read_weights
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
-from ibert_tvm.runtime.threads import processors
+from ibert_tvm.runtime.threads import concurrent_calls
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
@@ -45,7 +45,7 @@ class EmulatedEngine:
         from ibert_tvm.targets.runner import Runner
 
         self.metadata = metadata
-        self.max_contexts = processors()
+        self.max_contexts = concurrent_calls()
         self._runner = Runner(_description(metadata))
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:

@@ -94,7 +94,7 @@ class Engine(Protocol):
         What kernels run on: ``"cpu"``, ``"cuda:0"`` ...
     max_contexts : int
         How many contexts can be at work at the same time with any gain, at least 1: a board serves
-        one call at a time, and more calls than processors only wait for each other.
+        one call at a time, and many more calls than processors only wait for each other.
     """
 
     @property

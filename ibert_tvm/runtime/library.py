@@ -56,10 +56,10 @@ class IntegerOutput:
 class Library:
     """A compiled library, loaded. Made by `load_library`.
 
-    Calls may come from any thread, and run at the same time: on a processor as many as it has
-    cores, on a GPU up to four, on a board one. More callers than that wait for their turn. Weights
-    and threads are shared; each call at a time takes buffers of its own, which are kept. Used as a
-    context manager, a library is closed at the end of the block.
+    Calls may come from any thread, and run at the same time: twice as many as there are
+    processors, on a GPU up to four, on a board one. More callers than that wait for their turn.
+    Weights and threads are shared; each call at a time takes buffers of its own, which are kept.
+    Used as a context manager, a library is closed at the end of the block.
 
     Attributes
     ----------

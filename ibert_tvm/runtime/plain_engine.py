@@ -17,7 +17,7 @@ from ibert_tvm.errors import LibraryError
 from ibert_tvm.runtime.buffers import aligned_zeros, mapped_parameter
 from ibert_tvm.runtime.engine import Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
-from ibert_tvm.runtime.threads import processors
+from ibert_tvm.runtime.threads import concurrent_calls
 
 __all__ = ["PlainContext", "PlainEngine"]
 
@@ -54,7 +54,7 @@ class PlainEngine:
 
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
-        self.max_contexts = processors()
+        self.max_contexts = concurrent_calls()
         library = ctypes.CDLL(str(metadata.path.resolve()))
         library.ibert_strerror.restype = ctypes.c_char_p
         library.ibert_init.argtypes = [

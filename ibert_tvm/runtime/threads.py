@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["configure_threads", "container_processors", "default_threads", "processors"]
+__all__ = [
+    "concurrent_calls",
+    "configure_threads",
+    "container_processors",
+    "default_threads",
+    "processors",
+]
 
 
 def _environment_threads() -> int | None:
@@ -60,6 +66,18 @@ def container_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | 
         return None if limit == "max" else max(1, int(limit) // int(period))
     except (OSError, ValueError, ZeroDivisionError):
         return None
+
+
+def concurrent_calls() -> int:
+    """How many calls may run at the same time on this machine's processors.
+
+    Returns
+    -------
+    int
+        Twice the processors: where callers wait for each other, one that is ready runs while the
+        system wakes up another, which takes long on a busy machine.
+    """
+    return 2 * processors()
 
 
 _configured_threads: int | None = None

@@ -15,7 +15,7 @@ from ibert_tvm.runtime.buffers import aligned_zeros, mapped_parameter
 from ibert_tvm.runtime.engine import Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.thread_pool import thread_pool
-from ibert_tvm.runtime.threads import processors
+from ibert_tvm.runtime.threads import concurrent_calls
 from ibert_tvm.runtime.tvm_runtime import load_runtime
 
 __all__ = ["TvmContext", "TvmEngine"]
@@ -48,7 +48,7 @@ class TvmEngine:
 
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
-        self.max_contexts = processors()
+        self.max_contexts = concurrent_calls()
         self.ffi = load_runtime()
         path = str(metadata.path.resolve())
         self._load_executable = self.ffi.load_module(path)["vm_load_executable"]
