@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.metadata import ParameterRecord
+from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
-__all__ = ["ALIGNMENT", "aligned_zeros", "mapped_parameter", "mapped_weights"]
+__all__ = ["ALIGNMENT", "aligned_zeros", "input_buffers", "mapped_parameter", "mapped_weights"]
 
 ALIGNMENT = 64
 """Bytes on which compiled code expects every buffer to start."""
@@ -37,6 +37,15 @@ def aligned_zeros(shape: Sequence[int], dtype: str) -> NDArray[Any]:
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(tuple(shape))
+
+
+def input_buffers(metadata: LibraryMetadata, function: FunctionRecord) -> dict[str, NDArray[Any]]:
+    """Aligned zeros for every input of a function, by name and in its order."""
+    kinds = metadata.input_kinds(function)
+    return {
+        record.name: aligned_zeros(*kind)
+        for record, kind in zip(metadata.inputs, kinds, strict=True)
+    }
 
 
 def mapped_weights(shared_object: ctypes.CDLL) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.buffers import aligned_zeros
+from ibert_tvm.runtime.buffers import input_buffers
 from ibert_tvm.runtime.library_file import read_weights
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.threads import concurrent_calls
@@ -69,11 +69,7 @@ class EmulatedContext:
     def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
         """As `ExecutionContext.inputs`."""
         if function.name not in self._inputs:
-            kinds = self._metadata.input_kinds(function)
-            self._inputs[function.name] = {
-                record.name: aligned_zeros(*kind)
-                for record, kind in zip(self._metadata.inputs, kinds, strict=True)
-            }
+            self._inputs[function.name] = input_buffers(self._metadata, function)
         return self._inputs[function.name]
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:

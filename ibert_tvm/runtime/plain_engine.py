@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ibert_tvm.errors import LibraryError
-from ibert_tvm.runtime.buffers import aligned_zeros, mapped_parameter
+from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
 from ibert_tvm.runtime.engine import Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.threads import concurrent_calls
@@ -146,13 +146,11 @@ class _Call:
     """Inputs and outputs of one function, and their addresses as the interface takes them."""
 
     def __init__(self, metadata: LibraryMetadata, function: FunctionRecord) -> None:
-        names = [record.name for record in metadata.inputs]
-        arrays = [aligned_zeros(*kind) for kind in metadata.input_kinds(function)]
-        self.inputs = dict(zip(names, arrays, strict=True))
+        self.inputs = input_buffers(metadata, function)
         self.outputs = [aligned_zeros(*kind) for kind in metadata.output_kinds(function)]
         self.pointers = [
             (ctypes.c_void_p * len(group))(*(array.ctypes.data for array in group))
-            for group in (arrays, self.outputs)
+            for group in (list(self.inputs.values()), self.outputs)
         ]
 
 

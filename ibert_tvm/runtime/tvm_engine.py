@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.buffers import aligned_zeros, mapped_parameter
+from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
 from ibert_tvm.runtime.engine import Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.thread_pool import thread_pool
@@ -103,11 +103,7 @@ class TvmContext:
         """As `ExecutionContext.inputs`."""
         if function.name not in self._buffers:
             engine = self._engine
-            records, kinds = engine.metadata.inputs, engine.metadata.input_kinds(function)
-            buffers = {
-                record.name: aligned_zeros(*kind)
-                for record, kind in zip(records, kinds, strict=True)
-            }
+            buffers = input_buffers(engine.metadata, function)
             tensors = [engine.ffi.from_dlpack(buffer) for buffer in buffers.values()]
             self._arguments[function.name] = [*tensors, *engine.tensors]
             self._buffers[function.name] = buffers
