@@ -23,7 +23,8 @@ from ibert_tvm.bare import bare_interface
 from ibert_tvm.errors import OutputError, UsageError
 from ibert_tvm.files import write_folder
 from ibert_tvm.kernel_table import kernel_table
-from ibert_tvm.library_file import FORMAT, InputRecord
+from ibert_tvm.runtime.library_file import FORMAT
+from ibert_tvm.runtime.metadata import InputRecord
 from ibert_tvm.shapes import check_shapes
 from ibert_tvm.version import __version__
 

@@ -16,7 +16,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from ..errors import ScheduleError
+from .errors import ScheduleError
 
 Leaf = Callable[[Sequence[tirx.Expr]], tirx.Expr]
 """``leaf(indices)``: how a skeleton reads an entry that it has computed or loaded before."""

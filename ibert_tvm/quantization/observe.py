@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ibert_tvm.errors import ModelError
 from ibert_tvm.quantization.batches import Batch
 from ibert_tvm.quantization.observers import Statistics
-from ibert_tvm.threads import configure_threads, default_threads
+from ibert_tvm.runtime.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel

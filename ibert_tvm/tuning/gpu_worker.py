@@ -140,7 +140,7 @@ class GpuSession:
     @contextlib.contextmanager
     def _stream(self) -> Iterator[int]:
         """A stream in which kernels of this thread are launched."""
-        from ibert_tvm.engine import load_runtime
+        from ibert_tvm.runtime.tvm_runtime import load_runtime
 
         ffi = load_runtime()
         stream = self._cuda.create_stream()

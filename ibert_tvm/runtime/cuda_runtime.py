@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.engine import load_runtime
 from ibert_tvm.errors import DeviceError
+from ibert_tvm.runtime.tvm_runtime import load_runtime
 from ibert_tvm.targets.cuda.driver import runs_on
 
 __all__ = ["CUDA", "CudaRuntime", "cuda_runtime", "device_text", "runs_on"]
@@ -204,6 +204,12 @@ class CudaRuntime:
             todo="end other programs that use it (nvidia-smi lists them), compile for smaller "
             "batches, or choose another GPU",
         )
+
+    def free_bytes(self) -> int:
+        """Memory of the current GPU that nobody has."""
+        free, total = _size(0), _size(0)
+        self._call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
     def free(self, address: int) -> None:
         """Give device memory back; nothing is raised where the process ends."""

@@ -1,11 +1,17 @@
-"""The number of threads that a call uses. TVM has one thread pool per process."""
+"""How many threads there are for kernels: processors, the wish of the user, TVM's own pool."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["configure_threads", "container_processors", "default_threads"]
+__all__ = [
+    "concurrent_calls",
+    "configure_threads",
+    "container_processors",
+    "default_threads",
+    "processors",
+]
 
 
 def _environment_threads() -> int | None:
@@ -29,8 +35,11 @@ def default_threads() -> int:
         What the environment variable TVM_NUM_THREADS or OMP_NUM_THREADS says, or else the
         physical processors that this process may use.
     """
-    if _WISHED_THREADS is not None:
-        return _WISHED_THREADS
+    return processors() if _WISHED_THREADS is None else _WISHED_THREADS
+
+
+def processors() -> int:
+    """Physical processors that this process may use, by its affinity and its container's quota."""
     import psutil
 
     usable = len(os.sched_getaffinity(0))
@@ -59,6 +68,18 @@ def container_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | 
         return None
 
 
+def concurrent_calls() -> int:
+    """How many calls may run at the same time on this machine's processors.
+
+    Returns
+    -------
+    int
+        Twice the processors: where callers wait for each other, one that is ready runs while the
+        system wakes up another, which takes long on a busy machine.
+    """
+    return 2 * processors()
+
+
 _configured_threads: int | None = None
 
 
@@ -77,7 +98,7 @@ def configure_threads(count: int) -> None:
     global _configured_threads
     if _configured_threads == count:
         return
-    from ibert_tvm.engine import load_runtime
+    from ibert_tvm.runtime.tvm_runtime import load_runtime
 
     configure = load_runtime().get_global_func("runtime.config_threadpool")
     if _configured_threads is None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
-from ibert_tvm.device import Device
-from ibert_tvm.errors import IbertError, LibraryError, TargetError, UsageError
-from ibert_tvm.library_file import LibraryMetadata
-
-if TYPE_CHECKING:
-    from ibert_tvm.cuda_engine import CudaEngine
-    from ibert_tvm.engine import Engine
-    from ibert_tvm.plain_engine import EmulatedEngine, PlainEngine
-    from ibert_tvm.remote import RemoteEngine
-
-    AnyEngine: TypeAlias = Engine | PlainEngine | EmulatedEngine | CudaEngine | RemoteEngine
+from ibert_tvm.errors import TargetError, UsageError
+from ibert_tvm.runtime.device import Device
+from ibert_tvm.runtime.engine import Engine
+from ibert_tvm.runtime.metadata import LibraryMetadata
 
 __all__ = ["load_engine"]
 
 
 def load_engine(
     metadata: LibraryMetadata, device: Device, num_threads: int | None, emulate: bool
-) -> AnyEngine:
+) -> Engine:
     """Load the code of a library on this machine.
 
     Parameters
@@ -37,12 +28,12 @@ def load_engine(
 
     Returns
     -------
-    Engine, PlainEngine, EmulatedEngine or CudaEngine
+    Engine
 
     Raises
     ------
-    LibraryError
-        If the code cannot be loaded.
+    Exception
+        Of whatever kind, if the code cannot be loaded: TVM's errors share no base class.
     TargetError
         If it was compiled for another machine, or cannot be emulated.
     DeviceError
@@ -57,33 +48,21 @@ def load_engine(
         _check_unthreaded(metadata, num_threads)
     elif metadata.runtime == "none":
         _check_single(metadata, num_threads)
-    try:
-        return _load(metadata, device)
-    except IbertError:
-        raise
-    except Exception as error:  # TVM's errors share no base class below Exception
-        text = str(error).strip()
-        raise LibraryError(
-            f"cannot load the library {metadata.path}",
-            why=text.splitlines()[-1] if text else type(error).__name__,
-            todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
-            f"{_tvm_version()}; compile it again with `ibert compile`",
-        ) from error
+    return _load(metadata, device)
 
 
-def _load(metadata: LibraryMetadata, device: Device) -> Engine | PlainEngine | CudaEngine:
+def _load(metadata: LibraryMetadata, device: Device) -> Engine:
     if device.kind == "cuda":
-        from ibert_tvm.cuda_engine import CudaEngine
+        from ibert_tvm.runtime.cuda_engine import CudaEngine
 
         return CudaEngine(metadata, device.index)
     if metadata.runtime == "none":
-        from ibert_tvm.plain_engine import PlainEngine
+        from ibert_tvm.runtime.plain_engine import PlainEngine
 
         return PlainEngine(metadata)
-    from ibert_tvm.engine import Engine
+    from ibert_tvm.runtime.tvm_engine import TvmEngine
 
-    names = [function.name for function in metadata.functions]
-    return Engine(metadata.path.resolve(), names)
+    return TvmEngine(metadata)
 
 
 def _check_single(metadata: LibraryMetadata, num_threads: int | None) -> None:
@@ -106,9 +85,9 @@ def _check_unthreaded(metadata: LibraryMetadata, num_threads: int | None) -> Non
         )
 
 
-def _emulated(metadata: LibraryMetadata) -> EmulatedEngine:
+def _emulated(metadata: LibraryMetadata) -> Engine:
     """What calls a library under its target's emulator."""
-    from ibert_tvm.plain_engine import EmulatedEngine
+    from ibert_tvm.runtime.emulated_engine import EmulatedEngine
 
     if metadata.device != "cpu":
         raise TargetError(
@@ -123,15 +102,6 @@ def _emulated(metadata: LibraryMetadata) -> EmulatedEngine:
             todo="compile it with --runtime none, or run it on a board (--rpc)",
         )
     return EmulatedEngine(metadata)
-
-
-def _tvm_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("apache-tvm")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _check_machine(metadata: LibraryMetadata) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import ibert_tvm
 from ibert_tvm.errors import InputError, UsageError
 from ibert_tvm.runtime import IntegerOutput, Library, load_library
-from ibert_tvm.threads import container_processors
+from ibert_tvm.runtime.threads import container_processors
 
 from .conftest import CHANNELS, VOCABULARY, TinyModel
 
@@ -91,13 +91,15 @@ def test_padding_ids_are_those_of_the_model(tmp_path: Path) -> None:
     model = TinyModel(shapes=((1, 8),), pad_token_id=5)
     library = load_library(model.build(tmp_path / "padded.so"), num_threads=1)
     seen: list[NDArray[Any]] = []
-    function = library.engine.functions["main_b1_s8"]
+    with library.contexts.lent() as context:  # the one that the call below gets, too
+        functions = context.functions
+    function = functions["main_b1_s8"]
 
     def spy(ids: Any, *rest: Any) -> Any:
         seen.append(np.from_dlpack(ids).copy())
         return function(ids, *rest)
 
-    library.engine.functions["main_b1_s8"] = spy
+    functions["main_b1_s8"] = spy
     library.run([[4, 4]])
     np.testing.assert_array_equal(seen[0], [[4, 4, 5, 5, 5, 5, 5, 5]])
 
@@ -106,7 +108,7 @@ def test_parameters_are_views_of_the_mapped_file(library: Library, tiny: TinyMod
     base = ctypes.addressof(ctypes.c_char.in_dll(library.engine._shared_object, "ibert_weights"))
     records = library.metadata.parameters
     assert [record.name for record in records] == ["table", "bias"]
-    for record, tensor in zip(records, library._parameters, strict=True):
+    for record, tensor in zip(records, library.engine.tensors, strict=True):
         assert np.from_dlpack(tensor).ctypes.data == base + record.offset
         assert (base + record.offset) % 64 == 0
     np.testing.assert_array_equal(library.parameters["table"], tiny.table)

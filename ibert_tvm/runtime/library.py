@@ -1,7 +1,4 @@
-"""Running a compiled library.
-
-    library = load_library("model.so")
-    outputs = library.run(input_ids=ids, attention_mask=mask)     # {name: float array}
+"""A compiled library, loaded: what callers give it, and what they get.
 
 The compiled code is integer only. Inputs are checked and padded to a compiled shape before it, and
 outputs are, by the caller's choice, multiplied by their scale after it. Loading maps the file: the
@@ -13,30 +10,25 @@ from __future__ import annotations
 import base64
 import functools
 import logging
-import os
-import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ibert_tvm.batching import Call, plan_calls
-from ibert_tvm.device import choose_device
-from ibert_tvm.errors import InputError, UsageError
-from ibert_tvm.inputs import check_inputs
-from ibert_tvm.library_file import FunctionRecord, LibraryMetadata, OutputRecord, read_metadata
-from ibert_tvm.loading import load_engine
-from ibert_tvm.threads import default_threads
+from ibert_tvm.errors import InputError
+from ibert_tvm.runtime.batching import Call, plan_calls
+from ibert_tvm.runtime.contexts import ContextPool
+from ibert_tvm.runtime.engine import Engine
+from ibert_tvm.runtime.inputs import check_inputs
+from ibert_tvm.runtime.metadata import LibraryMetadata, OutputRecord
 
 if TYPE_CHECKING:
-    from ibert_tvm.loading import AnyEngine
     from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 
-__all__ = ["IntegerOutput", "Library", "load_library", "run"]
+__all__ = ["IntegerOutput", "Library"]
 
 _logger = logging.getLogger(__name__)
 
@@ -64,30 +56,41 @@ class IntegerOutput:
 class Library:
     """A compiled library, loaded. Made by `load_library`.
 
-    One call runs at a time: calls from several threads wait for each other.
+    Calls may come from any thread, and run at the same time: twice as many as there are
+    processors, on a GPU up to four, on a board one. More callers than that wait for their turn.
+    Weights and threads are shared; each call at a time takes buffers of its own, which are kept.
+    Used as a context manager, a library is closed at the end of the block.
 
     Attributes
     ----------
     metadata : LibraryMetadata
         What the library says about itself.
     num_threads : int
-        Threads that a call uses.
-    engine : Engine or another one
+        Most threads that a call uses; callers at the same time divide the processors among them.
+    engine : Engine
         The loaded code, on this machine's processor, on its GPU, or on a board.
+    contexts : ContextPool
+        What calls run in.
     """
 
-    def __init__(
-        self,
-        metadata: LibraryMetadata,
-        num_threads: int,
-        engine: AnyEngine,
-    ) -> None:
+    def __init__(self, metadata: LibraryMetadata, num_threads: int, engine: Engine) -> None:
         self.metadata = metadata
         self.num_threads = num_threads
-        self._lock = threading.Lock()
-        self.engine: Any = engine
-        self._parameters = [self.engine.parameter(record) for record in metadata.parameters]
-        self._stages: dict[str, _Stage] = {}
+        self.engine = engine
+        self.contexts = ContextPool(engine, f"the library {metadata.path}")
+
+    def close(self) -> None:
+        """Wait for calls that run, and let go of all buffers; later calls are refused.
+
+        What the process shares (the mapped file, the pool of threads) stays.
+        """
+        self.contexts.close()
+
+    def __enter__(self) -> Library:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{f.batch}x{f.seq_len}" for f in self.metadata.functions)
@@ -96,14 +99,14 @@ class Library:
     @property
     def device(self) -> str:
         """What kernels run on: ``"cpu"``, ``"cuda:0"`` ..."""
-        return str(self.engine.device)
+        return self.engine.device
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:
         """Read-only views of the integer parameters in the mapped file, by name."""
         views = {}
         for record in self.metadata.parameters:
-            array = self.engine.array(record)
+            array = self.engine.parameter(record)
             array.flags.writeable = False
             views[record.name] = array
         return views
@@ -144,7 +147,7 @@ class Library:
             Give real values (float32) instead of integers with their scale.
         pixel_values : array_like of float, optional
             Images [batch, channels, height, width] as the model's image processor gives them, for
-            a model that takes images; they become integers here (`ibert_tvm.pixels`).
+            a model that takes images; they become integers here (`ibert_tvm.runtime.pixels`).
 
         Returns
         -------
@@ -156,6 +159,8 @@ class Library:
         ------
         InputError
             If an input's dtype, rank, shape or values do not fit the model.
+        LibraryError
+            If the library was closed.
         """
         inputs = check_inputs(
             self.metadata,
@@ -275,19 +280,28 @@ class Library:
     def _call(self, call: Call, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one compiled function on some rows; return the outputs with the padding cut off."""
         _, length = self._extents(inputs)
-        name = call.function.name
-        with self._lock:
-            if name not in self._stages:
-                self._stages[name] = _Stage(self, call.function)
-            stage = self._stages[name]
-            stage.fill(inputs, call.start, call.rows)
-            arguments = [*stage.tensors, *self._parameters]
-            results = self.engine.call(name, arguments, self.num_threads)
-            # Copies: the memory belongs to the next call.
+        context = self.contexts.take()
+        try:
+            self._fill(context.inputs(call.function), inputs, call)
+            results = context.run(call.function, self.num_threads)
+            # Copies: the memory belongs to the context's next call.
             return [
                 np.array(self._cut(record, array, call, length))
                 for record, array in zip(self.metadata.outputs, results, strict=True)
             ]
+        finally:
+            self.contexts.give_back(context)
+
+    def _fill(
+        self, buffers: Mapping[str, NDArray[Any]], inputs: Mapping[str, NDArray[Any]], call: Call
+    ) -> None:
+        """Copy rows of the inputs to the front of the buffers; what is left is padding."""
+        for name, buffer in buffers.items():
+            given = inputs[name][call.start : call.start + call.rows]
+            if given.shape != buffer.shape:
+                # Padding ids must be the model's own: RoBERTa counts positions by them.
+                buffer.fill(self.metadata.info.pad_token_id if name == "input_ids" else 0)
+            buffer[: given.shape[0], : given.shape[1]] = given
 
     def _extents(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
         """Rows and tokens of a call's inputs; images have one number of tokens."""
@@ -302,133 +316,3 @@ class Library:
             slice(extents[axis]) if axis in extents else slice(None) for axis in record.shape
         )
         return array[index]
-
-
-class _Stage:
-    """Buffers that hold the padded inputs of one compiled function.
-
-    They are filled anew by every call, under the library's lock, and never allocated again.
-    """
-
-    def __init__(self, library: Library, function: FunctionRecord) -> None:
-        info, records = library.metadata.info, library.metadata.inputs
-        shape = (function.batch, *(info.image_size or (function.seq_len,)))
-        arrays = library.engine.buffers([(shape, record.dtype) for record in records])
-        self.arrays = {r.name: array for r, array in zip(records, arrays, strict=True)}
-        self.tensors = [library.engine.tensor(array) for array in self.arrays.values()]
-        # Padding ids must be the model's own: RoBERTa counts positions by them.
-        self.padding = {name: info.pad_token_id * (name == "input_ids") for name in self.arrays}
-
-    def fill(self, inputs: Mapping[str, NDArray[Any]], start: int, rows: int) -> None:
-        """Copy rows of the inputs to the front; what is left is padding."""
-        for name, array in self.arrays.items():
-            given = inputs[name][start : start + rows]
-            if given.shape != array.shape:
-                array.fill(self.padding[name])
-            array[: given.shape[0], : given.shape[1]] = given
-
-
-def load_library(
-    path: str | os.PathLike[str],
-    num_threads: int | None = None,
-    emulate: bool = False,
-    device: str | None = None,
-) -> Library:
-    """Load a compiled library.
-
-    Parameters
-    ----------
-    path : path
-        The library that `ibert compile` or `CompiledModel.export` wrote.
-    num_threads : int, optional
-        Threads per call; by default the processors that this process may use (or the environment
-        variable TVM_NUM_THREADS). All libraries of a process share one pool of threads. A library
-        without runtime uses one.
-    emulate : bool
-        Run a library without runtime, of whatever Linux target, under the emulator of its target:
-        to see what another machine will compute, not how fast.
-    device : str, optional
-        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. A library runs on one kind of device, and by default
-        on the first of it.
-
-    Returns
-    -------
-    Library
-
-    Raises
-    ------
-    LibraryError
-        If the file is missing, damaged, or not made by this project.
-    TargetError
-        If it was compiled for another processor than this machine's.
-    DeviceError
-        If it was compiled for a GPU, and there is none here that can run it.
-    UsageError
-        If `num_threads` is not positive, or given for a GPU; or if the library's kernels do not run
-        on that kind of device.
-    """
-    if num_threads is not None and num_threads < 1:
-        raise UsageError(f"num_threads is {num_threads}", todo="give a number of at least 1")
-    metadata = read_metadata(path)
-    engine = load_engine(metadata, choose_device(metadata, device), num_threads, emulate)
-    several = metadata.runtime == "tvm" and metadata.device == "cpu"
-    return Library(metadata, (num_threads or default_threads()) if several else 1, engine)
-
-
-def run(
-    path: str | os.PathLike[str],
-    *,
-    dequantize: bool = True,
-    device: str | None = None,
-    **inputs: Any,
-) -> dict[str, Any]:
-    """Load a library, or use it again if it was loaded before, and run it.
-
-    Parameters
-    ----------
-    path : path
-        The library.
-    dequantize : bool
-        Give real values instead of integers with their scale.
-    device : str, optional
-        As `load_library` takes.
-    **inputs : array_like
-        `input_ids`, and optionally `attention_mask` and `token_type_ids`, or `pixel_values`, as
-        `Library.run` takes.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray or IntegerOutput
-        Outputs by name.
-
-    Raises
-    ------
-    InputError
-        If the inputs do not fit the model.
-    LibraryError, TargetError
-        As `load_library` raises.
-    """
-    known = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
-    unknown = sorted(set(inputs) - set(known))
-    if unknown or not {"input_ids", "pixel_values"} & set(inputs):
-        raise InputError(
-            f"unknown input {', '.join(unknown)}" if unknown else "input_ids is missing",
-            todo=f"the inputs are {', '.join(known)}; the first is required, or the last for a "
-            "model of images",
-        )
-    return _cached_library(_identity(path), device).run(**inputs, dequantize=dequantize)
-
-
-def _identity(path: str | os.PathLike[str]) -> tuple[str, int, int, int]:
-    """Path with what tells one content of it from the next: a rewritten file is loaded again."""
-    file = Path(path).expanduser()
-    try:
-        status = file.stat()
-    except OSError:
-        return (str(file), 0, 0, 0)
-    return (str(file.resolve()), status.st_ino, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=4)
-def _cached_library(identity: tuple[str, int, int, int], device: str | None) -> Library:
-    return load_library(identity[0], device=device)

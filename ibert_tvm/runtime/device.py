@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ibert_tvm.errors import UsageError
-from ibert_tvm.library_file import LibraryMetadata
+from ibert_tvm.runtime.metadata import LibraryMetadata
 
 __all__ = ["Device", "choose_device", "parse_device"]
 

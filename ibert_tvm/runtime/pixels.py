@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ibert_tvm.errors import InputError
-from ibert_tvm.library_file import InputRecord
+from ibert_tvm.runtime.metadata import InputRecord
 
 __all__ = ["image_record", "quantize_images"]
 
