@@ -17,14 +17,14 @@ from .effort import Effort
 from .models import Cell, ModelSpec
 from .process import Worker, WorkerError
 
-__all__ = ["measure_cell"]
+__all__ = ["busy_seconds", "measure_cell"]
 
 LOG = logging.getLogger("benchmarks")
 # Cores kept busy by other processes above which a run is not worth keeping.
 BUSY = 0.2
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
     """Processor time that all processes have used since the machine started, in seconds."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
@@ -60,7 +60,7 @@ def measure_cell(
     }
     with ExitStack() as stack:
         workers = _load(stack, spec, cell, threads, rows, cache)
-        start, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
+        start, busy, own = time.perf_counter(), busy_seconds(), time.process_time()
         for number in range(effort.rounds):
             # Every other round backwards, so that no peer always follows the same one.
             for worker in workers if number % 2 == 0 else reversed(workers):
@@ -76,7 +76,7 @@ def measure_cell(
                 own -= turn.pop("processor_seconds")
                 row.update(turn)
         own = time.process_time() - own  # what this process and the workers have used
-        others = (_busy_seconds() - busy - own) / (time.perf_counter() - start)
+        others = (busy_seconds() - busy - own) / (time.perf_counter() - start)
     if workers and others > BUSY:
         LOG.warning("other processes kept %.1f cores busy: these figures are unreliable", others)
     for row in rows.values():

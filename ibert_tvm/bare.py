@@ -26,7 +26,7 @@ def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
     -------
     ibert_tvm.targets.aot.Interface
         Ids are limited to the vocabulary, token types to those of the model, masks to 0 and 1, as
-        `ibert_tvm.inputs.check_inputs` does; images to what their quantisation gives.
+        `ibert_tvm.runtime.inputs.check_inputs` does; images to what their quantisation gives.
     """
     from ibert_tvm.targets.aot import Interface, ShapeSpec, TensorSpec
 

@@ -26,7 +26,7 @@ from ibert_tvm.texts import data_file
 
 if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
-    from ibert_tvm.relay_passes.canonical.float_executable import FloatExecutable
+    from ibert_tvm.relay_passes.canonical.float_execution import FloatExecutable
     from ibert_tvm.runtime import Library
 
 __all__ = ["DemoResult", "Latency", "find_model", "run_demo"]
@@ -178,12 +178,12 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
         model = load(source)
     texts = _lines("calibration.txt")
     with timed("quantize", f"calibrate on {len(texts)} texts and lower to integers"):
-        from ibert_tvm.quantize import quantize
+        from ibert_tvm.quantization import quantize
 
         quantized = quantize(model, calibration=texts, seq_len=_SEQ_LEN)
         artefact = quantized.save(folder / "minilm.ibert")
     with timed("compile", "compile for this machine and check that no float is left"):
-        from ibert_tvm.compile import compile as compile_model
+        from ibert_tvm.compiler import compile as compile_model
 
         compiled = compile_model(quantized, target="host", shapes=_SHAPES)
         library_path = compiled.export(folder / "minilm.so")
@@ -192,7 +192,7 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
 
         library = load_library(library_path)
     with timed("sentences", f"run {len(sentences)} sentences, float and integer"):
-        from ibert_tvm.relay_passes.canonical.float_executable import float_executable
+        from ibert_tvm.relay_passes.canonical.float_execution import float_executable
 
         executable = float_executable(model.module, model.parameters)
         batch = library.encode(sentences)

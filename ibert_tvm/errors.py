@@ -2,9 +2,9 @@
 
 Every error says what failed, where, why, and what to do, in that order, and carries the exit
 code that the command line ends with: 2 for usage, 3 for a model or an artefact, 4 for a target
-or a toolchain, 5 for a failed verification. Packages below this one (`relay_passes`, `targets`)
-have their own classes and know nothing of exit codes; `describe` gives one form to all of them.
-This module imports neither TVM nor torch.
+or a toolchain, 5 for a failed verification. Every class of exceptions in these packages derives
+from `IbertError`. This module imports nothing but the standard library, and is the one that every
+package may import.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ExitCode(IntEnum):
 
 
 class IbertError(Exception):
-    """Base of all errors raised by `ibert_tvm` on purpose.
+    """Base of everything that this project raises on purpose.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class IbertError(Exception):
 
     exit_code: ExitCode = ExitCode.INTERNAL
 
-    def __init__(self, what: str, *, where: str = "", why: str = "", todo: str = "") -> None:
+    def __init__(self, what: str, where: str = "", why: str = "", todo: str = "") -> None:
         self.what = what
         self.where = where
         self.why = why
@@ -66,7 +66,8 @@ class IbertError(Exception):
         super().__init__(what, where, why, todo)
 
     def __str__(self) -> str:
-        return _format(self.what, self.where, self.why, self.todo)
+        answers = (("where", self.where), ("why", self.why), ("what to do", self.todo))
+        return "\n".join([self.what, *(f"  {label}: {text}" for label, text in answers if text)])
 
 
 class UsageError(IbertError, ValueError):
@@ -126,7 +127,7 @@ class ErrorReport:
     message : str
         The whole text.
     what, where, why, todo : str
-        Its parts; `what` alone for an exception that has no parts.
+        Its parts.
     """
 
     kind: str
@@ -142,39 +143,6 @@ class ErrorReport:
         return asdict(self)
 
 
-def _format(what: str, where: str, why: str, todo: str) -> str:
-    parts = [what]
-    parts += [
-        f"  {label}: {text}"
-        for label, text in (("where", where), ("why", why), ("what to do", todo))
-        if text
-    ]
-    return "\n".join(parts)
-
-
-# A class that one of our packages defines is raised on purpose; where it is defined decides the
-# exit code. Looked up by name, so that reporting a wrong path does not import TVM.
-_PACKAGE_CODES = {
-    "ibert_tvm.relay_passes": ExitCode.MODEL,
-    "ibert_tvm.schedules": ExitCode.TARGET,
-    "ibert_tvm.targets": ExitCode.TARGET,
-    "ibert_tvm": ExitCode.MODEL,
-}
-_CLASS_CODES = {"IntegerOnlyError": ExitCode.VERIFICATION}
-
-
-def _code_of(error: BaseException) -> ExitCode | None:
-    """Exit code of an error that one of our packages defines; None for all others."""
-    ours = [
-        (cls.__name__, package)
-        for cls in type(error).__mro__
-        for package in _PACKAGE_CODES
-        if f"{cls.__module__}.".startswith(f"{package}.")
-    ]
-    special = [_CLASS_CODES[name] for name, _ in ours if name in _CLASS_CODES]
-    return next(iter(special or [_PACKAGE_CODES[package] for _, package in ours]), None)
-
-
 def describe(error: BaseException) -> ErrorReport | None:
     """Describe an expected error; return None for one that is a defect of the program.
 
@@ -188,28 +156,14 @@ def describe(error: BaseException) -> ErrorReport | None:
     ErrorReport or None
         None means that a traceback is the right thing to show.
     """
-    if isinstance(error, IbertError):
-        return ErrorReport(
-            kind=type(error).__name__,
-            exit_code=int(error.exit_code),
-            message=str(error),
-            what=error.what,
-            where=error.where,
-            why=error.why,
-            todo=error.todo,
-        )
-    code = _code_of(error)
-    if code is not None:
-        parts = {
-            key: text
-            for key in ("what", "where", "why", "todo")
-            if isinstance(text := getattr(error, key, None), str)
-        }
-        message = str(error)
-        return ErrorReport(
-            kind=type(error).__name__,
-            exit_code=int(code),
-            message=message,
-            **{"what": message, **parts},
-        )
-    return None
+    if not isinstance(error, IbertError):
+        return None
+    return ErrorReport(
+        kind=type(error).__name__,
+        exit_code=int(error.exit_code),
+        message=str(error),
+        what=error.what,
+        where=error.where,
+        why=error.why,
+        todo=error.todo,
+    )

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import UsageError
-from ibert_tvm.library_file import LibraryMetadata
 from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
 from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.pixels import image_record, quantize_images
-from ibert_tvm.threads import configure_threads, default_threads
+from ibert_tvm.runtime.metadata import LibraryMetadata
+from ibert_tvm.runtime.pixels import image_record, quantize_images
+from ibert_tvm.runtime.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
@@ -135,7 +135,7 @@ def fidelity(
         check_seq_len(seq_len, info, candidate.metadata)
     tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
 
-    from ibert_tvm.relay_passes.canonical.float_executable import float_executable
+    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
 
     configure_threads(default_threads())
     runner = _runner(candidate, layers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +86,9 @@ class Tokenizer:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = dict(files)
         config = self._json("tokenizer_config.json")
+        self._lock = threading.Lock()
         self._tokenizer = self._build(config)
         self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
         self.pad_id = self._find_pad_id(config)
 
     @classmethod
@@ -142,11 +143,13 @@ class Tokenizer:
         items = [_checked(text, index) for index, text in enumerate(texts)]
         if not items:
             raise InputError("no text was given", todo="give at least one text")
-        self._tokenizer.no_truncation()
-        lengths = [len(e.ids) for e in self._tokenizer.encode_batch(items)]
-        truncated = tuple(i for i, n in enumerate(lengths) if n > max_length)
-        self._tokenizer.enable_truncation(max_length)
-        encodings = self._tokenizer.encode_batch(items)
+        with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
+            self._tokenizer.no_truncation()
+            encodings = self._tokenizer.encode_batch(items)
+            truncated = tuple(i for i, e in enumerate(encodings) if len(e.ids) > max_length)
+            if truncated:
+                self._tokenizer.enable_truncation(max_length)
+                encodings = self._tokenizer.encode_batch(items)
         length = max(len(e.ids) for e in encodings) if pad_to is None else pad_to
         ids = np.full((len(items), length), self.pad_id, dtype=np.int32)
         mask = np.zeros_like(ids)

@@ -1,42 +1,14 @@
-"""Exceptions of the compiler passes.
-
-Every message answers four questions: what went wrong, where (layer, operator, pass), why, and what
-to do about it. ``ibert_tvm`` maps these classes to exit codes; nothing here knows about them.
-"""
+"""Exceptions of the compiler passes."""
 
 from __future__ import annotations
 
+from ibert_tvm.errors import ExitCode, IbertError
 
-class CompilerError(Exception):
-    """Base of every error the passes raise on purpose.
 
-    Parameters
-    ----------
-    what : str
-        What failed, in one phrase.
-    where : str
-        The layer, operator or pass, under the name the source model uses.
-    why : str
-        The facts that make it fail: the numbers, the types.
-    todo : str
-        What the user can do about it.
-    """
+class CompilerError(IbertError):
+    """Base of every error that the passes raise; `where` is the layer, operator or pass."""
 
-    def __init__(self, what: str, where: str = "", why: str = "", todo: str = "") -> None:
-        self.what = what
-        self.where = where
-        self.why = why
-        self.todo = todo
-        super().__init__(self.message)
-
-    @property
-    def message(self) -> str:
-        """The whole text: one line per question that has an answer."""
-        lines = [self.what]
-        for label, text in (("where", self.where), ("why", self.why), ("what to do", self.todo)):
-            if text:
-                lines.append(f"  {label}: {text}")
-        return "\n".join(lines)
+    exit_code = ExitCode.MODEL
 
     def at(self, where: str) -> CompilerError:
         """Return the same error with the place filled in, unless it already names one.
@@ -66,6 +38,8 @@ class LoweringError(CompilerError):
 
 class IntegerOnlyError(CompilerError):
     """Something that is not an integer is left where only integers may be."""
+
+    exit_code = ExitCode.VERIFICATION
 
 
 class PresetError(CompilerError):

@@ -1,8 +1,8 @@
 """The quantisation table: everything lowering must know beyond the canonical module itself.
 
-Calibration fills one (`ibert_tvm.quantize`); a model that arrives quantised (QDQ nodes, an I-BERT
-checkpoint) fills the same one from its own scales. Lowering reads nothing else, so there is one
-lowering for every source.
+Calibration fills one (`ibert_tvm.quantization`); a model that arrives quantised (QDQ nodes, an
+I-BERT checkpoint) fills the same one from its own scales. Lowering reads nothing else, so there is
+one lowering for every source.
 
 A real value ``x`` and its integer ``q`` are related by ``x = (q - zero_point) * scale`` for a
 tensor, and by ``x[..., c] = (q[..., c] - zero_point) * scale * channel_divisor[c]`` where smoothing

@@ -15,7 +15,7 @@ from .cuda import CUDA_RULES
 from .errors import ScheduleError
 from .linear import LinearRule
 from .row_guard import guard_rows
-from .rows import ElementwiseRule, LayerNormRule, PoolingRule, SerialRule
+from .rows import RowsRule, SerialRule
 from .rule import Rejection, Rule, kernel_name
 from .tiles import Tile, with_tile, without_tile
 from .weight_prefetch import request_panels
@@ -30,10 +30,8 @@ Tuned = Callable[[str, tirx.PrimFunc], Tile | None]
 CPU_RULES: tuple[Rule, ...] = (
     LinearRule(),
     AttentionRule(),
-    LayerNormRule(),
-    PoolingRule(),
     SerialRule(),
-    ElementwiseRule(),
+    RowsRule(),
 )
 
 

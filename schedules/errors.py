@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
+from ibert_tvm.errors import ExitCode, IbertError
 
-class ScheduleError(Exception):
-    """No rule could schedule a kernel.
 
-    Parameters
-    ----------
-    what, where, why, todo
-        What failed, in which kernel, for which reason, and what can be done about it.
-    """
+class ScheduleError(IbertError):
+    """No rule could schedule a kernel."""
 
-    def __init__(self, what: str, where: str, why: str, todo: str) -> None:
-        self.what, self.where, self.why, self.todo = what, where, why, todo
-        super().__init__(f"{what}\n  where: {where}\n  why: {why}\n  what to do: {todo}")
+    exit_code = ExitCode.TARGET

@@ -20,12 +20,12 @@ from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .intrinsics.microkernels import is_microkernel
 from .microkernel import schedule_linear
+from .products import linear_product
 from .row_guard import mark_row_loop
 from .rule import (
     Rejection,
     extent,
     inline_elementwise,
-    kernel_name,
     largest_divisor,
     output_blocks,
     vectorise_innermost,
@@ -34,26 +34,24 @@ from .tensorised import exact_instruction, tile_matrix_product
 from .tiles import LinearTile, tile_of
 from .weight_prefetch import mark_panel_loop
 
-ACCUMULATOR = "accumulator"
-LHS = "lhs"
-
 
 class LinearRule:
-    """Schedule kernels of kind ``linear``."""
+    """Schedule kernels with one matrix product, of rows and columns."""
 
     name = "linear"
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
         """See the module's strategy."""
-        if kernel_name(func) != "linear":
-            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
-        dot = exact_instruction(target.dot, func, ACCUMULATOR)
+        product = linear_product(func)
+        if product is None:
+            return Rejection(self.name, "the kernel is no matrix product of rows and columns")
+        dot = exact_instruction(target.dot, func, product.name)
         sch = s_tir.Schedule(func)
         if is_microkernel(dot):
-            return schedule_linear(sch, func, dot)
-        copies_lhs = "ibert.lhs_copied" in func.attrs
-        inline_elementwise(sch, keep={ACCUMULATOR, *([LHS] if copies_lhs else [])})
-        block = sch.get_sblock(ACCUMULATOR)
+            return schedule_linear(sch, func, product, dot)
+        copied = product.lhs if "ibert.lhs_copied" in func.attrs else None
+        inline_elementwise(sch, keep={product.name, *([] if copied is None else [copied.name])})
+        block = sch.get_sblock(product.name)
         rows, columns, depth = sch.get_loops(block)
         tuned = tile_of(func, LinearTile)
         tile = tuned or default_tile(func, dot, extent(sch, columns) // dot.lanes)
@@ -69,9 +67,9 @@ class LinearRule:
             sch.reverse_compute_at(output, innermost)
             vectorise_innermost(sch, output, target.vector_lanes)
         registers = (tile.rows, tile.vectors) if tuned else None
-        tile_matrix_product(sch, sch.get_sblock(ACCUMULATOR), dot, registers, tile.unroll)
-        if copies_lhs:
-            copy = sch.get_sblock(LHS)
+        tile_matrix_product(sch, sch.get_sblock(product.name), dot, registers, tile.unroll)
+        if copied is not None:
+            copy = sch.get_sblock(copied.name)
             sch.parallel(sch.get_loops(copy)[0])
             mark_row_loop(sch, sch.get_loops(copy)[0])
             # Interleaved rows (`tile_matrix_product`) have that many entries side by side.

@@ -24,12 +24,9 @@ from .intrinsics.microkernels import (
     microkernel_operands,
     widening_intrinsic,
 )
+from .products import MatrixProduct
 from .row_guard import mark_row_loop
-from .rule import block_names, extent, inline_elementwise, largest_divisor, output_blocks
-
-ACCUMULATOR = "accumulator"
-LHS = "lhs"
-RHS = "rhs"
+from .rule import extent, inline_elementwise, largest_divisor, output_blocks
 
 # Entries of each row that one iteration of a copy moves.
 COPIED_ENTRIES = 4
@@ -135,9 +132,9 @@ def _tiles(
 
 
 def schedule_linear(
-    sch: s_tir.Schedule, func: tirx.PrimFunc, dot: DotInstruction
+    sch: s_tir.Schedule, func: tirx.PrimFunc, product: MatrixProduct, dot: DotInstruction
 ) -> s_tir.Schedule:
-    """Schedule a kernel of kind ``linear``; see the module's strategy.
+    """Schedule a kernel with one matrix product; see the module's strategy.
 
     Parameters
     ----------
@@ -145,17 +142,19 @@ def schedule_linear(
         Its schedule.
     func
         The kernel.
+    product
+        Its product, whose operands are copies or parameters.
     dot
         The instruction.
     """
     tile = int(func.attrs["ibert.row_tile"])
-    widens = RHS in block_names(sch)
-    inline_elementwise(sch, keep={ACCUMULATOR, LHS, RHS})
-    block = sch.get_sblock(ACCUMULATOR)
+    copies = [stage.name for stage in (product.lhs, product.rhs) if stage is not None]
+    inline_elementwise(sch, keep={product.name, *copies})
+    block = sch.get_sblock(product.name)
     lay_out_operands(sch, block, dot, tile)
     rows, columns, depth = sch.get_loops(block)
     together = 1
-    if widens:
+    if product.rhs is not None:
         together = tiles_per_block(extent(sch, rows) // tile, tile, extent(sch, depth))
     width = dot.lanes * largest_divisor(extent(sch, columns) // dot.lanes, dot.tile_vectors)
     blocks, row = sch.split(rows, [None, together * tile])
@@ -167,18 +166,19 @@ def schedule_linear(
         sch.reverse_compute_at(output, column_tiles, preserve_unit_loops=True)
         inner_row, inner_column = sch.get_loops(output)[-2:]
         sch.reorder(inner_column, inner_row)
-    copy = sch.get_sblock(LHS)
-    sch.compute_at(copy, blocks, preserve_unit_loops=True)
-    _copy_by_tiles(sch, copy, tile)
-    if widens:
-        copy = sch.get_sblock(RHS)
+    if product.lhs is not None:
+        copy = sch.get_sblock(product.lhs.name)
+        sch.compute_at(copy, blocks, preserve_unit_loops=True)
+        _copy_by_tiles(sch, copy, tile)
+    if product.rhs is not None:
+        copy = sch.get_sblock(product.rhs.name)
         sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
         *_, chunk, lane, _inner = sch.get_loops(copy)
         length = extent(sch, chunk) * dot.depth
         # A loop of one iteration is none, to tensorisation.
         first = chunk if length > dot.depth else lane
         sch.tensorize(first, widening_intrinsic(dot.lanes, length))
-    call_microkernel(sch, sch.get_sblock(ACCUMULATOR), dot, tile)
+    call_microkernel(sch, sch.get_sblock(product.name), dot, tile)
     return sch
 
 

@@ -17,13 +17,13 @@ from .intrinsics.microkernels import is_microkernel
 from .intrinsics.mve import MICROKERNELS
 from .rule import extent, vectorise_innermost
 
-KEYS = "k_packed"
-VALUES = "v_packed"
 # Lanes from which on a whole transposition is one shuffle.
 _WIDE = 8
 
 
-def pack_operands(sch: s_tir.Schedule, dot: DotInstruction, whole: bool) -> None:
+def pack_operands(
+    sch: s_tir.Schedule, dot: DotInstruction, keys_name: str, values_name: str, whole: bool
+) -> None:
     """Schedule the blocks that copy K and V into packed form.
 
     Parameters
@@ -32,13 +32,15 @@ def pack_operands(sch: s_tir.Schedule, dot: DotInstruction, whole: bool) -> None
         Schedule of an attention kernel.
     dot
         The instruction: packed operands are [blocks, chunks, lanes, depth].
+    keys_name, values_name
+        Names of the blocks.
     whole
         Whether sequence and head fill whole tiles. Otherwise the copies test every group of
         `depth` bytes and move it alone.
     """
     if is_microkernel(dot):
         return  # one number at a time, as the loops have it
-    keys, values = sch.get_sblock(KEYS), sch.get_sblock(VALUES)
+    keys, values = sch.get_sblock(keys_name), sch.get_sblock(values_name)
     if dot.name in MICROKERNELS:
         # Keys move by whole vectors; there is no shuffle that could transpose values.
         vectorise_innermost(sch, keys, dot.depth)

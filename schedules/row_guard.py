@@ -11,9 +11,8 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from ibert_tvm.targets.loops import rebuilt
-
 from .errors import ScheduleError
+from .loops import rebuilt
 
 ROW_COUNT = "ibert.row_count"
 """Attribute of a kernel that emission sets: position of the parameter that holds the first row of

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from tvm import s_tir
 
-from .rule import block_names, extent, largest_divisor
+from .row_stages import RowStages
+from .rule import extent, largest_divisor
 
-_SUMS = ("sum", "square_sum")
 _MOST_LANES = 8  # sums of 64 bits
 _PARTIAL = "_rf"  # what TVM calls the part of a reduction that is split off
 
 
-def split_row_sums(sch: s_tir.Schedule, lanes: int) -> tuple[str, ...]:
+def split_row_sums(sch: s_tir.Schedule, stages: RowStages, lanes: int) -> tuple[str, ...]:
     """Split the sums over a row into one per lane; before their blocks are moved.
 
     Parameters
     ----------
     sch
-        Schedule of a kernel of kind ``layer_norm``.
+        Schedule of a kernel.
+    stages
+        Its stages.
     lanes
         Lanes, at most; a row of a length that four or more do not divide keeps its sums.
 
@@ -31,9 +33,7 @@ def split_row_sums(sch: s_tir.Schedule, lanes: int) -> tuple[str, ...]:
         Names of the blocks that sum per lane, for `vectorise_row_sums`.
     """
     names = []
-    for name in _SUMS:
-        if name not in block_names(sch):
-            continue
+    for name in stages.sums:
         channel = sch.get_loops(sch.get_sblock(name))[-1]
         width = largest_divisor(extent(sch, channel), min(lanes, _MOST_LANES))
         if width < 4:

@@ -1,10 +1,14 @@
-"""Kernels that work row by row or element by element: LayerNorm, pooling, embedding, the rest.
+"""Kernels that work row by row or entry by entry: LayerNorm, pooling, embedding, the rest.
 
 Strategy
 --------
-Rows run in parallel. Reductions over a row stay plain loops over contiguous integers, which the
-compiler vectorises (integer sums and maxima may be reordered); everything elementwise is vectorised
-explicitly along channels.
+1. Read the stages (`ibert_tvm.schedules.row_stages`) and inline those that need not be kept.
+2. Rows run in parallel. What is made of the numbers of a row is computed in one loop over rows, and
+   those numbers (sums, maxima, what follows from them) just before it, so a row stays in cache.
+3. Reductions over a row stay plain loops over contiguous integers, which the compiler vectorises
+   (integer sums and maxima may be reordered), but where the target asks for sums by lanes.
+4. Sums over rows, one per column, are vectorised along columns.
+5. Everything else is vectorised explicitly along channels, or unrolled where there are no vectors.
 """
 
 from __future__ import annotations
@@ -14,130 +18,116 @@ from tvm import s_tir, tirx
 from ibert_tvm.targets import TargetDescription
 
 from .row_guard import mark_row_loop
+from .row_stages import RowStages, counts_on
 from .row_sums import split_row_sums, vectorise_row_sums
 from .rule import (
     Rejection,
     block_names,
     inline_elementwise,
-    is_reduction,
-    kernel_name,
     output_blocks,
     vectorise_innermost,
 )
-from .scalar_rows import SQUARE_GROUPS, unroll_innermost, unroll_row_sums
-
-# Per-row scalars of emission's layer_norm kernel, in program order.
-ROW_STATISTICS = (
-    "sum",
-    "mean",
-    "squares",
-    "square_sum",
-    "half_bits",
-    "square_root",
-    "root_bits",
-    "inverse",
-)
-
-
-# Kernels that count tokens: one number per token, each from the one before.
-COUNTING = ("token_slots", "slot_tokens", "slot_starts")
-
-
-class LayerNormRule:
-    """Schedule kernels of kind ``layer_norm``: a row stays in cache from sums to results."""
-
-    name = "layer_norm"
-
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
-        """See the module's strategy."""
-        if kernel_name(func) not in ("layer_norm", "layer_norm_short", "released_layer_norm"):
-            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'layer_norm'")
-        sch = s_tir.Schedule(func)
-        inline_elementwise(sch, keep={*ROW_STATISTICS, SQUARE_GROUPS, "normalised"})
-        outputs = output_blocks(sch)
-        names = [sch.get(block).name_hint for block in outputs]
-        sums = split_row_sums(sch, target.vector_lanes) if target.explicit_row_sums else ()
-        first = sch.get_sblock("normalised" if "normalised" in block_names(sch) else names[0])
-        row = sch.get_loops(first)[0]
-        sch.parallel(row)
-        mark_row_loop(sch, row)
-        for name, output in zip(names, outputs, strict=True):
-            if name != sch.get(first).name_hint:
-                sch.reverse_compute_at(output, row, preserve_unit_loops=True)
-        for name in reversed(block_names(sch)):
-            if name in (*ROW_STATISTICS, *sums):
-                sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)
-        vectorise_row_sums(sch, sums)
-        if target.vector_lanes == 1:
-            unroll_row_sums(sch)
-        for block in {
-            name: sch.get_sblock(name) for name in (sch.get(first).name_hint, *names)
-        }.values():
-            _innermost(sch, block, target)
-        return sch
-
-
-class PoolingRule:
-    """Schedule kernels of kind ``mean_pool``: a sum over tokens, vectorised along channels."""
-
-    name = "mean_pool"
-
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
-        """See the module's strategy."""
-        if kernel_name(func) != "mean_pool":
-            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'mean_pool'")
-        sch = s_tir.Schedule(func)
-        inline_elementwise(sch, keep={"token_sum", "count", "reciprocal"})
-        total = sch.get_sblock("token_sum")
-        batch, channel, token = sch.get_loops(total)
-        sch.reorder(batch, token, channel)
-        vectorise_innermost(sch, total, target.vector_lanes)
-        zero = sch.decompose_reduction(total, token)
-        vectorise_innermost(sch, zero, target.vector_lanes)
-        for output in output_blocks(sch):
-            vectorise_innermost(sch, output, target.vector_lanes)
-        return sch
-
-
-class ElementwiseRule:
-    """Schedule whatever has no reduction: rows in parallel, channels vectorised."""
-
-    name = "elementwise"
-
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
-        """See the module's strategy."""
-        if kernel_name(func) in COUNTING:
-            return Rejection(self.name, "an iteration depends on those before it")
-        sch = s_tir.Schedule(func)
-        for name in block_names(sch):
-            if is_reduction(sch, name):
-                return Rejection(self.name, f"block {name!r} is a reduction")
-        inline_elementwise(sch, keep=set())
-        for output in output_blocks(sch):
-            loops = sch.get_loops(output)
-            if len(loops) > 1:
-                sch.parallel(loops[0])
-                mark_row_loop(sch, loops[0])
-            _innermost(sch, output, target)
-        return sch
-
-
-# Kernels that are small enough to run as they are.
-SERIAL = ("position_ids", *COUNTING)
+from .scalar_rows import unroll_innermost, unroll_row_reductions
+from .stages import NotElementwise, StageGraph, loads_of
 
 
 class SerialRule:
-    """Leave a kernel as emission wrote it: for the tiny ones, such as position ids."""
+    """Leave a kernel as emission wrote it: each number from those before it, or from nothing."""
 
     name = "serial"
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
-        """Accept kernels in `SERIAL` only: others deserve a rule of their own."""
-        if kernel_name(func) not in SERIAL:
-            return Rejection(
-                self.name, f"the kernel is {kernel_name(func)!r}, not one of {', '.join(SERIAL)}"
-            )
-        return s_tir.Schedule(func)
+        """Accept loops in one block, running counts, and entries that read nothing."""
+        try:
+            graph = StageGraph.of(func)
+        except NotElementwise:
+            return s_tir.Schedule(func)
+        if counts_on(graph) or not any(loads_of(stage.value) for stage in graph.stages.values()):
+            return s_tir.Schedule(func)
+        return Rejection(self.name, "no entry is computed from the one before it")
+
+
+class RowsRule:
+    """Schedule kernels whose results are entries of rows, or numbers of rows."""
+
+    name = "rows"
+
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
+        """See the module's strategy."""
+        try:
+            stages = RowStages(StageGraph.of(func))
+        except NotElementwise as reason:
+            return Rejection(self.name, str(reason))
+        sch = s_tir.Schedule(func)
+        inline_elementwise(sch, keep=stages.kept)
+        for name in stages.columns:
+            _sum_columns(sch, name, target.vector_lanes)
+        if stages.whole_rows:
+            _compute_by_rows(sch, stages, target)
+        elif not stages.columns:
+            for output in output_blocks(sch):
+                _parallel_rows(sch, output)
+        for name in stages.entries:
+            if stages.columns and not stages.whole_rows:
+                vectorise_innermost(sch, sch.get_sblock(name), target.vector_lanes)
+            else:
+                _innermost(sch, sch.get_sblock(name), target)
+        return sch
+
+
+def _compute_by_rows(sch: s_tir.Schedule, stages: RowStages, target: TargetDescription) -> None:
+    """Move what is computed from a row into one loop over rows."""
+    by_lane = split_row_sums(sch, stages, target.vector_lanes) if target.explicit_row_sums else ()
+    row = _parallel_rows(sch, sch.get_sblock(stages.anchor))
+    if row is None:
+        return
+    results = _names(sch, output_blocks(sch))
+    inside = [stages.anchor]
+    for name in results:
+        output = sch.get_sblock(name)
+        if name != stages.anchor and {*_names(sch, sch.get_producers(output))} <= {*inside}:
+            sch.reverse_compute_at(output, row, preserve_unit_loops=True)
+            inside.append(name)
+    # Without vectors, groups of entries are reduced inside the loop that combines them.
+    combined = {*stages.reductions.values()} if target.vector_lanes == 1 else set()
+    apart = {*stages.columns, *inside, *combined}
+    for name in reversed([name for name in block_names(sch) if name in {*stages.kept, *by_lane}]):
+        block = sch.get_sblock(name)
+        if name in apart:
+            continue
+        if name not in results and {*_names(sch, sch.get_consumers(block))} <= {*inside}:
+            sch.compute_at(block, row, preserve_unit_loops=True)
+            inside.append(name)
+        else:
+            _parallel_rows(sch, block)
+    vectorise_row_sums(sch, by_lane)
+    if target.vector_lanes == 1:
+        unroll_row_reductions(sch, stages.reductions)
+
+
+def _names(sch: s_tir.Schedule, blocks: list[s_tir.schedule.SBlockRV]) -> list[str]:
+    return [sch.get(block).name_hint for block in blocks]
+
+
+def _parallel_rows(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV
+) -> s_tir.schedule.LoopRV | None:
+    """Run the rows of a block in parallel; return the loop over them, None where it has no rows."""
+    loops = sch.get_loops(block)
+    if len(loops) == 1:
+        return None
+    sch.parallel(loops[0])
+    mark_row_loop(sch, loops[0])
+    return loops[0]
+
+
+def _sum_columns(sch: s_tir.Schedule, name: str, lanes: int) -> None:
+    """Sum rows, a vector of columns at a time."""
+    total = sch.get_sblock(name)
+    batch, channel, row = sch.get_loops(total)
+    sch.reorder(batch, row, channel)
+    vectorise_innermost(sch, total, lanes)
+    vectorise_innermost(sch, sch.decompose_reduction(total, row), lanes)
 
 
 def _innermost(

@@ -89,12 +89,6 @@ def output_blocks(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
     return list(sch.get_output_blocks(root))
 
 
-def is_reduction(sch: s_tir.Schedule, name: str) -> bool:
-    """Whether a block reduces."""
-    block = sch.get(sch.get_sblock(name))
-    return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)
-
-
 def inline_elementwise(sch: s_tir.Schedule, keep: set[str]) -> None:
     """Inline every intermediate block that is not in `keep` and writes no output."""
     outputs = {sch.get(block).name_hint for block in output_blocks(sch)}

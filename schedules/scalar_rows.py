@@ -7,16 +7,12 @@ worked on together, which shares what depends on the column alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvm import s_tir
 
-from .rule import block_names, extent, is_reduction, largest_divisor
+from .rule import extent, largest_divisor
 
-EXPONENTIAL = "exponential"
-ROW_MAX = "row_max"
-ROW_SUM = "row_sum"
-# Sums over the channels of a row, and those of groups of squares.
-SUMS = ("sum", "square_sum", "squares")
-SQUARE_GROUPS = "square_groups"
 # Left to itself, LLVM unrolls by four and interleaves all of it, for which there are no registers.
 UNROLLED = 8
 
@@ -31,28 +27,29 @@ def _columns_outside(
     return column, row
 
 
-def fuse_softmax_passes(sch: s_tir.Schedule) -> None:
-    """Compute exponentials and their sums in one pass, after one that finds the maxima.
+def fuse_row_passes(sch: s_tir.Schedule, reductions: Mapping[str, str | None]) -> None:
+    """Compute entries that wait for an earlier reduction in the pass of the one that reads them.
 
-    Expects the blocks of emission's softmax with (rows of the tile, columns) as their innermost
-    loops, and reductions that go over columns directly.
+    A softmax so takes one pass for its maxima and one for exponentials and their sums.
 
     Parameters
     ----------
     sch
-        Schedule of a kernel with a softmax; without one nothing happens.
+        Schedule of a kernel; (rows of the tile, columns) are the innermost loops of these blocks.
+    reductions
+        Names of the reductions over columns, in program order, with those of the entries that each
+        reads and that wait for an earlier one; None where it reads no such entries.
     """
-    present = set(block_names(sch))
-    if not {EXPONENTIAL, ROW_MAX, ROW_SUM} <= present:
-        return
-    largest = sch.get_sblock(ROW_MAX)
-    column, _row = _columns_outside(sch, largest)
-    sch.decompose_reduction(largest, column)
-    column, row = _columns_outside(sch, sch.get_sblock(EXPONENTIAL))
-    total = sch.get_sblock(ROW_SUM)
-    sch.reverse_compute_at(total, row, preserve_unit_loops=True)
-    sch.decompose_reduction(total, column)
-    _unroll(sch, column, max(UNROLLED // extent(sch, row), 1))
+    for name, entries in reductions.items():
+        block = sch.get_sblock(name)
+        if entries is None:
+            column, _row = _columns_outside(sch, block)
+            sch.decompose_reduction(block, column)
+            continue
+        column, row = _columns_outside(sch, sch.get_sblock(entries))
+        sch.reverse_compute_at(block, row, preserve_unit_loops=True)
+        sch.decompose_reduction(block, column)
+        _unroll(sch, column, max(UNROLLED // extent(sch, row), 1))
 
 
 def unroll_innermost(
@@ -74,25 +71,23 @@ def _unroll(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, times: int) -> Non
         sch.unroll(loop)
 
 
-def unroll_row_sums(sch: s_tir.Schedule) -> None:
-    """Unroll the sums of a layer norm; sum groups of squares inside the loop that adds them.
+def unroll_row_reductions(sch: s_tir.Schedule, reductions: Mapping[str, str | None]) -> None:
+    """Unroll reductions over a row; reduce groups of entries inside the loop that combines them.
 
     Parameters
     ----------
     sch
-        Schedule of a layer norm whose statistics are computed row by row.
+        Schedule of a kernel whose numbers of a row are computed row by row.
+    reductions
+        Names of the reductions, and of the groups that each combines, where there are groups.
     """
-    present = block_names(sch)
-    for name in SUMS:
-        if name not in present or not is_reduction(sch, name):
-            continue
+    for name, groups in reductions.items():
         block = sch.get_sblock(name)
         loop = sch.get_loops(block)[-1]
-        grouped = name == "squares" and SQUARE_GROUPS in present
-        if grouped:
-            groups = sch.get_sblock(SQUARE_GROUPS)
-            sch.compute_at(groups, loop, preserve_unit_loops=True)
-            unroll_innermost(sch, groups)
+        if groups is not None:
+            part = sch.get_sblock(groups)
+            sch.compute_at(part, loop, preserve_unit_loops=True)
+            unroll_innermost(sch, part)
         sch.decompose_reduction(block, loop)
-        if not grouped:
+        if groups is None:
             unroll_innermost(sch, block)

@@ -13,7 +13,7 @@ import math
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ibert_tvm.targets.loops import rebuilt
+from .loops import rebuilt
 
 _PANEL = "ibert.next_panel"
 _CACHE_LINE = 64

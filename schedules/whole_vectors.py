@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from ibert_tvm.targets.loops import rebuilt
+from .loops import rebuilt
 
 
 def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:

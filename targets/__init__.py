@@ -1,7 +1,8 @@
 """What can be compiled for: target descriptions, toolchains, and export to a library."""
 
+from ibert_tvm.errors import TargetError
+
 from .description import DotInstruction, Gpu, TargetDescription
-from .errors import TargetError
 from .host import cpu_features, host_target, missing_features
 from .registry import TargetStatus, check_runtime, get_target, list_targets, target_names
 

@@ -6,8 +6,9 @@ import functools
 import shutil
 import subprocess
 
+from ibert_tvm.errors import TargetError
+
 from .description import TargetDescription
-from .errors import TargetError
 from .toolchain import find_linker
 
 

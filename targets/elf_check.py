@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ibert_tvm.errors import TargetError
+
 from .description import TargetDescription
-from .errors import TargetError
 
 # Flags of ARM's ELF header (ELF for the ARM architecture, section 5.2).
 _FLOAT_SOFT, _FLOAT_HARD = 0x200, 0x400

@@ -14,8 +14,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from ibert_tvm.errors import TargetError
+
 from .description import Emulator, TargetDescription
-from .errors import TargetError
 from .host import cpu_features, missing_features
 
 # What platform.machine() says on processors that run code of an ELF machine. A 64-bit ARM may or

@@ -7,9 +7,10 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
+from ibert_tvm.errors import TargetError
+
 from .arm import AARCH64_DOTPROD, AARCH64_I8MM, RPI4
 from .description import TargetDescription
-from .errors import TargetError
 from .x86 import HOSTS
 
 # Best first: detection takes the first whose features the host has.

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ibert_tvm.errors import TargetError
+
 from .description import TargetDescription
 from .elf_check import check_elf
 from .emulation import emulator_command, run_program, runs_here
-from .errors import TargetError
 from .linking import run_tool
 from .toolchain import find_linker
 

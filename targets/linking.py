@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ibert_tvm.errors import TargetError
+
 from .description import TargetDescription
-from .errors import TargetError
 
 
 def run_tool(

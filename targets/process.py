@@ -18,8 +18,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
+from ibert_tvm.errors import TargetError
 
-class ProcessError(Exception):
+
+class ProcessError(TargetError):
     """What was asked could not be done there; `kind` names the exception, the text says why."""
 
     def __init__(self, kind: str, text: str) -> None:
@@ -27,7 +29,7 @@ class ProcessError(Exception):
         super().__init__(text)
 
 
-class ProcessEnded(Exception):
+class ProcessEnded(TargetError):
     """The process ended before it answered; the text is the last line that it printed."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
+from ibert_tvm.errors import TargetError
+
 from .arm import ARM_BOARDS
 from .cortex_m import CORTEX_M
 from .cuda.descriptions import GPUS, gpu_target, is_gpu_name
@@ -12,7 +14,6 @@ from .cuda.driver import find_gpu
 from .cuda.toolchain import check_architectures, find_cuda_toolchain
 from .description import TargetDescription
 from .emulation import emulator_command, find_emulator
-from .errors import TargetError
 from .host import host_target
 from .toolchain import find_linker
 from .x86 import HOSTS

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.errors import TargetError
+
 from .description import TargetDescription
 from .emulation import emulator_command, run_program
-from .errors import TargetError
 from .library_check import sysroot_of
 from .linking import run_tool
 from .toolchain import find_linker

@@ -13,8 +13,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
+from ibert_tvm.errors import TargetError
+
 from .description import TargetDescription, Toolchain
-from .errors import TargetError
 
 _NATIVE = ("gcc", "cc", "clang")
 _PURPOSE = "the library's weights are assembled and linked by the {} C compiler"

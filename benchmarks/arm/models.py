@@ -25,7 +25,7 @@ from .errors import CountingError
 
 if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
-    from ibert_tvm.compile import CompiledModel
+    from ibert_tvm.compiler import CompiledModel
 
 __all__ = ["SPECS", "count_model", "quantise"]
 

@@ -224,7 +224,7 @@ def estimate_library(path: Path, machine: Machine = T4) -> dict[str, list[dict[s
         ``bytes``, ``median_ms`` and ``min_ms`` (both the estimate without its launch),
         ``launches`` of device kernels, and ``device``, one `KernelEstimate` of each.
     """
-    from ibert_tvm.library_file import read_metadata
+    from ibert_tvm.runtime.library_file import read_metadata
 
     metadata = read_metadata(path)
     codes = disassemble(read_machine_code(path))

@@ -1,7 +1,7 @@
 """What a GPU is, and launching and timing a kernel of our own on it.
 
-Built on `ibert_tvm.cuda_runtime`, plus the four functions of the driver that load and launch a
-kernel. Neither torch nor the CUDA toolkit is needed.
+Built on `ibert_tvm.runtime.cuda_runtime`, plus the four functions of the driver that load and
+launch a kernel. Neither torch nor the CUDA toolkit is needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ibert_tvm.cuda_runtime import cuda_runtime
+from ibert_tvm.runtime.cuda_runtime import cuda_runtime
 
 from .errors import GpuBenchmarkError
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ibert_tvm.cuda_engine import CudaEngine
-    from ibert_tvm.library_file import FunctionRecord
     from ibert_tvm.runtime import Library
+    from ibert_tvm.runtime.cuda_context import CudaContext
+    from ibert_tvm.runtime.cuda_engine import CudaEngine
+    from ibert_tvm.runtime.metadata import FunctionRecord
 
 __all__ = ["describe_gpu", "measure_gpu_time"]
 
@@ -28,7 +29,7 @@ def measure_gpu_time(library: Library, function: FunctionRecord, seconds: float)
     Parameters
     ----------
     library : Library
-        On a GPU; the function has been run before.
+        On a GPU; the function has been run before, and no other thread uses the library.
     function : FunctionRecord
         The function.
     seconds : float
@@ -39,13 +40,14 @@ def measure_gpu_time(library: Library, function: FunctionRecord, seconds: float)
     float
         Milliseconds, the median of all bursts.
     """
-    engine: CudaEngine = library.engine
-    once = engine.time_ms(function.name, 1)
-    runs = max(1, min(_MOST_RUNS, round(_BURST_MS / max(once, 1e-3))))
-    bursts: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(bursts) < _LEAST_BURSTS or time.perf_counter() < end:
-        bursts.append(engine.time_ms(function.name, runs))
+    with library.contexts.lent() as lent:
+        context = cast("CudaContext", lent)
+        once = context.time_ms(function, 1)
+        runs = max(1, min(_MOST_RUNS, round(_BURST_MS / max(once, 1e-3))))
+        bursts: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(bursts) < _LEAST_BURSTS or time.perf_counter() < end:
+            bursts.append(context.time_ms(function, runs))
     return statistics.median(bursts)
 
 
@@ -62,7 +64,7 @@ def describe_gpu(library: Library) -> dict[str, Any]:
     dict
         ``device``, ``gpu`` (name), ``architecture`` and ``multiprocessors``.
     """
-    engine: CudaEngine = library.engine
+    engine = cast("CudaEngine", library.engine)
     return {
         "device": engine.device,
         "gpu": engine.name,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from ibert_tvm.library_file import LibraryMetadata
+    from ibert_tvm.runtime.metadata import LibraryMetadata
     from ibert_tvm.tokenization import TokenizedBatch
 
 __all__ = ["Batch", "full_batch", "text_batches"]

@@ -6,12 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from ibert_tvm.bench.inputs import Batch
-    from ibert_tvm.library_file import KernelRecord
     from ibert_tvm.runtime import Library
+    from ibert_tvm.runtime.engine import ObservableEngine
+    from ibert_tvm.runtime.metadata import KernelRecord
 
 __all__ = ["OUTSIDE", "Part", "Profile", "measure_layers"]
 
@@ -131,7 +132,7 @@ def measure_layers(
     Parameters
     ----------
     library : Library
-        The library, warmed up.
+        The library, warmed up, on this machine.
     batch : Batch
         Inputs of one call.
     records : sequence of KernelRecord
@@ -144,6 +145,7 @@ def measure_layers(
     -------
     Profile
     """
+    engine = cast("ObservableEngine", library.engine)
     observed: list[list[tuple[str, int]]] = []
     plain: list[int] = []
     end = time.perf_counter() + seconds
@@ -154,7 +156,7 @@ def measure_layers(
             if not name.startswith(_RUNTIME):
                 calls.append((name, nanoseconds))
 
-        with library.engine.observed(observe):
+        with engine.observed(observe):
             library.run(**batch.inputs, dequantize=False)
         observed.append(calls)
         start = time.perf_counter_ns()

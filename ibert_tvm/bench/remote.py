@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ibert_tvm.bench.latency import Latency
-from ibert_tvm.inputs import check_inputs
+from ibert_tvm.runtime.inputs import check_inputs
 
 if TYPE_CHECKING:
     from ibert_tvm.bench.inputs import Batch
-    from ibert_tvm.library_file import FunctionRecord
     from ibert_tvm.runtime import Library
+    from ibert_tvm.runtime.metadata import FunctionRecord
+    from ibert_tvm.runtime.remote_engine import RemoteContext
 
 __all__ = ["measure_remote_latency"]
 
@@ -28,7 +29,7 @@ def measure_remote_latency(
     Parameters
     ----------
     library : Library
-        On a board (`ibert_tvm.remote.load_remote`).
+        On a board (`ibert_tvm.runtime.remote.load_remote`).
     function : FunctionRecord
         The function; its shape is that of the batches.
     batches : sequence of Batch
@@ -48,7 +49,8 @@ def measure_remote_latency(
             np.ascontiguousarray(checked[record.name], dtype=record.dtype)
             for record in library.metadata.inputs
         ]
-        taken = library.engine.time(function.name, arrays, seconds / len(batches))
+        with library.contexts.lent() as context:
+            taken = cast("RemoteContext", context).time(function, arrays, seconds / len(batches))
         times.append(tuple(value * 1e3 for value in taken))
     tokens = tuple(batch.tokens for batch in batches)
     return Latency(tuple(times), tokens, batches[0].rows)

@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from ibert_tvm.bench.inputs import Batch
     from ibert_tvm.bench.latency import Latency
     from ibert_tvm.bench.layers import Part, Profile
-    from ibert_tvm.library_file import FunctionRecord, LibraryMetadata
     from ibert_tvm.runtime import Library
+    from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata
+    from ibert_tvm.runtime.remote_engine import RemoteEngine
     from ibert_tvm.targets.rpc import Address
 
 _logger = logging.getLogger(__name__)
@@ -73,8 +74,8 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Measure a compiled library: latency, throughput, and where the time goes."""
-    from ibert_tvm.device import choose_device
-    from ibert_tvm.library_file import read_metadata
+    from ibert_tvm.runtime.device import choose_device
+    from ibert_tvm.runtime.library_file import read_metadata
 
     address = parse_address(rpc, key)
     check_device(device, rpc)
@@ -150,7 +151,7 @@ def _on_this_machine(
     from ibert_tvm.bench.ceiling import measure_ceiling
     from ibert_tvm.cli.progress import status
     from ibert_tvm.runtime import load_library
-    from ibert_tvm.threads import configure_threads, default_threads
+    from ibert_tvm.runtime.threads import configure_threads, default_threads
 
     counts = counts or [default_threads()]
     _warn_of_too_many(counts)
@@ -208,7 +209,7 @@ def _on_board(
     from ibert_tvm.bench.ceiling import Ceiling
     from ibert_tvm.bench.remote import measure_remote_latency
     from ibert_tvm.cli.progress import status
-    from ibert_tvm.remote import load_remote
+    from ibert_tvm.runtime.remote import load_remote
 
     ceilings: dict[int, Ceiling] = {}
     rows: list[dict[str, Any]] = []
@@ -217,7 +218,7 @@ def _on_board(
         wishes: list[int | None] = [None] if counts is None else [*counts]
         for wanted in wishes:
             with load_remote(path, address, wanted, timeout) as loaded:
-                board = loaded.engine.description
+                board = cast("RemoteEngine", loaded.engine).description
                 count = loaded.num_threads
                 ceilings[count] = Ceiling("", None, "boards are not asked for their limit")
                 machine = {

@@ -97,7 +97,7 @@ def command(
     started = time.perf_counter()
     with status("loading") as show:
         from ibert_tvm.artefact import QuantizedModel
-        from ibert_tvm.compile import compile as compile_model
+        from ibert_tvm.compiler import compile as compile_model
 
         quantized = QuantizedModel.load(model)
         compiled = compile_model(

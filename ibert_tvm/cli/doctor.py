@@ -211,7 +211,7 @@ def _processor() -> Check:
 
 
 def _threads() -> Check:
-    from ibert_tvm.threads import default_threads
+    from ibert_tvm.runtime.threads import default_threads
 
     count = default_threads()
     return Check("threads per call", "ok", f"{count} (TVM_NUM_THREADS or run --threads change it)")

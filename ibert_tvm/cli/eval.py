@@ -57,8 +57,8 @@ def command(
     from ibert_tvm.artefact import read_document
     from ibert_tvm.cli.progress import progress, status
     from ibert_tvm.evaluate import check_seq_len
-    from ibert_tvm.library_file import read_metadata
     from ibert_tvm.model_info import ModelInfo
+    from ibert_tvm.runtime.library_file import read_metadata
     from ibert_tvm.texts import data_file
 
     length = parse_size("--seq-len", seq_len)

@@ -20,7 +20,7 @@ from ibert_tvm.errors import ArtefactError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ibert_tvm.library_file import LibraryMetadata
+    from ibert_tvm.runtime.metadata import LibraryMetadata
 
 _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 
@@ -113,7 +113,7 @@ def _truncated(file: Path, why: str) -> ArtefactError:
 
 
 def _library(path: Path) -> dict[str, Any]:
-    from ibert_tvm.library_file import read_metadata
+    from ibert_tvm.runtime.library_file import read_metadata
 
     metadata = read_metadata(path)
     return {

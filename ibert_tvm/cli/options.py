@@ -76,7 +76,7 @@ def check_device(device: str | None, rpc: str | None) -> None:
     UsageError
         In these cases.
     """
-    from ibert_tvm.device import parse_device
+    from ibert_tvm.runtime.device import parse_device
 
     if device is None:
         return

@@ -121,7 +121,7 @@ def command(
     started = time.perf_counter()
     with status("importing the model"):
         from ibert_tvm.frontend import load
-        from ibert_tvm.quantize import quantize
+        from ibert_tvm.quantization import quantize
 
         source = load(
             model,
@@ -178,7 +178,7 @@ def command(
 def _read(file: Path, limit: int | None) -> Any:
     """Read calibration data: batches of token arrays, or texts."""
     if file.suffix == ".npz":
-        from ibert_tvm.quantize.batch_file import read_batches
+        from ibert_tvm.quantization.batch_file import read_batches
 
         return read_batches(file, limit)
     return read_texts("--calibration", file, limit)

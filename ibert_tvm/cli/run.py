@@ -73,7 +73,7 @@ def command(
 ) -> CommandResult:
     """Run a compiled library on texts, on token ids or on images."""
     from ibert_tvm.files import check_writable
-    from ibert_tvm.library_file import read_metadata
+    from ibert_tvm.runtime.library_file import read_metadata
 
     address = parse_address(rpc, key)
     check_device(device, rpc)
@@ -149,7 +149,7 @@ def _loaded(
         yield load_library(library, num_threads=threads, emulate=emulate, device=device)
         return
     from ibert_tvm.cli.progress import status
-    from ibert_tvm.remote import load_remote
+    from ibert_tvm.runtime.remote import load_remote
 
     with status(f"loading on {address}"), load_remote(library, address, threads, timeout) as loaded:
         yield loaded

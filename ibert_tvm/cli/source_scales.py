@@ -30,7 +30,7 @@ def artefact_lines(source: Mapping[str, Any], verbose: bool) -> list[tuple[str, 
     Parameters
     ----------
     source : mapping
-        As `ibert_tvm.quantize.complete.SourceScales.to_json` returns it.
+        As `ibert_tvm.quantization.complete.SourceScales.to_json` returns it.
     verbose : bool
         List everything, not only the first few.
 
@@ -90,7 +90,7 @@ def model_document(model: CanonicalModel, given: GivenQuantization, preset: str)
         source has no scale for; ``notes``: scales that cannot be used as they are; ``matrices``:
         per layer the rows whose integers were found.
     """
-    from ibert_tvm.quantize.given import fill_scales
+    from ibert_tvm.quantization.given import fill_scales
     from ibert_tvm.relay_passes.lower import requirements
 
     scales = fill_scales(given, requirements(model.module, preset), preset)

@@ -65,7 +65,7 @@ def command(
     get_target(target)
 
     with status("loading") as show:
-        from ibert_tvm.engine import load_runtime
+        from ibert_tvm.runtime.tvm_runtime import load_runtime
 
         load_runtime()  # before TVM: without torch, which nothing here needs
         from ibert_tvm.artefact import QuantizedModel

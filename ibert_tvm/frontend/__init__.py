@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.load import load
+from ibert_tvm.frontend.loader import load
 from ibert_tvm.frontend.report import ImportReport
 
 if TYPE_CHECKING:

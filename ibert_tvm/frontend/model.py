@@ -16,7 +16,7 @@ from ibert_tvm.model_info import ModelInfo
 if TYPE_CHECKING:
     import tvm
 
-    from ibert_tvm.frontend.ibert_checkpoint import IbertQuantization
+    from ibert_tvm.frontend.ibert_checkpoint.quantization import IbertQuantization
 
 __all__ = ["CanonicalModel"]
 

@@ -1,6 +1,6 @@
 """Tuning the kernels of a model on the processor that will run them; see docs/tuning.md."""
 
 from .records import TunedKernels
-from .tune import TuneOptions, TuneResult, tune
+from .tuner import TuneOptions, TuneResult, tune
 
 __all__ = ["TuneOptions", "TuneResult", "TunedKernels", "tune"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ibert_tvm.cuda_runtime import CudaRuntime, cuda_runtime, device_text
 from ibert_tvm.errors import DeviceError
+from ibert_tvm.runtime.cuda_runtime import CudaRuntime, cuda_runtime, device_text
 from ibert_tvm.targets.cuda.driver import runs_on
 
 __all__ = ["first_gpu"]

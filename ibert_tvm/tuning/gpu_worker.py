@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.errors import TargetError
 from ibert_tvm.targets.process import hide_torch, serve
 from ibert_tvm.tuning.measure import ARCHITECTURES
 
@@ -28,7 +29,7 @@ _MOST_LETTERS = 300  # of an error: TVM puts the source of a kernel behind some
 _FEWEST_CALLS, _MOST_CALLS, _KEPT_CALLS = 5, 200, 10
 
 
-class KernelError(Exception):
+class KernelError(TargetError):
     """A kernel does not run, or does not give what the specification says; one line says how."""
 
 
@@ -139,7 +140,7 @@ class GpuSession:
     @contextlib.contextmanager
     def _stream(self) -> Iterator[int]:
         """A stream in which kernels of this thread are launched."""
-        from ibert_tvm.engine import load_runtime
+        from ibert_tvm.runtime.tvm_runtime import load_runtime
 
         ffi = load_runtime()
         stream = self._cuda.create_stream()

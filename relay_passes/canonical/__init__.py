@@ -6,7 +6,7 @@
 from . import build, legalize
 from .check import canonical_calls, check_canonical, main_function, num_inputs
 from .errors import CanonicalError
-from .float_executable import FloatExecutable, FloatResult, float_executable
+from .float_execution import FloatExecutable, FloatResult, float_executable
 from .ops import SPECS, OpSpec, is_canonical, value_name
 
 __all__ = [

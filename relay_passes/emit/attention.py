@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import te, tirx
 
 from ..integer.operator import per_channel
-from ..spec.values import Condition, Ranged, known, not_equal
+from ..spec.values import Arithmetic, Condition, Ranged, known, not_equal
 from .stage import Stage
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class KernelHeads:
             self._valid = self._valid or self._define_valid(self.mask)
             return not_equal(self._valid[batch, key], 0)
         if shape.keys == shape.seq_len:
-            return Condition(tirx.const(1, "bool"))
-        return Condition(tirx.all(key < shape.seq_len))
+            return Condition(tirx.const(1, "bool"), self.domain.arithmetic)
+        return Condition(tirx.all(key < shape.seq_len), self.domain.arithmetic)
 
     def _define_valid(self, mask: Stage) -> Stage:
         shape = self.shape
@@ -80,7 +80,7 @@ class KernelHeads:
                 inside = tirx.all(inside, row >= first, row < end)
                 value = mask.tensor(row // shape.seq_len, row % shape.seq_len) != 0
             flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
-            return Ranged(0, 1, flag)
+            return self.domain.value(0, 1, flag)
 
         return self.domain.define("valid", (shape.batch, shape.keys), entry, "int32")
 
@@ -116,7 +116,8 @@ class KernelHeads:
             row = batch * length + self._query_place(batch, query)
             pair = self.pairs.tensor(row, self._key_place(batch, key))
             window.append(pair != tirx.const(0, self.pairs.dtype))
-        return Condition(tirx.all(*window) if window else tirx.const(1, "bool"))
+        every = tirx.all(*window) if window else tirx.const(1, "bool")
+        return Condition(every, self.domain.arithmetic)
 
     def kept(self, batch: Any, query: Any, key: Any) -> Condition:
         """By mask and distance."""
@@ -145,7 +146,7 @@ class KernelHeads:
         tensor = te.compute(
             (shape.batch, shape.heads, shape.rows, shape.depth), query, name="q_operand"
         )
-        operand = Stage(tensor, q.low + self._offset, q.high + self._offset)
+        operand = self.domain.stage(tensor, q.low + self._offset, q.high + self._offset)
         keys, read_key = _pack("k_packed", shape, self.k, tokens_are_columns=True)
         if self._offset:
             sizes = (shape.keys, shape.depth)
@@ -158,7 +159,7 @@ class KernelHeads:
             name="score_products",
         )
         low, high = min(*corners, 0) * shape.depth, max(*corners, 0) * shape.depth
-        return Stage(products, low, high)
+        return self.domain.stage(products, low, high)
 
     def key_correction(self, batch: Any, head: Any, key: Any) -> Any:
         """The sum of a key's channels, as often as queries were offset."""
@@ -203,7 +204,7 @@ class KernelHeads:
 
     def row_max(self, name: str, scores: Stage) -> Stage:
         """Maximum by vector lane, then of the lanes."""
-        return Stage(
+        return self.domain.stage(
             _by_lanes(self.shape, name, scores, scores.tensor, te.max), scores.low, scores.high
         )
 
@@ -211,7 +212,7 @@ class KernelHeads:
         """Sum by vector lane, then of the lanes, without the offset of stored bytes."""
         offset = self._weight_offset if x.dtype != "int32" else 0
         total = _by_lanes(self.shape, name, x, lambda *index: _int32(x, *index) - offset, te.sum)
-        return Stage(total, 0, largest * self.shape.keys)
+        return self.domain.stage(total, 0, largest * self.shape.keys)
 
     # -- P V ------------------------------------------------------------------------------------
 
@@ -226,12 +227,13 @@ class KernelHeads:
             shape.keys,
             lambda b, h, i, d, j: _int32(weights, b, h, i, j) * packed(b, h, d, j),
             (-bound, bound),
+            v.arithmetic,
         )
         if not offset:
             return lambda b, h, i, d: products[b, h, i, d]
         total = _value_sum(shape, values, packed)
         limit = bound * shape.seq_len
-        return lambda b, h, i, d: Ranged(
+        return lambda b, h, i, d: v.value(
             -limit, limit, products.tensor(b, h, i, d) - total(b, h, i, d) * offset
         )
 
@@ -310,11 +312,12 @@ def _sum(
     extent: int,
     entry: Any,
     bounds: tuple[int, int],
+    arithmetic: Arithmetic,
 ) -> Stage:
     """Sum of `entry(*index, k)` (an int32 expression) over k < extent."""
     k = te.reduce_axis((0, extent), name="k")
     tensor = te.compute(shape, lambda *index: te.sum(entry(*index, k), axis=k), name=name)
-    return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0))
+    return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0), arithmetic)
 
 
 def _int32(stage: Stage, *index: Any) -> tirx.Expr:
@@ -363,7 +366,7 @@ def _pack(
         return kept.astype(layout.rhs_dtype)
 
     packed = te.compute((shape.batch, shape.heads, *layout.packed_shape(*sizes)), entry, name=name)
-    stage = Stage(packed, min(x.low, 0), max(x.high, 0))
+    stage = Stage(packed, min(x.low, 0), max(x.high, 0), x.arithmetic)
 
     def read(batch: Any, head: Any, column: Any, depth: Any) -> tirx.Expr:
         return _int32(
@@ -409,6 +412,7 @@ def _sum_of_columns(
         depth,
         lambda b, h, i, j, k: ones(i, k).astype("int32") * packed(b, h, j, k),
         (bounds.low, bounds.high),
+        bounds.arithmetic,
     )
 
 
@@ -453,5 +457,6 @@ def _value_sum(
         shape.keys,
         packed,
         (values.low, values.high),
+        values.arithmetic,
     )
     return lambda b, h, i, d: v_sum.tensor(b, h, d)

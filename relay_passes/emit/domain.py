@@ -66,12 +66,21 @@ class KernelDomain:
 
     def __init__(self, layout: KernelLayout, batch: int, layer: str) -> None:
         self.layout = layout
+        self.arithmetic = layout.arithmetic
         self.batch = batch
         self.layer = layer
         self.attributes: dict[str, object] = {}
         self.merged_output = False
         self.keys: list[te.Tensor] = []
         self._both_minimum: list[str] = []
+
+    def stage(self, tensor: te.Tensor, low: int, high: int) -> Stage:
+        """Stage of a tensor, with the target's arithmetic."""
+        return Stage(tensor, low, high, self.arithmetic)
+
+    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+        """Value of an expression that the specification did not make."""
+        return Ranged(low, high, expr, arithmetic=self.arithmetic)
 
     # -- stages ---------------------------------------------------------------------------------
 
@@ -87,7 +96,7 @@ class KernelDomain:
             return expression(value, dtype or value.dtype)
 
         tensor = te.compute(tuple(shape), compute, name=name)
-        return Stage(tensor, bounds[0].low, bounds[0].high)
+        return self.stage(tensor, bounds[0].low, bounds[0].high)
 
     def sum(
         self,
@@ -109,7 +118,7 @@ class KernelDomain:
             return te.sum(expression(value, dtype or total.dtype), axis=k)
 
         tensor = te.compute(tuple(shape), compute, name=name)
-        return Stage(tensor, *sum_bounds(bounds[0], extent))
+        return self.stage(tensor, *sum_bounds(bounds[0], extent))
 
     def square_sum(
         self,
@@ -160,7 +169,7 @@ class KernelDomain:
         total = te.compute(
             (rows,), lambda row: te.sum(groups(row, g).astype("int64"), axis=g), name="squares"
         )
-        return Stage(total, 0, largest * channels)
+        return self.stage(total, 0, largest * channels)
 
     # -- matrix products ------------------------------------------------------------------------
 
@@ -185,7 +194,7 @@ class KernelDomain:
         )
         # Of partial sums too: an interval of x without 0 is widened to it.
         low, high = accumulator_bounds(weight.array, min(x.low, 0), max(x.high, 0))
-        accumulator = Stage(products, int(low.min(initial=0)), int(high.max(initial=0)))
+        accumulator = self.stage(products, int(low.min(initial=0)), int(high.max(initial=0)))
         return self.define("biased", (rows, columns), lambda m, n: accumulator[m, n] + bias[n])
 
     def _lhs(self, x: Stage) -> Stage:
@@ -229,7 +238,7 @@ class KernelDomain:
             return tirx.if_then_else(inside, value, tirx.const(0, layout.lhs_dtype))
 
         copied = te.compute((padded_rows, padded_depth), copy, name="lhs")
-        return Stage(copied, min(x.low, 0), max(x.high, 0))
+        return self.stage(copied, min(x.low, 0), max(x.high, 0))
 
     def _widened(self, packed: te.Tensor) -> te.Tensor:
         """Packed weight in the type that the instruction takes, by a copy only where needed."""
@@ -271,11 +280,11 @@ class KernelDomain:
 
     def number(self, index: Any, low: int, high: int) -> Ranged:
         """Index as a value of 32 bits."""
-        return Ranged(low, high, index.astype("int32"))
+        return self.value(low, high, index.astype("int32"))
 
     def condition(self, comparison: tirx.Expr) -> Condition:
         """Condition of the expression."""
-        return Condition(comparison)
+        return Condition(comparison, self.arithmetic)
 
     def choose(self, comparison: tirx.Expr, yes: Any, no: Any) -> Ranged:
         """Read one of two, and only that."""
@@ -283,7 +292,7 @@ class KernelDomain:
         low, high = min(a.low, b.low), max(a.high, b.high)
         dtype = Ranged(low, high).dtype
         chosen = tirx.if_then_else(comparison, expression(a, dtype), expression(b, dtype))
-        return Ranged(low, high, chosen)
+        return self.value(low, high, chosen)
 
     def at_most(self, index: Any, bound: int) -> tirx.Expr:
         """``min(index, bound)``."""

@@ -19,7 +19,6 @@ from ..integer.relax_ops import (
     traits_of,
 )
 from ..integer.types import dtype_bounds, is_per_token
-from ..spec.scalar import scalar_arithmetic
 from .domain import KernelDomain, PackedWeight
 from .layout import KernelLayout
 from .stage import Stage
@@ -83,10 +82,6 @@ class GroupEmitter:
             Unscheduled; its buffers are the function's arguments in order, if `counted` the result
             of ``integer.slot_starts``, then its results.
         """
-        with scalar_arithmetic(self.layout.scalar, self.layout.functions):
-            return self._emit(function, counted)
-
-    def _emit(self, function: relax.Function, counted: bool) -> tirx.PrimFunc:
         domain = KernelDomain(self.layout, self.batch, str(function.attrs["ibert.layer"]))
         first = function.body.blocks[0].bindings[0].value
         if traits_of(first) is not None and traits_of(first).serial:
@@ -149,9 +144,9 @@ class GroupEmitter:
         tensor = te.placeholder(storage_shape(shape), dtype, name="input")
         if var.name in self.parameters:
             array = self.parameters[var.name]
-            return Stage(tensor, int(array.min()), int(array.max()))
+            return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)
         low, high = self.bounds.get(var.name, dtype_bounds(dtype))
-        return Stage(tensor, low, high)
+        return Stage(tensor, low, high, self.layout.arithmetic)
 
 
 def row_count_argument(batch: int) -> te.Tensor:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+
+from ..spec.scalar import Scalar
+from ..spec.scalar_minimum import ScalarWithMinimum
+from ..spec.values import VECTORS, Arithmetic
 
 
 class DotOperands(Protocol):
@@ -70,8 +75,7 @@ class KernelLayout:
     row_step
         Rows that one instruction multiplies; tiles are whole numbers of these.
     scalar
-        Whether the target computes one number at a time, in 32 bits: expressions are spelled for
-        that (`ibert_tvm.relay_passes.spec.values.scalar_arithmetic`).
+        Whether the target computes one number at a time, in 32 bits.
     rhs_dtype
         Type of the weight operand: int8, as weights are stored, or int16 (widened in the kernel).
     row_lanes
@@ -94,6 +98,14 @@ class KernelLayout:
     row_lanes: int = 0
     functions: tuple[str, ...] = ()
     either_sign: bool = False
+
+    @cached_property
+    def arithmetic(self) -> Arithmetic:
+        """How the specification's operations are written, which every operand carries."""
+        if not self.scalar:
+            return VECTORS
+        kind = ScalarWithMinimum if "minimum" in self.functions else Scalar
+        return kind(frozenset(self.functions))
 
     @property
     def reduced_lanes(self) -> int:

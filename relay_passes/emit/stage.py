@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..spec.values import Ranged
+from ..spec.values import VECTORS, Arithmetic, Ranged
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,14 @@ class Stage:
         The tensor; its dtype is how the values are stored.
     low, high
         Every entry lies in [low, high].
+    arithmetic
+        How operations on its entries are written: what is computed of them inherits it.
     """
 
     tensor: te.Tensor
     low: int
     high: int
+    arithmetic: Arithmetic = VECTORS
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,7 +42,11 @@ class Stage:
     def __getitem__(self, index: Any) -> Ranged:
         """Read one entry as a value of the specification."""
         index = index if isinstance(index, tuple) else (index,)
-        return Ranged(self.low, self.high, self.tensor(*index))
+        return self.value(self.low, self.high, self.tensor(*index))
+
+    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+        """A value that is computed of entries without the specification."""
+        return Ranged(low, high, expr, arithmetic=self.arithmetic)
 
 
 def expression(value: Ranged, dtype: str) -> tirx.Expr:

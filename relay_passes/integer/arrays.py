@@ -199,7 +199,7 @@ class ArrayDomain:
 
     def choose(self, comparison: Any, yes: Entry, no: Entry) -> np.ndarray:
         """Choose elementwise: both were read at places that exist."""
-        return np.where(np.asarray(comparison), yes, no)
+        return np.asarray(np.where(np.asarray(comparison), yes, no))
 
     def at_most(self, index: Index, bound: int) -> np.ndarray:
         """``min(index, bound)``."""

@@ -10,8 +10,9 @@ from .. import integer
 from ..spec.presets import Preset
 from ..spec.short_layer_norm import INPUT_LIMIT
 from .context import LoweringContext
-from .forms import Form, IntegerValue
+from .forms import Form
 from .rule import STREAM, TERM, LoweringRule, Need, activation
+from .value import IntegerValue
 
 
 class LowerAdd(LoweringRule):

@@ -16,8 +16,9 @@ from ..spec.fixed_point import DyadicVector
 from ..spec.presets import Preset
 from ..spec.short_requantise import ShortFactors, short_factors
 from .context import LoweringContext
-from .forms import Form, IntegerValue, multipliers, storage
+from .forms import Form, multipliers, storage
 from .rule import MATMUL, LoweringRule, Need, activation
+from .value import IntegerValue
 
 
 class LowerAttention(LoweringRule):

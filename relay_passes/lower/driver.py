@@ -16,8 +16,8 @@ from ..errors import LoweringError
 from ..integer import mask_tokens
 from ..quantization_table import ActivationQuant, QuantizationTable
 from .context import LoweringContext, symbolic_inputs
-from .forms import Form, IntegerValue, storage
-from .requirements import (
+from .forms import Form, storage
+from .required_scales import (
     Requirement,
     attention_mask,
     live_calls,
@@ -27,6 +27,7 @@ from .requirements import (
 )
 from .rule import activation
 from .rules import rules_of
+from .value import IntegerValue
 
 
 class LoweredModel(NamedTuple):

@@ -10,8 +10,9 @@ from .. import integer
 from ..quantization_table import ActivationQuant
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue, multipliers
+from .forms import Form, multipliers
 from .rule import LoweringRule, Need
+from .value import IntegerValue
 
 
 class LowerEmbedding(LoweringRule):

@@ -12,8 +12,9 @@ from ..quantization_table import ActivationQuant
 from ..spec.gelu import GELU_LIMIT, AccurateGelu, PaperGelu, gelu_scale
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue
+from .forms import Form
 from .rule import NATIVE, STREAM, LoweringRule, Need, activation
+from .value import IntegerValue
 
 # The approximation is below 0.2 in absolute value for negative inputs.
 _NEGATIVE_LOBE = 0.2

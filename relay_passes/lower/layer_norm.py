@@ -14,8 +14,9 @@ from ..spec.layer_norm import LayerNormAffine, LayerNormConstants
 from ..spec.presets import Preset
 from ..spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from .context import LoweringContext
-from .forms import Form, IntegerValue, storage
+from .forms import Form, storage
 from .rule import SCALAR, STREAM, LoweringRule, Need, activation
+from .value import IntegerValue
 
 
 class LowerLayerNorm(LoweringRule):

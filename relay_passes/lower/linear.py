@@ -14,8 +14,9 @@ from ..errors import LoweringError, RangeError
 from ..quantization_table import ActivationQuant, WeightQuant
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue
+from .forms import Form
 from .rule import MATMUL, LoweringRule, Need, activation
+from .value import IntegerValue
 
 _INT32_MAX = 2**31 - 1
 

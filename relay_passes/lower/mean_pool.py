@@ -9,8 +9,9 @@ from tvm import relax
 from .. import integer
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue
+from .forms import Form
 from .rule import SCALAR, LoweringRule, Need, activation
+from .value import IntegerValue
 
 # The mean of n integers is known to 1/n of a step; eight bits keep that for 256 tokens.
 _FRACTION_BITS = 8

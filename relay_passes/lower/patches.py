@@ -11,8 +11,9 @@ from .. import integer
 from ..errors import LoweringError
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue, storage
+from .forms import Form, storage
 from .rule import MATMUL, LoweringRule, Need
+from .value import IntegerValue
 
 
 class LowerPatches(LoweringRule):

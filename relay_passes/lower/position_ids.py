@@ -9,8 +9,8 @@ from tvm import relax
 from .. import integer
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import IntegerValue
 from .rule import LoweringRule, Need
+from .value import IntegerValue
 
 
 class LowerPositionIds(LoweringRule):

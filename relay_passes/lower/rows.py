@@ -12,8 +12,9 @@ from ..errors import RangeError
 from ..quantization_table import STREAM_LIMIT, ActivationQuant
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue
+from .forms import Form
 from .rule import STREAM, TERM, LoweringRule, Need, activation
+from .value import IntegerValue
 
 
 def quantised_rows(

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import IntegerValue
+from .value import IntegerValue
 
 MATMUL = "matmul"
 STREAM = "stream"

@@ -9,8 +9,9 @@ from tvm import relax
 from .. import integer
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue
+from .forms import Form
 from .rule import NATIVE, LoweringRule, Need, activation
+from .value import IntegerValue
 
 
 class LowerSelectToken(LoweringRule):

@@ -11,8 +11,9 @@ from .. import integer
 from ..spec.exponential import BinaryExponential
 from ..spec.presets import Preset
 from .context import LoweringContext
-from .forms import Form, IntegerValue
+from .forms import Form
 from .rule import SCALAR, LoweringRule, Need, activation
+from .value import IntegerValue
 
 _FRACTION_BITS = 15
 

@@ -7,26 +7,17 @@ the type, its operators, and how an operation gets its width and its expression.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..errors import RangeError
+from .arithmetic import ANY, VECTORS, Arithmetic, shared
+from .binding import bind, tirx_module
 from .widths import AUDIT, INT16, INT32, INT64, bits_of, fits
 
 Value: TypeAlias = Any
 """A NumPy int64 array, a Python int, or a `Ranged`."""
-
-SPELLING: ContextVar[Any] = ContextVar("ibert_tvm.relay_passes.spec.ranged.spelling", default=None)
-"""How expressions are spelled, where not as here: `ibert_tvm.relay_passes.spec.scalar`."""
-
-
-def tirx_module() -> Any:
-    """Import TIR late: interval analysis and NumPy evaluation do not need it."""
-    from tvm import tirx
-
-    return tirx
 
 
 class Ranged:
@@ -39,13 +30,16 @@ class Ranged:
     expr : tvm.tirx.PrimExpr, optional
         An integer expression of any width; it is cast to `dtype`. None for pure interval analysis.
     is_short : bool
-        Whether to compute in int16; the interval must fit it.
+        Whether to compute in int16, where the arithmetic does; the interval must fit it.
+    arithmetic : Arithmetic
+        How operations on the expression are written. Results have that of their operands.
 
     Attributes
     ----------
     dtype : str
-        The type of `expr`: "int16" if short (and machines have vectors), else "int32" if the
-        interval fits it, else "int64".
+        The type of `expr`: "int16" if short, else "int32" if the interval fits it, else "int64".
+    form : object
+        What the arithmetic remembers of the expression.
 
     Raises
     ------
@@ -53,10 +47,17 @@ class Ranged:
         If the interval does not fit int64.
     """
 
-    __slots__ = ("dtype", "expr", "form", "high", "low")
+    __slots__ = ("arithmetic", "dtype", "expr", "form", "high", "low")
     __array_ufunc__ = None  # a NumPy array on the left must leave the operator to this class
 
-    def __init__(self, low: int, high: int, expr: Any = None, is_short: bool = False) -> None:
+    def __init__(
+        self,
+        low: int,
+        high: int,
+        expr: Any = None,
+        is_short: bool = False,
+        arithmetic: Arithmetic = VECTORS,
+    ) -> None:
         if low > high:
             raise ValueError(f"empty interval [{low}, {high}]")
         self.low = int(low)
@@ -65,7 +66,8 @@ class Ranged:
             raise _overflow("a value", self.low, self.high)
         self.dtype = "int32" if fits(self.low, self.high, INT32) else "int64"
         self.form: Any = None
-        if is_short and SPELLING.get() is None:
+        self.arithmetic = ANY if expr is None else arithmetic
+        if is_short and self.arithmetic.keeps_short:
             self.dtype = "int16"
         watch = AUDIT.get()
         if watch is not None:
@@ -76,6 +78,10 @@ class Ranged:
     def is_short(self) -> bool:
         """Whether the expression is int16."""
         return self.dtype == "int16"
+
+    def with_expr(self, expr: Any) -> Ranged:
+        """The same value, written as another expression."""
+        return Ranged(self.low, self.high, expr, self.is_short, self.arithmetic)
 
     @property
     def bits(self) -> int:
@@ -112,8 +118,7 @@ class Ranged:
 
     def __mul__(self, other: Value) -> Ranged:
         b = ranged(other)
-        speller = SPELLING.get()
-        spelled = None if speller is None else speller.multiply(self, b)
+        spelled = shared(self, b).multiply(self, b)
         if spelled is not None:
             return spelled
         if b is self:  # a square is not negative
@@ -126,8 +131,8 @@ class Ranged:
         return ranged(other) * self
 
     def __rshift__(self, other: Value) -> Ranged:
-        speller = SPELLING.get()
-        merged = None if speller is None else speller.shift_right_by(self, ranged(other))
+        amount = ranged(other)
+        merged = shared(self, amount).shift_right_by(self, amount)
         if merged is not None:
             return merged
         n = _shift_amount(other)
@@ -182,18 +187,21 @@ class Condition:
     ----------
     expr : tvm.tirx.PrimExpr, optional
         A boolean expression; None for pure interval analysis.
+    arithmetic : Arithmetic
+        That of the values compared.
     """
 
-    __slots__ = ("expr",)
+    __slots__ = ("arithmetic", "expr")
     __array_ufunc__ = None
 
-    def __init__(self, expr: Any = None) -> None:
+    def __init__(self, expr: Any = None, arithmetic: Arithmetic = VECTORS) -> None:
         self.expr = expr
+        self.arithmetic = ANY if expr is None else arithmetic
 
     def __and__(self, other: Condition) -> Condition:
         if self.expr is None or other.expr is None:
             return Condition()
-        return Condition(tirx_module().And(self.expr, other.expr))
+        return Condition(tirx_module().And(self.expr, other.expr), shared(self, other))
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -267,8 +275,6 @@ def _shift_amount(value: Value) -> Ranged:
             why=f"its interval is [{n.low}, {n.high}]",
             todo="clamp it",
         )
-    from .binding import bind  # late: what it binds is a Ranged
-
     # A variable, because the prover in TVM's simplifier believes anything of a shift by a
     # difference, and then drops clamps: it takes x >> (n - 1) <= 3 for true.
     return ranged(bind(n))
@@ -276,27 +282,23 @@ def _shift_amount(value: Value) -> Ranged:
 
 def respelled(operation: str, x: Ranged, y: Ranged) -> Ranged | None:
     """Another spelling of an operation with a constant; None leaves it as it is."""
-    speller = SPELLING.get()
-    if speller is None:
-        return None
     if isinstance(x, Constant) and operation in ("add", "minimum", "maximum"):
         x, y = y, x
     if isinstance(x, Constant) or not isinstance(y, Constant):
         return None
-    result: Ranged | None = getattr(speller, operation)(x, y.low)
+    result: Ranged | None = getattr(x.arithmetic, operation)(x, y.low)
     return result
 
 
 def _spelled_difference(x: Ranged, y: Ranged) -> Ranged | None:
     """Another spelling of ``x - y``; None leaves it as it is."""
-    speller = SPELLING.get()
-    result: Ranged | None = None
     if isinstance(y, Constant):
         return respelled("add", x, Constant(-y.low))
-    if speller is not None and isinstance(x, Constant):
-        result = speller.subtract_from(x.low, y)
-    elif speller is not None:
-        result = speller.subtract(x, y)
+    result: Ranged | None
+    if isinstance(x, Constant):
+        result = y.arithmetic.subtract_from(x.low, y)
+    else:
+        result = shared(x, y).subtract(x, y)
     return result
 
 
@@ -336,4 +338,4 @@ def combined(
     dtype = "int16" if narrow else "int64" if wide else "int32"
     left, right = expr_in(a, dtype), expr_in(b, dtype)
     expr = None if left is None or right is None else build(left, right)
-    return Ranged(low, high, expr, narrow)
+    return Ranged(low, high, expr, narrow, shared(a, b))

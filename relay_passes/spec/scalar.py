@@ -1,8 +1,8 @@
 """Expressions for a processor whose registers hold one number each, of 32 bits.
 
 The specification is written for vectors: 16-bit values, their products in Q15, saturation after
-each step. Traced inside `scalar_arithmetic` the same functions are spelled differently, with the
-same integers as a result, because the intervals prove each step:
+each step. Traced with operands of this arithmetic the same functions become other expressions, with
+the same integers as a result, because the intervals prove each step:
 
 * short values are computed in int32, where a product in Q15 is a multiplication, an addition and a
   shift;
@@ -22,11 +22,11 @@ So a value remembers of which form it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from .arithmetic import Arithmetic
 from .q15 import (
     floor_log2,
     multiply_add,
@@ -34,7 +34,7 @@ from .q15 import (
     saturate,
     square_root,
 )
-from .ranged import SPELLING, Constant, Ranged
+from .ranged import Constant, Ranged
 from .widths import INT16, INT32
 
 _Q15 = 15
@@ -82,34 +82,6 @@ class _Difference:
     b: Ranged
 
 
-@contextmanager
-def scalar_arithmetic(enabled: bool = True, functions: Collection[str] = ()) -> Iterator[None]:
-    """Spell what is traced inside for a processor without vectors.
-
-    Parameters
-    ----------
-    enabled : bool
-        False spells it as ever.
-    functions : collection of str
-        Operators that the target has as functions of its own: "square_root", "floor_log2",
-        "normalised_reciprocal", and "minimum" (and maximum, as one instruction each:
-        `ibert_tvm.relay_passes.spec.scalar_minimum`).
-    """
-    token = SPELLING.set(_speller(functions) if enabled else None)
-    try:
-        yield
-    finally:
-        SPELLING.reset(token)
-
-
-def _speller(functions: Collection[str]) -> _Scalar:
-    if "minimum" not in functions:
-        return _Scalar(functions)
-    from .scalar_minimum import ScalarWithMinimum  # late: it is a kind of `_Scalar`
-
-    return ScalarWithMinimum(functions)
-
-
 def _fits(low: int, high: int, bounds: tuple[int, int] = INT32) -> bool:
     return bounds[0] <= low and high <= bounds[1]
 
@@ -124,12 +96,6 @@ def _constant(number: int) -> Any:
     return tirx.const(number, "int32")
 
 
-def _value(low: int, high: int, expr: Any, form: Any) -> Ranged:
-    value = Ranged(low, high, expr)
-    value.form = form
-    return value
-
-
 def _usable(x: Ranged) -> bool:
     """Whether a value is an expression of 32 bits."""
     return x.expr is not None and x.dtype == "int32"
@@ -139,56 +105,65 @@ def _is_short(x: Ranged) -> bool:
     return _usable(x) and _fits(x.low, x.high, INT16)
 
 
-def _product(a: Ranged, b: Ranged, addend: int) -> Ranged | None:
-    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-    low, high = min(corners) + addend, max(corners) + addend
-    left, right = (_constant(x.low) if isinstance(x, Constant) else x.expr for x in (a, b))
-    if not _fits(low, high) or left is None or right is None:
-        return None
-    expr = multiply_add(left, right, _constant(addend))
-    return _value(low, high, expr, _Product(a, b, addend))
+@dataclass(frozen=True)
+class Scalar(Arithmetic):
+    """See the module's text.
 
+    Parameters
+    ----------
+    functions : frozenset of str
+        Operators that the target has as functions of its own: "square_root", "floor_log2",
+        "normalised_reciprocal".
+    """
 
-def _shifted(x: Ranged, bits: int) -> Ranged:
-    return _value(x.low >> bits, x.high >> bits, x.expr >> bits, _Shifted(x, bits))
+    functions: frozenset[str] = frozenset()
+    keeps_short: ClassVar[bool] = False
 
+    def value(self, low: int, high: int, expr: Any, form: Any = None) -> Ranged:
+        """A value of this arithmetic."""
+        value = Ranged(low, high, expr, arithmetic=self)
+        value.form = form
+        return value
 
-def _raised(x: Ranged, bits: int) -> Ranged:
-    return _value(x.low << bits, x.high << bits, x.expr << bits, _Raised(x, bits))
+    def product(self, a: Ranged, b: Ranged, addend: int) -> Ranged | None:
+        """``a * b + addend``."""
+        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+        low, high = min(corners) + addend, max(corners) + addend
+        left, right = (_constant(x.low) if isinstance(x, Constant) else x.expr for x in (a, b))
+        if not _fits(low, high) or left is None or right is None:
+            return None
+        expr = multiply_add(left, right, _constant(addend))
+        return self.value(low, high, expr, _Product(a, b, addend))
 
+    def shifted(self, x: Ranged, bits: int) -> Ranged:
+        """``x >> bits``, of which it is known."""
+        return self.value(x.low >> bits, x.high >> bits, x.expr >> bits, _Shifted(x, bits))
 
-def _clamped(x: Ranged, low: int, high: int) -> Ranged:
-    """Clamp to an interval that has something of the value's."""
-    from tvm import tirx
-
-    cuts_low, cuts_high = x.low < low, x.high > high
-    expr = x.expr
-    if cuts_low and cuts_high and low == -high and _is_power_of_two(high + 1):
-        expr = tirx.max(saturate(expr, (high + 1).bit_length()), _constant(low))
-    elif cuts_low and cuts_high:
-        expr = tirx.min(tirx.max(expr, _constant(low)), _constant(high))
-    elif cuts_low:
-        expr = tirx.max(expr, _constant(low))
-    elif cuts_high and x.low >= 0 and _is_power_of_two(high + 1):
-        # Between 0 and such a bound, compilers find the instruction that saturates.
-        expr = tirx.min(tirx.max(expr, _constant(0)), _constant(high))
-    elif cuts_high and x.low >= 0:
-        # What is left of the bound is often what is wanted next; a maximum with 0 is cheap.
-        expr = _constant(high) - tirx.max(_constant(high) - expr, _constant(0))
-    elif cuts_high:
-        expr = tirx.min(expr, _constant(high))
-    return _value(max(x.low, low), min(x.high, high), expr, _Clamped(x, low, high))
-
-
-class _Scalar:
-    """What `ibert_tvm.relay_passes.spec.values` asks; None leaves an operation to it."""
-
-    def __init__(self, functions: Collection[str]) -> None:
-        self.functions = functions
+    def raised(self, x: Ranged, bits: int) -> Ranged:
+        """``x << bits``, of which it is known."""
+        return self.value(x.low << bits, x.high << bits, x.expr << bits, _Raised(x, bits))
 
     def clamped(self, x: Ranged, low: int, high: int) -> Ranged:
         """Clamp to an interval that has something of the value's."""
-        return _clamped(x, low, high)
+        from tvm import tirx
+
+        cuts_low, cuts_high = x.low < low, x.high > high
+        expr = x.expr
+        if cuts_low and cuts_high and low == -high and _is_power_of_two(high + 1):
+            expr = tirx.max(saturate(expr, (high + 1).bit_length()), _constant(low))
+        elif cuts_low and cuts_high:
+            expr = tirx.min(tirx.max(expr, _constant(low)), _constant(high))
+        elif cuts_low:
+            expr = tirx.max(expr, _constant(low))
+        elif cuts_high and x.low >= 0 and _is_power_of_two(high + 1):
+            # Between 0 and such a bound, compilers find the instruction that saturates.
+            expr = tirx.min(tirx.max(expr, _constant(0)), _constant(high))
+        elif cuts_high and x.low >= 0:
+            # What is left of the bound is often what is wanted next; a maximum with 0 is cheap.
+            expr = _constant(high) - tirx.max(_constant(high) - expr, _constant(0))
+        elif cuts_high:
+            expr = tirx.min(expr, _constant(high))
+        return self.value(max(x.low, low), min(x.high, high), expr, _Clamped(x, low, high))
 
     def add(self, x: Ranged, number: int) -> Ranged | None:
         """``x + number``."""
@@ -196,12 +171,12 @@ class _Scalar:
         if not _usable(x):
             return None
         if isinstance(form, _Product):
-            return _product(form.a, form.b, form.addend + number)
+            return self.product(form.a, form.b, form.addend + number)
         if isinstance(form, _Shifted):
             raised = number << form.bits
             if not _fits(form.value.low + raised, form.value.high + raised):
                 return None
-            return _shifted(form.value + raised, form.bits)
+            return self.shifted(form.value + raised, form.bits)
         if isinstance(form, _Clamped):
             low, high = form.low + number, form.high + number
             fits = _fits(form.value.low + number, form.value.high + number)
@@ -213,7 +188,7 @@ class _Scalar:
         low, high = x.low - y.high, x.high - y.low
         if not (_is_short(x) and _is_short(y) and _fits(low, high, INT16)):
             return None
-        return _value(low, high, x.expr - y.expr, _Difference(x, y))
+        return self.value(low, high, x.expr - y.expr, _Difference(x, y))
 
     def multiply(self, x: Ranged, y: Ranged) -> Ranged | None:
         """``x * y`` of two values of 16 bits."""
@@ -227,14 +202,14 @@ class _Scalar:
         if isinstance(x.form, _Difference):
             a, b = x.form.a, x.form.b
             expr = multiply_add(a.expr, y.expr, _constant(0) - b.expr * y.expr)
-        return _value(low, high, expr, None)
+        return self.value(low, high, expr)
 
     def subtract_from(self, number: int, x: Ranged) -> Ranged | None:
         """``number - x``."""
         form = x.form
         if not _usable(x) or not isinstance(form, _Raised) or number % (1 << form.bits):
             return None
-        return _raised((number >> form.bits) - form.value, form.bits)
+        return self.raised((number >> form.bits) - form.value, form.bits)
 
     def shift_right(self, x: Ranged, bits: int) -> Ranged | None:
         """``x >> bits``."""
@@ -242,19 +217,15 @@ class _Scalar:
         if not _usable(x) or bits > 31:
             return None
         if isinstance(form, _Shifted) and form.bits + bits <= 31:
-            return _shifted(form.value, form.bits + bits)
+            return self.shifted(form.value, form.bits + bits)
         if isinstance(form, _Clamped):
             return self.clamped(form.value >> bits, form.low >> bits, form.high >> bits)
-        return _shifted(x, bits)
-
-    def shift_right_by(self, x: Ranged, amount: Ranged) -> Ranged | None:
-        """``x >> amount`` of an amount that is computed."""
-        return None
+        return self.shifted(x, bits)
 
     def shift_left(self, x: Ranged, bits: int) -> Ranged | None:
         """``x << bits``."""
         fits = _usable(x) and _fits(x.low << bits, x.high << bits)
-        return _raised(x, bits) if fits else None
+        return self.raised(x, bits) if fits else None
 
     def minimum(self, x: Ranged, bound: int) -> Ranged | None:
         """``min(x, bound)``."""
@@ -286,7 +257,7 @@ class _Scalar:
         if not _usable(x) or not _fits(2 * x.low, 2 * x.high):
             return None
         expr = (tirx.max(x.expr, _constant(0)) << 1) - x.expr
-        return Ranged(0, max(-x.low, x.high), expr)
+        return self.value(0, max(-x.low, x.high), expr)
 
     def q15_product(self, x: Ranged, y: Ranged) -> Ranged | None:
         """``(x y + 2^14) >> 15`` of values of 16 bits."""
@@ -294,32 +265,32 @@ class _Scalar:
         up += more
         if up >= _Q15:
             return None
-        product = _product(a, b, 1 << (_Q15 - 1 - up))
-        return None if product is None else _shifted(product, _Q15 - up)
+        product = self.product(a, b, 1 << (_Q15 - 1 - up))
+        return None if product is None else self.shifted(product, _Q15 - up)
 
     def square_root(self, x: Ranged) -> Ranged | None:
         """``floor(sqrt(x))`` of a value of up to 62 bits that is not negative."""
         if "square_root" not in self.functions or x.expr is None:
             return None
         expr = square_root(x.expr.astype("int64"))
-        return Ranged(math.isqrt(x.low), math.isqrt(x.high), expr)
+        return self.value(math.isqrt(x.low), math.isqrt(x.high), expr)
 
     def floor_log2(self, x: Ranged) -> Ranged | None:
         """``floor(log2 x)`` of a positive value of 32 bits."""
         if "floor_log2" not in self.functions or not _usable(x):
             return None
-        return Ranged(x.low.bit_length() - 1, x.high.bit_length() - 1, floor_log2(x.expr))
+        return self.value(x.low.bit_length() - 1, x.high.bit_length() - 1, floor_log2(x.expr))
 
     def normalised_reciprocal(self, x: Ranged) -> Ranged | None:
         """``floor(2^(15 + b) / x)``, b the logarithm of a positive value of 32 bits, floored."""
         if "normalised_reciprocal" not in self.functions or not _usable(x):
             return None
-        return Ranged(2**14, 2**15, normalised_reciprocal(x.expr))
+        return self.value(2**14, 2**15, normalised_reciprocal(x.expr))
 
     def bind(self, x: Ranged, bind: Callable[[Ranged], Ranged]) -> Ranged | None:
         """Bind what was shifted to the left instead of the result."""
         form = x.form
-        return _raised(bind(form.value), form.bits) if isinstance(form, _Raised) else None
+        return self.raised(bind(form.value), form.bits) if isinstance(form, _Raised) else None
 
 
 def _unraised(x: Ranged) -> tuple[Ranged, int]:

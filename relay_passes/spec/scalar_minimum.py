@@ -16,25 +16,15 @@ constant. So, besides what `ibert_tvm.relay_passes.spec.scalar` does,
 
 from __future__ import annotations
 
+from .binding import bind
 from .ranged import Constant, Ranged, combined
-from .scalar import (
-    _Clamped,
-    _constant,
-    _fits,
-    _Product,
-    _product,
-    _Scalar,
-    _Shifted,
-    _shifted,
-    _usable,
-    _value,
-)
+from .scalar import Scalar, _Clamped, _constant, _fits, _Product, _Shifted, _usable
 
 _REGISTER_BITS = 32
 
 
-class ScalarWithMinimum(_Scalar):
-    """See the module's text; None leaves an operation to `ibert_tvm.relay_passes.spec.values`."""
+class ScalarWithMinimum(Scalar):
+    """See the module's text."""
 
     def clamped(self, x: Ranged, low: int, high: int) -> Ranged:
         """Clamp to an interval that has something of the value's."""
@@ -45,7 +35,7 @@ class ScalarWithMinimum(_Scalar):
             expr = tirx.min(expr, _constant(high))
         if x.low < low:
             expr = tirx.max(expr, _constant(low))
-        return _value(max(x.low, low), min(x.high, high), expr, _Clamped(x, low, high))
+        return self.value(max(x.low, low), min(x.high, high), expr, _Clamped(x, low, high))
 
     def cut(self, x: Ranged, least: int, most: int) -> Ranged | None:
         """Minimum with some bound from `least` to `most`."""
@@ -58,8 +48,8 @@ class ScalarWithMinimum(_Scalar):
                 reached = (largest * b.low + addend) >> form.bits
                 bounded = self.minimum(a, largest) if largest >= a.low else None
                 if bounded is not None and reached >= least:
-                    product = _product(bounded, b, addend)
-                    return None if product is None else _shifted(product, form.bits)
+                    product = self.product(bounded, b, addend)
+                    return None if product is None else self.shifted(product, form.bits)
         return super().cut(x, least, most)
 
     def subtract_from(self, number: int, x: Ranged) -> Ranged | None:
@@ -72,9 +62,9 @@ class ScalarWithMinimum(_Scalar):
             negated = self._negated(product.b)
             addend = (number << bits) + (1 << bits) - 1 - product.addend
             if negated is not None and _fits(addend, addend):
-                difference = _product(product.a, negated, addend)
+                difference = self.product(product.a, negated, addend)
                 if difference is not None:
-                    return _shifted(difference, bits)
+                    return self.shifted(difference, bits)
         return super().subtract_from(number, x)
 
     def absolute(self, x: Ranged) -> Ranged | None:
@@ -83,7 +73,7 @@ class ScalarWithMinimum(_Scalar):
 
         if not _usable(x) or not _fits(-x.high, -x.low):
             return None
-        return Ranged(0, max(-x.low, x.high), tirx.abs(x.expr))
+        return self.value(0, max(-x.low, x.high), tirx.abs(x.expr))
 
     def _negated(self, x: Ranged) -> Ranged | None:
         """``-x``, where it costs no instruction."""
@@ -101,8 +91,6 @@ class ScalarWithMinimum(_Scalar):
             return None
         if amount.high + form.bits >= _REGISTER_BITS:
             return None
-        from .binding import bind  # late: what it binds is a Ranged
-
         total = bind(amount + form.bits)
         low, high = (end >> amount.low for end in (x.low, x.high))
         smallest, largest = min(low, x.low >> amount.high), max(high, x.high >> amount.high)

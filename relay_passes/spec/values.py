@@ -16,7 +16,7 @@ to be kept `short`: operations on short values stay in int16 as long as their re
 and leave it by themselves where they do not. `q15_multiply` is the product of two such values.
 
 For a machine without vectors the same functions are traced to other expressions, with the same
-intervals and values, inside `ibert_tvm.relay_passes.spec.scalar.scalar_arithmetic`.
+intervals and values, where the operands are of the arithmetic `ibert_tvm.relay_passes.spec.scalar`.
 
 Shifts to the right are arithmetic (they floor). Values are mathematically integers in both
 domains, so where a width changes cannot be seen in the result.
@@ -24,14 +24,15 @@ domains, so where a width changes cannot be seen in the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..errors import RangeError
-from .binding import bind, scope, trace
+from .arithmetic import VECTORS, Arithmetic, shared
+from .binding import bind, scope, tirx_module
 from .ranged import (
-    SPELLING,
     Condition,
     Constant,
     Ranged,
@@ -41,7 +42,6 @@ from .ranged import (
     is_ranged,
     ranged,
     respelled,
-    tirx_module,
 )
 from .widths import INT16, INT32, INT64, Audit, audit, bits_of, fits
 
@@ -49,6 +49,8 @@ __all__ = [
     "INT16",
     "INT32",
     "INT64",
+    "VECTORS",
+    "Arithmetic",
     "Audit",
     "Condition",
     "Ranged",
@@ -81,20 +83,39 @@ __all__ = [
 ]
 
 
+def trace(function: Callable[..., Value], *arguments: Any, **keywords: Any) -> Ranged:
+    """Call a specification function with `Ranged` arguments and close its let-bindings.
+
+    Parameters
+    ----------
+    function : callable
+        A function of this package that returns one value.
+    *arguments, **keywords
+        Passed on; `Ranged` ones carry the TIR expressions of the operands.
+
+    Returns
+    -------
+    Ranged
+        Interval, dtype and one self-contained TIR expression of the result.
+    """
+    with scope() as current:
+        result: Ranged = current.close(ranged(function(*arguments, **keywords)))
+        return result
+
+
 def spelled_as(function: str, x: Value) -> Ranged | None:
     """A function of one value that the target has itself; None where it is computed.
 
     Parameters
     ----------
     function : str
-        What the spelling calls it (`ibert_tvm.relay_passes.spec.scalar`).
+        What the arithmetic calls it (`ibert_tvm.relay_passes.spec.arithmetic`).
     x : Value
         Its argument.
     """
-    speller = SPELLING.get()
-    if speller is None or not isinstance(x, Ranged):
+    if not isinstance(x, Ranged):
         return None
-    result: Ranged | None = getattr(speller, function)(x)
+    result: Ranged | None = getattr(x.arithmetic, function)(x)
     return result
 
 
@@ -135,9 +156,8 @@ def cut(value: Value, least: int, most: int) -> Value:
 
     n is `least` wherever a machine has no cheaper one.
     """
-    speller = SPELLING.get()
-    if speller is not None and isinstance(value, Ranged) and value.high > least:
-        spelled = speller.cut(value, least, most)
+    if isinstance(value, Ranged) and value.high > least:
+        spelled = value.arithmetic.cut(value, least, most)
         if spelled is not None:
             return spelled
     return minimum(value, least)
@@ -155,8 +175,7 @@ def absolute(value: Value) -> Value:
     x = bind(ranged(value))
     if x.low >= 0:
         return x
-    speller = SPELLING.get()
-    spelled = None if speller is None else speller.absolute(x)
+    spelled = x.arithmetic.absolute(x)
     if spelled is not None:
         return spelled
     nearest = max(0, -x.high)  # the smallest absolute value, when the interval excludes 0
@@ -170,7 +189,7 @@ def _compare(name: str, a: Value, b: Value) -> Condition:
     left, right = expr_in(x, dtype), expr_in(y, dtype)
     if left is None or right is None:
         return Condition()
-    return Condition(getattr(tirx_module(), name)(left, right))
+    return Condition(getattr(tirx_module(), name)(left, right), shared(x, y))
 
 
 def greater_equal(a: Value, b: Value) -> Any:
@@ -192,8 +211,8 @@ def indicator(condition: Any) -> Value:
     """1 where a condition holds, else 0."""
     if not isinstance(condition, Condition):
         return np.asarray(condition).astype(np.int64)
-    expr = condition.expr
-    return Ranged(0, 1, None if expr is None else expr.astype("int32"))
+    expr = None if condition.expr is None else condition.expr.astype("int32")
+    return Ranged(0, 1, expr, arithmetic=condition.arithmetic)
 
 
 def select(condition: Any, yes: Value, no: Value) -> Value:
@@ -201,7 +220,9 @@ def select(condition: Any, yes: Value, no: Value) -> Value:
     if not is_ranged(condition, yes, no):
         return np.where(condition, yes, no)
     a, b = ranged(yes), ranged(no)
-    test = None if not isinstance(condition, Condition) else condition.expr
+    test, arithmetic = None, shared(a, b)
+    if isinstance(condition, Condition):
+        test, arithmetic = condition.expr, shared(a, b, condition)
 
     def build(x: Any, y: Any) -> Any:
         return None if test is None else tirx_module().Select(test, x, y)
@@ -209,7 +230,7 @@ def select(condition: Any, yes: Value, no: Value) -> Value:
     if isinstance(a, Constant) and isinstance(b, Constant):
         dtype = "int32" if fits(min(a.low, b.low), max(a.low, b.low), INT32) else "int64"
         expr = build(expr_in(a, dtype), expr_in(b, dtype))
-        return Ranged(min(a.low, b.low), max(a.low, b.low), expr)
+        return Ranged(min(a.low, b.low), max(a.low, b.low), expr, arithmetic=arithmetic)
     return combined("choice", min(a.low, b.low), max(a.high, b.high), build, a, b)
 
 
@@ -274,7 +295,8 @@ def known(value: Value, low: int, high: int) -> Value:
     if not is_ranged(value):
         return value
     x = ranged(value)
-    tightened = Ranged(max(x.low, low), min(x.high, high), x.expr, x.is_short)
+    low, high = max(x.low, low), min(x.high, high)
+    tightened = Ranged(low, high, x.expr, x.is_short, x.arithmetic)
     tightened.form = x.form
     return tightened
 
@@ -306,9 +328,9 @@ def short(value: Value) -> Value:
             why=f"its interval is [{x.low}, {x.high}]",
             todo="use a coarser scale, or the wide form of the operator",
         )
-    if isinstance(x, Constant) or SPELLING.get() is not None:
+    if isinstance(x, Constant) or not x.arithmetic.keeps_short:
         return x
-    return Ranged(x.low, x.high, x.expr, is_short=True)
+    return Ranged(x.low, x.high, x.expr, True, x.arithmetic)
 
 
 def saturate_short(value: Value) -> Value:
@@ -353,13 +375,13 @@ def q15_multiply(a: Value, b: Value) -> Value:
         )
     if isinstance(x, Constant) and isinstance(y, Constant):
         return Constant(low)
-    speller = SPELLING.get()
-    if speller is not None:
-        spelled = speller.q15_product(x, y)
+    arithmetic = shared(x, y)
+    if not arithmetic.keeps_short:
+        spelled = arithmetic.q15_product(x, y)
         return known((x * y + (1 << 14)) >> 15 if spelled is None else spelled, low, high)
     left, right = expr_in(x, "int16"), expr_in(y, "int16")
     if left is None or right is None:
         return Ranged(low, high, is_short=True)
     from .q15 import q15_product
 
-    return Ranged(low, high, q15_product(left, right), is_short=True)
+    return Ranged(low, high, q15_product(left, right), True, arithmetic)

@@ -22,10 +22,10 @@ from tvm import tirx
 
 from ibert_tvm.targets import TargetDescription
 
-from ..rule import Rejection, kernel_name
+from ..rule import Rejection
+from ..stages import Leaf, NotElementwise, StageDefinition
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, reader
-from .stages import Leaf, NotElementwise, StageDefinition
 from .statements import (
     address,
     launch,
@@ -40,14 +40,12 @@ _KEEP_LOOPS = "pragma_unroll_explicit"
 
 
 class AttentionRule:
-    """Write kernels of kind ``attention``."""
+    """Write kernels of two matrix products with a softmax between them."""
 
     name = "attention"
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
         """See the module's strategy."""
-        if kernel_name(func) != "attention":
-            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'attention'")
         if target.gpu is None:
             return Rejection(self.name, f"target {target.name} is no GPU")
         try:
@@ -68,7 +66,7 @@ class _Kernel(AttentionParts):
             *(tirx.AllocBuffer(buffer) for buffer in held),
             self.load_queries(),
             self.run("clear", address(self.context, 0), address(self.row_sum, 0)),
-            *self._reset(self.row_max, self.graph.stages["row_max"]),
+            *self._reset(self.row_max, self.stages.row_max),
             *phases,
             *self._finish(),
         ]
@@ -91,17 +89,17 @@ class _Kernel(AttentionParts):
                 *self._compute_scores(step),
                 self._into_row_max(step),
             ]
-        statements.append(self._over_keys(self.row_max, self.graph.stages["row_max"]))
+        statements.append(self._over_keys(self.row_max, self.stages.row_max))
         if self.normalised:
             for step in range(tile.steps):
-                if not only and self.reads_key_info("exponential"):
+                if not only and self.reads_key_info(self.stages.exponential):
                     statements += [self.meet(), self.set_keys(step), self.meet()]
                 statements += [self._exponentials(step), self._into_row_sum(step)]
             statements += self._finish_sum()
         for step in range(tile.steps):
             if not together:
                 statements += [self.meet(), self.load("values", step)]
-            if not only and not self.normalised and self.reads_key_info("exponential"):
+            if not only and not self.normalised and self.reads_key_info(self.stages.exponential):
                 statements.append(self.set_keys(step))
                 statements.append(self.meet())
             statements += [self._put_weights(step), self.run("arrive<0>"), self._weigh()]
@@ -125,7 +123,7 @@ class _Kernel(AttentionParts):
 
         statements = [
             over_steps(*scores(), self._into_row_max(step)),
-            self._over_keys(self.row_max, self.graph.stages["row_max"]),
+            self._over_keys(self.row_max, self.stages.row_max),
         ]
         if self.normalised:
             statements += [
@@ -172,7 +170,7 @@ class _Kernel(AttentionParts):
         products = self.run(f"scores<{from_keys}>", address(self.scores, self.place(step)))
         if self.starts_from_keys:
             return [products]
-        stage, product = self.graph.stages["scores"], self.graph.stages["score_products"]
+        stage, product = self.stages.scored, self.stages.scores.stage
 
         def score(m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> list[tirx.Stmt]:
             place = self.score(step, m, r, u)
@@ -188,9 +186,14 @@ class _Kernel(AttentionParts):
         """What a reduction starts from."""
         return [tirx.BufferStore(rows, stage.initial, [tirx.const(r, "int32")]) for r in range(2)]
 
-    def _into(self, rows: tirx.Var, name: str, read: str, step: tirx.Expr | int) -> tirx.Stmt:
+    def _into(
+        self,
+        rows: tirx.Var,
+        stage: StageDefinition,
+        source: StageDefinition,
+        step: tirx.Expr | int,
+    ) -> tirx.Stmt:
         """Reduce what the lane has of its two rows."""
-        stage, source = self.graph.stages[name], self.graph.stages[read]
         combine = tirx.max if stage.combine == "max" else tirx.Add
 
         def term(m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> list[tirx.Stmt]:
@@ -207,10 +210,10 @@ class _Kernel(AttentionParts):
         return self.each_entry(step, term)
 
     def _into_row_max(self, step: tirx.Expr | int) -> tirx.Stmt:
-        return self._into(self.row_max, "row_max", "scores", step)
+        return self._into(self.row_max, self.stages.row_max, self.stages.scored, step)
 
     def _into_row_sum(self, step: tirx.Expr | int) -> tirx.Stmt:
-        return self._into(self.row_sum, "row_sum", "exponential", step)
+        return self._into(self.row_sum, self.stages.row_sum, self.stages.exponential, step)
 
     def _over_keys(self, rows: tirx.Var, stage: StageDefinition) -> tirx.Stmt:
         largest = str(stage.combine == "max").lower()
@@ -219,21 +222,26 @@ class _Kernel(AttentionParts):
     # -- weights ------------------------------------------------------------------------------
 
     def _entry_leaves(
-        self, step: tirx.Expr | int, m: tirx.Expr, r: tirx.Expr, u: tirx.Expr, held: str
+        self,
+        step: tirx.Expr | int,
+        m: tirx.Expr,
+        r: tirx.Expr,
+        u: tirx.Expr,
+        held: StageDefinition,
     ) -> dict[tirx.Var, Leaf]:
         """How stages of entries read others; `held` is what the registers of scores hold."""
         place = self.score(step, m, r, u)
         stages = self.graph.stages
         return {
-            stages[held].buffer: lambda indices: tirx.BufferLoad(self.scores, [place]),
-            stages["row_max"].buffer: lambda indices: tirx.BufferLoad(self.row_max, [r]),
+            held.buffer: lambda indices: tirx.BufferLoad(self.scores, [place]),
+            self.stages.row_max.buffer: lambda indices: tirx.BufferLoad(self.row_max, [r]),
             **{stages[name].buffer: reader(rows, r) for name, rows in self.row_values.items()},
             **self.key_leaf(m, u),
         }
 
     def _exponentials(self, step: tirx.Expr | int) -> tirx.Stmt:
         """Exponentials in the place of their scores."""
-        stage = self.graph.stages["exponential"]
+        stage = self.stages.exponential
         return self.each_entry(
             step,
             lambda m, r, u: self.assign(
@@ -241,13 +249,13 @@ class _Kernel(AttentionParts):
                 self.score(step, m, r, u),
                 stage,
                 self.indices(step, m, r, u),
-                self._entry_leaves(step, m, r, u, "scores"),
+                self._entry_leaves(step, m, r, u, self.stages.scored),
             ),
         )
 
     def _finish_sum(self) -> list[tirx.Stmt]:
         """Sum of each row's exponentials, and what divides by it."""
-        stage = self.graph.stages["row_sum"]
+        stage = self.stages.row_sum
         zero = tirx.const(0, "int32")
         # The registers count weights after that, which nobody reads.
         clear = [tirx.BufferStore(self.row_sum, zero, [tirx.const(r, "int32")]) for r in range(2)]
@@ -262,7 +270,7 @@ class _Kernel(AttentionParts):
             tirx.Bind(own_sum, self.call("own_row", first, second, dtype="int32"))
         ]
         zero = tirx.const(0, "int32")
-        leaves: dict[tirx.Var, Leaf] = {stages["row_sum"].buffer: lambda indices: own_sum}
+        leaves: dict[tirx.Var, Leaf] = {self.stages.row_sum.buffer: lambda indices: own_sum}
         for name, rows in self.row_values.items():
             stage, own = stages[name], self.own_values[name]
             indices = [self.batch, self.head, self.first_row]
@@ -273,7 +281,8 @@ class _Kernel(AttentionParts):
 
     def _put_weights(self, step: tirx.Expr | int) -> tirx.Stmt:
         """Bytes for P V, of which the device code does the last shift, two at a time."""
-        stage, held = self.weights, "exponential" if self.normalised else "scores"
+        stage, scored = self.weights, self.stages.scored
+        held = self.stages.exponential if self.normalised else scored
         shifts: set[int] = set()
 
         def weight(m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> list[tirx.Stmt]:
@@ -308,7 +317,7 @@ class _Kernel(AttentionParts):
         row = self.first_row + self.row_group * CHUNK + self.lane_row + r * 8
         place = c * FRAGMENT + r * 4 + u
         leaves: dict[tirx.Var, Leaf] = {
-            stages["context"].buffer: reader(self.context, place),
+            self.stages.context.stage.buffer: reader(self.context, place),
             **{stages[name].buffer: reader(rows, r) for name, rows in self.row_values.items()},
         }
         result = self.result

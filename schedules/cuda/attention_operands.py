@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ..attention_stages import AttentionStages
+from ..stages import NotElementwise, StageDefinition, StageGraph
 from .attention_tile import AttentionSizes
-from .stages import NotElementwise, StageDefinition, StageGraph
 
 _CHOICE = "prim.if_then_else"
 _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
@@ -35,6 +36,45 @@ class Operand:
         return int(self.buffer.ty.shape[1])
 
 
+class SoftmaxStages(AttentionStages):
+    """An attention whose weights come from a maximum and a sum over the keys of each row.
+
+    Attributes
+    ----------
+    row_max, row_sum
+        The two reductions.
+    scored, exponential
+        Entries that they reduce.
+    key_info
+        What is known of each key, which entries read; None where nothing is.
+
+    Raises
+    ------
+    NotElementwise
+        If reductions are others.
+    """
+
+    def __init__(self, graph: StageGraph) -> None:
+        super().__init__(graph)
+        reductions = [graph.stages[name] for name in self.reductions]
+        if [stage.combine for stage in reductions] != ["max", "sum"] or self.lanes:
+            raise NotElementwise("rows of scores are not reduced to a maximum and then to a sum")
+        self.row_max, self.row_sum = reductions
+        self.scored, self.exponential = (
+            graph.stages[next(iter(graph.reads(stage)))] for stage in reductions
+        )
+        read = [graph.stages[name] for name in graph.reads(self.scored)]
+        known = [stage for stage in read if stage is not self.scores.stage]
+        self.key_info = known[0] if known else None
+        if len(known) > 1 or any(len(stage.extents) > 3 for stage in known):
+            raise NotElementwise("scores read more than their product and one number of the key")
+
+    @property
+    def normalised(self) -> bool:
+        """Whether weights are exponentials that were divided by their sum."""
+        return self.weights is not self.exponential
+
+
 def attention_sizes(graph: StageGraph) -> AttentionSizes:
     """Read the sizes of an attention kernel off its stages.
 
@@ -52,15 +92,13 @@ def attention_sizes(graph: StageGraph) -> AttentionSizes:
     NotElementwise
         If it has other stages than emission's attention, or results of another type.
     """
-    missing = [name for name in _NEEDED if name not in graph.stages]
-    if missing:
-        raise NotElementwise(f"attention without stages {', '.join(missing)}")
+    stages = SoftmaxStages(graph)
     result = result_stage(graph)
     dtype = str(result.buffer.ty.dtype)
     if dtype not in _BYTES:
         raise NotElementwise(f"attention with results of {dtype}")
     batch, seq_len, heads, head_dim = result.extents
-    keys = graph.stages["score_products"].extents[3]
+    keys = stages.scores.stage.extents[3]
     return AttentionSizes(batch, heads, seq_len, head_dim, keys, _BYTES[dtype])
 
 
@@ -108,20 +146,21 @@ def attention_operands(
     for var, extent in zip((batch, head, token, channel), extents, strict=True):
         analyzer.bind(var, ir.Range(0, extent))
     zero = tirx.const(0, "int32")
-    run = graph.stages["k_packed"].extents[-1]
-    places = {
-        "q_operand": [batch, head, token, channel],
-        "k_packed": [batch, head, token, channel // run, zero, channel % run],
-        "v_packed": [batch, head, channel, token // run, zero, token % run],
-    }
+    stages = AttentionStages(graph)
+    run = stages.keys.extents[-1]
+    places = (
+        (stages.queries, [batch, head, token, channel]),
+        (stages.keys, [batch, head, token, channel // run, zero, channel % run]),
+        (stages.values, [batch, head, channel, token // run, zero, token % run]),
+    )
     found = []
-    for name, indices in places.items():
-        load = _loaded(graph, name, indices)
+    for stage, indices in places:
+        load = _loaded(graph, stage, indices)
         row, column = (analyzer.simplify(index) for index in load.indices)
         offset = analyzer.simplify(column - (head * sizes.head_dim + channel))
         in_order = analyzer.can_prove_equal(row, batch * sizes.seq_len + token)
         if not in_order or not isinstance(offset, tirx.IntImm):
-            raise NotElementwise(f"stage {name!r} reads entry [{row}, {column}]")
+            raise NotElementwise(f"stage {stage.name!r} reads entry [{row}, {column}]")
         found.append(Operand(load.source, int(offset)))
     queries, keys, values = found
     return queries, keys, values
@@ -136,10 +175,9 @@ def reads(expr: tirx.Expr, buffer: tirx.Var) -> bool:
     return any(found)
 
 
-def _loaded(graph: StageGraph, name: str, indices: list[tirx.Expr]) -> tirx.BufferLoad:
+def _loaded(graph: StageGraph, stage: StageDefinition, indices: list[tirx.Expr]) -> tirx.BufferLoad:
     """Load of the parameter that a stage copies, inside of the parameter."""
     evaluation = graph.evaluate()
-    stage = graph.stages[name]
     value = evaluation.value(stage, indices)
     bound = {binding.var: binding.value for binding in evaluation.bindings}
     while True:
@@ -154,21 +192,8 @@ def _loaded(graph: StageGraph, name: str, indices: list[tirx.Expr]) -> tirx.Buff
     if isinstance(value, ir.TensorLoad) and str(value.source.ty.dtype) == "int8":
         indices = [_unbound(index, bound) for index in value.indices]
         return tirx.BufferLoad(value.source, indices)
-    raise NotElementwise(f"stage {name!r} computes something")
+    raise NotElementwise(f"stage {stage.name!r} computes something")
 
 
 def _unbound(expr: tirx.Expr, bound: dict[tirx.Var, tirx.Expr]) -> tirx.Expr:
     return tvm_ffi.structural_map(expr, (ir.Var, lambda var: bound.get(var, var)))
-
-
-_NEEDED = (
-    "q_operand",
-    "k_packed",
-    "v_packed",
-    "score_products",
-    "scores",
-    "row_max",
-    "exponential",
-    "row_sum",
-    "context",
-)

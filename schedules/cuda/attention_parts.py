@@ -13,16 +13,17 @@ from tvm import ir, tirx
 from ibert_tvm.targets import Gpu
 
 from ..errors import ScheduleError
+from ..stages import Leaf, NotElementwise, StageDefinition, StageGraph
 from ..tiles import tile_of
 from .attention_operands import (
     Operand,
+    SoftmaxStages,
     attention_operands,
     attention_sizes,
     reads,
     result_stage,
 )
 from .attention_tile import AttentionSizes, AttentionTile, candidate_tiles
-from .stages import Leaf, NotElementwise, StageDefinition, StageGraph
 from .statements import WARP, address, call, guarded, registers, sequence, thread, unrolled
 
 CHUNK = 16
@@ -68,11 +69,11 @@ class AttentionParts:
         self.tile = _decisions(func, self.sizes, gpu)
         (self.output,) = graph.outputs
         self.result = result_stage(graph)
-        self.normalised = "probability" in graph.stages
-        self.weights = graph.stages["probability" if self.normalised else "exponential"]
+        self.stages = SoftmaxStages(graph)
+        self.normalised, self.weights = self.stages.normalised, self.stages.weights
         if str(self.weights.buffer.ty.dtype) != "uint8":
             raise NotElementwise("the weights of attention are not stored as unsigned bytes")
-        self.key_info = graph.stages.get("key_offset") or graph.stages.get("valid")
+        self.key_info = self.stages.key_info
         self.starts_from_keys = self._scores_are_sums()
         self.row_stages = self._stages_of_rows()
         self._name_threads()
@@ -80,16 +81,16 @@ class AttentionParts:
 
     def _scores_are_sums(self) -> bool:
         """Whether a score is a product and what is known of its key, added."""
-        value = self.graph.stages["scores"].value
+        value = self.stages.scored.value
         if self.key_info is None or not isinstance(value, tirx.Add):
             return False
-        terms = (self.graph.stages["score_products"].buffer, self.key_info.buffer)
+        terms = (self.stages.scores.stage.buffer, self.key_info.buffer)
         read = [part.source for part in (value.a, value.b) if isinstance(part, ir.TensorLoad)]
         return len(read) == 2 and all(any(x.same_as(y) for y in read) for x in terms)
 
     def _stages_of_rows(self) -> list[StageDefinition]:
         """Stages that make something of a row's sum, in order."""
-        buffers = [self.graph.stages["row_sum"].buffer]
+        buffers = [self.stages.row_sum.buffer]
         found = []
         for stage in self.graph.stages.values():
             if len(stage.extents) == 3 and any(reads(stage.value, buffer) for buffer in buffers):
@@ -289,9 +290,8 @@ class AttentionParts:
             self.key_info.buffer: lambda indices: self.call("key", self.key(m, u), dtype="int32")
         }
 
-    def reads_key_info(self, name: str) -> bool:
+    def reads_key_info(self, stage: StageDefinition) -> bool:
         """Whether a stage looks at what is known of a key, besides its score."""
-        stage = self.graph.stages[name]
         return self.key_info is not None and reads(stage.value, self.key_info.buffer)
 
     def assign(

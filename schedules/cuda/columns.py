@@ -16,10 +16,10 @@ from tvm import tirx
 from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
+from ..stages import Leaf, NotElementwise, StageGraph
 from .elementwise import results_of
 from .row_statistics import RowScalars
 from .runs import Loads, RunOfChannels
-from .stages import Leaf, NotElementwise, StageGraph
 from .statements import WARP, call, guarded, launch, registers, sequence, serial, thread
 from .stores import Results
 

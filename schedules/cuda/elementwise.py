@@ -16,8 +16,8 @@ from tvm import tirx
 from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
+from ..stages import NotElementwise, StageDefinition, StageGraph
 from .runs import Loads, RunOfChannels, itemsize
-from .stages import NotElementwise, StageDefinition, StageGraph
 from .statements import guarded, launch, sequence, thread
 from .stores import Results
 

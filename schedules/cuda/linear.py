@@ -22,15 +22,15 @@ from tvm import tirx
 from ibert_tvm.targets import Gpu, TargetDescription
 
 from ..errors import ScheduleError
-from ..rule import Rejection, kernel_name
+from ..products import matrix_products
+from ..rule import Rejection
+from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from ..tiles import tile_of, without_tile
 from .gemm_tile import PIECE_ROWS, GemmTile, choose_tile
 from .runs import Loads, RunOfChannels, itemsize
-from .stages import Leaf, NotElementwise, StageGraph, loads_of
 from .statements import address, call, guarded, launch, registers, sequence, thread, unrolled
 from .stores import Results
 
-ACCUMULATOR = "accumulator"
 _DEPTH = (
     16  # of weights in memory: the padding of `ibert_tvm.targets.cuda.descriptions.TENSOR_CORE`
 )
@@ -66,14 +66,12 @@ class MatrixProduct:
 
 
 class TensorCoreLinearRule:
-    """Write kernels of kind ``linear`` round ``ibert::Gemm``."""
+    """Write kernels with one matrix product round ``ibert::Gemm``."""
 
     name = "tensor core linear"
 
     def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
         """See the module's strategy."""
-        if kernel_name(func) != "linear":
-            return Rejection(self.name, f"the kernel is {kernel_name(func)!r}, not 'linear'")
         if target.gpu is None:
             return Rejection(self.name, f"target {target.name} is no GPU")
         try:
@@ -117,9 +115,10 @@ def matrix_product(graph: StageGraph) -> MatrixProduct:
     NotElementwise
         If the kernel is no product of activations and packed weights in memory.
     """
-    stage = graph.stages.get(ACCUMULATOR)
-    if stage is None or stage.combine != "sum" or len(stage.axes) != 2:
-        raise NotElementwise("the kernel has no sum of two axes named 'accumulator'")
+    products = matrix_products(graph)
+    if len(products) != 1 or len(products[0].stage.axes) != 2:
+        raise NotElementwise("the kernel is no matrix product of rows and columns")
+    stage = products[0].stage
     loads = loads_of(stage.value)
     weights = [load for load in loads if len(load.source.ty.shape) == 4]
     others = [load for load in loads if len(load.source.ty.shape) == 2]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
+from ..stages import Leaf, NotElementwise, StageDefinition, StageGraph, loads_of
 from .runs import Loads, RunOfChannels
-from .stages import Leaf, NotElementwise, StageDefinition, StageGraph, loads_of
 from .statements import address, call, guarded, registers, sequence
 
 _ZERO = tirx.const(0, "int32")

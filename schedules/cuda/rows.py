@@ -21,9 +21,9 @@ from tvm import tirx
 from ibert_tvm.targets import TargetDescription
 
 from ..rule import Rejection
+from ..stages import NotElementwise, StageDefinition, StageGraph
 from .row_statistics import RowScalars
 from .runs import Loads, RunOfChannels
-from .stages import NotElementwise, StageDefinition, StageGraph
 from .statements import WARP, guarded, launch, sequence, thread
 from .stores import Results
 

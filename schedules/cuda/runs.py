@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .stages import EarlyLoad, Leaf
+from ..stages import EarlyLoad, Leaf
 from .statements import address, call, guarded, registers, serial, unrolled
 
 _WIDEST_ACCESS = 16

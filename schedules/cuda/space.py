@@ -9,14 +9,14 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
-from ..rule import kernel_name
+from ..products import linear_product
+from ..stages import NotElementwise, StageGraph
 from ..tiles import Tile
 from . import attention_tile, gemm_tile
 from .attention_operands import attention_sizes
 from .attention_tile import AttentionSizes, AttentionTile
 from .gemm_tile import GemmTile
 from .linear import MatrixProduct, matrix_product
-from .stages import NotElementwise, StageGraph
 
 # The models are right about what is hopeless: what they take for so much slower than the best is
 # not worth a trial, and of what is left so many are enough for any search.
@@ -105,7 +105,7 @@ def gpu_features(func: tirx.PrimFunc, gpu: Gpu) -> Features:
                 attention_tile.cycles(tile, sizes, gpu),
             ]
         else:
-            raise ValueError(f"{tile} is no decision on a kernel of kind {kernel_name(func)!r}")
+            raise ValueError(f"{tile} is no decision on this kernel")
         return [float(value) for value in (*astuple(tile), *derived)]
 
     return features
@@ -114,10 +114,7 @@ def gpu_features(func: tirx.PrimFunc, gpu: Gpu) -> Features:
 def _sizes(func: tirx.PrimFunc) -> MatrixProduct | AttentionSizes | None:
     """Sizes of a kernel that has decisions; None of any other."""
     try:
-        if kernel_name(func) == "linear":
-            return matrix_product(StageGraph.of(func))
-        if kernel_name(func) == "attention":
-            return attention_sizes(StageGraph.of(func))
+        graph = StageGraph.of(func)
+        return matrix_product(graph) if linear_product(func) else attention_sizes(graph)
     except NotElementwise:
         return None  # no rule for tensor cores takes it
-    return None

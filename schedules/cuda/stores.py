@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
+from ..stages import Evaluation, StageDefinition, StageGraph
 from .runs import RunOfChannels, access_width, flat_offset, itemsize
-from .stages import Evaluation, StageDefinition, StageGraph
 from .statements import address, call, registers
 
 _NARROW = ("int8", "uint8", "int16")

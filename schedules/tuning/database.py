@@ -75,16 +75,15 @@ class Trial:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Trial:
         """Read what `to_json` wrote; KeyError, TypeError or ValueError if it is none."""
-        kind = str(document["kind"])
         seconds = tuple(float(value) for value in document["seconds"])
         error = str(document["error"])
         if bool(seconds) == bool(error) or any(value <= 0 for value in seconds):
             raise ValueError("a trial has positive seconds, or an error")
         return cls(
             str(document["key"]),
-            kind,
+            str(document["kind"]),
             str(document["layer"]),
-            tile_from_json(kind, document["tile"]),
+            tile_from_json(document["tile"]),
             seconds,
             error,
             str(document["board"]),

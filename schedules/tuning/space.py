@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Sequence
+from itertools import product as pairs
 
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from ..attention import product_tiles
+from ..attention_stages import attention_products
 from ..cuda.space import gpu_tiles
-from ..linear import ACCUMULATOR, default_tile
-from ..rule import extent, kernel_name, largest_divisor
+from ..linear import default_tile
+from ..products import linear_product
+from ..rule import largest_divisor
 from ..tiles import AttentionTile, LinearTile, Tile, without_tile
 
 # A register tile of many more accumulators than the default's spills; one of far fewer loads
@@ -22,6 +25,8 @@ _MOST_ROWS = 16
 _ROW_BLOCKS = (1, 2, 4, 8)
 _COLUMN_BLOCKS = (1, 2, 4)
 _UNROLLS = (1, 2, 4)
+Sizes = tuple[int, int, int]
+
 # So few tasks would leave threads without work; the default has at least as many.
 _FEWEST_TASKS = 8
 
@@ -44,15 +49,17 @@ def default_decisions(func: tirx.PrimFunc, target: TargetDescription) -> Tile | 
     dot = target.dot
     if target.system != "linux":
         return None  # nothing can be measured there, and microkernels decide for themselves
-    if kernel_name(func) == "linear":
-        _, columns, _ = _sizes(func, ACCUMULATOR)
+    product, both = linear_product(func), attention_products(func)
+    if product is not None:
+        _, columns, _ = product.sizes
         return default_tile(func, dot, columns // dot.lanes)
-    if kernel_name(func) == "attention":
-        scores, context = (_sizes(func, name) for name in ("score_products", "context"))
+    if both is not None:
+        scores, context = (one.sizes for one in both)
         rows = int(func.attrs["ibert.row_tile"])
-        tiles = product_tiles(without_tile(func), dot, scores[2])
-        score = tiles.get("score_products", (rows, dot.tile_vectors))
-        weigh = tiles.get("context", (rows, dot.tile_vectors))
+        score, weigh = (
+            tile or (rows, dot.tile_vectors)
+            for tile in product_tiles(without_tile(func), dot, scores[2])
+        )
         return AttentionTile(
             largest_divisor(rows, score[0]),
             largest_divisor(scores[1] // dot.lanes, score[1]),
@@ -83,24 +90,26 @@ def tile_space(func: tirx.PrimFunc, target: TargetDescription) -> list[Tile]:
     if default is None:
         return []
     dot = target.dot
-    if isinstance(default, LinearTile):
-        others: list[Tile] = list(_linear(func, dot, target.prefetches_weights))
-    else:
-        others = list(_attention(func, dot))
+    product, both = linear_product(func), attention_products(func)
+    others: list[Tile] = []
+    if product is not None:
+        others += _linear(product.sizes, dot, target.prefetches_weights)
+    if both is not None:
+        others += _attention(func, [one.sizes for one in both], dot)
     return [default, *(tile for tile in others if tile != default)]
 
 
-def _linear(func: tirx.PrimFunc, dot: DotInstruction, prefetches: bool) -> list[LinearTile]:
-    rows, columns, depth = _sizes(func, ACCUMULATOR)
+def _linear(sizes: Sizes, dot: DotInstruction, prefetches: bool) -> list[LinearTile]:
+    rows, columns, depth = sizes
     vectors, steps = columns // dot.lanes, depth // (dot.depth * dot.groups)
     fewest, most = _accumulators(dot)
     tiles = []
-    for tile_rows, tile_vectors in product(_divisors(rows, _MOST_ROWS), _divisors(vectors, most)):
+    for tile_rows, tile_vectors in pairs(_divisors(rows, _MOST_ROWS), _divisors(vectors, most)):
         if tile_rows % dot.rows or not fewest <= tile_rows * tile_vectors <= most:
             continue
         row_tiles, column_tiles = rows // tile_rows, vectors // tile_vectors
         enough = min(_FEWEST_TASKS, row_tiles * column_tiles)
-        for row_block, column_block, outermost, unroll in product(
+        for row_block, column_block, outermost, unroll in pairs(
             _ROW_BLOCKS, _COLUMN_BLOCKS, (0, 1), _UNROLLS
         ):
             if row_tiles % row_block or column_tiles % column_block or steps % unroll:
@@ -125,25 +134,19 @@ def _linear(func: tirx.PrimFunc, dot: DotInstruction, prefetches: bool) -> list[
     return tiles
 
 
-def _attention(func: tirx.PrimFunc, dot: DotInstruction) -> list[AttentionTile]:
+def _attention(
+    func: tirx.PrimFunc, sizes: Sequence[Sizes], dot: DotInstruction
+) -> list[AttentionTile]:
     rows = int(func.attrs["ibert.row_tile"])
-    scores, context = (_sizes(func, name) for name in ("score_products", "context"))
+    scores, context = sizes
     _, most = _accumulators(dot)
 
     def registers(columns: int) -> list[tuple[int, int]]:
         return [
             (r, v)
-            for r, v in product(_divisors(rows, rows), _divisors(columns // dot.lanes, most))
+            for r, v in pairs(_divisors(rows, rows), _divisors(columns // dot.lanes, most))
             if r % dot.rows == 0 and 2 <= r * v <= most
         ]
 
-    both = product(registers(scores[1]), registers(context[1]))
+    both = pairs(registers(scores[1]), registers(context[1]))
     return [AttentionTile(*first, *second) for first, second in both]
-
-
-def _sizes(func: tirx.PrimFunc, block: str) -> tuple[int, int, int]:
-    """Rows, columns and depth of a matrix product, padded."""
-    schedule = s_tir.Schedule(func)
-    loops = schedule.get_loops(schedule.get_sblock(block))[-3:]
-    rows, columns, depth = (extent(schedule, loop) for loop in loops)
-    return rows, columns, depth

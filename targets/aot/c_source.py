@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import tvm
 import tvm_ffi
@@ -11,12 +10,11 @@ from tvm import ir, tirx
 from tvm.ir import PointerType
 from tvm.tirx.buffer import BufferType
 
-from ..errors import TargetError
-from .c_text import C_TYPES, comment
-from .objects import finalise
+from ibert_tvm.errors import TargetError
 
-if TYPE_CHECKING:
-    from .model import BareKernel, BareModel
+from .c_text import C_TYPES, comment
+from .model import BareKernel, BareModel
+from .objects import finalise
 
 _TOP = """\
 /* The kernels of a compiled model.

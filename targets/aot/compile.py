@@ -35,7 +35,7 @@ def arena_alignment(description: TargetDescription) -> int:
 def portable_description(description: TargetDescription) -> TargetDescription:
     """The same target without anything that C has no word for: instructions and vectors.
 
-    Kernels that are scheduled for it can be written as C (`BareModel.c_kernels`).
+    Kernels that are scheduled for it can be written as C (`c_source.kernels_source`).
     """
     dot = DotInstruction("none", "int8", "int8", 1, 1, tile_rows=2, tile_vectors=2)
     return replace(

@@ -9,7 +9,8 @@ from typing import Any
 
 from tvm import relax
 
-from ..errors import TargetError
+from ibert_tvm.errors import TargetError
+
 from .interface import item_size
 from .plan import ArenaPlan, Request, plan_arena
 

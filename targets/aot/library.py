@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ibert_tvm.errors import TargetError
+
 from ..description import TargetDescription
-from ..errors import TargetError
 from ..library_check import LibraryCheck, check_library
 from ..linking import replacing, run_tool, unwritable
 from ..toolchain import find_linker

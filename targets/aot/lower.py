@@ -17,9 +17,9 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import PointerType, PrimType
 
+from ibert_tvm.errors import TargetError
+
 from ..description import TargetDescription
-from ..errors import TargetError
-from ..loops import rebuilt
 from ..pipeline import kernel_passes
 from .model import KernelParameter
 
@@ -122,7 +122,14 @@ def serialised(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def serial(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.PARALLEL:
             return loop
-        return rebuilt(loop, kind=tirx.ForKind.SERIAL)
+        return tirx.For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            tirx.ForKind.SERIAL,
+            loop.body,
+            annotations=loop.annotations,
+        )
 
     return tvm_ffi.structural_map(func, (tirx.For, serial))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
 
 from .interface import Interface
-from .peak import ArenaPeak
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,34 @@ class BareKernel:
     workspace_bytes: int
     object_file: bytes
     undefined: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ArenaPeak:
+    """The kernel call at which a function needs most of its arena.
+
+    Attributes
+    ----------
+    layer
+        Canonical name of the layer that the kernel serves.
+    nbytes
+        Bytes in use at that call.
+    parts
+        (what, bytes) of everything that lies in the arena then, largest first: outputs of layers,
+        and the kernel's workspace.
+    """
+
+    layer: str
+    nbytes: int
+    parts: tuple[tuple[str, int], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dictionary."""
+        return {
+            "layer": self.layer,
+            "bytes": self.nbytes,
+            "parts": [{"what": what, "bytes": nbytes} for what, nbytes in self.parts],
+        }
 
 
 @dataclass(frozen=True)
@@ -175,7 +203,7 @@ class BareModel:
         Sizes for people: ``arena_bytes`` by function, ``largest_workspace_bytes``, ``kernels``,
         ``kernel_code_bytes``, ``weight_bytes``.
     lowered
-        The kernels as TIR with their final signature, from which `c_kernels` is written.
+        The kernels as TIR with their final signature: what `c_source.kernels_source` writes.
     """
 
     interface: Interface
@@ -202,9 +230,3 @@ class BareModel:
     def arena_bytes(self) -> dict[tuple[int, int], int]:
         """Memory that a call needs, by (batch, sequence length)."""
         return {(f.batch, f.seq_len): f.arena_bytes for f in self.functions}
-
-    def c_kernels(self) -> str:
-        """The kernels as one C99 source, to be compiled instead of linking the objects."""
-        from .c_source import kernels_source
-
-        return kernels_source(self)

@@ -3,41 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from .graph import PlacedGraph
-
-if TYPE_CHECKING:
-    from .model import BareKernel
-
-
-@dataclass(frozen=True)
-class ArenaPeak:
-    """The kernel call at which a function needs most of its arena.
-
-    Attributes
-    ----------
-    layer
-        Canonical name of the layer that the kernel serves.
-    nbytes
-        Bytes in use at that call.
-    parts
-        (what, bytes) of everything that lies in the arena then, largest first: outputs of layers,
-        and the kernel's workspace.
-    """
-
-    layer: str
-    nbytes: int
-    parts: tuple[tuple[str, int], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON-serialisable dictionary."""
-        return {
-            "layer": self.layer,
-            "bytes": self.nbytes,
-            "parts": [{"what": what, "bytes": nbytes} for what, nbytes in self.parts],
-        }
+from .model import ArenaPeak, BareKernel
 
 
 def arena_peak(placed: PlacedGraph, kernels: Mapping[str, BareKernel]) -> ArenaPeak:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 from collections.abc import Collection
 
+from ibert_tvm.errors import TargetError
+
 from ..description import TargetDescription
-from ..errors import TargetError
 
 MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset"})
 """What compilers call for copies and zeros; C programs have them, hosted or not."""

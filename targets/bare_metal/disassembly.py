@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ibert_tvm.errors import TargetError
+
 from ..binutils import binary_tool
 from ..description import TargetDescription
-from ..errors import TargetError
 
 _FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 _LINE = re.compile(r"^ *([0-9a-f]+):\t(\S+)(?:\t(.*))?$")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..aot.peak import ArenaPeak
+from ibert_tvm.errors import TargetError
+
+from ..aot.model import ArenaPeak
 from ..description import TargetDescription
-from ..errors import TargetError
 from .options import PackageOptions
 
 _LISTED = 4

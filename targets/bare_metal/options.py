@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ibert_tvm.errors import UsageError
+
 OBJECTS = "objects"
 C_SOURCES = "c"
 C_ARRAYS = "c-arrays"
@@ -29,10 +31,10 @@ class PackageOptions:
 
     def __post_init__(self) -> None:
         if self.emit not in FORMS:
-            raise ValueError(f"emit {self.emit!r}: use one of {', '.join(FORMS)}")
+            raise UsageError(f"emit {self.emit!r}: use one of {', '.join(FORMS)}")
         for name, value in (("flash", self.flash), ("ram", self.ram)):
             if value is not None and value < 1:
-                raise ValueError(f"{name} {value}: at least 1 byte")
+                raise UsageError(f"{name} {value}: at least 1 byte")
 
     @property
     def kernels(self) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..aot.c_source import kernels_source
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
 from ..aot.weights import WEIGHTS_FILE, weights_assembly, write_weights
@@ -134,7 +135,7 @@ def _write_sources(bare: BareModel, work: Path, options: PackageOptions) -> list
     sources = {HEADER: bare.header, DRIVER: bare.driver_c}
     sources[MEMORY] = _MEMORY_SOURCE.read_text(encoding="utf-8")
     if options.emit != OBJECTS:
-        sources[KERNELS] = bare.c_kernels()
+        sources[KERNELS] = kernels_source(bare)
         for path in bare.support_sources:
             sources[path.name] = path.read_text(encoding="utf-8")
     if options.emit == C_ARRAYS:

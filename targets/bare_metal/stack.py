@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import TargetError
+from ibert_tvm.errors import TargetError
+
 from .disassembly import Function, Instruction
 
 _CALLS = re.compile(r"(bl|blx|b|b[a-z]{2}|cbn?z)(\.[nw])?")

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ibert_tvm.errors import TargetError
+
 from ..description import TargetDescription
-from ..errors import TargetError
 from ..fp_rules import is_float_helper, is_floating_point
 from ..toolchain import find_linker
 from .disassembly import Function, disassemble, has_integer_vectors

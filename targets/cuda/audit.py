@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ibert_tvm.errors import TargetError
+
 from ..description import Gpu
-from ..errors import TargetError
 from ..fp_rules import is_floating_point
 from .sass import (
     INTEGER_OPCODES,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .launches import Launch
 
 _MACHINE = "EM_CUDA"
-_MATRIX_KINDS = ("linear", "attention")
 _SHOWN = 3
 # From 9.0 on headers count 1 KB that the system takes of every block, and limits do not.
 _RESERVING, _RESERVED_BYTES = 90, 1024
@@ -59,7 +59,7 @@ class KernelRole:
     @property
     def is_matrix(self) -> bool:
         """Whether tensor cores must do its work."""
-        return self.kind in _MATRIX_KINDS and self.macs > 0
+        return self.macs > 0
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ibert_tvm.errors import TargetError
+
 from ..arm import RPI4
 from ..description import DotInstruction, Gpu, TargetDescription
-from ..errors import TargetError
 from ..x86 import V2_FEATURES
 
 # Weights stay row-major with the depth padded to 16 bytes, which one load takes; the tiles of a

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
+from ibert_tvm.errors import TargetError
+
 from ..description import Gpu
-from ..errors import TargetError
 
 _LIBRARY = "libcuda.so.1"
 _NAME_BYTES = 256

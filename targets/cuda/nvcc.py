@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ibert_tvm.errors import TargetError
+
 from ..description import Gpu
-from ..errors import TargetError
 from .toolchain import CudaToolchain
 
 # C++17 as generated code is written in it; host compilers newer than the toolkit do no harm, since

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import TargetError
+from ibert_tvm.errors import TargetError
 
 CUDA_VARIABLE = "IBERT_CUDA_HOME"
 _VARIABLES = ("CUDA_HOME", "CUDA_PATH")

@@ -11,8 +11,9 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ibert_tvm.errors import TargetError
+
 from ..description import TargetDescription
-from ..errors import TargetError
 from ..toolchain import find_linker
 
 _FOLDER = Path(__file__).parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import TargetError
+from ibert_tvm.errors import TargetError
 
 
 class BoardError(TargetError):

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ibert_tvm.errors import TargetError
+
 _CPU = 1  # kDLCPU
 _POOLED_ALLOCATOR = 2
 _DESCRIPTION_BYTES = 16384
@@ -22,7 +24,7 @@ _MOST_CALLS, _KEPT_CALLS = 500, 10
 Arrays = Sequence[np.ndarray]
 
 
-class SessionError(Exception):
+class SessionError(TargetError):
     """Something that the session refuses; the text says why."""
 
 

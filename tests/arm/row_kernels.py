@@ -31,14 +31,13 @@ from ibert_tvm.relay_passes.spec.released import (
     ReleasedLayerNorm,
     exact_factors,
 )
-from ibert_tvm.relay_passes.spec.scalar import scalar_arithmetic
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.relay_passes.spec.values import Ranged
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.rule import block_names
-from ibert_tvm.schedules.scalar_rows import fuse_softmax_passes
+from ibert_tvm.schedules.scalar_rows import fuse_row_passes
 from ibert_tvm.targets import TargetDescription
 
 Bounds = tuple[int, int]
@@ -470,7 +469,7 @@ def _softmax_kernel(
     layout = layout_of(target)
 
     def stage(name: str, shape: tuple[int, ...], dtype: str, low: int, high: int) -> Stage:
-        return Stage(te.placeholder(shape, dtype, name=name), low, high)
+        return Stage(te.placeholder(shape, dtype, name=name), low, high, layout.arithmetic)
 
     bound = record.exponential.maximum * keys * 127
     scores = stage("products", (1, 1, rows, keys), "int32", -largest, largest)
@@ -479,8 +478,7 @@ def _softmax_kernel(
     multiplier = stage("multiplier", (1,), "int16", 0, 2**15 - 1)
     heads = {name: stage(name, (keys, head_dim), "int8", *_INT8) for name in "qkv"}
     domain = _SoftmaxDomain(layout, scores, weighed)
-    with scalar_arithmetic(layout.scalar):
-        attended = record.body(domain, **heads, mask=mask, multiplier=multiplier)
+    attended = record.body(domain, **heads, mask=mask, multiplier=multiplier)
     shape = domain.given.shape
     assert (shape.keys, rows % shape.tile) == (keys, 0), "only whole tiles"
     weights = domain.given.exponentials
@@ -598,5 +596,5 @@ def scheduled(kernel: RowKernel, target: TargetDescription) -> tirx.PrimFunc:
     sch.compute_at(sch.get_sblock("row_max"), tiles, preserve_unit_loops=True)
     for name in ("row_sum", "row_bits", "row_factor", "attended_rows"):
         sch.reverse_compute_at(sch.get_sblock(name), tiles, preserve_unit_loops=True)
-    fuse_softmax_passes(sch)
+    fuse_row_passes(sch, {"row_max": None, "row_sum": "exponential"})
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)

@@ -16,7 +16,7 @@ from elftools.elf.elffile import ELFFile
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.library_file import read_metadata
+from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.targets import TargetDescription, TargetError, registry
 from ibert_tvm.targets.cortex_m import NO_DOT_SCALAR
 from ibert_tvm.targets.library_check import LibraryCheck

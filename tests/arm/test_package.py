@@ -275,7 +275,7 @@ def test_projects_of_either_floating_point_convention_link(
 
 _INTERRUPTED = """
 import sys, time
-import ibert_tvm.compile as module
+import ibert_tvm.compiler as module
 import ibert_tvm.targets.bare_metal.package as package
 from ibert_tvm.cli import main
 from ibert_tvm.targets import get_target

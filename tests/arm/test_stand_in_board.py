@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.library_file import read_metadata
+from ibert_tvm.runtime.library_file import read_metadata
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.stand_in_board import stand_in_board
 from tests.arm.tools import board

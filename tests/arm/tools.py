@@ -114,7 +114,7 @@ def run_library(
     dict of str to numpy.ndarray
         Integer outputs by name.
     """
-    from ibert_tvm.library_file import read_metadata
+    from ibert_tvm.runtime.library_file import read_metadata
 
     metadata = read_metadata(path)
     batch, seq_len = next(iter(inputs.values())).shape[:2]

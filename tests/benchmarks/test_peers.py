@@ -34,7 +34,7 @@ def _imported(path: Path) -> set[str]:
 
 
 def test_everything_that_compilation_imports_invalidates_its_libraries():
-    seen, new = set(), {"ibert_tvm/compile.py"}
+    seen, new = set(), {"ibert_tvm/compiler.py"}
     while new:
         seen |= new
         new = set().union(*(_imported(ROOT / name) for name in new)) - seen
@@ -94,7 +94,7 @@ def test_libraries_are_built_again_when_the_compiler_or_the_model_changes(
     second = peer.fingerprint(SPEC, CELL, cache)
     assert second != first
 
-    frontend = checkout / "ibert_tvm/frontend/load.py"
+    frontend = checkout / "ibert_tvm/frontend/loader.py"
     frontend.parent.mkdir()
     frontend.write_text("# new\n")
     assert _quantised(cache, monkeypatch, "one") == 1  # quantised again, to the same integers

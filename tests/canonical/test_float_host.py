@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm.target import codegen
 
-from ibert_tvm.relay_passes.canonical.float_executable import host_target, target_of
+from ibert_tvm.relay_passes.canonical.float_execution import host_target, target_of
 from ibert_tvm.relay_passes.canonical.float_kernels import tile_for
 from ibert_tvm.targets import cpu_features
 

@@ -30,7 +30,7 @@ def artefact(tmp_path: Path) -> Path:
 
 
 def test_choices_are_those_of_the_packages() -> None:
-    from ibert_tvm.quantize import OBSERVERS
+    from ibert_tvm.quantization import OBSERVERS
 
     assert [observer.value for observer in Observer] == list(OBSERVERS)
     assert [head.value for head in Head] == ["auto", *HEADS]

@@ -281,7 +281,7 @@ def _load_stand_in() -> StandInGpu:
 @functools.cache
 def _load_tvm_runtime() -> None:
     """Load TVM's CUDA runtime on whatever libraries of CUDA the process has."""
-    from ibert_tvm.engine import load_runtime
+    from ibert_tvm.runtime.tvm_runtime import load_runtime
 
     runtime = load_runtime()
     # `import tvm` has tried before, if it came first, and has not found CUDA.

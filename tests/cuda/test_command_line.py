@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ibert_tvm.cli import main
-from ibert_tvm.library_file import read_metadata
+from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.cuda import compile as device_code
 from ibert_tvm.targets.library_check import check_elf

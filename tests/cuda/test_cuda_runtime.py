@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from ibert_tvm import cuda_runtime
+from ibert_tvm.runtime import cuda_runtime
 from tests.cuda.tools import missing
 
 

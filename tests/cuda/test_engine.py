@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 import ibert_tvm
 from ibert_tvm.runtime import Library, load_library
+from ibert_tvm.runtime.cuda_engine import _contexts_that_fit
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import StandInGpu, environment, load
@@ -174,6 +175,45 @@ def test_weights_are_on_the_gpu_once_and_all_memory_is_given_back(
     assert gpu.memory() == before
 
 
+def test_callers_at_the_same_time_share_weights_and_nothing_else(
+    gpu: StandInGpu, model: TinyGpuModel, path: Path, tmp_path: Path
+) -> None:
+    before = gpu.memory()
+    library = load_library(Path(shutil.copy(path, tmp_path / "another.so")))
+    weights = gpu.memory() - before
+
+    def run_all(library: Library, seed: int) -> None:
+        for batch, length in model.shapes:
+            _check(library, model, batch, length, seed)
+
+    run_all(library, seed=1)
+    each = gpu.memory() - before - weights
+    with library.contexts.lent(), library.contexts.lent():
+        run_all(library, seed=2)  # in a third context
+    assert len(library.contexts) == 3
+    # The second has run nothing and has no memory yet.
+    assert gpu.memory() - before == weights + 2 * each
+    with _calls(gpu) as later:
+        run_all(library, seed=3)
+    shapes = len(model.shapes)
+    assert later["cudaGraphLaunch"] == later["cudaStreamSynchronize"] == shapes
+    assert not later.keys() & {"cudaMalloc", "cudaMallocHost", "cudaGraphInstantiate"}
+    library.close()
+    del library
+    gc.collect()
+    assert gpu.memory() == before
+
+
+@pytest.mark.parametrize(("contexts", "limit"), [(0.5, 1), (2.5, 2), (100, 4)])
+def test_there_are_no_more_contexts_than_find_a_place(
+    library: Library, contexts: float, limit: int
+) -> None:
+    metadata = library.metadata
+    inputs = sum(3 * 4 * f.batch * f.seq_len for f in metadata.functions)
+    each = metadata.device_code["storage_bytes"] + inputs
+    assert _contexts_that_fit(metadata, int(contexts * each)) == limit
+
+
 def test_a_library_that_is_gone_leaves_the_others_their_memory(
     path: Path, model: TinyGpuModel
 ) -> None:
@@ -208,21 +248,19 @@ def test_threads_share_a_library_and_run_several(path: Path, model: TinyGpuModel
     for thread in threads:
         thread.join()
     assert failures == []
+    assert 1 <= len(shared.contexts) <= shared.engine.max_contexts == 4
 
 
-def test_inputs_and_outputs_are_pinned_and_aligned(library: Library) -> None:
-    library.run(**_inputs(1, 8, 0))
-    arrays = library.engine.buffers([((3, 5), "int32"), ((2,), "int8"), ((4, 4), "int64")])
-    starts = [array.ctypes.data for array in arrays]
-    assert all(start % 256 == 0 for start in starts) and len(set(starts)) == 3
-    assert [(array.shape, str(array.dtype)) for array in arrays] == [
-        ((3, 5), "int32"),
-        ((2,), "int8"),
-        ((4, 4), "int64"),
-    ]
-    assert not any(array.any() for array in arrays)
-    with pytest.raises(ValueError, match="none of the engine's buffers"):
-        library.engine.tensor(np.zeros(3))
+def test_inputs_are_aligned_buffers_of_the_function(library: Library) -> None:
+    (function,) = (f for f in library.metadata.functions if (f.batch, f.seq_len) == (1, 8))
+    with library.contexts.lent() as context:
+        buffers = context.inputs(function)
+        assert list(buffers) == ["input_ids", "attention_mask", "token_type_ids"]
+        starts = {buffer.ctypes.data for buffer in buffers.values()}
+        assert all(start % 256 == 0 for start in starts) and len(starts) == 3
+        assert all((b.shape, str(b.dtype)) == ((1, 8), "int32") for b in buffers.values())
+        assert not any(buffer.any() for buffer in buffers.values())
+        assert context.inputs(function) is buffers
 
 
 def test_kernels_are_timed_one_by_one_in_order(
@@ -230,14 +268,15 @@ def test_kernels_are_timed_one_by_one_in_order(
 ) -> None:
     _check(library, model, 4, 8, seed=1)
     (function,) = (f for f in library.metadata.functions if (f.batch, f.seq_len) == (4, 8))
-    times = library.engine.kernel_times(function.name)
+    with library.contexts.lent() as context:  # the one that has run
+        times = context.kernel_times(function)
+        assert context.time_ms(function, 3) > 0
     assert [name for name, _ in times] == [kernel.name for kernel in function.kernels]
     assert all(milliseconds > 0 for _, milliseconds in times)
     seen: list[tuple[str, int]] = []
     with library.engine.observed(lambda name, taken: seen.append((name, taken))):
         _check(library, model, 4, 8, seed=2)
     assert [name for name, _ in seen] == [kernel.name for kernel in function.kernels]
-    assert library.engine.time_ms(function.name, 3) > 0
     with _calls(gpu) as later:  # nothing of that is left
         _check(library, model, 4, 8, seed=3)
     assert later["cudaGraphLaunch"] == later["cudaStreamSynchronize"] == 1

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm import cuda_runtime
-from ibert_tvm.cuda_runtime import runs_on
 from ibert_tvm.errors import DeviceError, ExitCode, UsageError
-from ibert_tvm.runtime import load_library
+from ibert_tvm.runtime import cuda_runtime, load_library
+from ibert_tvm.runtime.cuda_runtime import runs_on
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.stand_in_gpu import environment, load
 from tests.cuda.tools import needs
@@ -209,7 +208,8 @@ def test_after_an_illegal_access_the_process_still_ends_in_order(path: Path) -> 
         "import sys, ibert_tvm\n"
         "library = ibert_tvm.load_library(sys.argv[1])\n"
         "library.run([[4, 5, 6]])\n"
-        "library.engine._cuda.free(library.engine._weights.address)\n"
+        "program = library.engine._program\n"
+        "program.cuda.free(program.parameters[0]._block.address)\n"
         "try:\n"
         "    library.run([[4, 5, 6]])\n"
         "except ibert_tvm.errors.DeviceError as error:\n"

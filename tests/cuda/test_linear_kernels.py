@@ -11,6 +11,7 @@ from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule
 from ibert_tvm.schedules.rule import Rejection
 from ibert_tvm.schedules.tiles import AttentionTile, with_tile
 from ibert_tvm.targets import get_target
+from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 from tests.cuda.linear_kernels import (
     EPILOGUES,
     LinearCase,
@@ -90,9 +91,9 @@ def test_threads_neither_race_nor_read_what_nobody_wrote(
 def test_the_rule_says_what_it_does_not_take() -> None:
     rule = TensorCoreLinearRule()
     func = linear_function(get_target("t4"), LinearCase())
-    other = func.with_attr("ibert.kernel", "attention")
+    other = attention_kernel(get_target("t4"), AttentionCase()).func
     assert rule.apply(other, get_target("t4")) == Rejection(
-        "tensor core linear", "the kernel is 'attention', not 'linear'"
+        "tensor core linear", "the kernel is no matrix product of rows and columns"
     )
     assert rule.apply(func, get_target("x86-64")) == Rejection(
         "tensor core linear", "target x86-64 is no GPU"

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 import ibert_tvm as ibert
 from ibert_tvm.errors import ModelError, UsageError
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
-from ibert_tvm.quantize.options import CalibrationOptions
-from ibert_tvm.quantize.quantize import calibrate
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.post_training import calibrate
 from ibert_tvm.relay_passes.errors import RangeError
 from tests.ibert_checkpoint.checkpoints import batch, quant_acts
 

@@ -12,9 +12,9 @@ import ibert_tvm
 from ibert_tvm.cli import main
 from ibert_tvm.errors import InputError, UsageError
 from ibert_tvm.evaluate import evaluate_integers
-from ibert_tvm.library_file import read_metadata
 from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.quantize import CalibrationOptions, quantize
+from ibert_tvm.quantization import CalibrationOptions, quantize
+from ibert_tvm.runtime.library_file import read_metadata
 
 
 def call(*arguments: str) -> None:

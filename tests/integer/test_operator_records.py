@@ -103,7 +103,7 @@ def test_each_operator_is_one_file_of_its_name_and_known_to_tvm() -> None:
         file = importlib.import_module(
             f"ibert_tvm.relay_passes.integer.operators.{name.removeprefix('integer.')}"
         )
-        assert record.__module__ == file.__name__ and record.OP == name
+        assert record.__module__ == file.__name__ and name == record.OP
         assert tvm.ir.Op.get(name).name == name
         assert getattr(integer, name.removeprefix("integer.")).__doc__ == record.__doc__
 
@@ -236,7 +236,12 @@ def attention_type(bias: tuple[int, ...], heads: int = 2, length: int = 5) -> Te
 def test_a_bias_serves_heads_and_positions() -> None:
     for bias in ((2, 9), (1, 9), (2, 11), (2, 5, 5), (1, 6, 6)):
         assert attention_type(bias) == TensorType((2, 5, 8), "int8")
-    for bias, heads, positions in (((2, 7), 2, 4), ((3, 9), 3, 5), ((2, 10), 2, 5), ((2, 4, 4), 2, 4)):
+    for bias, heads, positions in (
+        ((2, 7), 2, 4),
+        ((3, 9), 3, 5),
+        ((2, 10), 2, 5),
+        ((2, 4, 4), 2, 4),
+    ):
         assert refused(lambda bias=bias: attention_type(bias)) == (
             f"a bias of {heads} heads and {positions} positions for 2 heads and 5 tokens\n"
             "  where: integer.attention 's'\n"

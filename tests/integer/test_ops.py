@@ -38,6 +38,7 @@ C32 = var("c", [8], "int32")
 C16 = var("c16", [8], "int16")
 ONE = var("one", [1], "int32")
 
+
 def typed(call: relax.Call) -> str:
     builder = relax.BlockBuilder()
     return str(builder.normalize(call).ty)

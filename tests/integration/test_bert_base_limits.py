@@ -13,7 +13,7 @@ import torch
 import transformers as hf
 
 import ibert_tvm as ibert
-from ibert_tvm.quantize.options import CalibrationOptions
+from ibert_tvm.quantization.options import CalibrationOptions
 
 _COMPILE = """
 import json, resource, sys, time

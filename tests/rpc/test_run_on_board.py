@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 
 from ibert_tvm.errors import TargetError, UsageError
-from ibert_tvm.library_file import read_metadata
-from ibert_tvm.remote import check_fits, load_remote
 from ibert_tvm.runtime import load_library
+from ibert_tvm.runtime.library_file import read_metadata
+from ibert_tvm.runtime.remote import load_remote
+from ibert_tvm.runtime.remote_engine import check_fits
 from ibert_tvm.targets.rpc import Address, Board, BoardError, find_server
 
 from .conftest import Ibert, environment
@@ -328,7 +329,7 @@ def test_a_board_that_does_not_fit(servers: Servers, library: Path) -> None:
 
 def test_a_library_without_runtime(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = replace(read_metadata(library), runtime="none")
-    monkeypatch.setattr("ibert_tvm.remote.read_metadata", lambda _path: bare)
+    monkeypatch.setattr("ibert_tvm.runtime.remote.read_metadata", lambda _path: bare)
     with pytest.raises(UsageError) as caught, load_remote(library, Address(HOST, 1)):
         pass
     assert str(caught.value) == (

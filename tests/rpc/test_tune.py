@@ -16,10 +16,10 @@ import pytest
 import tvm
 
 from ibert_tvm.cli.compile import tuning_statement
-from ibert_tvm.library_file import read_metadata
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.runtime import load_library
+from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
 from ibert_tvm.tuning import TunedKernels

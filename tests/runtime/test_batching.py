@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.batching import plan_calls
-from ibert_tvm.library_file import FunctionRecord
+from ibert_tvm.runtime.batching import plan_calls
+from ibert_tvm.runtime.metadata import FunctionRecord
 
 
 def _plan(

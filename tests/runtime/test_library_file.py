@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.errors import LibraryError, TargetError
-from ibert_tvm.library_file import FunctionRecord, KernelRecord, read_metadata
 from ibert_tvm.runtime import load_library
+from ibert_tvm.runtime.library_file import read_metadata
+from ibert_tvm.runtime.metadata import FunctionRecord, KernelRecord
 
 from .conftest import TinyModel
 
@@ -21,7 +22,7 @@ _COPY = "copy the file again, or make it again with `ibert compile NAME.ibert -o
 def test_metadata_is_read_without_tvm(library_path: Path) -> None:
     script = (
         "import sys\n"
-        "from ibert_tvm.library_file import read_metadata\n"
+        "from ibert_tvm.runtime.library_file import read_metadata\n"
         "print(len(read_metadata(sys.argv[1]).functions))\n"
         "print([name for name in ('tvm', 'torch') if name in sys.modules])\n"
     )

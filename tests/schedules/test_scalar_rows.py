@@ -7,9 +7,9 @@ from tvm import s_tir, te
 
 from ibert_tvm.schedules.scalar_rows import (
     UNROLLED,
-    fuse_softmax_passes,
+    fuse_row_passes,
     unroll_innermost,
-    unroll_row_sums,
+    unroll_row_reductions,
 )
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm import row_kernels
@@ -71,8 +71,8 @@ def test_kernels_without_these_blocks_are_left_alone() -> None:
     y = te.compute((3, 5), lambda i, j: x[i, j] + 1, name="y")
     sch = s_tir.Schedule(te.create_prim_func([x, y]))
     before = sch.mod["main"].script(show_meta=False)
-    fuse_softmax_passes(sch)
-    unroll_row_sums(sch)
+    fuse_row_passes(sch, {})
+    unroll_row_reductions(sch, {})
     assert sch.mod["main"].script(show_meta=False) == before
 
 

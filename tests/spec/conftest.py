@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ibert_tvm.relay_passes.spec.arithmetic import VECTORS, Arithmetic
+
 
 def _storage(low: int, high: int) -> str:
     for dtype in ("int8", "int16", "int32"):
@@ -21,6 +23,7 @@ def _compile_and_run(
     operands: tuple[tuple[np.ndarray, int, int], ...],
     vectorise: bool,
     target: str | None,
+    arithmetic: Arithmetic,
 ) -> tuple[np.ndarray, Any]:
     import tvm
     from tvm import te
@@ -38,7 +41,7 @@ def _compile_and_run(
 
     def body(i: Any) -> Any:
         values = [
-            Ranged(low, high, tensor[i])
+            Ranged(low, high, tensor[i], arithmetic=arithmetic)
             for tensor, (_, low, high) in zip(inputs, operands, strict=True)
         ]
         traced.append(trace(function, *values))
@@ -72,7 +75,8 @@ def both_domains() -> Callable[..., np.ndarray]:
 
     Called with the function and one ``(array, low, high)`` per operand; returns the result of the
     NumPy domain. The result must also lie in the interval that the traced value claims. `target`
-    names one of ours, with its pipeline; by default it is any processor, with TVM's.
+    names one of ours, with its pipeline; by default it is any processor, with TVM's. Operands are
+    of the given arithmetic.
     """
 
     def check(
@@ -80,9 +84,10 @@ def both_domains() -> Callable[..., np.ndarray]:
         *operands: tuple[np.ndarray, int, int],
         vectorise: bool = True,
         target: str | None = None,
+        arithmetic: Arithmetic = VECTORS,
     ) -> np.ndarray:
         expected = np.asarray(function(*(array.astype(np.int64) for array, _, _ in operands)))
-        got, traced = _compile_and_run(function, operands, vectorise, target)
+        got, traced = _compile_and_run(function, operands, vectorise, target, arithmetic)
         np.testing.assert_array_equal(got, expected)
         assert traced.low <= expected.min() and expected.max() <= traced.high
         return expected

@@ -10,19 +10,26 @@ import pytest
 
 from ibert_tvm.relay_passes.spec import short_layer_norm, short_softmax
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, gelu_accurate, gelu_scale
-from ibert_tvm.relay_passes.spec.scalar import scalar_arithmetic
+from ibert_tvm.relay_passes.spec.scalar import Scalar
+from ibert_tvm.relay_passes.spec.scalar_minimum import ScalarWithMinimum
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, saturating_sum
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.relay_passes.spec.square_root import i_sqrt
 from ibert_tvm.relay_passes.spec.values import (
+    VECTORS,
+    Arithmetic,
+    Condition,
     Ranged,
     absolute,
+    bind,
     clamp,
     cut,
+    less,
     minimum,
     q15_multiply,
     saturate_short,
+    select,
     shift_right_round,
     short,
     trace,
@@ -124,15 +131,14 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
 }
 
 
-@pytest.mark.parametrize("functions", [(), ("minimum",)], ids=["saturating", "minimum"])
+@pytest.mark.parametrize("arithmetic", [Scalar(), ScalarWithMinimum()])
 @pytest.mark.parametrize("name", CASES)
 def test_the_integers_are_those_of_the_specification(
-    both_domains, name: str, functions: tuple[str, ...]
+    both_domains, name: str, arithmetic: Arithmetic
 ) -> None:
     function, arrays = CASES[name]
     operands = [(array, int(array.min()), int(array.max())) for array in arrays]
-    with scalar_arithmetic(functions=functions):
-        both_domains(function, *operands, vectorise=False)
+    both_domains(function, *operands, vectorise=False, arithmetic=arithmetic)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -141,16 +147,15 @@ def test_intervals_are_the_same_and_nothing_is_16_bits_wide(name: str) -> None:
 
     function, arrays = CASES[name]
 
-    def traced() -> Ranged:
+    def traced(arithmetic: Arithmetic) -> Ranged:
+        variables = [tirx.Var(f"x{place}", "int32") for place in range(len(arrays))]
         ranges = [
-            Ranged(int(array.min()), int(array.max()), tirx.Var(f"x{place}", "int32"))
-            for place, array in enumerate(arrays)
+            Ranged(int(array.min()), int(array.max()), variable, arithmetic=arithmetic)
+            for array, variable in zip(arrays, variables, strict=True)
         ]
         return trace(function, *ranges)
 
-    plain = traced()
-    with scalar_arithmetic():
-        scalar = traced()
+    plain, scalar = traced(VECTORS), traced(Scalar())
     assert (scalar.low, scalar.high) == (plain.low, plain.high)
     assert ("int16" in str(plain.expr) and "ibert_q15" in str(plain.expr)) or name in (
         "normalisation",
@@ -166,10 +171,10 @@ def test_the_product_of_a_difference_adds_what_is_the_same_for_a_row() -> None:
     from tvm import tirx
 
     x, mean, factor = (
-        Ranged(-(2**14), 2**14 - 1, tirx.Var(name, "int32")) for name in ("x", "mean", "factor")
+        Ranged(-(2**14), 2**14 - 1, tirx.Var(name, "int32"), arithmetic=Scalar())
+        for name in ("x", "mean", "factor")
     )
-    with scalar_arithmetic():
-        text = str(((short(x) - short(mean)) * factor).expr)
+    text = str(((short(x) - short(mean)) * factor).expr)
     assert text == "T.ibert_multiply_add(x, factor, 0 - mean * factor)"
 
 
@@ -186,42 +191,67 @@ def test_squares_about_the_mean_need_no_second_pass(channels: int) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-def test_short_values_are_of_32_bits_only_inside() -> None:
-    assert short(Ranged(*INT16)).dtype == "int16"
-    with scalar_arithmetic():
-        assert short(Ranged(*INT16)).dtype == "int32"
-        with scalar_arithmetic(False):
-            assert short(Ranged(*INT16)).dtype == "int16"
-    assert short(Ranged(*INT16)).dtype == "int16"
+def variable(low: int, high: int, arithmetic: Arithmetic) -> Ranged:
+    from tvm import tirx
+
+    return Ranged(low, high, tirx.Var("x", "int32"), arithmetic=arithmetic)
+
+
+def test_short_values_are_of_16_bits_where_the_arithmetic_has_them() -> None:
+    assert short(variable(*INT16, VECTORS)).dtype == "int16"
+    assert short(variable(*INT16, Scalar())).dtype == "int32"
+
+
+def test_results_have_the_arithmetic_of_their_operands() -> None:
+    scalar = Scalar()
+    x = variable(-100, 100, scalar)
+    for value in (x + 1, 3 - x, x * np.array([4, 5]), x >> 2, minimum(x, Ranged(-5, 9)), short(x)):
+        assert value.arithmetic == scalar or value.expr is None
+    chosen = select(less(x, 0), 1, 0)
+    assert chosen.arithmetic == scalar
+    assert trace(lambda: absolute(bind(x + 5)) >> 1).arithmetic == scalar
+
+
+def test_values_of_two_arithmetics_are_not_combined() -> None:
+    x, y = variable(-100, 100, Scalar()), variable(-100, 100, VECTORS)
+    for combine in (
+        lambda: x + y,
+        lambda: x - y,
+        lambda: x * y,
+        lambda: x >> (y & 3),
+        lambda: less(x, y),
+        lambda: minimum(x, y),
+        lambda: q15_multiply(x, y),
+        lambda: select(less(x, 0), y, 0),
+        lambda: less(x, 0) & less(y, 0),
+    ):
+        with pytest.raises(TypeError) as error:
+            combine()
+        assert str(error.value) in (
+            "values of two arithmetics are combined: Scalar and Arithmetic",
+            "values of two arithmetics are combined: Arithmetic and Scalar",
+        )
+    assert select(Condition(), x, 0).expr is None
 
 
 def test_what_does_not_fit_16_bits_is_refused_all_the_same() -> None:
     from ibert_tvm.relay_passes.errors import RangeError
 
-    with scalar_arithmetic():
-        with pytest.raises(RangeError, match="a value of 17 bits does not fit 16"):
-            short(Ranged(0, 2**16 - 1))
-        with pytest.raises(RangeError, match="both factors of a Q15 product may be -2\\^15"):
-            q15_multiply(Ranged(*INT16), Ranged(*INT16))
+    with pytest.raises(RangeError, match="a value of 17 bits does not fit 16"):
+        short(variable(0, 2**16 - 1, Scalar()))
+    with pytest.raises(RangeError, match="both factors of a Q15 product may be -2\\^15"):
+        q15_multiply(variable(*INT16, Scalar()), variable(*INT16, Scalar()))
 
 
 def test_a_rounding_shift_adds_before_it_shifts() -> None:
-    from tvm import tirx
-
-    value = Ranged(-(2**15), 2**15 - 1, tirx.Var("x", "int32"), is_short=True)
-    with scalar_arithmetic():
-        inside = short(Ranged(value.low, value.high, tirx.Var("x", "int32")))
-        assert str(shift_right_round(inside, 4).expr) == "x + 8 >> 4"
+    assert str(shift_right_round(short(variable(*INT16, Scalar())), 4).expr) == "x + 8 >> 4"
 
 
 def spelled(
-    function: Callable[[Ranged], Any], low: int, high: int, functions: tuple[str, ...] = ()
+    function: Callable[[Ranged], Any], low: int, high: int, arithmetic: Arithmetic | None = None
 ) -> str:
     """Text of the expression that a function of one value is spelled as."""
-    from tvm import tirx
-
-    with scalar_arithmetic(functions=functions):
-        return str(trace(function, Ranged(low, high, tirx.Var("x", "int32"))).expr)
+    return str(trace(function, variable(low, high, arithmetic or Scalar())).expr)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +297,8 @@ def test_spelling(function: Callable[[Ranged], Any], low: int, high: int, text: 
 
 def test_spelling_of_functions_that_the_target_has() -> None:
     def of(function: Callable[[Ranged], Any], low: int, high: int) -> str:
-        names = ("minimum", "square_root", "floor_log2", "normalised_reciprocal")
-        return spelled(function, low, high, names)
+        names = frozenset({"square_root", "floor_log2", "normalised_reciprocal"})
+        return spelled(function, low, high, ScalarWithMinimum(names))
 
     assert of(absolute, -(2**15), 2**15) == "T.Select(x >= 0, x, 0 - x)"
     assert of(absolute, -(2**31), 0) != "T.Select(x >= 0, x, 0 - x)", "2^31 does not fit"
@@ -293,13 +323,8 @@ def test_values_of_64_bits_are_left_alone() -> None:
     assert "int64" in text and "ibert" not in text
 
 
-def test_outside_nothing_is_spelled_differently() -> None:
-    from tvm import tirx
-
-    x = Ranged(0, 2**20, tirx.Var("x", "int32"))
-    assert str(cut(x, 1000, 1023).expr) == "T.min(x, 1000)"
-    with scalar_arithmetic(), scalar_arithmetic(False):
-        assert str(cut(x, 1000, 1023).expr) == "T.min(x, 1000)"
+def test_the_arithmetic_of_vectors_leaves_operations_as_they_are() -> None:
+    assert str(cut(variable(0, 2**20, VECTORS), 1000, 1023).expr) == "T.min(x, 1000)"
     assert cut(np.array([5, 2000]), 1000, 1023).tolist() == [5, 1000]
 
 
@@ -336,4 +361,4 @@ def test_outside_nothing_is_spelled_differently() -> None:
 def test_spelling_with_minima(
     function: Callable[[Ranged], Any], low: int, high: int, text: str
 ) -> None:
-    assert spelled(function, low, high, ("minimum",)) == text
+    assert spelled(function, low, high, ScalarWithMinimum()) == text

@@ -37,32 +37,60 @@ long count_allocations(int on) { long result = counted; counted = 0; counting = 
 
 
 _RUN = """
-import ctypes, json, sys
+import ctypes, json, sys, threading
 from pathlib import Path
-import numpy as np
-from ibert_tvm.engine import Engine, aligned_zeros
-from ibert_tvm.library_file import ParameterRecord
+from types import SimpleNamespace
+from ibert_tvm.runtime.metadata import (
+    FunctionRecord, InputRecord, LibraryMetadata, ParameterRecord
+)
+from ibert_tvm.runtime.tvm_engine import TvmEngine
 counter = ctypes.CDLL(None)
-shapes = json.loads(sys.argv[2])
-engine = Engine(Path(sys.argv[1]), [f"main_b{batch}_s{seq_len}" for batch, seq_len in shapes])
-records = [ParameterRecord(r["name"], r["dtype"], tuple(r["shape"]), r["offset"])
-           for r in json.loads(sys.argv[3])]
-parameters = [engine.parameter(record) for record in records]
-for batch, seq_len in shapes:
-    inputs = [engine.tensor(aligned_zeros((batch, seq_len), "int32")) for _ in range(2)]
-    name = f"main_b{batch}_s{seq_len}"
+functions = [FunctionRecord(f"main_b{batch}_s{seq_len}", batch, seq_len)
+             for batch, seq_len in json.loads(sys.argv[2])]
+parameters = [ParameterRecord(r["name"], r["dtype"], tuple(r["shape"]), r["offset"])
+              for r in json.loads(sys.argv[3])]
+inputs = [InputRecord(name, "int32") for name in ("input_ids", "attention_mask")]
+metadata = LibraryMetadata(Path(sys.argv[1]), {}, (), functions, inputs, parameters, (),
+                           SimpleNamespace(image_size=None), {}, "", {}, 0, 0)
+engine = TvmEngine(metadata)
+context, taken = engine.create_context(), 0
+for function in functions:
+    context.inputs(function)
     counter.count_allocations(1)
     for _ in range(3):  # the pool is settled after the second run, or the third
-        engine.call(name, [*inputs, *parameters], 1)
+        context.run(function, 1)
     first = counter.count_allocations(1)
     for _ in range(20):
-        engine.call(name, [*inputs, *parameters], 1)
+        context.run(function, 1)
     print(first, counter.count_allocations(0))
+    taken += first
+others = [engine.create_context() for _ in range(int(sys.argv[4]))]
+for function in functions:
+    for other in others:
+        other.inputs(function)
+start = threading.Barrier(len(others) + 1)
+def work(other):
+    start.wait()
+    for turn in range(200):
+        other.run(functions[turn % len(functions)], 1)
+    start.wait()  # a thread's own memory is given back when it ends
+threads = [threading.Thread(target=work, args=(other,)) for other in others]
+for thread in threads:
+    thread.start()
+counter.count_allocations(1)
+for _ in range(2):
+    start.wait()
+print(taken, counter.count_allocations(0))
 """
+
+CALLERS = 3
 
 
 def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
-    """Neither activations nor workspace nor outputs; the first runs of a shape fill the pool."""
+    """Neither activations nor workspace nor outputs; the first runs of a shape fill the pool.
+
+    Callers at the same time take as much again each, at most, however often they call.
+    """
     (tmp_path / "counter.c").write_text(_COUNTER)
     command = ["gcc", "-O1", "-shared", "-fPIC", "counter.c", "-o", "counter.so", "-ldl"]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -71,7 +99,10 @@ def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
     library = build.export(tmp_path / "model.so")
     rows, _ = layout_weights(build.parameters)
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(library), json.dumps(shapes), json.dumps(rows)],
+        [
+            *(sys.executable, "-c", _RUN),
+            *(str(library), json.dumps(shapes), json.dumps(rows), str(CALLERS)),
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -79,7 +110,9 @@ def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     counts = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(counts) == len(shapes)
+    assert len(counts) == len(shapes) + 1
+    alone, together = counts.pop()
+    assert together <= CALLERS * alone
     for first, later in counts:
         assert first > 0, "the counter counts nothing"
         assert later == 0

@@ -122,22 +122,86 @@ def test_a_loop_inside_a_task_runs_in_its_thread(pool: Pool) -> None:
     assert inner == [(0, 1)] * 8
 
 
-def test_a_loop_of_another_thread_runs_beside_without_more_threads(pool: Pool) -> None:
-    running, done = threading.Event(), threading.Event()
-    other: list[tuple[int, int]] = []
+def test_loops_of_several_callers_run_at_the_same_time_on_teams_of_their_own(pool: Pool) -> None:
+    callers, threads = 3, 2
+    together = threading.Barrier(callers * threads)
+    ran: list[list[int]] = [[] for _ in range(callers)]
 
-    def wait(_task: int, _tasks: int) -> int:
-        running.set()
-        return 0 if done.wait(10) else 1
+    def call(caller: int) -> None:
+        def body(task: int, _tasks: int) -> int:
+            if task < threads:
+                together.wait(10)  # breaks unless every caller has its threads
+            ran[caller].append(task)
+            return caller if task == 5 else 0
 
-    first = threading.Thread(target=lambda: pool.launch(wait, 2))
-    first.start()
-    assert running.wait(10)
-    pool.launch(lambda task, tasks: other.append((task, tasks)) or 0, 2)
+        assert pool.launch(body, threads) == caller  # a failure is that of its own caller
+
+    started = [threading.Thread(target=call, args=(caller,)) for caller in range(callers)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join(30)
+    assert not together.broken
+    assert [sorted(tasks) for tasks in ran] == [list(range(4 * threads))] * callers
+    assert pool.started == callers * (threads - 1)
+
+
+def test_a_caller_that_is_alone_has_the_same_threads_again(pool: Pool) -> None:
+    def call() -> None:
+        for _ in range(50):
+            assert pool.launch(lambda *_: 0, 3) == 0
+
+    for _ in range(5):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join(30)
+    assert pool.started == 2
+
+
+def test_many_callers_and_loops(pool: Pool) -> None:
+    failures: list[object] = []
+
+    def call(caller: int) -> None:
+        for round_ in range(200):
+            seen: Counter[int] = Counter()
+
+            def body(task: int, _tasks: int, seen: Counter[int] = seen) -> int:
+                seen[task] += 1
+                return 0
+
+            threads = 1 + (caller + round_) % 4
+            pool.launch(body, threads)
+            if seen != {task: 1 for task in range(4 * threads if threads > 1 else 1)}:
+                failures.append((caller, round_, seen))
+
+    started = [threading.Thread(target=call, args=(caller,)) for caller in range(6)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join(60)
+    assert failures == []
+
+
+def test_more_callers_than_teams_run_in_their_own_threads(pool: Pool) -> None:
+    teams = 32
+    running, done = threading.Semaphore(0), threading.Event()
+
+    def wait(task: int, _tasks: int) -> int:
+        if task == 0:
+            running.release()
+        return 0 if done.wait(30) else 1
+
+    callers = [threading.Thread(target=lambda: pool.launch(wait, 2, 2)) for _ in range(teams)]
+    for thread in callers:
+        thread.start()
+    for _ in range(teams):
+        assert running.acquire(timeout=30)
+    alone: list[tuple[int, int]] = []
+    pool.launch(lambda task, tasks: alone.append((task, tasks)) or 0, 2)
     done.set()
-    first.join()
-    assert other == [(0, 1)]
-    assert pool.started == 1
+    for thread in callers:
+        thread.join(30)
+    assert alone == [(0, 1)]
 
 
 def test_a_failed_task_fails_the_loop(pool: Pool) -> None:

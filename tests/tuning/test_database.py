@@ -130,10 +130,11 @@ def test_a_damaged_description(tmp_path: Path, text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"tile": {"rows": 1}}, "the decisions of a linear kernel are whole numbers rows, vectors, "
-         "row_block, column_block, rows_outermost, unroll, prefetch or block_rows, block_columns, "
-         "warp_rows, warp_columns, warp_depths, stage_depth, stages"),
-        ({"kind": "gelu"}, "kernels of kind 'gelu' are not tuned"),
+        ({"tile": {"rows": 1}}, "the decisions on a kernel are whole numbers rows, vectors, "
+         "row_block, column_block, rows_outermost, unroll, prefetch or score_rows, score_vectors, "
+         "context_rows, context_vectors or block_rows, block_columns, warp_rows, warp_columns, "
+         "warp_depths, stage_depth, stages or row_groups, key_groups, step_keys, steps, "
+         "held, value_tile"),
         ({"seconds": []}, "a trial has positive seconds, or an error"),
         ({"seconds": [-1.0]}, "a trial has positive seconds, or an error"),
         ({"seconds": "soon"}, "could not convert string to float: 's'"),

@@ -17,7 +17,6 @@ __all__ = ["Int8Peer"]
 
 class _Run(CellRun):
     def __init__(self, library: Any, cell: Cell) -> None:
-        self._engine = library.engine
         self._function = next(
             function
             for function in library.metadata.functions
@@ -26,10 +25,12 @@ class _Run(CellRun):
         # The first run uploads inputs and captures the graph; it also gives the outputs.
         outputs = library.run(**cell.inputs(), dequantize=False)
         self._output = next(iter(outputs.values()))
+        with library.contexts.lent() as context:  # the one that ran: nobody else uses the library
+            self._context = context
 
     def call(self) -> None:
         """One graph: copies of inputs, kernels, copies of outputs."""
-        self._engine.replay(self._function.name)
+        self._context.replay(self._function)
 
     def output(self) -> np.ndarray:
         return self._output.dequantize()
@@ -39,7 +40,7 @@ class _Run(CellRun):
 
     def kernel_times(self, runs: int) -> list[dict[str, Any]]:
         records = self._function.kernels
-        times = [self._engine.kernel_times(self._function.name) for _ in range(runs)]
+        times = [self._context.kernel_times(self._function) for _ in range(runs)]
         rows = []
         for index, (name, _) in enumerate(times[0]):
             values = [run[index][1] for run in times]

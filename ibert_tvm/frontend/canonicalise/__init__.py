@@ -20,7 +20,7 @@ from ibert_tvm.frontend.canonicalise.rules_images import IMAGE_RULES
 from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
 from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
 from ibert_tvm.frontend.report import Origin
-from ibert_tvm.threads import configure_threads, default_threads
+from ibert_tvm.runtime.threads import configure_threads, default_threads
 
 __all__ = ["Canonical", "canonicalise"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ibert_tvm.frontend.canonicalise import functions
-from ibert_tvm.frontend.canonicalise.images import patches_of
+from ibert_tvm.frontend.canonicalise.images import patch_layout
 from ibert_tvm.frontend.canonicalise.inputs import Ids, Probes
 from ibert_tvm.frontend.canonicalise.rows import fit_layer_norm
 from ibert_tvm.frontend.canonicalise.values import (
@@ -283,7 +283,9 @@ class Emitter:
         if isinstance(value, Hidden):
             return value
         if isinstance(value, Pixels):
-            return patches_of(self, value)
+            tall, wide, view = patch_layout(value, self.batch, self.images[value.name])
+            source = self.patches(value.name, tall, wide)
+            return Hidden(source, view, ops=value.ops, layer=value.layer)
         if not isinstance(value, (Pointwise, RowFunction)):
             raise Mismatch(f"a hidden tensor is needed, and this is {_kind(value)}")
         if id(value) not in self._resolved:

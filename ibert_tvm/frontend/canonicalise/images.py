@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise.values import Hidden, Mismatch, Pixels
+from ibert_tvm.frontend.canonicalise.values import Mismatch, Pixels
 from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View, describe, merged
 
-if TYPE_CHECKING:
-    from ibert_tvm.frontend.canonicalise.emitter import Emitter
-
-__all__ = ["channel_order", "image_view", "patch_axes", "patches_of"]
+__all__ = ["channel_order", "image_view", "patch_axes", "patch_layout"]
 
 
 def image_view(batch: Atom, size: tuple[int, int, int]) -> View:
@@ -33,27 +28,30 @@ def patch_axes(rows: int, columns: int) -> tuple[Axis, Axis]:
     return down, across
 
 
-def patches_of(c: Emitter, pixels: Pixels) -> Hidden:
-    """Read images that were cut into patches by reshapes and transposes as a hidden tensor.
+def patch_layout(pixels: Pixels, batch: Atom, size: tuple[int, int, int]) -> tuple[int, int, View]:
+    """Read images that were cut by reshapes and transposes as the patches of an embedding.
 
     Parameters
     ----------
-    c : Emitter
-        The function under construction.
     pixels : Pixels
         Images in the layout [batch, patches, pixels of a patch], the last in any order.
+    batch : Atom
+        The axis of images.
+    size : tuple of int
+        Planes, height and width of an image.
 
     Returns
     -------
-    Hidden
-        Patches; the channels of a view are in the order of the source.
+    tuple of (int, int, View)
+        Height and width of a patch, and the layout of the patches, whose channels are in the order
+        of the source.
 
     Raises
     ------
     Mismatch
         If the layout is another one.
     """
-    planes, height, width = c.images[pixels.name]
+    planes, height, width = size
     inside = merged(pixels.view[-1]) if pixels.view else ()
     tall = _extent(inside, "row")
     wide = _extent(inside, "column")
@@ -63,7 +61,7 @@ def patches_of(c: Emitter, pixels: Pixels) -> Hidden:
     )
     whole = tall * rows == height and wide * columns == width and _extent(inside, "plane") == planes
     tokens = tuple(atom for axis in pixels.view[1:-1] for atom in axis)
-    if not whole or not pixels.view or pixels.view[0] != (c.batch,) or tokens != outer:
+    if not whole or not pixels.view or pixels.view[0] != (batch,) or tokens != outer:
         raise Mismatch(
             f"images are laid out as {describe(pixels.view)}, which is not one patch per token"
         )
@@ -74,8 +72,7 @@ def patches_of(c: Emitter, pixels: Pixels) -> Hidden:
     down, across = patch_axes(rows, columns)
     places = {"row": down, "column": across}
     axes = [tuple(a for atom in axis for a in places[atom.kind]) for axis in pixels.view[1:-1]]
-    source = c.patches(pixels.name, tall, wide)
-    return Hidden(source, ((c.batch,), *axes, channels), ops=pixels.ops, layer=pixels.layer)
+    return tall, wide, ((batch,), *axes, channels)
 
 
 def _extent(axis: Axis, kind: str) -> int:

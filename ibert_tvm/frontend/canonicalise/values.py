@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import ModelError
 from ibert_tvm.frontend.canonicalise.views import Axis, View
 
 __all__ = [
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-class Mismatch(Exception):
+class Mismatch(ModelError):
     """A rule does not apply; the text is the reason.
 
     Parameters

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ibert_tvm.errors import ModelError
+
 __all__ = [
     "Atom",
     "Axis",
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 
-class ViewError(Exception):
+class ViewError(ModelError):
     """A movement of data that a view cannot express; the text is the reason."""
 
 

@@ -11,6 +11,7 @@ from ibert_tvm.frontend.errors import UnsupportedModelError
 from ibert_tvm.frontend.finish import OUTPUTS, finish, parameter_hash
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.onnx.heads import Outputs, choose_outputs
+from ibert_tvm.frontend.onnx.operators import OPERATORS
 from ibert_tvm.frontend.onnx.reading import opsets
 from ibert_tvm.frontend.onnx.signature import (
     GraphInput,
@@ -123,7 +124,8 @@ def _canonical(
     shape: ProbeShape,
 ) -> Canonical:
     graph = model.graph
-    translator = Translator(graph.initializer, [*graph.node, *chosen.nodes], versions, shape)
+    nodes = [*graph.node, *chosen.nodes]
+    translator = Translator(graph.initializer, nodes, versions, shape, OPERATORS)
     for item in taken:
         translator.add_input(item.name, item.canonical, item.dtype)
     translation = translator.run(chosen.tensors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tvm
@@ -33,18 +33,16 @@ __all__ = ["OPERATORS", "Node", "Translation", "Translator", "operator"]
 Result = Any
 """What a translation returns: Traced or Known, or a list of them (None for unused results)."""
 
-OPERATORS: dict[tuple[str, str], Callable[[Translator, Node], Result]] = {}
-"""Translations by domain and operator."""
+Operator: TypeAlias = "Callable[[Translator, Node], Result]"
+
+OPERATORS: dict[tuple[str, str], Operator] = {}
+"""Translations by domain and operator; `operators` has them all."""
 
 
-def operator(
-    *names: str, domain: str = ""
-) -> Callable[[Callable[[Translator, Node], Result]], Callable[[Translator, Node], Result]]:
+def operator(*names: str, domain: str = "") -> Callable[[Operator], Operator]:
     """Register the translation of some operators."""
 
-    def register(
-        function: Callable[[Translator, Node], Result],
-    ) -> Callable[[Translator, Node], Result]:
+    def register(function: Operator) -> Operator:
         for name in names:
             OPERATORS[domain, name] = function
         return function
@@ -174,6 +172,8 @@ class Translator:
         Versions of the operator sets by domain.
     shape : ProbeShape
         The shape at which it is translated.
+    operators : mapping of (str, str) to callable
+        Translations by domain and operator.
 
     Attributes
     ----------
@@ -189,16 +189,15 @@ class Translator:
         nodes: Sequence[onnx.NodeProto],
         opsets: Mapping[str, int],
         shape: ProbeShape,
+        operators: Mapping[tuple[str, str], Operator],
     ) -> None:
         from onnx import numpy_helper
-
-        from ibert_tvm.frontend.onnx.operators import OPERATORS
 
         self.opsets = dict(opsets)
         self.naming = Naming(nodes)
         self.masks: dict[str, Traced] = {}
         self.shape = shape
-        self._operators = OPERATORS
+        self._operators = operators
         self._nodes = nodes
         self._inputs: dict[str, relax.Var] = {}
         self._casts: dict[str, str] = {}

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import ModelError
+
 __all__ = ["Known", "Refused", "Traced", "Untranslatable", "constant"]
 
 
-class Untranslatable(Exception):
+class Untranslatable(ModelError):
     """A node has no translation; the text is the reason."""
 
 

@@ -10,8 +10,9 @@ from tvm import relax
 from ... import integer
 from ..add import LowerAdd
 from ..context import LoweringContext
-from ..forms import Form, IntegerValue, storage
+from ..forms import Form, storage
 from ..rule import activation
+from ..value import IntegerValue
 from .value import ReleasedValue
 
 

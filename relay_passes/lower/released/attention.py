@@ -13,8 +13,9 @@ from ...spec.released import ReleasedExponential
 from ...spec.softmax import CONTEXT_BITS, CONTEXT_LIMIT
 from ..attention import check_operand
 from ..context import LoweringContext
-from ..forms import Form, IntegerValue
+from ..forms import Form
 from ..rule import MATMUL, LoweringRule, Need, activation
+from ..value import IntegerValue
 from .value import ReleasedValue
 
 EXPONENTIAL = "{}.exponential"

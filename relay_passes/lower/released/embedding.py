@@ -11,8 +11,9 @@ from ... import integer
 from ...errors import LoweringError
 from ...spec.presets import Preset
 from ..context import LoweringContext
-from ..forms import Form, IntegerValue
+from ..forms import Form
 from ..rule import LoweringRule, Need
+from ..value import IntegerValue
 from .value import ReleasedValue
 
 

@@ -10,8 +10,9 @@ from ... import integer
 from ...spec.presets import Preset
 from ...spec.released import released_gelu
 from ..context import LoweringContext
-from ..forms import Form, IntegerValue
+from ..forms import Form
 from ..rule import NATIVE, LoweringRule, Need, activation
+from ..value import IntegerValue
 from .value import ReleasedValue
 
 

@@ -11,8 +11,9 @@ from ... import integer
 from ...spec.presets import Preset
 from ...spec.released import ReleasedLayerNorm, layer_norm
 from ..context import LoweringContext
-from ..forms import Form, IntegerValue
+from ..forms import Form
 from ..rule import SCALAR, LoweringRule, Need, activation
+from ..value import IntegerValue
 from .value import ReleasedValue
 
 

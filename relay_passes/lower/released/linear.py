@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ...errors import RangeError
 from ...quantization_table import ActivationQuant, WeightQuant
-from ..forms import IntegerValue
 from ..linear import LowerLinear
+from ..value import IntegerValue
 from .value import ReleasedValue
 
 

@@ -9,7 +9,8 @@ from ...errors import LoweringError
 from ...quantization_table import ActivationQuant
 from ...spec.released import exact_factors
 from ..context import LoweringContext
-from ..forms import Form, IntegerValue, storage
+from ..forms import Form, storage
+from ..value import IntegerValue
 
 TERM_LIMIT = (1 << 30) - 1
 """Terms of a sum are not clamped in the released code, the sum is, to 22 bits: a clamp to 31 bits

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.frontend import load
 from ibert_tvm.frontend.model import CanonicalModel
-from ibert_tvm.quantize import CalibrationOptions, calibrate, quantize
+from ibert_tvm.quantization import CalibrationOptions, calibrate, quantize
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import (

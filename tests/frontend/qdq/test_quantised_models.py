@@ -15,7 +15,7 @@ from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.qdq.importing import import_quantised_onnx_model
 from ibert_tvm.metrics import RunningSimilarity
-from ibert_tvm.quantize import quantize as quantize_model
+from ibert_tvm.quantization import quantize as quantize_model
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import load_library
 from tests.frontend.qdq.encoder import HIDDEN, INNER, batches, encoder, quantize, run, weights

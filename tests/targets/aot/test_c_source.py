@@ -13,6 +13,7 @@ from c_interface import Caller
 import ibert_tvm as ibert
 from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.aot import BareModel, portable_description
+from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.weights import weights_assembly, write_weights
 from ibert_tvm.targets.toolchain import find_linker
 
@@ -33,7 +34,7 @@ def library(in_c: BareModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("c")
     (folder / "ibert_model.h").write_text(in_c.header)
     (folder / "driver.c").write_text(in_c.driver_c)
-    (folder / "kernels.c").write_text(in_c.c_kernels())
+    (folder / "kernels.c").write_text(kernels_source(in_c))
     (folder / "weights.s").write_text(weights_assembly(in_c, separate=True))
     write_weights(in_c, folder)
     compiler = find_linker(get_target("x86-64"))
@@ -55,7 +56,7 @@ def test_c_gives_the_same_bits(
 
 
 def test_the_sources_call_nothing_and_know_no_floats(in_c: BareModel) -> None:
-    text = in_c.c_kernels()
+    text = kernels_source(in_c)
     code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     assert re.findall(r"#include (.*)", code) == ["<stdbool.h>", "<stdint.h>"]
     assert not re.search(r"\b(?:float|double|TVM\w*|NULL)\b|\d\.\d|\df\b", code)
@@ -64,7 +65,7 @@ def test_the_sources_call_nothing_and_know_no_floats(in_c: BareModel) -> None:
 
 
 def test_other_compilers_and_standards_take_it(in_c: BareModel, tmp_path: Path) -> None:
-    (tmp_path / "kernels.c").write_text(in_c.c_kernels())
+    (tmp_path / "kernels.c").write_text(kernels_source(in_c))
     compiler = find_linker(get_target("x86-64"))
     for flags in (["-std=c11", "-O0"], ["-std=c17", "-O3", "-fwrapv"]):
         command = [*compiler, *flags, *WARNINGS, "-c", "kernels.c"]
@@ -74,7 +75,7 @@ def test_other_compilers_and_standards_take_it(in_c: BareModel, tmp_path: Path) 
 def test_instructions_of_a_processor_are_refused(compiled) -> None:
     model = compiled.bare
     with pytest.raises(TargetError) as caught:
-        model.c_kernels()
+        kernels_source(model)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("a kernel cannot be written in C: it uses ")
     assert lines[2:] == [
@@ -92,7 +93,7 @@ def test_the_portable_form_of_a_target_has_no_instructions() -> None:
 
 def test_results_come_last(in_c: BareModel) -> None:
     """Every array that a kernel writes comes last, and is not constant."""
-    text = in_c.c_kernels()
+    text = kernels_source(in_c)
     for kernel in in_c.kernels:
         written = [parameter.written for parameter in kernel.parameters]
         assert written == sorted(written) and any(written)

@@ -13,7 +13,7 @@ from bare_bert import SHAPES, assert_equal, expected, inputs_of
 from c_interface import Caller
 
 import ibert_tvm as ibert
-from ibert_tvm.library_file import read_metadata
+from ibert_tvm.runtime.library_file import read_metadata
 
 
 @pytest.mark.parametrize("padding", [False, True])

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ibert_tvm.errors import UsageError
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.aot.peak import ArenaPeak
+from ibert_tvm.targets.aot.model import ArenaPeak
 from ibert_tvm.targets.bare_metal import PackageOptions
 from ibert_tvm.targets.bare_metal.memory_use import (
     FunctionPeak,
@@ -87,6 +88,6 @@ def test_a_batch_is_the_first_thing_to_leave_out() -> None:
     ],
 )
 def test_options_are_checked(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UsageError) as error:
         PackageOptions(**wrong)  # type: ignore[arg-type]
     assert str(error.value) == message

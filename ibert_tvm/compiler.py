@@ -1,0 +1,411 @@
+"""From a quantised model to a compiled library.
+
+compiled = compile(quantized, target="host", shapes=[(1, 128), (8, 128)])
+compiled.export("model.so")
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.bare import bare_interface
+from ibert_tvm.errors import OutputError, UsageError
+from ibert_tvm.files import write_folder
+from ibert_tvm.kernel_table import kernel_table
+from ibert_tvm.runtime.library_file import FORMAT
+from ibert_tvm.runtime.metadata import InputRecord
+from ibert_tvm.shapes import check_shapes
+from ibert_tvm.version import __version__
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
+
+    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.relay_passes.passes import IntegerProgram
+    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.aot import BareModel
+    from ibert_tvm.targets.bare_metal import PackageOptions
+    from ibert_tvm.targets.cuda.compile import DeviceCode
+    from ibert_tvm.targets.library_check import LibraryCheck
+
+__all__ = ["CompiledModel", "compile"]
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A compiled program in memory, ready to be written.
+
+    Attributes
+    ----------
+    executable
+        TVM executable; every function takes the inputs, then all parameters. None if the program
+        was compiled without runtime.
+    parameters
+        Integer arrays in the order of the functions' parameters, laid out as the kernels read them.
+    metadata
+        What the library will say about itself, without the weight table.
+    target
+        What it was compiled for.
+    report
+        ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``,
+        ``runtime``; without runtime also ``memory``, the sizes of `targets.aot.BareModel`; for a
+        GPU also ``cuda``, what `ibert_tvm.targets.build.GpuBuild` reports of its device code.
+    bare
+        The program without runtime; None if it was compiled for TVM's.
+    device
+        Machine code of the kernels; None if they run on the processor.
+    """
+
+    executable: relax.VMExecutable | None
+    parameters: Mapping[str, NDArray[Any]]
+    metadata: Mapping[str, Any]
+    target: TargetDescription
+    report: Mapping[str, Any]
+    bare: BareModel | None = None
+    device: DeviceCode | None = None
+
+    @property
+    def runtime(self) -> str:
+        """What runs it: ``"tvm"`` or ``"none"``."""
+        return "tvm" if self.bare is None else "none"
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        options: PackageOptions | None = None,
+        require_load: bool = False,
+    ) -> Path:
+        """Link the library, or for a microcontroller write the package.
+
+        Parameters
+        ----------
+        path
+            Output file, conventionally ``*.so``; replaced only once the new file is complete. A
+            package is a folder.
+        options
+            Form and limits of a package.
+        require_load
+            Fail where a library for another machine cannot be loaded under its emulator.
+
+        Returns
+        -------
+        pathlib.Path
+            The file or folder.
+
+        Raises
+        ------
+        ibert_tvm.targets.TargetError
+            If it cannot be written, the C toolchain is missing or fails, or the library cannot be
+            used on its target.
+        """
+        return self.export_checked(path, options, require_load)[0]
+
+    def export_checked(
+        self,
+        path: str | os.PathLike[str],
+        options: PackageOptions | None = None,
+        require_load: bool = False,
+    ) -> tuple[Path, LibraryCheck | None]:
+        """Write it as `export` does, and say whether it was loaded before.
+
+        Parameters
+        ----------
+        path, options, require_load
+            As for `export`, with the same errors.
+
+        Returns
+        -------
+        path, check
+            The file or folder; and what was found out by loading the library as its board will,
+            None for a package, and for x86-64 under TVM's runtime.
+        """
+        target = Path(path).expanduser()
+        if self.bare is not None and self.target.system == "bare-metal":
+            from ibert_tvm.targets.bare_metal import is_package
+            from ibert_tvm.targets.bare_metal.package import write_package
+
+            kind = "a package that `ibert compile` wrote"
+            with write_folder(target, replaceable=is_package(target), kind=kind) as folder:
+                write_package(self.bare, self.metadata, self.target, folder, options)
+            return target, None
+        if self.bare is not None:
+            from ibert_tvm.targets.aot.library import export_bare_library
+
+            return target, export_bare_library(
+                self.bare, self.metadata, self.target, target, require_load=require_load
+            )
+        from ibert_tvm.targets.export import export_library
+
+        return target, export_library(
+            self.executable,
+            self.parameters,
+            self.metadata,
+            self.target,
+            target,
+            require_load=require_load,
+            device=self.device,
+        )
+
+
+def compile(
+    quantized: QuantizedModel,
+    target: str = "host",
+    shapes: Sequence[tuple[int, int]] | None = None,
+    dump_ir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    runtime: str | None = None,
+    emit: str = "objects",
+    database: str | os.PathLike[str] | None = None,
+) -> CompiledModel:
+    """Compile a quantised model for one target and one or several shapes.
+
+    Parameters
+    ----------
+    quantized
+        The integer program.
+    target
+        Name of a target; `targets.target_names` lists them.
+    shapes
+        (batch, sequence length) pairs; all share one copy of the weights. By default batch 1 and
+        128 tokens, or the one length that images become.
+    dump_ir
+        Folder that receives the module after every phase, numbered, as text.
+    progress
+        Called with the name of each phase as it starts.
+    runtime
+        ``"tvm"``: a library for TVM's runtime; ``"none"``: plain C functions. By default what
+        the target has, TVM's first.
+    emit
+        ``"objects"``, or ``"c"`` for kernels that any C99 compiler translates (without runtime
+        only): they use no instruction that C has no word for, and are slower for it.
+    database
+        Folder of measurements of this target (`ibert_tvm.tuning.tune`); kernels that were not
+        measured are scheduled as without it.
+
+    Returns
+    -------
+    CompiledModel
+
+    Raises
+    ------
+    UsageError
+        If a shape is not positive, or longer than the model's positions.
+    ibert_tvm.targets.TargetError
+        If the target is unknown.
+    ibert_tvm.relay_passes.errors.CompilerError
+        If a pass refuses; the message names the layer.
+    ibert_tvm.schedules.tuning.DatabaseError
+        If the database is missing, damaged, or of another target.
+    """
+    from ibert_tvm.relay_passes.emit import KernelLayout
+    from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+    from ibert_tvm.relay_passes.passes.check_integer_only import CheckIntegerOnly
+    from ibert_tvm.relay_passes.passes.narrow_inputs import NarrowInputs
+    from ibert_tvm.schedules import schedule_module
+    from ibert_tvm.targets import check_runtime, get_target
+    from ibert_tvm.targets.aot import compile_bare, portable_description
+    from ibert_tvm.targets.build import build_executable, build_for_gpu
+
+    shapes = check_shapes(shapes, quantized)
+    description = get_target(target)
+    runtime = check_runtime(description, runtime)
+    if _checked_form(emit, runtime) == "c":
+        description = portable_description(description)
+    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
+    tuned = None
+    if database is not None:
+        from ibert_tvm.tuning import TunedKernels
+
+        tuned = TunedKernels(database, description)
+    seconds: dict[str, float] = {}
+    dump = _Dump(dump_ir)
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        if progress is not None:
+            progress(name)
+        started = time.perf_counter()
+        yield
+        seconds[name] = time.perf_counter() - started
+
+    with phase("lower"):
+        program = IntegerProgram(quantized.module, quantized.parameters)
+        if runtime == "none":  # a C program has ids of 32 bits
+            program = NarrowInputs()(program)
+        compact = description.system == "bare-metal"  # its memory holds the code
+        gpu = description.gpu is not None  # where counting is slow, and a launch costs
+        lowered = lower_to_kernels(
+            program, layout, shapes, dump, compact=compact, pack=not gpu, into_norms=gpu
+        )
+    with phase("schedule"):
+        module = schedule_module(lowered.program.module, description, tuned)
+        dump("schedule", module)
+        CheckIntegerOnly().check_module(module)  # what is built is what was checked
+    parameters = dict(lowered.program.parameters)
+    metadata = _metadata(quantized, program, description, module, shapes)
+    tuning = {} if tuned is None else {"tuning": tuned.report()}
+    metadata |= tuning
+    executable = bare = device = None
+    on_gpu: dict[str, Any] = {}
+    with phase("build"):
+        if runtime == "none":
+            interface = bare_interface(metadata, quantized.info)
+            bare = compile_bare(module, parameters, description, interface)
+        elif description.gpu is not None:
+            built = build_for_gpu(module, description, dump.folder)
+            executable, device = built.executable, built.device
+            on_gpu = {"cuda": built.report}
+            metadata |= on_gpu
+        else:
+            executable = build_executable(module, description)
+    report = {
+        "integer_only": lowered.checked,
+        "seconds": seconds,
+        "weight_bytes": sum(array.nbytes for array in parameters.values()),
+        "kernels": _count_kernels(module),
+        "shapes": [list(shape) for shape in shapes],
+        "target": description.name,
+        "runtime": runtime,
+        **({} if bare is None else {"memory": dict(bare.report)}),
+        **on_gpu,
+        **tuning,
+    }
+    return CompiledModel(executable, parameters, metadata, description, report, bare, device)
+
+
+def _checked_form(emit: str, runtime: str) -> str:
+    """Form of the kernels; C only where there is a C interface."""
+    if emit not in ("objects", "c"):
+        raise UsageError(
+            f"unknown form {emit!r}", why="kernels are objects or C", todo="use objects or c"
+        )
+    if emit == "c" and runtime != "none":
+        raise UsageError(
+            "kernels as C sources cannot be run by TVM's runtime",
+            why="it calls functions of another form",
+            todo="compile with runtime none",
+        )
+    return emit
+
+
+class _Dump:
+    """Writes the module after every phase, numbered in order."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = None if folder is None else Path(folder).expanduser()
+        self.count = 0
+        if self.folder is not None:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise self._refused(error) from error
+
+    def __call__(self, phase: str, module: tvm.IRModule) -> None:
+        if self.folder is not None:
+            path = self.folder / f"{self.count:02d}_{phase}.py"
+            try:
+                path.write_text(module.script(show_meta=False), encoding="utf-8")
+            except OSError as error:
+                raise self._refused(error) from error
+            self.count += 1
+
+    def _refused(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"cannot write the IR to {self.folder}",
+            why=error.strerror or str(error),
+            todo="choose another folder for --dump-ir",
+        )
+
+
+def _count_kernels(module: tvm.IRModule) -> int:
+    from tvm import tirx
+
+    return sum(isinstance(function, tirx.PrimFunc) for function in module.functions.values())
+
+
+def _metadata(
+    quantized: QuantizedModel,
+    program: IntegerProgram,
+    description: TargetDescription,
+    module: tvm.IRModule,
+    shapes: Sequence[tuple[int, int]],
+) -> dict[str, Any]:
+    import tvm
+
+    from ibert_tvm.relay_passes.passes import function_name
+    from ibert_tvm.relay_passes.passes.pack_tokens import PACKED
+
+    kernels = kernel_table(module)
+    function = program.module["main"]
+    scales = {entry["name"]: entry for entry in quantized.quantization.get("inputs", ())}
+    inputs = [
+        InputRecord.from_json(
+            {"name": var.name, "dtype": str(var.ty.dtype), **scales.get(var.name, {})}
+        ).to_json()
+        for var in function.params[: int(function.attrs["num_input"])]
+    ]
+    return {
+        "format": FORMAT,
+        "target": {"name": description.name, **description.tvm_target},
+        "required_cpu_features": list(description.required_features),
+        "functions": [
+            {
+                "name": function_name(batch, seq_len),
+                "batch": batch,
+                "seq_len": seq_len,
+                "kernels": kernels.get(function_name(batch, seq_len), []),
+                "packed": PACKED in module[function_name(batch, seq_len)].attrs,
+            }
+            for batch, seq_len in shapes
+        ],
+        "inputs": inputs,
+        "outputs": _outputs(quantized),
+        "info": quantized.info.to_json(),
+        "preset": quantized.preset,
+        "versions": {"tvm": tvm.__version__, "ibert_tvm": __version__, "numpy": np.__version__},
+        "source_sha256": quantized.info.source_sha256,
+        "tokenizer": {
+            name: base64.b64encode(zlib.compress(content)).decode("ascii")
+            for name, content in quantized.tokenizer.items()
+        },
+    }
+
+
+def _outputs(quantized: QuantizedModel) -> list[dict[str, Any]]:
+    """Name, type, scale and symbolic shape of every output, in the function's order."""
+    from tvm import relax
+
+    kind = quantized.module["main"].ret_ty
+    kinds = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+    rows = []
+    for info, tensor, scale in zip(
+        quantized.info.outputs, kinds, quantized.quantization["outputs"], strict=True
+    ):
+        shape = [
+            int(size) if not hasattr(size, "name") else str(size.name)
+            for size in tensor.shape.values
+        ]
+        rows.append(
+            {
+                "name": info.name,
+                "kind": info.kind,
+                "dtype": str(tensor.dtype),
+                "scale": float(scale["scale"]),
+                "shape": shape,
+            }
+        )
+    return rows

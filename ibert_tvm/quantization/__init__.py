@@ -1,0 +1,14 @@
+"""Post-training quantisation: run real inputs through the float model and choose every scale.
+
+`quantize` is the entry point. What it does, in order: `batches` makes checked inputs, `observe`
+runs the canonical float model compiled by TVM over them, `table` turns the statistics into a
+`relay_passes.quantization_table.QuantizationTable` (`observers` choose clippings, `smoothing` and
+`weights` the integer weights), and `relay_passes.lower` derives the integer program from it.
+"""
+
+from __future__ import annotations
+
+from .options import OBSERVERS, CalibrationOptions
+from .post_training import calibrate, quantize
+
+__all__ = ["OBSERVERS", "CalibrationOptions", "calibrate", "quantize"]

@@ -1,0 +1,239 @@
+"""Quantise a model that came with scales: use them, and calibrate only what they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.frontend.given import GivenQuantization
+from ibert_tvm.quantization.batches import Batch
+from ibert_tvm.quantization.given import GivenScales, fill_scales, missing_scales
+from ibert_tvm.quantization.given_weights import WeightUse, embedding_rows, linear_rows
+from ibert_tvm.quantization.observe import observe_and_build
+from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.table import TableBuilder, TableReport
+from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
+from ibert_tvm.relay_passes.lower import Requirement, requirements
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend import CanonicalModel
+
+__all__ = ["SourceScales", "complete"]
+
+
+@dataclass(frozen=True)
+class SourceScales:
+    """Where the scales and integers of a table come from.
+
+    Attributes
+    ----------
+    scales : GivenScales
+        What the source gave, and what was done with it.
+    weights : dict of str to WeightUse
+        By canonical name of the linear or embedding op.
+    calibrated : dict of str to tuple of str
+        Canonical names whose scales were estimated, by section of the table.
+    report : TableReport or None
+        Of the calibration, if there was one.
+    widened : bool
+        Whether roundings to 8 bits were left out where no matrix product reads them.
+    """
+
+    scales: GivenScales
+    weights: Mapping[str, WeightUse]
+    calibrated: Mapping[str, Sequence[str]]
+    report: TableReport | None
+    widened: bool = False
+
+    def to_json(self, given: GivenQuantization) -> dict[str, Any]:
+        """Return the record of the artefact.
+
+        Parameters
+        ----------
+        given : GivenQuantization
+            What the source came with.
+
+        Returns
+        -------
+        dict
+            ``file``: the source's tensor by section and value; ``calibrated``: values by section;
+            ``notes``: scales that are not used as they are; ``weights``: per layer the rows, how
+            many of them are the source's integers, and why others are not; ``ignored``: roundings
+            of the source that belong to no value; ``centred_keys``; ``widened``.
+        """
+        sections: dict[str, dict[str, str]] = {"matmul": {}, "stream": {}, "grids": {}}
+        for key, tensor in self.scales.tensors.items():
+            section, _, value = key.partition(" ")
+            sections[section][value] = tensor
+        return {
+            "file": {
+                **sections,
+                "embeddings": {k: v.tensor for k, v in self.scales.tables.items()},
+            },
+            "widened": self.widened,
+            "calibrated": {section: list(names) for section, names in self.calibrated.items()},
+            "notes": [asdict(note) for note in self.scales.notes],
+            "weights": {name: asdict(use) for name, use in self.weights.items()},
+            "ignored": [asdict(edge) for edge in given.edges if edge.use != "value"],
+            "centred_keys": list(given.centred_keys),
+        }
+
+
+def complete(
+    model: CanonicalModel,
+    given: GivenQuantization,
+    preset: str,
+    options: CalibrationOptions,
+    batches: Sequence[Batch] | None,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[QuantizationTable, SourceScales]:
+    """Build the table of a model that came quantised.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        The model.
+    given : GivenQuantization
+        Its scales and integers.
+    preset : str
+        "accurate" or "paper".
+    options : CalibrationOptions
+        How missing scales are estimated.
+    batches : sequence of Batch or None
+        Calibration data.
+    progress : callable or None
+        Called with the steps done and the steps there are.
+
+    Returns
+    -------
+    table : QuantizationTable
+    source : SourceScales
+
+    Raises
+    ------
+    UsageError
+        If scales are missing and there is no calibration data; lists them.
+    """
+    needed = requirements(model.module, preset)
+    scales = fill_scales(given, needed, preset, options.widen)
+    if scales.missing and batches is None:
+        raise missing_scales(scales, given)
+    estimated = QuantizationTable(preset)
+    report: TableReport | None = None
+    if scales.missing and batches is not None:
+        estimated, report = _estimate(
+            model, given, scales, needed, preset, options, batches, progress
+        )
+    matmul = {**estimated.matmul, **scales.matmul}
+    weights, embeddings, uses = _weights(model, given, scales, needed, matmul, estimated)
+    table = QuantizationTable(
+        preset, matmul, {**estimated.stream, **scales.stream}, weights, embeddings, scales.grids
+    )
+    calibrated = {
+        section: [item.value for item in scales.missing if item.section == section]
+        for section in ("matmul", "stream")
+    }
+    return table, SourceScales(scales, uses, calibrated, report, options.widen)
+
+
+class _MissingBuilder(TableBuilder):
+    """Estimates scales of values whose readers have integers that must stay as they are."""
+
+    def __init__(
+        self,
+        needed: Mapping[str, Requirement],
+        parameters: Mapping[str, NDArray[Any]],
+        preset_name: str,
+        options: CalibrationOptions,
+        fixed: Mapping[str, object],
+    ) -> None:
+        super().__init__(needed, parameters, preset_name, options)
+        self.fixed = fixed
+
+    def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:
+        layers = super()._layers(name)
+        return {} if any(layer in self.fixed for layer in layers) else layers
+
+    def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
+        if self._attention_positions(name):
+            return super()._attention_operand(name, statistics)
+        options = self.options
+        return choose_range(
+            statistics, options.observer, options.percentile, None, self._unsigned(name)
+        )
+
+
+def _estimate(
+    model: CanonicalModel,
+    given: GivenQuantization,
+    scales: GivenScales,
+    needed: Mapping[str, Requirement],
+    preset: str,
+    options: CalibrationOptions,
+    batches: Sequence[Batch],
+    progress: Callable[[int, int], None] | None,
+) -> tuple[QuantizationTable, TableReport]:
+    """Calibrate the values that the source has no scale for."""
+    open_ = {
+        name: replace(
+            value,
+            matmul=value.matmul and name not in scales.matmul,
+            stream=value.stream and name not in scales.stream,
+        )
+        for name, value in needed.items()
+    }
+    builder = _MissingBuilder(open_, model.parameters, preset, options, given.matrices)
+    return observe_and_build(model, batches, builder, options, progress)
+
+
+def _weights(
+    model: CanonicalModel,
+    given: GivenQuantization,
+    scales: GivenScales,
+    needed: Mapping[str, Requirement],
+    matmul: Mapping[str, ActivationQuant],
+    estimated: QuantizationTable,
+) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant], dict[str, WeightUse]]:
+    operand = {
+        layer: value.name
+        for value in needed.values()
+        for op, layer, _ in value.readers
+        if op == "canonical.linear"
+    }
+    weights: dict[str, WeightQuant] = {}
+    embeddings: dict[str, WeightQuant] = {}
+    uses: dict[str, WeightUse] = {}
+    for _, call in canonical_calls(model.module):
+        name, op = value_name(call), str(call.op.name)
+        if name not in needed:
+            continue
+        if op == "canonical.embedding":
+            table = model.parameters[call.args[0].name]
+            embeddings[name], uses[name] = embedding_rows(
+                table, given.matrices.get(name), scales.tables.get(name)
+            )
+        elif op == "canonical.linear":
+            if name in estimated.weights and name not in given.matrices:
+                weights[name] = estimated.weights[name]
+                rows = len(weights[name].values)
+                uses[name] = WeightUse("", rows, 0, "floats in the source, rounded in calibration")
+                continue
+            quant = matmul[operand[name]]
+            weights[name], uses[name] = linear_rows(
+                model.parameters[call.args[1].name],
+                given.matrices.get(name),
+                model.parameters[call.args[2].name],
+                quant.scale,
+                quant.channel_divisor,
+            )
+    return weights, embeddings, uses

@@ -1,0 +1,180 @@
+"""Run the float model over calibration batches and collect statistics of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import ModelError
+from ibert_tvm.quantization.batches import Batch
+from ibert_tvm.quantization.observers import Statistics
+from ibert_tvm.runtime.threads import configure_threads, default_threads
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend import CanonicalModel
+    from ibert_tvm.quantization.options import CalibrationOptions
+    from ibert_tvm.quantization.table import TableBuilder, TableReport
+    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
+
+__all__ = ["observe", "observe_and_build", "sampled_positions"]
+
+
+def sampled_positions(batches: Sequence[Batch], count: int, seed: int) -> list[NDArray[np.bool_]]:
+    """Choose the tokens whose whole rows are kept.
+
+    Every sequence counts alike: a token of a sequence of n tokens is drawn with a weight of 1/n.
+    Otherwise the special tokens, whose activations differ most and which dominate short texts,
+    would hardly be among them.
+
+    Parameters
+    ----------
+    batches : sequence of Batch
+        All batches.
+    count : int
+        Tokens to keep, at most.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        Per batch, bool [batch, seq_len].
+    """
+    rng = np.random.default_rng(seed)
+    # The smallest of exponential variables with rates 1/n are a weighted draw without repetition.
+    keys = [
+        np.where(
+            batch.mask, rng.exponential(size=batch.mask.shape) * batch.lengths[:, None], np.inf
+        )
+        for batch in batches
+    ]
+    flat = np.sort(np.concatenate([key.ravel() for key in keys]))
+    limit = flat[min(count, flat.size) - 1]
+    return [(key <= limit) & np.isfinite(key) for key in keys]
+
+
+def observe(
+    model: CanonicalModel,
+    batches: Sequence[Batch],
+    names: Iterable[str],
+    sampled: Iterable[str],
+    sample_tokens: int,
+    seed: int,
+    advance: Callable[[], None],
+) -> dict[str, Statistics]:
+    """Collect statistics of named values; padding takes no part.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        The float model; compiled once per shape of a batch.
+    batches : sequence of Batch
+        Calibration data.
+    names : iterable of str
+        Canonical names of the values.
+    sampled : iterable of str
+        Those of them of which whole rows are kept.
+    sample_tokens, seed : int
+        See `sampled_positions`.
+    advance : callable
+        Called after every batch.
+
+    Returns
+    -------
+    dict of str to Statistics
+
+    Raises
+    ------
+    ModelError
+        If a value is infinite or not a number.
+    """
+    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
+
+    statistics = {name: Statistics() for name in names}
+    with_rows = set(sampled)
+    configure_threads(default_threads())
+    executable = float_executable(model.module, model.parameters, list(statistics))
+    chosen = sampled_positions(batches, sample_tokens, seed)
+    for batch, positions in zip(batches, chosen, strict=True):
+        inputs = {name: batch.inputs[name] for name in executable.input_names}
+        values = executable.run(inputs).values
+        for name, entry in statistics.items():
+            value = values[name]
+            mask, chosen_here = batch.mask, positions
+            if value.ndim == 3:  # patches before the first token was prepended are fewer
+                mask, chosen_here = (part[:, -value.shape[1] :] for part in (mask, positions))
+            _check_finite(name, value, mask)
+            if value.ndim == 3:
+                kept = value[chosen_here] if name in with_rows else value[:0, 0]
+                entry.update(value[mask], kept)
+            else:  # one vector per sequence: few enough to keep all
+                rows = value[batch.lengths > 0]
+                entry.update(rows, rows.copy())
+        advance()
+    return statistics
+
+
+def _check_finite(name: str, value: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+    # Padded positions hold whatever the model makes of padding; a sum is finite iff all terms are,
+    # short of an overflow that would be worth the closer look as well.
+    if np.isfinite(value.sum(dtype=np.float64)):
+        return
+    real = value[mask] if value.ndim == 3 else value[mask.any(axis=1)]
+    if not np.isfinite(real).all():
+        raise ModelError(
+            "the float model computes values that are infinite or not a number",
+            where=name,
+            why="on real tokens of the calibration data",
+            todo="check the checkpoint: run the source model on the same texts",
+        )
+
+
+def observe_and_build(
+    model: CanonicalModel,
+    batches: Sequence[Batch],
+    builder: TableBuilder,
+    options: CalibrationOptions,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[QuantizationTable, TableReport]:
+    """Run the batches through the model and let a builder choose the scales.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        Float model.
+    batches : sequence of Batch
+        Calibration data.
+    builder : TableBuilder
+        Says what is to be observed, and chooses.
+    options : CalibrationOptions
+        Sample size and seed.
+    progress : callable, optional
+        Called with the steps done and the number of steps.
+
+    Returns
+    -------
+    table : QuantizationTable
+    report : TableReport
+    """
+    steps = len(batches) + len(builder.operands)
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, steps)
+
+    statistics = observe(
+        model,
+        batches,
+        builder.observed,
+        builder.operands,
+        options.sample_tokens,
+        options.seed,
+        advance,
+    )
+    return builder.build(statistics, advance)

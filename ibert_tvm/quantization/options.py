@@ -1,0 +1,86 @@
+"""Settings of calibration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ibert_tvm.errors import UsageError
+
+__all__ = ["OBSERVERS", "CalibrationOptions"]
+
+OBSERVERS = ("mse", "minmax", "percentile")
+"""How the range of an 8-bit activation is chosen: see `ibert_tvm.quantization.observers`."""
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """How scales are chosen.
+
+    Parameters
+    ----------
+    seq_len : int
+        Texts are truncated to this many tokens.
+    observer : str
+        One of `OBSERVERS`.
+    percentile : float
+        For the observer of that name: percentage of the absolute values that are not clipped.
+    alphas : tuple of float
+        Smoothing strengths that are tried for every matrix operand, in [0, 1). With 0 no smoothing
+        is meant. More than 0.8 makes the weights the harder part.
+    compensate : bool
+        Round weights column by column, spreading each column's error over the later ones
+        (GPTQ); otherwise to the nearest.
+    sample_tokens : int
+        Tokens of which whole rows are kept for the searches.
+    seed : int
+        Of the choice of these tokens.
+    widen : bool
+        Of a model that came quantised to 8 bits throughout: keep sums, LayerNorm's outputs and
+        GELU's inputs in 16 bits over the range that it gives them, instead of rounding them.
+
+    Raises
+    ------
+    UsageError
+        If a setting is out of range; the message lists the allowed values.
+    """
+
+    seq_len: int = 128
+    observer: str = "mse"
+    percentile: float = 99.99
+    alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
+    compensate: bool = True
+    sample_tokens: int = 2048
+    seed: int = 0
+    widen: bool = False
+
+    def __post_init__(self) -> None:
+        if self.observer not in OBSERVERS:
+            raise UsageError(
+                f"unknown observer {self.observer!r}",
+                why="an observer chooses the range of an activation",
+                todo=f"use one of: {', '.join(OBSERVERS)}",
+            )
+        if self.seq_len < 1:
+            raise UsageError(
+                f"a sequence length of {self.seq_len}",
+                why="a sequence has at least one token",
+                todo="use a positive number",
+            )
+        if not 50.0 < self.percentile <= 100.0:
+            raise UsageError(
+                f"a percentile of {self.percentile}",
+                why="it is the percentage of values that are kept",
+                todo="use more than 50 and at most 100",
+            )
+        if not self.alphas or not all(0.0 <= alpha < 1.0 for alpha in self.alphas):
+            raise UsageError(
+                f"smoothing strengths {self.alphas}",
+                why="each lies between no smoothing (0) and moving everything to the weights (1)",
+                todo="use at least one number in [0, 1)",
+            )
+        if self.sample_tokens < 1:
+            raise UsageError(
+                f"a sample of {self.sample_tokens} tokens",
+                why="scales are searched on a sample",
+                todo="use a positive number; 2048 is the default",
+            )

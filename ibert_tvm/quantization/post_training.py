@@ -1,0 +1,276 @@
+"""The entry point of post-training quantisation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.errors import UsageError
+from ibert_tvm.quantization.batches import Batch, batches_of_arrays, batches_of_texts
+from ibert_tvm.quantization.observe import observe_and_build
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.released import released_table
+from ibert_tvm.quantization.table import TableBuilder, TableReport
+from ibert_tvm.tokenization import Tokenizer
+
+if TYPE_CHECKING:
+    from ibert_tvm.frontend import CanonicalModel
+    from ibert_tvm.frontend.given import GivenQuantization
+    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
+
+__all__ = ["calibrate", "quantize"]
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_PRESET = "accurate"
+RELEASED = "released"
+
+Calibration = Sequence[str] | Sequence[Mapping[str, Any]]
+Progress = Callable[[int, int], None]
+
+
+def quantize(
+    model: CanonicalModel,
+    calibration: Calibration | None = None,
+    preset: str | None = None,
+    *,
+    seq_len: int = 128,
+    observer: str = "mse",
+    widen: bool = False,
+    options: CalibrationOptions | None = None,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress | None = None,
+) -> QuantizedModel:
+    """Quantise a float model to an integer-only one.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        From `ibert_tvm.load`.
+    calibration : sequence of str, or of mappings, optional
+        Texts, or batches of token ids: integer arrays [batch, seq_len] by input name. Some dozens
+        of sequences that resemble later use. A checkpoint that was trained with quantisation
+        needs none, and uses them only for ranges that it lacks; so does a model that came
+        quantised (ONNX QDQ).
+    preset : {"accurate", "paper", "released"}, optional
+        Forms of the non-linear functions, and what calibration may do (docs/numerics.md). By
+        default "released" for a checkpoint that was trained with quantisation, the only kind that
+        it serves, and "accurate" for every other model.
+    seq_len : int
+        Texts are truncated to this many tokens.
+    observer : {"mse", "minmax", "percentile"}
+        How the range of an 8-bit activation is chosen.
+    widen : bool
+        Of a model that came quantised: keep the residual stream in 16 bits where the model rounds
+        it to 8.
+    options : CalibrationOptions, optional
+        All settings; given, `seq_len`, `observer` and `widen` are not looked at.
+    tokenizer : Tokenizer, optional
+        For texts; by default the model's own.
+    progress : callable, optional
+        Called with the steps done and the steps there are.
+
+    Returns
+    -------
+    QuantizedModel
+
+    Raises
+    ------
+    UsageError
+        If the calibration data is missing, empty or does not fit the model, or a setting is out of
+        range.
+    ModelError
+        If a checkpoint's own ranges are asked for and it does not have them.
+    PresetError
+        If the preset is unknown.
+    LoweringError, RangeError
+        If the model cannot be lowered or an integer would not fit; names the layer.
+    """
+    from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+    from ibert_tvm.relay_passes.lower import lower_to_integer
+
+    options = options or CalibrationOptions(seq_len=seq_len, observer=observer, widen=widen)
+    table, summary = calibrate(
+        model, calibration, preset, options, tokenizer=tokenizer, progress=progress
+    )
+    source = summary.pop("source_scales", None)
+    lowered = lower_to_integer(model.module, model.parameters, table)
+    # Compilation proves this again; a model that cannot be compiled is better refused here.
+    analyse_ranges(lowered.module, lowered.parameters)
+    return QuantizedModel(
+        module=lowered.module,
+        parameters=lowered.parameters,
+        info=model.info,
+        quantization={
+            "preset": table.preset,
+            **lowered.scales,
+            "calibration": summary,
+            **({"source_scales": source} if source is not None else {}),
+        },
+        tokenizer=model.tokenizer,
+    )
+
+
+def calibrate(
+    model: CanonicalModel,
+    calibration: Calibration | None,
+    preset: str | None,
+    options: CalibrationOptions,
+    *,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress | None = None,
+) -> tuple[QuantizationTable, dict[str, Any]]:
+    """Choose all scales and integer weights of a model.
+
+    Parameters
+    ----------
+    model, calibration, preset, tokenizer, progress
+        See `quantize`.
+    options : CalibrationOptions
+        Settings.
+
+    Returns
+    -------
+    table : QuantizationTable
+        What lowering needs.
+    summary : dict
+        JSON-able: what was calibrated on and which smoothing was chosen. ``source_scales`` for a
+        model that came quantised, see `ibert_tvm.quantization.complete.SourceScales.to_json`.
+
+    Raises
+    ------
+    UsageError, ModelError
+        See `quantize`.
+    """
+    from ibert_tvm.relay_passes.lower import requirements
+
+    own = model.released
+    if preset == RELEASED or (
+        preset is None and own is not None and (own.trained or calibration is None)
+    ):
+        return _own_ranges(model, calibration, options, tokenizer, progress)
+    preset = preset or DEFAULT_PRESET
+    if model.given is not None:
+        return _complete(model, model.given, calibration, preset, options, tokenizer, progress)
+    if calibration is None:
+        raise UsageError(
+            "there is no calibration data",
+            why=f"with the preset {preset} scales are chosen by running texts through the model",
+            todo="give a list of texts, or a list of batches",
+        )
+    needed = requirements(model.module, preset)
+    batches = _batches(model, calibration, options, tokenizer)
+    builder = TableBuilder(needed, model.parameters, preset, options)
+    table, report = observe_and_build(model, batches, builder, options, progress)
+    return table, _summary(batches, options, report)
+
+
+def _complete(
+    model: CanonicalModel,
+    given: GivenQuantization,
+    calibration: Calibration | None,
+    preset: str,
+    options: CalibrationOptions,
+    tokenizer: Tokenizer | None,
+    progress: Progress | None,
+) -> tuple[QuantizationTable, dict[str, Any]]:
+    """Choose the scales that a model lacks which came quantised."""
+    from ibert_tvm.quantization.complete import complete
+
+    batches = None if calibration is None else _batches(model, calibration, options, tokenizer)
+    table, source = complete(model, given, preset, options, batches, progress)
+    summary: dict[str, Any] = {}
+    if batches is not None and source.report is not None:
+        summary = _summary(batches, options, source.report)
+    return table, {**summary, "source_scales": source.to_json(given)}
+
+
+def _summary(
+    batches: Sequence[Batch], options: CalibrationOptions, report: TableReport
+) -> dict[str, Any]:
+    """What was calibrated on, and what was chosen."""
+    lengths = [length for batch in batches for length in batch.lengths.tolist() if length]
+    _logger.info("calibrated on %d sequences, %d tokens", len(lengths), sum(lengths))
+    return {
+        "sequences": len(lengths),
+        "tokens": sum(lengths),
+        "longest": max(lengths),
+        "options": {**asdict(options), "alphas": list(options.alphas)},
+        "smoothing": report.alphas,
+        "output_errors": report.errors,
+    }
+
+
+def _own_ranges(
+    model: CanonicalModel,
+    calibration: Calibration | None,
+    options: CalibrationOptions,
+    tokenizer: Tokenizer | None,
+    progress: Progress | None,
+) -> tuple[QuantizationTable, dict[str, Any]]:
+    """Take the ranges of a checkpoint that was trained with quantisation."""
+    if model.released is None:
+        raise UsageError(
+            f"the preset {RELEASED} cannot quantise this model",
+            why="its scales are those of a checkpoint of transformers' ibert; this is a "
+            f"{model.info.architecture} model",
+            todo="use the preset accurate or paper",
+        )
+    batches = None
+    if calibration is not None:
+        batches = _batches(model, calibration, options, tokenizer)
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, len(batches or ()))
+
+    return released_table(model, model.released, batches, options, advance)
+
+
+def _batches(
+    model: CanonicalModel,
+    calibration: Calibration,
+    options: CalibrationOptions,
+    tokenizer: Tokenizer | None,
+) -> list[Batch]:
+    if isinstance(calibration, (str, bytes, Mapping)):
+        raise UsageError(
+            "the calibration data is a single item",
+            why=f"it is a {type(calibration).__name__}",
+            todo="give a list of texts, or a list of batches",
+        )
+    items = list(calibration)
+    texts = [item for item in items if isinstance(item, str)]
+    arrays = [item for item in items if isinstance(item, Mapping)]
+    if len(texts) + len(arrays) != len(items) or (texts and arrays):
+        kinds = sorted({type(item).__name__ for item in items})
+        raise UsageError(
+            "the calibration data is neither texts nor batches",
+            why=f"its items are {', '.join(kinds)}",
+            todo="give a list of str, or a list of dicts of integer arrays",
+        )
+    if arrays:
+        return batches_of_arrays(arrays, model.info)
+    if model.info.image_size is not None:
+        size = ", ".join(map(str, model.info.image_size))
+        raise UsageError(
+            "a model of images cannot be calibrated with texts",
+            why=f"it takes pixel_values [batch, {size}]",
+            todo="give batches of images, as the model's image processor makes them: "
+            "--calibration FILE.npz with an array pixel_values",
+        )
+    if tokenizer is None:
+        if not model.tokenizer:
+            raise UsageError(
+                "texts cannot be tokenised",
+                why="the model came without tokenizer files",
+                todo="give batches of token ids, or a tokenizer",
+            )
+        tokenizer = Tokenizer(model.tokenizer)
+    return batches_of_texts(texts, tokenizer, model.info, options.seq_len)

@@ -1,0 +1,174 @@
+"""Quantise a matrix operand together with the weights that read it.
+
+Activations of transformers have channels that are a hundred times larger than the others; with one
+8-bit scale they take the precision of all. Smoothing (Xiao et al. 2023) divides channel c of the
+activation by ``magnitude_x[c]^alpha / magnitude_w[c]^(1 - alpha)`` and multiplies column c of the
+weights by the same number. At run time it is free: the divisor goes into the multipliers of the
+requantisation that makes the 8-bit form. How much to move differs between layers, so every alpha of
+a list is tried, and the one with the smallest error of the layers' outputs is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.weights import compensated_rounding, nearest, row_scales
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
+
+__all__ = ["OperandQuant", "channel_divisor", "quantize_operand"]
+
+_SEARCH_ROWS = 512
+_SMALLEST = 1e-6
+# Divisors further apart would cost the weights, and the 15-bit multipliers, too many bits.
+_LARGEST_SPREAD = 2.0**10
+
+
+@dataclass(frozen=True)
+class OperandQuant:
+    """A matrix operand and the weights of its readers, quantised.
+
+    Attributes
+    ----------
+    activation : ActivationQuant
+        With the divisor in ``channel_divisor`` if there is one.
+    weights : dict of str to WeightQuant
+        By the name of the reading layer; the divisor is moved into them.
+    alpha : float
+        Strength of the smoothing; 0 for none.
+    error : float
+        Mean relative squared error of the layers' outputs on the sample.
+    """
+
+    activation: ActivationQuant
+    weights: dict[str, WeightQuant]
+    alpha: float
+    error: float
+
+
+def channel_divisor(
+    magnitude: NDArray[np.float64], columns: NDArray[np.float64], alpha: float
+) -> NDArray[np.float64]:
+    """Return the divisor per channel, with a geometric mean of 1.
+
+    Parameters
+    ----------
+    magnitude : numpy.ndarray
+        Largest absolute activation per channel [C].
+    columns : numpy.ndarray
+        Largest absolute weight per column [C].
+    alpha : float
+        In (0, 1).
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [C], positive, no two further apart than a factor of 2^10.
+    """
+    x = np.maximum(magnitude, float(magnitude.max()) * 1e-5 or _SMALLEST)
+    w = np.maximum(columns, float(columns.max()) * 1e-5 or _SMALLEST)
+    logs = alpha * np.log(x) - (1.0 - alpha) * np.log(w)
+    logs -= logs.mean()
+    half = np.log(_LARGEST_SPREAD) / 2
+    return np.asarray(np.exp(np.clip(logs, -half, half)))
+
+
+def quantize_operand(
+    statistics: Statistics,
+    weights: Mapping[str, NDArray[np.float32]],
+    options: CalibrationOptions,
+    unsigned: bool = False,
+    smooth: bool = True,
+    compensate: bool = True,
+) -> OperandQuant:
+    """Choose scale, divisor and integer weights for one activation.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Of the activation, with a sample.
+    weights : mapping of str to numpy.ndarray
+        Matrices [N, C] of the layers that read it, by layer name.
+    options : CalibrationOptions
+        Observer, alphas.
+    unsigned : bool
+        Use 0..255 with a zero point.
+    smooth, compensate : bool
+        Whether the preset allows a divisor per channel, and rounding with compensation.
+
+    Returns
+    -------
+    OperandQuant
+    """
+    matrix = np.concatenate(list(weights.values())).astype(np.float32)
+    sample = statistics.sample
+    rows = sample[:: max(sample.shape[0] // _SEARCH_ROWS, 1)]
+    target = rows @ matrix.T
+    norms = _norms(target, weights)
+    best: tuple[float, float, ActivationQuant] | None = None
+    columns = np.abs(matrix).max(axis=0).astype(np.float64)
+    for alpha in options.alphas if smooth else (0.0,):
+        divisor = (
+            channel_divisor(statistics.channel_magnitude, columns, alpha) if alpha > 0 else None
+        )
+        quant = choose_range(statistics, options.observer, options.percentile, divisor, unsigned)
+        moved = _moved(matrix, divisor)
+        scale = row_scales(moved)
+        output = _steps(rows, quant) @ nearest(moved, scale).astype(np.float32).T
+        output *= (quant.scale * scale).astype(np.float32)
+        output -= target
+        error = float((_norms(output, weights) / norms).mean())
+        if best is None or error < best[0]:
+            best = (error, alpha, quant)
+    if best is None:  # options refuse an empty list of alphas
+        raise ValueError("no smoothing strength to try")
+    error, alpha, quant = best
+    integers, scale = _round(matrix, quant, sample, options, compensate)
+    result, start = {}, 0
+    for name, weight in weights.items():
+        stop = start + weight.shape[0]
+        result[name] = WeightQuant(integers[start:stop], scale[start:stop])
+        start = stop
+    return OperandQuant(quant, result, alpha, error)
+
+
+def _moved(matrix: NDArray[np.float32], divisor: NDArray[np.float64] | None) -> NDArray[np.float32]:
+    return matrix if divisor is None else matrix * divisor.astype(np.float32)
+
+
+def _norms(
+    output: NDArray[np.float32], weights: Mapping[str, NDArray[np.float32]]
+) -> NDArray[np.float64]:
+    """Squared norm of the part of `output` [tokens, sum N] that each layer has; [layers]."""
+    edges = np.cumsum([0] + [weight.shape[0] for weight in weights.values()])
+    square = np.einsum("tn,tn->n", output, output, dtype=np.float64)
+    parts = [square[a:b].sum() for a, b in pairwise(edges)]
+    return np.maximum(np.array(parts), 1e-30)
+
+
+def _steps(rows: NDArray[np.float32], quant: ActivationQuant) -> NDArray[np.float32]:
+    """Integers of `rows` less the zero point, as float32."""
+    steps = np.rint(rows / quant.channel_scale.astype(np.float32))
+    return np.clip(steps, quant.low - quant.zero_point, quant.high - quant.zero_point)
+
+
+def _round(
+    matrix: NDArray[np.float32],
+    quant: ActivationQuant,
+    sample: NDArray[np.float32],
+    options: CalibrationOptions,
+    compensate: bool,
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    moved = _moved(matrix, quant.channel_divisor)
+    steps = _steps(sample, quant)
+    clip = options.observer == "mse"
+    scale = row_scales(moved, (steps**2).mean(axis=0) if clip else None)
+    if compensate and options.compensate and steps.size:
+        return compensated_rounding(moved, scale, steps), scale
+    return nearest(moved, scale), scale

@@ -1,0 +1,223 @@
+"""From statistics to a quantisation table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.quantization.weights import quantize_embedding
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
+from ibert_tvm.relay_passes.spec.gelu import gelu_scale
+from ibert_tvm.relay_passes.spec.presets import Preset, preset
+
+if TYPE_CHECKING:
+    from ibert_tvm.relay_passes.lower import Requirement
+
+__all__ = ["TableBuilder", "TableReport"]
+
+# Text outside the calibration data may go further than it did. Streams have bits to spare for
+# that: 16-bit ones use two thirds of their range, 15-bit ones three quarters, wide sums an eighth
+# of 21 bits.
+_HEADROOM = 1.5
+_SHORT_HEADROOM = 1.33
+_STREAM_HIGH = 2**15 - 1
+_SHORT_HIGH = 2**14 - 1
+# A 15-bit sum must leave this many steps to the median channel: some models have a few channels
+# that are hundreds of times larger than the others.
+_CHANNEL_STEPS = 200
+_SUM_STEPS = 2**17
+_SUM_HIGH = 2**19 - 1
+# A value that calibration saw next to nothing of still gets a range.
+_SMALLEST_STREAM = 0.5
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What was chosen, for the record in the artefact.
+
+    Attributes
+    ----------
+    alphas : dict of str to float
+        Smoothing strength by the canonical name of the smoothed activation.
+    errors : dict of str to float
+        Relative squared error of the outputs of the layers that read it.
+    """
+
+    alphas: dict[str, float]
+    errors: dict[str, float]
+
+
+class TableBuilder:
+    """Builds the quantisation table of one model.
+
+    Parameters
+    ----------
+    needed : mapping of str to Requirement
+        From `ibert_tvm.relay_passes.lower.requirements`.
+    parameters : mapping of str to numpy.ndarray
+        Float weights of the model.
+    preset_name : str
+        "accurate" or "paper".
+    options : CalibrationOptions
+        How scales are chosen.
+    """
+
+    def __init__(
+        self,
+        needed: Mapping[str, Requirement],
+        parameters: Mapping[str, NDArray[Any]],
+        preset_name: str,
+        options: CalibrationOptions,
+    ) -> None:
+        self.needed = needed
+        self.parameters = parameters
+        self.preset: Preset = preset(preset_name)
+        self.options = options
+
+    @property
+    def observed(self) -> list[str]:
+        """Names of the values that must be observed."""
+        return [name for name, value in self.needed.items() if value.matmul or value.stream]
+
+    @property
+    def operands(self) -> list[str]:
+        """Names of the values that matrix products read; their rows must be sampled."""
+        return [name for name, value in self.needed.items() if value.matmul]
+
+    def build(
+        self, statistics: dict[str, Statistics], advance: Callable[[], None]
+    ) -> tuple[QuantizationTable, TableReport]:
+        """Choose all scales and integer weights.
+
+        Parameters
+        ----------
+        statistics : dict of str to Statistics
+            Of every name in `observed`. Samples are dropped as they are used up.
+        advance : callable
+            Called after each of `operands`.
+
+        Returns
+        -------
+        table : QuantizationTable
+        report : TableReport
+        """
+        matmul: dict[str, ActivationQuant] = {}
+        weights: dict[str, WeightQuant] = {}
+        report = TableReport({}, {})
+        stream = self._streams(statistics)
+        for name in self.operands:
+            readers = self._layers(name)
+            if readers:
+                quant = quantize_operand(
+                    statistics[name],
+                    readers,
+                    self.options,
+                    unsigned=self._unsigned(name),
+                    smooth=self.preset.smoothing and self._may_divide(name),
+                    compensate=self.preset.smoothing,
+                )
+                matmul[name] = quant.activation
+                weights.update(quant.weights)
+                report.alphas[name] = quant.alpha
+                report.errors[name] = quant.error
+            else:
+                matmul[name] = self._attention_operand(name, statistics[name])
+            statistics[name].rows.clear()
+            advance()
+        embeddings = {
+            name: quantize_embedding(self.parameters[value.weight], per_row=self.preset.smoothing)
+            for name, value in self.needed.items()
+            if value.op == "canonical.embedding"
+        }
+        table = QuantizationTable(self.preset.name, matmul, stream, weights, embeddings)
+        return table, report
+
+    def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:
+        """Matrices of the linear layers that read a value, by layer name."""
+        return {
+            reader: self.parameters[self.needed[reader].weight]
+            for op, reader, _ in self.needed[name].readers
+            if op == "canonical.linear"
+        }
+
+    def _attention_positions(self, name: str) -> set[int]:
+        return {
+            position for op, _, position in self.needed[name].readers if op == "canonical.attention"
+        }
+
+    def _may_divide(self, name: str) -> bool:
+        """Whether the 8-bit form is made by a requantisation, and its readers can multiply again.
+
+        Pixels are quantised by the caller, with one scale.
+        """
+        made_here = self.needed[name].op != "canonical.patches"
+        return made_here and self._attention_positions(name) <= {_VALUES}
+
+    def _unsigned(self, name: str) -> bool:
+        """Whether the values lie on one side of 0, so that a sign would waste half the range."""
+        return (
+            self.preset.unsigned_gelu_output
+            and self.needed[name].op in ("canonical.gelu", "canonical.relu")
+            and not self._attention_positions(name)
+        )
+
+    def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
+        divisor = None
+        if self.preset.smoothing and self._attention_positions(name) == {_VALUES}:
+            # The context is requantised per channel anyway, so every channel of V has its own
+            # scale at no cost.
+            magnitude = statistics.channel_magnitude
+            top = float(magnitude.max())
+            if top > 0:
+                divisor = np.maximum(magnitude / top, 2.0**-6)
+        return choose_range(statistics, self.options.observer, self.options.percentile, divisor)
+
+    def _streams(self, statistics: Mapping[str, Statistics]) -> dict[str, ActivationQuant]:
+        result: dict[str, ActivationQuant] = {}
+        # Backwards, so that a sum that only feeds another sum can take that one's scale: its
+        # requantisation then disappears.
+        for name, value in reversed(list(self.needed.items())):
+            if not value.stream:
+                continue
+            readers = {op for op, _, _ in value.readers}
+            if self.preset.gelu == "accurate" and readers == {"canonical.gelu"}:
+                scale = gelu_scale(statistics[name].magnitude * _SHORT_HEADROOM)
+                result[name] = ActivationQuant(scale, -_SHORT_HIGH, _SHORT_HIGH)
+                continue
+            if value.op not in _SUMS:
+                largest = max(statistics[name].magnitude * _HEADROOM, _SMALLEST_STREAM)
+                result[name] = ActivationQuant(largest / _STREAM_HIGH, -_STREAM_HIGH, _STREAM_HIGH)
+                continue
+            sums = {reader for op, reader, _ in value.readers if op in _SUMS}
+            if len(sums) == 1 and len(value.readers) == 1 and sums <= result.keys():
+                following = result[sums.pop()]
+                result[name] = ActivationQuant(following.scale, following.low, following.high)
+            else:
+                result[name] = self._sum(statistics[name], value.op == "canonical.add")
+        return result
+
+    def _sum(self, statistics: Statistics, may_be_short: bool) -> ActivationQuant:
+        """Quantise a sum: in 15 bits where that serves most channels, otherwise in 20."""
+        short = max(statistics.magnitude * _SHORT_HEADROOM, _SMALLEST_STREAM) / _SHORT_HIGH
+        median = float(np.median(statistics.channel_magnitude))
+        if may_be_short and self.preset.short and median >= _CHANNEL_STEPS * short:
+            return ActivationQuant(short, -_SHORT_HIGH, _SHORT_HIGH)
+        scale = max(statistics.magnitude, _SMALLEST_STREAM) / _SUM_STEPS
+        return ActivationQuant(scale, -_SUM_HIGH, _SUM_HIGH)
+
+
+_SUMS = ("canonical.add", "canonical.add_positions", "canonical.prepend_tokens")
+"""Operators whose terms come at the scale of their result."""
+_VALUES = 2
+"""Position of V among the operands of attention."""

@@ -1,0 +1,75 @@
+"""Memory that compiled code may be given."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+
+__all__ = ["ALIGNMENT", "aligned_zeros", "input_buffers", "mapped_parameter", "mapped_weights"]
+
+ALIGNMENT = 64
+"""Bytes on which compiled code expects every buffer to start."""
+
+
+def aligned_zeros(shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    """Array of zeros that compiled code may be given.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape.
+    dtype : str
+        NumPy type.
+
+    Returns
+    -------
+    numpy.ndarray
+        Contiguous, starting at a multiple of `ALIGNMENT`.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(tuple(shape))
+
+
+def input_buffers(metadata: LibraryMetadata, function: FunctionRecord) -> dict[str, NDArray[Any]]:
+    """Aligned zeros for every input of a function, by name and in its order."""
+    kinds = metadata.input_kinds(function)
+    return {
+        record.name: aligned_zeros(*kind)
+        for record, kind in zip(metadata.inputs, kinds, strict=True)
+    }
+
+
+def mapped_weights(shared_object: ctypes.CDLL) -> int:
+    """Address at which the dynamic linker mapped a library's section of weights."""
+    return ctypes.addressof(ctypes.c_char.in_dll(shared_object, "ibert_weights"))
+
+
+def mapped_parameter(shared_object: ctypes.CDLL, record: ParameterRecord) -> NDArray[Any]:
+    """View of one parameter where the dynamic linker mapped it: nothing is copied.
+
+    Parameters
+    ----------
+    shared_object : ctypes.CDLL
+        The library; it is never unmapped.
+    record : ParameterRecord
+        One of its parameters.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of the record's shape and dtype; the pages cannot be written.
+    """
+    memory = (ctypes.c_char * record.num_bytes).from_address(
+        mapped_weights(shared_object) + record.offset
+    )
+    count = math.prod(record.shape)
+    return np.frombuffer(memoryview(memory), record.dtype, count).reshape(record.shape)

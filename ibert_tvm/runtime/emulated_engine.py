@@ -1,0 +1,93 @@
+"""Calling a library of plain C functions that is for another machine, under an emulator.
+
+A small C program calls it, which the emulator runs: this shows what the board will compute, not how
+fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.runtime.buffers import input_buffers
+from ibert_tvm.runtime.library_file import read_weights
+from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from ibert_tvm.runtime.threads import concurrent_calls
+
+if TYPE_CHECKING:
+    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.runner import Runner
+
+__all__ = ["EmulatedContext", "EmulatedEngine"]
+
+
+class EmulatedEngine:
+    """A library under its target's emulator; see `ibert_tvm.runtime.engine.Engine`.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+
+    Raises
+    ------
+    ibert_tvm.targets.TargetError
+        If the target is unknown, or its compiler or its emulator is not installed.
+    """
+
+    device = "cpu"
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        from ibert_tvm.targets.runner import Runner
+
+        self.metadata = metadata
+        self.max_contexts = concurrent_calls()
+        self._runner = Runner(_description(metadata))
+
+    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+        """As `Engine.parameter`, read from the file."""
+        content = read_weights(self.metadata.path, record.offset, record.num_bytes)
+        count = math.prod(record.shape)
+        return np.frombuffer(content, record.dtype, count).reshape(record.shape)
+
+    def create_context(self) -> EmulatedContext:
+        """As `Engine.create_context`."""
+        return EmulatedContext(self.metadata, self._runner)
+
+
+class EmulatedContext:
+    """Inputs; see `ibert_tvm.runtime.engine.ExecutionContext`. Every run is a process."""
+
+    def __init__(self, metadata: LibraryMetadata, runner: Runner) -> None:
+        self._metadata, self._runner = metadata, runner
+        self._inputs: dict[str, dict[str, NDArray[Any]]] = {}
+
+    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+        """As `ExecutionContext.inputs`."""
+        if function.name not in self._inputs:
+            self._inputs[function.name] = input_buffers(self._metadata, function)
+        return self._inputs[function.name]
+
+    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+        """As `ExecutionContext.run`."""
+        kinds = [(dtype, shape) for shape, dtype in self._metadata.output_kinds(function)]
+        inputs = list(self._inputs[function.name].values())
+        shape = (function.batch, function.seq_len)
+        return self._runner.run(self._metadata.path, shape, inputs, kinds)
+
+
+def _description(metadata: LibraryMetadata) -> TargetDescription:
+    """The target that a library was compiled for; one made on its own board calls it host."""
+    from ibert_tvm.targets import get_target, target_names
+
+    name = str(metadata.target.get("name", ""))
+    if name == "host":
+        settings = {key: value for key, value in metadata.target.items() if key != "name"}
+        for other in target_names():
+            if other != "host" and dict(get_target(other).tvm_target) == settings:
+                return get_target(other)
+    return get_target(name)

@@ -1,0 +1,252 @@
+"""Reading a compiled library without running any of it.
+
+A library is an ELF shared object with two sections of its own: `.ibert.metadata` (UTF-8 JSON) and
+`.ibert.weights` (all integer parameters, 64-byte aligned). Reading them needs neither TVM nor a
+processor of the library's architecture.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ibert_tvm.errors import LibraryError
+from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.runtime.metadata import (
+    FunctionRecord,
+    InputRecord,
+    KernelRecord,
+    LibraryMetadata,
+    OutputRecord,
+    ParameterRecord,
+)
+
+__all__ = ["FORMAT", "METADATA_SECTION", "WEIGHTS_SECTION", "read_metadata", "read_weights"]
+
+FORMAT = 1
+METADATA_SECTION = ".ibert.metadata"
+WEIGHTS_SECTION = ".ibert.weights"
+
+# The fields of a little-endian ELF header that say where the file ends, e_shoff, e_shentsize and
+# e_shnum, by the byte that says whether the file is of 32 or of 64 bits.
+_ELF_CLASS = 4
+_ELF_HEADERS = {1: struct.Struct("<32xI10xHHxx"), 2: struct.Struct("<40xQ10xHHxx")}
+
+_REMAKE = "make it again with `ibert compile NAME.ibert -o model.so`"
+
+
+def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
+    """Read the metadata of a compiled library.
+
+    Parameters
+    ----------
+    path : path
+        The library, `model.so`.
+
+    Returns
+    -------
+    LibraryMetadata
+
+    Raises
+    ------
+    LibraryError
+        If it does not exist, is not a whole ELF shared library, was not made by this project, or
+        is of another format version.
+    """
+    file = Path(path).expanduser()
+    if not file.exists():
+        raise LibraryError(
+            f"there is no library at {file}",
+            why="the path does not exist",
+            todo="check the path; `ibert compile NAME.ibert -o model.so` makes one",
+        )
+    if not file.is_file():
+        raise LibraryError(
+            f"{file} is not a library",
+            why="it is a folder; a compiled library is one file",
+            todo="give the .so file that `ibert compile` wrote",
+        )
+    sections, weight_bytes = _read_sections(file)
+    try:
+        document = json.loads(sections.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise _damaged(
+            file, f"its section {METADATA_SECTION} is not readable JSON: {error}"
+        ) from error
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise LibraryError(
+            f"the library {file} has format {version!r}",
+            why=f"this version of ibert_tvm reads format {FORMAT}",
+            todo=f"use the version of ibert_tvm that made it, or {_REMAKE}",
+        )
+    try:
+        metadata = _parse(file, document, weight_bytes)
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise _damaged(file, f"its metadata is unusable: {why}") from error
+    for parameter in metadata.parameters:
+        if parameter.offset < 0 or parameter.offset + parameter.num_bytes > weight_bytes:
+            raise _damaged(
+                file,
+                f"parameter {parameter.name!r} ends at byte "
+                f"{parameter.offset + parameter.num_bytes} of a weights section of {weight_bytes}",
+            )
+    return metadata
+
+
+def read_weights(path: Path, offset: int, size: int) -> bytes:
+    """Read a part of a library's weights from the file, whatever machine it is for.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A library that `read_metadata` has read.
+    offset, size : int
+        First byte in its weights section, and number of bytes.
+
+    Returns
+    -------
+    bytes
+    """
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(WEIGHTS_SECTION)
+        stream.seek(section["sh_offset"] + offset)
+        return stream.read(size)
+
+
+def _damaged(file: Path, why: str) -> LibraryError:
+    return LibraryError(
+        f"cannot read the library {file}", why=why, todo=f"copy the file again, or {_REMAKE}"
+    )
+
+
+def _check_whole(file: Path) -> None:
+    """Refuse a file that ends before its section headers do, which linkers write last.
+
+    Mapping such a file would not be an exception but a bus error.
+    """
+    with file.open("rb") as stream:
+        header = stream.read(_ELF_HEADERS[2].size)
+    whole = len(header) >= _ELF_HEADERS[1].size
+    layout = _ELF_HEADERS.get(header[_ELF_CLASS]) if whole else None
+    if whole and layout is None:  # neither 32 nor 64 bits: left to the reader of ELF files
+        return
+    if layout is None or len(header) < layout.size:
+        raise _damaged(file, f"it is truncated: {len(header)} bytes, less than an ELF header")
+    offset, entry_size, entries = layout.unpack(header[: layout.size])
+    end = offset + entry_size * entries
+    size = file.stat().st_size
+    if size < end:
+        raise _damaged(file, f"it is truncated: {size} bytes of {end}")
+
+
+def _read_sections(file: Path) -> tuple[bytes, int]:
+    """Return the metadata section's bytes and the size of the weights section."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with file.open("rb") as stream:
+            if stream.read(4) != b"\x7fELF":
+                raise _damaged(file, "it is not an ELF file")
+            _check_whole(file)
+            elf = ELFFile(stream)
+            size = file.stat().st_size
+            if any(s["p_offset"] + s["p_filesz"] > size for s in elf.iter_segments()):
+                raise _damaged(file, "a segment lies behind the end of the file")
+            if elf["e_type"] != "ET_DYN":
+                raise _damaged(file, "it is an ELF file, but not a shared library")
+            metadata = elf.get_section_by_name(METADATA_SECTION)
+            weights = elf.get_section_by_name(WEIGHTS_SECTION)
+            missing = [
+                name
+                for name, section in (
+                    (METADATA_SECTION, metadata),
+                    (WEIGHTS_SECTION, weights),
+                )
+                if section is None
+            ]
+            if missing:
+                raise LibraryError(
+                    f"{file} was not made by ibert_tvm",
+                    why=f"it is a shared library without the section {' and '.join(missing)}",
+                    todo=f"give a library that `ibert compile` wrote, not stripped; or {_REMAKE}",
+                )
+            return metadata.data(), int(weights["sh_size"])
+    except OSError as error:
+        raise _damaged(file, str(error.strerror or error)) from error
+    except (ELFError, UnicodeDecodeError, KeyError, IndexError, AttributeError) as error:
+        # pyelftools reports damage it did not foresee by whatever its parsing runs into.
+        raise _damaged(file, f"its ELF headers are damaged: {error}") from error
+
+
+def _architectures(cuda: Mapping[str, Any]) -> tuple[str, ...]:
+    """What GPUs a library's device code is for."""
+    real = [str(name) for name in cuda.get("architectures", ())]
+    virtual = [name.replace("sm_", "compute_") for name in real[-1:] if cuda.get("ptx")]
+    return (*real, *virtual)
+
+
+def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
+    functions = tuple(
+        FunctionRecord(
+            str(f["name"]),
+            int(f["batch"]),
+            int(f["seq_len"]),
+            tuple(
+                KernelRecord(
+                    *(str(k["name"]), str(k["kind"]), str(k["layer"])),
+                    *(int(k["macs"]), int(k.get("bytes", 0))),
+                )
+                for k in f.get("kernels", ())
+            ),
+            bool(f.get("packed", False)),
+            str(f.get("symbol", "")),
+            int(f.get("arena_bytes", 0)),
+        )
+        for f in document["functions"]
+    )
+    if not functions:
+        raise ValueError("no function is listed")
+    return LibraryMetadata(
+        path=file,
+        target=dict(document["target"]),
+        required_cpu_features=tuple(document["required_cpu_features"]),
+        functions=functions,
+        inputs=tuple(InputRecord.from_json(i) for i in document["inputs"]),
+        parameters=tuple(
+            ParameterRecord(
+                str(p["name"]),
+                str(p["dtype"]),
+                tuple(int(n) for n in p["shape"]),
+                int(p["offset"]),
+            )
+            for p in document["parameters"]
+        ),
+        outputs=tuple(
+            OutputRecord(
+                str(o["name"]),
+                str(o["dtype"]),
+                float(o["scale"]),
+                str(o["kind"]),
+                tuple(axis if isinstance(axis, str) else int(axis) for axis in o["shape"]),
+            )
+            for o in document["outputs"]
+        ),
+        info=ModelInfo.from_json(document["info"]),
+        versions={str(k): str(v) for k, v in document["versions"].items()},
+        source_sha256=str(document["source_sha256"]),
+        tokenizer={str(k): str(v) for k, v in (document.get("tokenizer") or {}).items() if v},
+        file_bytes=file.stat().st_size,
+        weight_bytes=weight_bytes,
+        runtime=str(document.get("runtime", "tvm")),
+        architectures=_architectures(document.get("cuda", {})),
+        device_code=dict(document.get("cuda", {})),
+    )

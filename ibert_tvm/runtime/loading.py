@@ -1,0 +1,149 @@
+"""Loading a compiled library on this machine.
+
+library = load_library("model.so")
+outputs = library.run(input_ids=ids, attention_mask=mask)     # {name: float array}
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from ibert_tvm.errors import IbertError, InputError, LibraryError, UsageError
+from ibert_tvm.runtime.device import choose_device
+from ibert_tvm.runtime.engine_choice import load_engine
+from ibert_tvm.runtime.library import Library
+from ibert_tvm.runtime.library_file import read_metadata
+from ibert_tvm.runtime.threads import default_threads
+
+__all__ = ["load_library", "run"]
+
+
+def load_library(
+    path: str | os.PathLike[str],
+    num_threads: int | None = None,
+    emulate: bool = False,
+    device: str | None = None,
+) -> Library:
+    """Load a compiled library.
+
+    Parameters
+    ----------
+    path : path
+        The library that `ibert compile` or `CompiledModel.export` wrote.
+    num_threads : int, optional
+        Most threads per call; by default the processors that this process may use (or the
+        environment variable TVM_NUM_THREADS). All libraries of a process share one pool of threads,
+        and calls that run at the same time divide the processors. A library without runtime uses
+        one.
+    emulate : bool
+        Run a library without runtime, of whatever Linux target, under the emulator of its target:
+        to see what another machine will compute, not how fast.
+    device : str, optional
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. A library runs on one kind of device, and by default
+        on the first of it.
+
+    Returns
+    -------
+    Library
+
+    Raises
+    ------
+    LibraryError
+        If the file is missing, damaged, or not made by this project.
+    TargetError
+        If it was compiled for another processor than this machine's.
+    DeviceError
+        If it was compiled for a GPU, and there is none here that can run it.
+    UsageError
+        If `num_threads` is not positive, or given for a GPU; or if the library's kernels do not run
+        on that kind of device.
+    """
+    if num_threads is not None and num_threads < 1:
+        raise UsageError(f"num_threads is {num_threads}", todo="give a number of at least 1")
+    metadata = read_metadata(path)
+    chosen = choose_device(metadata, device)
+    several = metadata.runtime == "tvm" and metadata.device == "cpu"
+    try:
+        engine = load_engine(metadata, chosen, num_threads, emulate)
+        return Library(metadata, (num_threads or default_threads()) if several else 1, engine)
+    except IbertError:
+        raise
+    except Exception as error:  # TVM's errors share no base class below Exception
+        text = str(error).strip()
+        raise LibraryError(
+            f"cannot load the library {metadata.path}",
+            why=text.splitlines()[-1] if text else type(error).__name__,
+            todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
+            f"{_tvm_version()}; compile it again with `ibert compile`",
+        ) from error
+
+
+def _tvm_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("apache-tvm")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def run(
+    path: str | os.PathLike[str],
+    *,
+    dequantize: bool = True,
+    device: str | None = None,
+    **inputs: Any,
+) -> dict[str, Any]:
+    """Load a library, or use it again if it was loaded before, and run it.
+
+    Parameters
+    ----------
+    path : path
+        The library.
+    dequantize : bool
+        Give real values instead of integers with their scale.
+    device : str, optional
+        As `load_library` takes.
+    **inputs : array_like
+        `input_ids`, and optionally `attention_mask` and `token_type_ids`, or `pixel_values`, as
+        `Library.run` takes.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray or IntegerOutput
+        Outputs by name.
+
+    Raises
+    ------
+    InputError
+        If the inputs do not fit the model.
+    LibraryError, TargetError
+        As `load_library` raises.
+    """
+    known = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+    unknown = sorted(set(inputs) - set(known))
+    if unknown or not {"input_ids", "pixel_values"} & set(inputs):
+        raise InputError(
+            f"unknown input {', '.join(unknown)}" if unknown else "input_ids is missing",
+            todo=f"the inputs are {', '.join(known)}; the first is required, or the last for a "
+            "model of images",
+        )
+    return _cached_library(_identity(path), device).run(**inputs, dequantize=dequantize)
+
+
+def _identity(path: str | os.PathLike[str]) -> tuple[str, int, int, int]:
+    """Path with what tells one content of it from the next: a rewritten file is loaded again."""
+    file = Path(path).expanduser()
+    try:
+        status = file.stat()
+    except OSError:
+        return (str(file), 0, 0, 0)
+    return (str(file.resolve()), status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _cached_library(identity: tuple[str, int, int, int], device: str | None) -> Library:
+    return load_library(identity[0], device=device)

@@ -1,0 +1,213 @@
+"""What a compiled library says about itself: the records that its section of metadata holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ibert_tvm.model_info import ModelInfo
+
+__all__ = [
+    "FunctionRecord",
+    "InputRecord",
+    "KernelRecord",
+    "LibraryMetadata",
+    "OutputRecord",
+    "ParameterRecord",
+]
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One kernel call of a function.
+
+    Attributes
+    ----------
+    name : str
+        The kernel's name in the library.
+    kind : str
+        What it is built around: `linear`, `attention`, `layer_norm` ...
+    layer : str
+        Canonical name of the layer.
+    macs : int
+        Multiply-accumulates of its matrix products; 0 for a row operation.
+    num_bytes : int
+        What its arguments and results take, each once; 0 in libraries of earlier versions.
+    """
+
+    name: str
+    kind: str
+    layer: str
+    macs: int
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class FunctionRecord:
+    """One compiled shape: its function in the library, rows and tokens per row, its kernels.
+
+    The kernels are in order of execution; libraries of earlier versions list none. A packed
+    function computes the tokens that the attention mask keeps, and no padding. In a library without
+    runtime, `symbol` is its C function and `arena_bytes` the memory that a call needs.
+    """
+
+    name: str
+    batch: int
+    seq_len: int
+    kernels: tuple[KernelRecord, ...] = ()
+    packed: bool = False
+    symbol: str = ""
+    arena_bytes: int = 0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all matrix products; 0 where no kernels are listed."""
+        return sum(kernel.macs for kernel in self.kernels)
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """One input of every function.
+
+    Its shape is [batch, seq_len], or [batch, channels, height, width] for images. Those are real
+    on the caller's side, and come to the library as ``clamp(round(x / scale) + zero_point, low,
+    high)``; `scale` is 0 for tokens, which are integers anyway.
+    """
+
+    name: str
+    dtype: str
+    scale: float = 0.0
+    zero_point: int = 0
+    low: int = 0
+    high: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a JSON-serialisable dictionary; tokens have no quantisation."""
+        document: dict[str, Any] = {"name": self.name, "dtype": self.dtype}
+        if self.scale:
+            document |= {
+                "scale": self.scale,
+                "zero_point": self.zero_point,
+                "low": self.low,
+                "high": self.high,
+            }
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> InputRecord:
+        """Read what `to_json` wrote."""
+        return cls(
+            str(document["name"]),
+            str(document["dtype"]),
+            float(document.get("scale", 0.0)),
+            *(int(document.get(key, 0)) for key in ("zero_point", "low", "high")),
+        )
+
+
+@dataclass(frozen=True)
+class ParameterRecord:
+    """One integer parameter: where it lies in the weights section, in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it takes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class OutputRecord:
+    """One output: `value = integer * scale`; `shape` names the axes `batch` and `seq_len`."""
+
+    name: str
+    dtype: str
+    scale: float
+    kind: str
+    shape: tuple[int | str, ...]
+
+    @property
+    def per_token(self) -> bool:
+        """Whether one axis counts tokens."""
+        return "seq_len" in self.shape
+
+
+@dataclass(frozen=True)
+class LibraryMetadata:
+    """Everything a library says about itself.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The library.
+    target : dict
+        What it was compiled for.
+    required_cpu_features : tuple of str
+        Processor flags, as in /proc/cpuinfo, without which it would fault.
+    functions : tuple of FunctionRecord
+        The compiled shapes.
+    inputs, parameters, outputs : tuple of records
+        The signature of every function: inputs, then parameters; and what it returns.
+    info : ModelInfo
+        The model.
+    versions : dict of str to str
+        Of TVM and of this project at compile time.
+    source_sha256 : str
+        Hash of the source model.
+    tokenizer : dict of str to str
+        Tokenizer files, zlib and base64; empty if there are none.
+    file_bytes, weight_bytes : int
+        Sizes of the file and of its weights section.
+    runtime : str
+        What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
+    architectures : tuple of str
+        Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``, and
+        ``compute_75`` for code that the driver compiles; empty where kernels run on the processor.
+    """
+
+    path: Path
+    target: Mapping[str, Any]
+    required_cpu_features: tuple[str, ...]
+    functions: tuple[FunctionRecord, ...]
+    inputs: tuple[InputRecord, ...]
+    parameters: tuple[ParameterRecord, ...]
+    outputs: tuple[OutputRecord, ...]
+    info: ModelInfo
+    versions: Mapping[str, str]
+    source_sha256: str
+    tokenizer: Mapping[str, str]
+    file_bytes: int
+    weight_bytes: int
+    runtime: str = "tvm"
+    architectures: tuple[str, ...] = ()
+    device_code: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """What kernels run on: ``"cpu"`` or ``"cuda"``."""
+        return "cuda" if self.architectures else "cpu"
+
+    @property
+    def max_seq_len(self) -> int:
+        """Longest compiled sequence."""
+        return max(function.seq_len for function in self.functions)
+
+    def input_kinds(self, function: FunctionRecord) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and dtype of every input of a function, in its order."""
+        shape = (function.batch, *(self.info.image_size or (function.seq_len,)))
+        return [(shape, record.dtype) for record in self.inputs]
+
+    def output_kinds(self, function: FunctionRecord) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and dtype of every output of a function, in its order."""
+        extents: dict[int | str, int] = {"batch": function.batch, "seq_len": function.seq_len}
+        return [
+            (tuple(int(extents.get(axis, axis)) for axis in record.shape), record.dtype)
+            for record in self.outputs
+        ]

@@ -1,0 +1,104 @@
+"""Pixels become integers here, on the caller's side: compiled code has no floating point.
+
+A model of images takes 8-bit pixels at one scale, which calibration chose. The caller gives what
+the model's image processor yields, float [batch, channels, height, width]; it is divided by the
+scale, rounded and clamped before the library is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ibert_tvm.errors import InputError
+from ibert_tvm.runtime.metadata import InputRecord
+
+__all__ = ["image_record", "quantize_images"]
+
+
+def image_record(inputs: Sequence[Mapping[str, Any]]) -> InputRecord | None:
+    """Return the input that holds images, from ``quantization["inputs"]`` of a quantised model.
+
+    Parameters
+    ----------
+    inputs : sequence of mapping
+        Name, dtype, scale, zero_point, low and high of every input that the caller quantises.
+
+    Returns
+    -------
+    InputRecord or None
+        None if there is none.
+    """
+    return next((InputRecord.from_json(entry) for entry in inputs), None)
+
+
+def quantize_images(
+    record: InputRecord, value: ArrayLike | None, image_size: Sequence[int]
+) -> NDArray[Any]:
+    """Check images and bring them to the integers that a model takes.
+
+    Parameters
+    ----------
+    record : InputRecord
+        The input: its name, dtype and quantisation.
+    value : array_like or None
+        Real pixels, float [batch, channels, height, width], as the model's image processor gives
+        them; or integers of the record's dtype, which are taken as they are.
+    image_size : sequence of int
+        Channels, height and width that the model takes.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of the record's dtype, same shape: ``clamp(round(x / scale) + zero_point, low, high)``.
+
+    Raises
+    ------
+    InputError
+        If they are missing, or the dtype, shape or a value does not fit.
+    """
+    name, size = record.name, [int(extent) for extent in image_size]
+    if value is None:
+        raise InputError(
+            f"{name} is missing",
+            why="the model takes images",
+            todo=f"give {name}, [batch, {', '.join(map(str, size))}]",
+        )
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:  # images of different sizes
+        raise InputError(
+            f"{name} is not an array", why=str(error), todo="give images of one size"
+        ) from error
+    if array.ndim != 4 or list(array.shape[1:]) != size or array.shape[0] == 0:
+        raise InputError(
+            f"{name} has the wrong shape",
+            why=f"its shape is {list(array.shape)}",
+            todo=f"give [batch, {', '.join(map(str, size))}], as the model's image processor does",
+        )
+    if str(array.dtype) == record.dtype:
+        outside = (array < record.low) | (array > record.high)
+        if outside.any():
+            raise InputError(
+                f"{name} holds a value that is out of range",
+                why=f"it is {int(array[outside][0])}",
+                todo=f"give integers from {record.low} to {record.high}, or real pixels",
+            )
+        return array
+    if array.dtype.kind != "f":
+        raise InputError(
+            f"{name} has the wrong dtype",
+            why=f"it is {array.dtype}",
+            todo="give floats, as the model's image processor does: pixels of 0 to 255 have to be "
+            f"normalised first; or {record.dtype} integers at the scale {record.scale:.6g}",
+        )
+    steps = np.floor(array.astype(np.float64) / record.scale + 0.5) + record.zero_point
+    if not np.isfinite(steps).all():
+        raise InputError(
+            f"{name} holds values that are infinite or not a number",
+            todo="check how the images were prepared",
+        )
+    return np.clip(steps, record.low, record.high).astype(record.dtype)

@@ -1,0 +1,169 @@
+"""Calling a library that has no runtime but plain C functions, on this machine.
+
+The library is loaded with ctypes; nothing of TVM is needed. See docs/c-api.md for the functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import LibraryError
+from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
+from ibert_tvm.runtime.engine import Observer
+from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from ibert_tvm.runtime.threads import concurrent_calls
+
+__all__ = ["PlainContext", "PlainEngine"]
+
+_ABI_VERSION = 1
+# A context of this version is smaller (docs/c-api.md); its members are private.
+_CONTEXT_BYTES = 256
+_HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
+
+
+class PlainEngine:
+    """A library of plain C functions; see `ibert_tvm.runtime.engine.Engine`.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+
+    Attributes
+    ----------
+    library : ctypes.CDLL
+        Its functions.
+    observer : Observer or None
+        Who is told of kernels.
+
+    Raises
+    ------
+    OSError
+        If it cannot be loaded.
+    AttributeError
+        If it lacks a function of the interface.
+    """
+
+    device = "cpu"
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        self.metadata = metadata
+        self.max_contexts = concurrent_calls()
+        library = ctypes.CDLL(str(metadata.path.resolve()))
+        library.ibert_strerror.restype = ctypes.c_char_p
+        library.ibert_init.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)
+        ]
+        library.ibert_run.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        ]
+        library.ibert_set_hook.argtypes = [ctypes.c_void_p, _HOOK, ctypes.c_void_p]
+        self.library = library
+        self.observer: Observer | None = None
+
+    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+        """As `Engine.parameter`."""
+        return mapped_parameter(self.library, record)
+
+    def create_context(self) -> PlainContext:
+        """As `Engine.create_context`: an arena of the size that the largest function needs."""
+        return PlainContext(self)
+
+    @contextmanager
+    def observed(self, observe: Observer) -> Iterator[None]:
+        """As `ObservableEngine.observed`."""
+        self.observer = observe
+        try:
+            yield
+        finally:
+            self.observer = None
+
+    def check(self, status: int) -> None:
+        """Raise an error for what a function of the library returned, unless it is 0."""
+        if status != 0:
+            raise LibraryError(
+                f"the library {self.metadata.path} refused a call",
+                why=f"{self.library.ibert_strerror(status).decode()} (status {status})",
+                todo="see docs/c-api.md for the meaning of the status",
+            )
+
+
+class PlainContext:
+    """A context of the C interface with its arena, inputs and outputs.
+
+    See `ibert_tvm.runtime.engine.ExecutionContext`.
+    """
+
+    def __init__(self, engine: PlainEngine) -> None:
+        self._engine = engine
+        size = max(function.arena_bytes for function in engine.metadata.functions)
+        self._arena = aligned_zeros((size,), "uint8")
+        self._memory = aligned_zeros((_CONTEXT_BYTES,), "uint8")
+        self._address = self._memory.ctypes.data
+        engine.check(
+            engine.library.ibert_init(self._address, _ABI_VERSION, self._arena.ctypes.data, size)
+        )
+        self._calls: dict[str, _Call] = {}
+
+    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+        """As `ExecutionContext.inputs`."""
+        if function.name not in self._calls:
+            self._calls[function.name] = _Call(self._engine.metadata, function)
+        return self._calls[function.name].inputs
+
+    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+        """As `ExecutionContext.run`, in the calling thread alone."""
+        call, observer = self._calls[function.name], self._engine.observer
+        if observer is None:
+            self._run(function, call)
+        else:
+            with self._hooked(_timed(function, observer)):
+                self._run(function, call)
+        return call.outputs
+
+    def _run(self, function: FunctionRecord, call: _Call) -> None:
+        shape = (function.batch, function.seq_len)
+        self._engine.check(self._engine.library.ibert_run(self._address, *shape, *call.pointers))
+
+    @contextmanager
+    def _hooked(self, hook: Callable[[Any, int, int], int]) -> Iterator[None]:
+        kept = _HOOK(hook)  # ctypes does not keep it
+        set_hook = self._engine.library.ibert_set_hook
+        self._engine.check(set_hook(self._address, kept, None))
+        try:
+            yield
+        finally:
+            self._engine.check(set_hook(self._address, _HOOK(), None))
+
+
+class _Call:
+    """Inputs and outputs of one function, and their addresses as the interface takes them."""
+
+    def __init__(self, metadata: LibraryMetadata, function: FunctionRecord) -> None:
+        self.inputs = input_buffers(metadata, function)
+        self.outputs = [aligned_zeros(*kind) for kind in metadata.output_kinds(function)]
+        self.pointers = [
+            (ctypes.c_void_p * len(group))(*(array.ctypes.data for array in group))
+            for group in (list(self.inputs.values()), self.outputs)
+        ]
+
+
+def _timed(function: FunctionRecord, observe: Observer) -> Callable[[Any, int, int], int]:
+    """Hook that tells an observer how long each kernel took."""
+    started = 0
+
+    def hook(_user: Any, done: int, _total: int) -> int:
+        nonlocal started
+        now = time.perf_counter_ns()
+        if done > 0:
+            observe(function.kernels[done - 1].name, now - started)
+        started = time.perf_counter_ns()
+        return 0  # go on with the run
+
+    return hook

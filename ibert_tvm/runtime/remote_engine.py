@@ -1,0 +1,167 @@
+"""Running a library on a board, through TVM's RPC server there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import LibraryError, TargetError
+from ibert_tvm.runtime.buffers import input_buffers
+from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+
+if TYPE_CHECKING:
+    from ibert_tvm.targets.rpc import Board, BoardDescription
+
+__all__ = ["RemoteContext", "RemoteEngine", "check_fits"]
+
+_logger = logging.getLogger(__name__)
+_MOST_RUNS = 10_000
+
+
+class RemoteEngine:
+    """A library that is loaded on a board; see `ibert_tvm.runtime.engine.Engine`.
+
+    Weights are used where the board maps them: only inputs and outputs travel. A board serves one
+    call at a time.
+
+    Parameters
+    ----------
+    board : ibert_tvm.targets.rpc.Board
+        With an open session.
+    metadata : LibraryMetadata
+        Of the library to run.
+    num_threads : int, optional
+        Threads that kernels use there; by default all processors of the board.
+
+    Attributes
+    ----------
+    description : ibert_tvm.targets.rpc.BoardDescription
+        What the board said about itself.
+    num_threads : int
+        Threads that kernels use.
+    """
+
+    device = "cpu"
+    max_contexts = 1
+
+    def __init__(self, board: Board, metadata: LibraryMetadata, num_threads: int | None) -> None:
+        self.board, self.metadata = board, metadata
+        self.file = board.upload(metadata.path)
+        self.description: BoardDescription = board.describe()
+        check_fits(metadata, self.description)
+        self.num_threads = num_threads or self.description.processors
+        names = [function.name for function in metadata.functions]
+        weights = [(record.dtype, record.shape, record.offset) for record in metadata.parameters]
+        results = dict.fromkeys(names, len(metadata.outputs))
+        board.prepare(names, weights, results, self.num_threads)
+        _logger.info(
+            "%s runs on %s: %s, %d threads",
+            metadata.path,
+            board.name,
+            self.description.machine,
+            self.num_threads,
+        )
+
+    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+        """As `Engine.parameter`: refused, since it is on the board, bound to its functions."""
+        raise LibraryError(
+            f"the parameter {record.name!r} is not here",
+            where=self.board.name,
+            why="the library is loaded on a board",
+            todo="load the library on this machine, or read the file's section of weights",
+        )
+
+    def create_context(self) -> RemoteContext:
+        """As `Engine.create_context`."""
+        return RemoteContext(self.board, self.metadata)
+
+
+class RemoteContext:
+    """Inputs, which are sent with every call; see `ibert_tvm.runtime.engine.ExecutionContext`."""
+
+    def __init__(self, board: Board, metadata: LibraryMetadata) -> None:
+        self._board, self._metadata = board, metadata
+        self._inputs: dict[str, dict[str, NDArray[Any]]] = {}
+
+    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+        """As `ExecutionContext.inputs`."""
+        if function.name not in self._inputs:
+            self._inputs[function.name] = input_buffers(self._metadata, function)
+        return self._inputs[function.name]
+
+    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+        """As `ExecutionContext.run`, on the threads that the engine was made for."""
+        return self._board.run(function.name, list(self._inputs[function.name].values()))
+
+    def time(
+        self, function: FunctionRecord, inputs: Sequence[NDArray[Any]], seconds: float
+    ) -> list[float]:
+        """Time calls of a function on the board, without the network.
+
+        Parameters
+        ----------
+        function : FunctionRecord
+            Function.
+        inputs : sequence of numpy.ndarray
+            Of the function's shape, in its order.
+        seconds : float
+            How long to measure, about.
+
+        Returns
+        -------
+        list of float
+            Seconds of each call; at least three.
+        """
+        name, end = function.name, time.monotonic() + seconds
+        first = self._board.time(name, inputs, 1, 0)[0]
+        # Requests of about a second: how long they take is known well enough to wait for them.
+        runs = int(np.clip(min(seconds, 1.0) / max(first, 1e-6), 3, _MOST_RUNS))
+        taken: list[float] = []
+        while not taken or time.monotonic() < end:
+            taken += self._board.time(name, inputs, runs, runs * first)
+        return taken
+
+
+def check_fits(metadata: LibraryMetadata, board: BoardDescription) -> None:
+    """Refuse a library that a board cannot run.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        The library.
+    board : ibert_tvm.targets.rpc.BoardDescription
+        What the board said.
+
+    Raises
+    ------
+    ibert_tvm.targets.rpc.BoardError
+        If its processor is another one, or lacks what the library needs.
+    TargetError
+        If it has another version of TVM.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    from ibert_tvm.targets.rpc import check_board
+
+    with metadata.path.open("rb") as stream:
+        machine = str(ELFFile(stream)["e_machine"])
+    target = str(metadata.target.get("name", "?"))
+    check_board(board, target, machine, metadata.required_cpu_features)
+    made, there = metadata.versions.get("tvm", ""), board.tvm_version
+    if made and there and _series(made) != _series(there):
+        raise TargetError(
+            f"the library {metadata.path} does not fit the board's version of TVM",
+            where="--rpc",
+            why=f"it was compiled with TVM {made}; the board has TVM {there}",
+            todo="install the same version of apache-tvm on the board, or compile with its version",
+        )
+
+
+def _series(version: str) -> list[str]:
+    """Major and minor version: within one, libraries fit."""
+    return version.split(".")[:2]

@@ -1,0 +1,114 @@
+"""How many threads there are for kernels: processors, the wish of the user, TVM's own pool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = [
+    "concurrent_calls",
+    "configure_threads",
+    "container_processors",
+    "default_threads",
+    "processors",
+]
+
+
+def _environment_threads() -> int | None:
+    for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        value = os.environ.get(variable, "")
+        if value.isdigit() and int(value) > 0:
+            return int(value)
+    return None
+
+
+# The user's wish, read once: `_configure_threads` has to set the variable itself.
+_WISHED_THREADS = _environment_threads()
+
+
+def default_threads() -> int:
+    """Threads per call where nobody asks for a number.
+
+    Returns
+    -------
+    int
+        What the environment variable TVM_NUM_THREADS or OMP_NUM_THREADS says, or else the
+        physical processors that this process may use.
+    """
+    return processors() if _WISHED_THREADS is None else _WISHED_THREADS
+
+
+def processors() -> int:
+    """Physical processors that this process may use, by its affinity and its container's quota."""
+    import psutil
+
+    usable = len(os.sched_getaffinity(0))
+    # Two hardware threads of one core share its multipliers: more than one of them gains nothing.
+    physical = psutil.cpu_count(logical=False) or usable
+    return max(1, min(usable, physical, container_processors() or usable))
+
+
+def container_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
+    """Processors that a container's quota amounts to.
+
+    Parameters
+    ----------
+    quota : pathlib.Path
+        The file of the control group, version 2; another one serves tests.
+
+    Returns
+    -------
+    int or None
+        At least 1; None without a quota.
+    """
+    try:
+        limit, period = quota.read_text(encoding="ascii").split()[:2]
+        return None if limit == "max" else max(1, int(limit) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def concurrent_calls() -> int:
+    """How many calls may run at the same time on this machine's processors.
+
+    Returns
+    -------
+    int
+        Twice the processors: where callers wait for each other, one that is ready runs while the
+        system wakes up another, which takes long on a busy machine.
+    """
+    return 2 * processors()
+
+
+_configured_threads: int | None = None
+
+
+def configure_threads(count: int) -> None:
+    """Set the size of TVM's thread pool, which the process has one of.
+
+    The pool's threads are made once, at the first configuration or when TVM first runs something:
+    one per processor, or `count` if that is more, so that a process can go from one thread to
+    several. A later call for more than were made gets those there are.
+
+    Parameters
+    ----------
+    count : int
+        Threads that kernels use from now on, the calling one included.
+    """
+    global _configured_threads
+    if _configured_threads == count:
+        return
+    from ibert_tvm.runtime.tvm_runtime import load_runtime
+
+    configure = load_runtime().get_global_func("runtime.config_threadpool")
+    if _configured_threads is None:
+        most = max(count, os.cpu_count() or 1)
+        # TVM caps the pool at this variable, or else at half the processors, so that
+        # config_threadpool alone cannot use them all.
+        os.environ["TVM_NUM_THREADS"] = str(most)
+        # Unless told not to, TVM pins the calling thread to a processor: everything else that the
+        # process does in it, and every thread and process that it starts, would share that one.
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        configure(1, most)
+    configure(1, count)
+    _configured_threads = count

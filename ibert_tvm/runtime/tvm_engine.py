@@ -1,0 +1,154 @@
+"""Running a library with TVM's virtual machine, on this machine's processor."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
+from ibert_tvm.runtime.engine import Observer
+from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from ibert_tvm.runtime.thread_pool import thread_pool
+from ibert_tvm.runtime.threads import concurrent_calls
+from ibert_tvm.runtime.tvm_runtime import load_runtime
+
+__all__ = ["TvmContext", "TvmEngine"]
+
+_CPU = 1  # kDLCPU
+# A run takes its buffers from the pool of this machine and gives them back: memory is allocated
+# by the first runs of a shape, and by none after them.
+_POOLED_ALLOCATOR = 2
+
+
+class TvmEngine:
+    """A library for TVM's runtime; see `ibert_tvm.runtime.engine.Engine`.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+
+    Attributes
+    ----------
+    pool : ThreadPool
+        Threads that its kernels run on, those of the process.
+    tensors : list of tvm_ffi.Tensor
+        All parameters: their pages are shared and never copied.
+    observer : Observer or None
+        Who is told of kernels.
+    """
+
+    device = "cpu"
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        self.metadata = metadata
+        self.max_contexts = concurrent_calls()
+        self.ffi = load_runtime()
+        path = str(metadata.path.resolve())
+        self._load_executable = self.ffi.load_module(path)["vm_load_executable"]
+        # The same mapping that TVM has: the dynamic linker opens a file once. It is never closed,
+        # so its threads may serve other libraries, too.
+        self._shared_object = ctypes.CDLL(path)
+        self.pool = thread_pool(self._shared_object)
+        self.observer: Observer | None = None
+        self.tensors = [self._tensor(record) for record in metadata.parameters]
+
+    def _tensor(self, record: ParameterRecord) -> Any:
+        empty = record.num_bytes == 0
+        array = aligned_zeros(record.shape, record.dtype) if empty else self.parameter(record)
+        return self.ffi.from_dlpack(array)
+
+    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+        """As `Engine.parameter`."""
+        return mapped_parameter(self._shared_object, record)
+
+    def create_context(self) -> TvmContext:
+        """As `Engine.create_context`: a virtual machine, which takes a millisecond or two."""
+        machine = self._load_executable()
+        machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+        return TvmContext(self, machine)
+
+    @contextmanager
+    def observed(self, observe: Observer) -> Iterator[None]:
+        """As `ObservableEngine.observed`; it costs about a microsecond per kernel."""
+        self.observer = observe
+        try:
+            yield
+        finally:
+            self.observer = None
+
+
+class TvmContext:
+    """A virtual machine with input buffers; see `ibert_tvm.runtime.engine.ExecutionContext`.
+
+    Attributes
+    ----------
+    functions : dict
+        Compiled functions by name; each takes tensors, the inputs and then all parameters.
+    """
+
+    def __init__(self, engine: TvmEngine, machine: Any) -> None:
+        self._engine, self._machine = engine, machine
+        self.functions = {f.name: machine[f.name] for f in engine.metadata.functions}
+        self._buffers: dict[str, dict[str, NDArray[Any]]] = {}
+        self._arguments: dict[str, list[Any]] = {}
+
+    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+        """As `ExecutionContext.inputs`."""
+        if function.name not in self._buffers:
+            engine = self._engine
+            buffers = input_buffers(engine.metadata, function)
+            tensors = [engine.ffi.from_dlpack(buffer) for buffer in buffers.values()]
+            self._arguments[function.name] = [*tensors, *engine.tensors]
+            self._buffers[function.name] = buffers
+        return self._buffers[function.name]
+
+    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+        """As `ExecutionContext.run`; memory of outputs is used again once they are gone."""
+        engine = self._engine
+        observer = engine.observer
+        engine.pool.enter(num_threads)
+        try:
+            if observer is None:
+                result = self._call(function.name)
+            else:
+                with self._instrumented(observer):
+                    result = self._call(function.name)
+        finally:
+            engine.pool.leave()
+        results = [result] if isinstance(result, engine.ffi.Tensor) else result
+        return [np.from_dlpack(tensor) for tensor in results]
+
+    def _call(self, name: str) -> Any:
+        return self.functions[name](*self._arguments[name])
+
+    @contextmanager
+    def _instrumented(self, observe: Observer) -> Iterator[None]:
+        """Observe what the virtual machine calls: kernels, and functions of its own.
+
+        It calls them from the thread that runs the library, one after the other.
+        """
+        started = 0
+
+        def instrument(
+            _function: Any, name: str, before: bool, _result: Any, *_arguments: Any
+        ) -> int:
+            nonlocal started
+            if before:
+                started = time.perf_counter_ns()
+            else:
+                observe(name, time.perf_counter_ns() - started)
+            return 0  # go on with the call
+
+        set_instrument = self._machine["set_instrument"]
+        set_instrument(instrument)
+        try:
+            yield
+        finally:
+            set_instrument(None)

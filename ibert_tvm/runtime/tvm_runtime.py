@@ -1,0 +1,77 @@
+"""TVM's runtime library, and nothing else of TVM.
+
+`import tvm` brings the compiler with it: LLVM with all its backends, 150 MiB of memory and half a
+second. A library needs a few hundred kilobytes of that, the virtual machine of
+``libtvm_runtime.so``, which this module loads by itself; where TVM is imported too, before or
+afterwards, both use the same runtime.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+__all__ = ["load_runtime"]
+
+
+class _NoTorch:
+    """Finder that hides torch from imports of one thread."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Refuse torch to that thread; leave everything else to the other finders."""
+        if name == "torch" and threading.get_ident() == self.thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Keep an import of this thread from importing torch, if nothing has imported it yet.
+
+    TVM's FFI imports torch wherever it is installed, to convert its tensors: 190 MiB and more than
+    a second, for something that running a library does not use.
+    """
+    finder = _NoTorch()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+@functools.cache
+def load_runtime() -> Any:
+    """Load TVM's runtime library, without its compiler.
+
+    Returns
+    -------
+    module
+        ``tvm_ffi``, TVM's foreign function interface.
+
+    Raises
+    ------
+    ImportError
+        If TVM is not installed.
+    OSError
+        If its runtime library cannot be loaded.
+    """
+    with _without_torch():
+        import tvm_ffi
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
+    folders = [Path(folder) / "lib" for folder in spec.submodule_search_locations]
+    tvm_ffi.libinfo.load_lib_ctypes(
+        "apache-tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=folders
+    )
+    return tvm_ffi

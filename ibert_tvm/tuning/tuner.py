@@ -1,0 +1,356 @@
+"""Tuning a model's kernels, with a database that remembers everything that was measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ibert_tvm.errors import TargetError, UsageError
+
+if TYPE_CHECKING:
+    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.schedules.tiles import Tile
+    from ibert_tvm.schedules.tuning import TuningDatabase
+    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.rpc import Address
+    from ibert_tvm.tuning.measure import Measured, Measurer
+    from ibert_tvm.tuning.tasks import KernelTask
+
+__all__ = ["TuneOptions", "TuneResult", "tune"]
+
+Progress = Callable[[str], None]
+_SMALLEST_ROUND, _LARGEST_ROUND = 4, 16
+_FINALS = 2
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How to tune.
+
+    Attributes
+    ----------
+    trials : int
+        Decisions to measure per kernel altogether, those of earlier runs included.
+    address : ibert_tvm.targets.rpc.Address, optional
+        Board or tracker; None for this machine.
+    jobs : int
+        Kernels that are compiled at the same time.
+    threads : int
+        Threads that a kernel uses when it is measured.
+    time_limit : float, optional
+        Seconds after which no more is begun.
+    build_timeout, run_timeout : float
+        Seconds that compiling or measuring one kernel may take.
+    seed : int
+        Of the search.
+    """
+
+    trials: int
+    address: Address | None = None
+    jobs: int = 1
+    threads: int = 1
+    time_limit: float | None = None
+    build_timeout: float = 120.0
+    run_timeout: float = 60.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        limits = {"trials": 1, "jobs": 1, "threads": 1}
+        for name, least in limits.items():
+            if getattr(self, name) < least:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)}", todo=f"give a number of at least {least}"
+                )
+
+
+@dataclass
+class TuneResult:
+    """What became of tuning.
+
+    Attributes
+    ----------
+    kernels : list of dict
+        One per kernel: ``kind``, ``layer``, ``calls``, ``space``, ``trials`` (all), ``new`` (of
+        this run), ``failed``, ``error`` (the most frequent one), ``default_ms``, ``best_ms``,
+        ``faster`` and ``tile``.
+    stopped : str
+        Why it ended before all trials; empty if it did not.
+    seconds : float
+        Of this run.
+    """
+
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str = ""
+    seconds: float = 0.0
+
+
+def tune(
+    quantized: QuantizedModel,
+    target: str,
+    shapes: Sequence[tuple[int, int]],
+    database: str | os.PathLike[str],
+    options: TuneOptions,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Measure decisions of schedule rules on a processor, and remember them in a database.
+
+    Every candidate is checked against the integer specification before it is timed. An interrupt
+    loses nothing that was measured; the next run goes on where this one ended.
+
+    Parameters
+    ----------
+    quantized : QuantizedModel
+        The model whose kernels to tune.
+    target : str
+        Name of the target.
+    shapes : sequence of (int, int)
+        (batch, tokens).
+    database : path
+        Folder of the database, which is made where there is none.
+    options : TuneOptions
+        How.
+    progress : callable, optional
+        Called with what is being done.
+
+    Returns
+    -------
+    TuneResult
+
+    Raises
+    ------
+    TargetError
+        If the target cannot be tuned here.
+    ibert_tvm.schedules.tuning.DatabaseError
+        If the database cannot be used.
+    ibert_tvm.targets.rpc.BoardError
+        If no board can be reached.
+    """
+    from ibert_tvm.schedules.tuning import TuningDatabase
+    from ibert_tvm.shapes import check_shapes
+    from ibert_tvm.targets import get_target
+    from ibert_tvm.tuning.measure import Measurer
+    from ibert_tvm.tuning.tasks import find_tasks
+
+    show = progress or (lambda _text: None)
+    checked = check_shapes(shapes, quantized)
+    description = get_target(target)
+    where = check_tunable(description, options.address)
+    store = TuningDatabase.create(database, description)
+    measurer = Measurer(
+        description,
+        options.address,
+        options.jobs,
+        options.threads,
+        options.build_timeout,
+        options.run_timeout,
+    )
+    started = time.monotonic()
+    result = TuneResult()
+    with store.writing(), measurer.running():
+        show("lowering")
+        tasks = find_tasks(quantized, description, checked)
+        for number, task in enumerate(tasks, 1):
+            label = f"kernel {number} of {len(tasks)}, {task.kind} {task.layer}"
+            left = None
+            if options.time_limit is not None:
+                left = options.time_limit - (time.monotonic() - started)
+            run = _KernelRun(task, store, measurer, description, options, where)
+            if not run.go(_labelled(show, label), left):
+                result.stopped = f"the time limit of {options.time_limit:g} s is over"
+            result.kernels.append(run.summary())
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _labelled(show: Progress, label: str) -> Progress:
+    return lambda text: show(f"{label}: {text}")
+
+
+def check_tunable(description: TargetDescription, address: Address | None) -> str:
+    """Refuse a target whose kernels cannot be measured from here.
+
+    Returns
+    -------
+    str
+        Where they will be measured.
+
+    Raises
+    ------
+    TargetError
+        If it has no operating system, or this machine is none of its kind and no board was given;
+        for a GPU, if this machine has none for it (DeviceError), or no compiler.
+    """
+    from ibert_tvm.targets.host import cpu_features, missing_features
+
+    if description.system != "linux":
+        raise TargetError(
+            f"cannot tune for {description.name}",
+            where="--target",
+            why="kernels are measured by a server on the board, which needs an operating system",
+            todo="tune for a board with Linux; microcontrollers use the rules' defaults",
+        )
+    if description.gpu is not None:
+        return _checked_gpu(description.name, description.gpu.architectures, address)
+    if address is not None:
+        return str(address)
+    import platform
+
+    here = {"x86_64": "EM_X86_64", "AMD64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+    missing = missing_features(description, cpu_features())
+    if here.get(platform.machine()) != description.elf_machine or missing:
+        lacking = f", and lacks {', '.join(missing)}" if missing else ""
+        raise TargetError(
+            f"cannot measure kernels for {description.name} on this machine",
+            where="--target",
+            why=f"this machine is {platform.machine()}{lacking}",
+            todo="give a board with --rpc HOST:PORT; docs/rpc.md shows how to set one up",
+        )
+    return "this machine"
+
+
+def _checked_gpu(target: str, architectures: tuple[str, ...], address: Address | None) -> str:
+    """Name of the GPU to measure on."""
+    from ibert_tvm.targets.cuda.toolchain import check_architectures, find_cuda_toolchain
+    from ibert_tvm.tuning.gpu import first_gpu
+
+    if address is not None:
+        raise TargetError(
+            f"cannot tune for {target} on a board",
+            where="--rpc",
+            why="kernels for GPUs are measured on a GPU of this machine",
+            todo="run ibert tune on the machine that has the GPU, without --rpc",
+        )
+    index, cuda = first_gpu(architectures)
+    # Without a compiler every candidate would be written down as a failure.
+    check_architectures(find_cuda_toolchain(target), architectures, target)
+    return cuda.name(index)
+
+
+class _KernelRun:
+    """The tuning of one kernel."""
+
+    def __init__(
+        self,
+        task: KernelTask,
+        store: TuningDatabase,
+        measurer: Measurer,
+        description: TargetDescription,
+        options: TuneOptions,
+        board: str,
+    ) -> None:
+        self.task, self.store, self.measurer = task, store, measurer
+        self.description, self.options, self.board = description, options, board
+        self.before = len(self._tried())
+
+    def go(self, show: Progress, seconds: float | None) -> bool:
+        """Measure until there are as many trials as wanted; False if the time is over."""
+        from ibert_tvm.schedules.tuning import Search
+
+        task, wanted = self.task, self.options.trials
+        if self.before >= wanted:
+            return True
+        if seconds is not None and seconds <= 0:
+            return False
+        end = None if seconds is None else time.monotonic() + seconds
+        show("making inputs and their results")
+        inputs, results = task.data()
+        search = Search(
+            task.name, task.function, self.description, task.space, self.options.seed + self.before
+        )
+        self._teach(search, [(t.tile, t.seconds) for t in self.store.of(task.key)])
+        while (done := len(tried := self._tried())) < wanted:
+            if end is not None and time.monotonic() > end:
+                return False
+            step = min(_LARGEST_ROUND, max(_SMALLEST_ROUND, self.options.jobs), wanted - done)
+            candidates = search.propose(step, tried)
+            if not candidates:
+                break  # everything there is was measured
+            show(f"{done} of {wanted} trials{self._best_text()}")
+            learned = []
+            for measured in self.measurer.measure(candidates, inputs, results):
+                self._record(measured)
+                learned.append((measured.candidate.tile, measured.seconds))
+                show(f"{done + len(learned)} of {wanted} trials{self._best_text()}")
+            self._teach(search, learned)
+        show(f"once more the fastest{self._best_text()}")
+        for _ in range(_FINALS):
+            finalists = [search.candidate(tile) for tile in self._finalists()]
+            again = [candidate for candidate in finalists if candidate is not None]
+            for measured in self.measurer.measure(again, inputs, results):
+                self._record(measured)
+        return True
+
+    def _tried(self) -> set[Tile]:
+        """Decisions that were measured; that some were measured again is no further trial."""
+        return {trial.tile for trial in self.store.of(self.task.key)}
+
+    def _finalists(self) -> list[Tile]:
+        """The fastest decisions and the default.
+
+        Of many measurements the fastest may be a lucky one: these are repeated side by side.
+        """
+        ranking = [trial.tile for trial in self.store.ranking(self.task.key)]
+        default = self.task.space[0]
+        return list(dict.fromkeys([*ranking[:2], *([default] if default in ranking else [])]))
+
+    @staticmethod
+    def _teach(search: Any, trials: Sequence[tuple[Any, Sequence[float]]]) -> None:
+        made = [(search.candidate(tile), seconds) for tile, seconds in trials if seconds]
+        search.learn([(candidate, seconds) for candidate, seconds in made if candidate is not None])
+
+    def _record(self, measured: Measured) -> None:
+        from ibert_tvm.schedules.tuning import Trial
+
+        task = self.task
+        self.store.append(
+            Trial(
+                task.key,
+                task.kind,
+                task.layer,
+                measured.candidate.tile,
+                measured.seconds,
+                measured.error,
+                self.board,
+            )
+        )
+
+    def _times(self) -> tuple[float | None, float | None, Any]:
+        """Milliseconds of the default and of the best, and the best decisions."""
+        default = self.task.space[0]
+        best = self.store.best(self.task.key, default)
+        untuned = [t for t in self.store.ranking(self.task.key) if t.tile == default]
+        return (
+            untuned[0].best * 1e3 if untuned else None,
+            best.best * 1e3 if best else None,
+            best.tile if best else None,
+        )
+
+    def _best_text(self) -> str:
+        default, best, _ = self._times()
+        if default is None or best is None:
+            return ""
+        return f", default {default:.3f} ms, best {best:.3f} ms"
+
+    def summary(self) -> dict[str, Any]:
+        """Describe the kernel for the result."""
+        default, best, tile = self._times()
+        trials = self.store.of(self.task.key)
+        errors = [trial.error for trial in trials if trial.error]
+        return {
+            "key": self.task.key,
+            "kind": self.task.kind,
+            "layer": self.task.layer,
+            "calls": self.task.calls,
+            "space": len(self.task.space),
+            "trials": len(self._tried()),
+            "new": len(self._tried()) - self.before,
+            "failed": len(errors),
+            "error": max(set(errors), key=errors.count) if errors else "",
+            "default_ms": default,
+            "best_ms": best,
+            "faster": default / best if default and best else None,
+            "tile": asdict(tile) if tile is not None else None,
+        }

@@ -1,0 +1,12 @@
+"""The version of this project."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["__version__"]
+
+try:
+    __version__ = version("ibert-tvm")
+except PackageNotFoundError:  # a checkout that is not installed
+    __version__ = "0+unknown"

@@ -1,0 +1,151 @@
+"""A value during lowering, in every integer form that its readers ask for.
+
+A rule returns the *native* form of its result: what the arithmetic of its operator yields, for
+example an int32 accumulator with one scale per output channel. Consumers ask for the form they can
+read; it is made from the native one on first demand and kept, so that a value with several readers
+is requantised once per form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import LoweringError, RangeError
+from ..quantization_table import ActivationQuant
+from ..spec.short_requantise import ShortFactors, short_factors
+from .context import LoweringContext
+from .forms import Form, multipliers, storage
+
+
+class IntegerValue:
+    """A canonical value during lowering: its native form, and others on demand.
+
+    Parameters
+    ----------
+    context : LoweringContext
+        Where further operators are emitted.
+    name : str
+        Canonical name.
+    native : Form or callable
+        The native form, or how to emit it; called once at most.
+    rescale : callable, optional
+        ``rescale(quant, name) -> Form`` emits the value directly at the scale of a consumer, for
+        operators (embedding) that contain a requantisation anyway.
+    """
+
+    def __init__(
+        self,
+        context: LoweringContext,
+        name: str,
+        native: Form | Callable[[], Form],
+        rescale: Callable[[ActivationQuant, str], Form] | None = None,
+    ) -> None:
+        self.context = context
+        self.name = name
+        self._native = native
+        self._rescale = rescale
+        # Entries of the table compare by identity.
+        self._forms: dict[tuple[str, ActivationQuant], Form] = {}
+        self._grid = context.table.grids.get(name)
+        if isinstance(native, Form):
+            context.record(name, "native", native)
+
+    def native(self) -> Form:
+        """Return the native form: of the operator, rounded where the table has a grid for it."""
+        if not isinstance(self._native, Form):
+            self._native = self._native()
+            self.context.record(self.name, "native", self._native)
+        if self._grid is not None:
+            grid, self._grid = self._grid, None
+            self._native = self._as(grid, "grid")
+        return self._native
+
+    def matmul(self) -> Form:
+        """Return the 8-bit form of the table: what matrix products read."""
+        return self._as(self.context.table_entry("matmul", self.name), "matmul")
+
+    def stream(self) -> Form:
+        """Return the wide form of the table, with one scale and no zero point."""
+        return self._as(self.context.table_entry("stream", self.name), "stream")
+
+    def scalar(self) -> Form:
+        """Return any form with a single scale and no zero point; the native one if it is such.
+
+        Of a value that the table rounds to a coarse grid, the finer stream form: a mean of integers
+        that are steps of the grid would be rounded to the grid as well.
+        """
+        finer = self.name in self.context.table.grids and self.name in self.context.table.stream
+        return self.native() if self.native_is_plain() and not finer else self.stream()
+
+    def native_is_plain(self) -> bool:
+        """Whether the native form has a single scale and no zero point."""
+        return self.native().plain
+
+    def term(self, quant: ActivationQuant, consumer: str) -> Form:
+        """Return the value at the scale of the sum `consumer`.
+
+        Parameters
+        ----------
+        quant : ActivationQuant
+            The sum's stream form.
+        consumer : str
+            Canonical name of the sum; it becomes a part of the new operator's name.
+
+        Returns
+        -------
+        Form
+            With the scale of `quant`.
+        """
+        return self._as(quant, "term", f"{self.name}.for.{consumer}")
+
+    def _as(self, quant: ActivationQuant, label: str, name: str = "") -> Form:
+        if (label, quant) in self._forms:
+            return self._forms[(label, quant)]
+        name = name or f"{self.name}.{label}"
+        direct = self._rescale if label == "term" else None
+        form = direct(quant, name) if direct else self._requantise(quant, name)
+        self._forms[(label, quant)] = form
+        if form is not self._native:
+            self.context.record(self.name, label, form)
+        return form
+
+    def _requantise(self, quant: ActivationQuant, name: str) -> Form:
+        native = self.native()
+        target = quant.channel_scale
+        dtype = storage(quant)
+        # Already there: attention yields the very form that its reader asks for. Only matrix
+        # products insist on the type as well.
+        if (
+            native.magnitude <= max(-quant.low, quant.high)
+            and native.zero_point == quant.zero_point
+            and np.array_equal(native.scale, target)
+            and (dtype == str(native.var.ty.dtype) or dtype not in ("int8", "uint8"))
+        ):
+            return native
+        if native.zero_point != 0:
+            raise LoweringError(
+                f"{self.name} has a zero point and a second form is asked of it",
+                where=name,
+                why="requantisation multiplies integers whose zero is the real 0",
+                todo="quantise this value symmetrically",
+            )
+        factors = self.context.guard(name, lambda: native.scale / target)
+        short = self._short(factors, quant) if self.context.preset.short else None
+        if short is not None:
+            return self.context.requantise_short(native.var, short, quant, name)
+        bits = 8 if dtype in ("int8", "uint8") else 16
+        dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
+        return self.context.requantise(native.var, dyadic, quant, name)
+
+    def _short(self, factors: NDArray[np.float64], quant: ActivationQuant) -> ShortFactors | None:
+        """Constants in 16-bit arithmetic; None where only the wide form serves."""
+        native = self.native()
+        if str(native.var.ty.dtype) == "int64":
+            return None
+        try:
+            return short_factors(factors, native.magnitude, quant.low, quant.high, quant.zero_point)
+        except RangeError:
+            return None

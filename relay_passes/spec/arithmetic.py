@@ -1,0 +1,94 @@
+"""How operations on values become expressions: a strategy that every value carries.
+
+An operation asks the arithmetic of its operands for another expression than the plain one. The
+methods get `relay_passes.spec.ranged.Ranged` values and give one, or None, which leaves the
+operation as it is; the intervals are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+
+class Arithmetic:
+    """The plain expressions, for machines with vectors.
+
+    Attributes
+    ----------
+    keeps_short : bool
+        Whether short values are computed in int16.
+    """
+
+    keeps_short: ClassVar[bool] = True
+
+    def add(self, x: Any, number: int) -> Any:
+        """``x + number``."""
+
+    def subtract(self, x: Any, y: Any) -> Any:
+        """``x - y``."""
+
+    def subtract_from(self, number: int, x: Any) -> Any:
+        """``number - x``."""
+
+    def multiply(self, x: Any, y: Any) -> Any:
+        """``x * y``."""
+
+    def shift_right(self, x: Any, bits: int) -> Any:
+        """``x >> bits``."""
+
+    def shift_right_by(self, x: Any, amount: Any) -> Any:
+        """``x >> amount`` of an amount that is computed."""
+
+    def shift_left(self, x: Any, bits: int) -> Any:
+        """``x << bits``."""
+
+    def minimum(self, x: Any, bound: int) -> Any:
+        """``min(x, bound)``."""
+
+    def maximum(self, x: Any, bound: int) -> Any:
+        """``max(x, bound)``."""
+
+    def cut(self, x: Any, least: int, most: int) -> Any:
+        """Minimum with some bound from `least` to `most`."""
+
+    def absolute(self, x: Any) -> Any:
+        """``|x|``."""
+
+    def q15_product(self, x: Any, y: Any) -> Any:
+        """``(x y + 2^14) >> 15`` of values of 16 bits."""
+
+    def square_root(self, x: Any) -> Any:
+        """``floor(sqrt(x))`` of a value of up to 62 bits that is not negative."""
+
+    def floor_log2(self, x: Any) -> Any:
+        """``floor(log2 x)`` of a positive value of 32 bits."""
+
+    def normalised_reciprocal(self, x: Any) -> Any:
+        """``floor(2^(15 + b) / x)``, b the logarithm of a positive value of 32 bits, floored."""
+
+    def bind(self, x: Any, bind: Callable[[Any], Any]) -> Any:
+        """What to use in the place of `x`, some of it bound to a variable."""
+
+
+VECTORS = Arithmetic()
+ANY = Arithmetic()
+"""Of what is the same in every arithmetic: constants, and intervals without an expression."""
+
+
+def shared(*values: Any) -> Arithmetic:
+    """The arithmetic of values that are combined.
+
+    Raises
+    ------
+    TypeError
+        If they are of several: whoever traced one of them forgot to pass its arithmetic on.
+    """
+    found: Arithmetic = ANY
+    for value in values:
+        if found is ANY:
+            found = value.arithmetic
+        elif value.arithmetic is not ANY and value.arithmetic != found:
+            names = f"{type(found).__name__} and {type(value.arithmetic).__name__}"
+            raise TypeError(f"values of two arithmetics are combined: {names}")
+    return found

