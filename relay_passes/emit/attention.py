@@ -7,25 +7,52 @@ padded rows are never stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tvm import te, tirx
 
 from ..integer.operator import per_channel
 from ..spec.values import Arithmetic, Condition, Ranged, known, not_equal
+from .layout import KernelLayout
 from .stage import Stage
-
-if TYPE_CHECKING:
-    from .domain import KernelDomain
 
 _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
 
 
+class Kernel(Protocol):
+    """What attention asks of the kernel that it becomes part of: see `KernelDomain`."""
+
+    layout: KernelLayout
+    arithmetic: Arithmetic
+    batch: int
+    attributes: dict[str, object]
+    merged_output: bool
+    keys: list[te.Tensor]
+
+    def stage(self, tensor: te.Tensor, low: int, high: int) -> Stage:
+        """Stage of a tensor."""
+        ...
+
+    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+        """Value of an expression."""
+        ...
+
+    def define(
+        self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
+    ) -> Stage:
+        """Define a block."""
+        ...
+
+    def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
+        """Tell in which products both factors may be -128."""
+        ...
+
+
 class KernelHeads:
     """See the module, and `ibert_tvm.relay_passes.integer.domain.Heads`."""
 
-    def __init__(self, domain: KernelDomain, attention: Any, operands: Mapping[str, Stage]) -> None:
+    def __init__(self, domain: Kernel, attention: Any, operands: Mapping[str, Stage]) -> None:
         self.domain = domain
         self.attention = attention
         self.q, self.k, self.v = (operands[name] for name in "qkv")
@@ -268,9 +295,7 @@ class KernelHeads:
 class _Shape:
     """Sizes of the kernel, true and padded, and where the tokens of a sequence lie."""
 
-    def __init__(
-        self, domain: KernelDomain, heads: int, q: Stage, starts: Stage | None = None
-    ) -> None:
+    def __init__(self, domain: Kernel, heads: int, q: Stage, starts: Stage | None = None) -> None:
         tokens, channels = q.shape
         self.starts = starts
         self.layout = domain.layout

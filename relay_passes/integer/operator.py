@@ -530,6 +530,18 @@ def check_bounds(record: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None
         )
 
 
+def check_attribute(record: Any, name: str, low: int, high: int) -> None:
+    """Raise LoweringError where an attribute is not in [low, high]."""
+    value = getattr(record, name)
+    if not low <= value <= high:
+        raise LoweringError(
+            f"{name} {value} is outside [{low}, {high}]",
+            record.name,
+            f"{record.OP} is defined there only",
+            "derive it with ibert_tvm.relay_passes.spec, or quantise the model again",
+        )
+
+
 def check_short_shift(record: Any) -> None:
     """Raise LoweringError where 16-bit arithmetic has no such shift."""
     if not 0 <= record.shift <= 14:
@@ -561,6 +573,7 @@ __all__ = [
     "Operator",
     "Serial",
     "Traits",
+    "check_attribute",
     "check_bounds",
     "check_shift",
     "check_short_shift",

@@ -281,7 +281,7 @@ class _Reader:
             {name: types[name] for name in names[:count]},
             {name: types[name] for name in names[count:]},
             tuple(steps),
-            tuple(self.names[var] for var in self._members(end)),
+            tuple(self._name_of(member, "a result", self.name) for member in self._members(end)),
         )
 
     def _named(self, var: relax.Var, name: str) -> str:
@@ -300,7 +300,7 @@ class _Reader:
         if is_integer_op(value):
             operator = operator_of(value)
             operands = {
-                name: self.names[self._variable(argument, operator)]
+                name: self._name_of(argument, "an operand", operator.where)
                 for name, argument in operands_of(value).items()
             }
             type_ = own_type(binding.var, operator.where)
@@ -338,14 +338,14 @@ class _Reader:
             return tuple(member for field in expr.fields for member in self._members(field))
         return self.tuples.get(expr, (self._resolve(expr),))
 
-    def _variable(self, expr: relax.Expr, user: Operator) -> relax.Var:
+    def _name_of(self, expr: relax.Expr, what: str, where: str) -> str:
         expr = self._resolve(expr)
-        if not isinstance(expr, relax.Var):
+        if expr not in self.names:
             raise LoweringError(
-                f"an operand is a {type(expr).__name__}",
-                user.where,
+                f"{what} is a {type(expr).__name__}",
+                where,
                 "integer programs keep their constants as parameters of the function, and bind "
                 "every intermediate value to a variable",
-                "emit the operand with a block builder, or make it a parameter",
+                "emit it with a block builder, or make it a parameter",
             )
-        return expr
+        return self.names[expr]

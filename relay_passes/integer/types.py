@@ -20,6 +20,10 @@ MASK = ("int8", "int32", "int64")
 INDEX = ("int32", "int64")
 
 
+LARGEST_INDEX = 2**20
+"""Largest position and the like that an attribute may name: no sequence is as long."""
+
+
 def dtype_bounds(dtype: str) -> tuple[int, int]:
     """Smallest and largest integer of a storage type, for example (-128, 127) for int8."""
     return _BOUNDS[dtype]

@@ -345,7 +345,7 @@ def position_ids(target: TargetDescription, rows: int, channels: int, seed: int 
     ids = p.input("ids", p.entries((1, 4), (1, rows), "int32"))
     return p.finish(
         target,
-        lambda: [p.emit(integer.position_ids(ids, name="ids", kind="roberta", padding_index=1))],
+        lambda: [p.emit(integer.position_ids(ids, name="p", kind="roberta", padding_index=1))],
         rows,
     )
 
@@ -428,7 +428,6 @@ class _GivenProducts(KernelHeads):
         super().__init__(domain, attention, operands)
         self.scores, self.weighed = domain.scores, domain.weighed
         self.shape.rows = self.scores.shape[2]
-        self.score_bounds = self.scores.low, self.scores.high
 
     def products(self) -> Stage:
         """As they came in."""

@@ -122,7 +122,7 @@ def _released_residual(p, sums, inputs, case) -> list[relax.Var]:
 
 
 def _gelu(p, sums, _inputs, case) -> list[relax.Var]:
-    x = p.requantise_short("x", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
+    x = p.requantise_short("s", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
     y = p.emit(integer.gelu(x, AccurateGelu.from_scale(1e-3), name="gelu"))
     return [p.requantise_short("y", y, 0.02, 0, 255, "uint8", 20, case.columns)]
 
@@ -143,13 +143,13 @@ def _relu(p, sums, _inputs, case) -> list[relax.Var]:
 
 
 def _residual(p, sums, inputs, case) -> list[relax.Var]:
-    x = p.requantise_short("x", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
+    x = p.requantise_short("s", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
     other = p.requantise_short("other", inputs["stream"], 0.6, **_HALF_STREAM, dtype="int16")
     return [p.emit(integer.add_short(x, other, name="sum", **_HALF_STREAM))]
 
 
 def _wide_residual(p, sums, inputs, case) -> list[relax.Var]:
-    x = p.requantise("x", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
+    x = p.requantise("s", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
     other = p.requantise("other", inputs["stream"], 0.9, -(2**19), 2**19, "int32")
     return [p.emit(integer.add(x, other, name="sum"))]
 
@@ -161,14 +161,14 @@ def _several(p, sums, inputs, case) -> list[relax.Var]:
 
 
 def _tanh(p, sums, _inputs, _case) -> list[relax.Var]:
-    x = p.requantise("x", sums, 0.2, -32767, 32767, "int32")
+    x = p.requantise("s", sums, 0.2, -32767, 32767, "int32")
     exponential = BinaryExponential.for_tanh(1e-3)
     return [p.emit(integer.tanh(x, exponential, name="tanh", fraction_bits=15))]
 
 
 def _positions(p, sums, _inputs, case) -> list[relax.Var]:
     table = p.integers("table", -(2**19), 2**19, (case.rows, case.columns), "int32")
-    x = p.requantise("x", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
+    x = p.requantise("s", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
     return [p.emit(integer.add_positions(x, table, name="sum"))]
 
 

@@ -236,12 +236,8 @@ def attention_type(bias: tuple[int, ...], heads: int = 2, length: int = 5) -> Te
 def test_a_bias_serves_heads_and_positions() -> None:
     for bias in ((2, 9), (1, 9), (2, 11), (2, 5, 5), (1, 6, 6)):
         assert attention_type(bias) == TensorType((2, 5, 8), "int8")
-    for bias, heads, positions in (
-        ((2, 7), 2, 4),
-        ((3, 9), 3, 5),
-        ((2, 10), 2, 5),
-        ((2, 4, 4), 2, 4),
-    ):
+    unfit = (((2, 7), 2, 4), ((3, 9), 3, 5), ((2, 10), 2, 5), ((2, 4, 4), 2, 4))
+    for bias, heads, positions in unfit:
         assert refused(lambda bias=bias: attention_type(bias)) == (
             f"a bias of {heads} heads and {positions} positions for 2 heads and 5 tokens\n"
             "  where: integer.attention 's'\n"

@@ -78,8 +78,8 @@ def test_the_program_takes_integer_pixels_and_is_close(setting, zero_point):
         "dtype": dtype,
     }
     program = read_program(lowered.module)
-    assert [str(var.ty.dtype) for var in program.inputs] == [dtype]
-    assert [step.op.removeprefix("integer.") for step in program.steps] == [
+    assert [kind.dtype for kind in program.inputs.values()] == [dtype]
+    assert [step.operator.OP.removeprefix("integer.") for step in program.steps] == [
         "patches",
         "linear",
         "requantise",

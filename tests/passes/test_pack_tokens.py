@@ -210,7 +210,7 @@ def test_rows_without_a_token_are_not_written() -> None:
 
 def test_evaluation_of_the_index_operators() -> None:
     def body(p, i):
-        slots = p.emit(integer.token_slots(i["attention_mask"], name="slots", selected=(0,)))
+        slots = p.emit(integer.token_slots(i["attention_mask"], name="slots", selected="0"))
         tokens = p.emit(integer.slot_tokens(slots, name="tokens"))
         return [
             slots,

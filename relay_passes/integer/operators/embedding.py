@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...spec.fixed_point import requantise
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, per_channel
+from ..operator import Operand, Operator, Traits, check_shift, per_channel
 from ..types import INDEX, TensorType
 
 
@@ -34,6 +34,9 @@ class Embedding(Operator):
     )
     RESULT = "b s C"
     TRAITS = Traits(elementwise=True, per_token=True, rescales=True, lookup=True)
+
+    def __post_init__(self) -> None:
+        check_shift(self)
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """int32."""

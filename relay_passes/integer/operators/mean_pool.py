@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...spec import pooling
 from ...spec.values import Ranged, indicator, not_equal
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator
+from ..operator import Operand, Operator, check_attribute
 from ..types import MASK, NARROW, TensorType
 
 
@@ -33,6 +33,9 @@ class MeanPool(Operator):
         Operand("slots", ("int32",), "b s", optional=True),
     )
     RESULT = "b C"
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "fraction_bits", 0, 15)
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """int32."""

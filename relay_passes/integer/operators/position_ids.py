@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...spec.values import indicator, not_equal, select
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, choose
-from ..types import INDEX, TensorType
+from ..operator import Operand, Operator, Traits, check_attribute, choose
+from ..types import INDEX, LARGEST_INDEX, TensorType
 
 POSITION_KINDS = ("absolute", "roberta")
 
@@ -37,6 +37,8 @@ class PositionIds(Operator):
 
     def __post_init__(self) -> None:
         choose("kind", self.kind, POSITION_KINDS, self.name)
+        check_attribute(self, "offset", 0, LARGEST_INDEX)
+        check_attribute(self, "padding_index", 0, LARGEST_INDEX)
 
     @property
     def needs_no_operand(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...spec.released import requantise_even
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, check_bounds
+from ..operator import Elementwise, Operand, Traits, check_attribute, check_bounds
 from ..types import DTYPES
 
 
@@ -45,6 +45,7 @@ class RequantiseEven(Elementwise):
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        check_attribute(self, "split", 0, 31)
 
     def entry(self, x: Entry, multiplier: Entry, shift: Entry) -> Entry:
         """See the class."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from ...errors import LoweringError
 from ..domain import Domain, Tensor
-from ..operator import Operand, Operator, Traits
-from ..types import NARROW, TensorType
+from ..operator import Operand, Operator, Traits, check_attribute
+from ..types import LARGEST_INDEX, NARROW, TensorType
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,19 @@ class SelectToken(Operator):
     )
     RESULT = "b C"
     TRAITS = Traits(takes_epilogue=False)
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "index", 0, LARGEST_INDEX)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """A sequence has such a token; a symbolic one is checked when it is specialised."""
+        if isinstance(dims["s"], int) and self.index >= dims["s"]:
+            raise LoweringError(
+                f"token {self.index} of sequences of {dims['s']} tokens",
+                self.where,
+                "tokens are counted from 0",
+                "compile for longer sequences",
+            )
 
     def selected_tokens(self) -> tuple[int, ...]:
         """The token at `index`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...spec.exponential import BinaryExponential
 from ...spec.tanh import i_tanh
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, flattened
+from ..operator import Elementwise, Operand, Traits, check_attribute, flattened
 from ..types import NARROW, TensorType
 
 
@@ -32,6 +32,9 @@ class Tanh(Elementwise):
     RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "tanh"
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "fraction_bits", 1, 15)
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """int32."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ...errors import LoweringError
 from ..operator import Operand, Serial
 from ..types import MASK, TensorType
 
@@ -47,6 +50,25 @@ class TokenSlots(Serial):
     OPERANDS = (Operand("mask", MASK, "b s", is_mask=True),)
     RESULT = "b s"
     LEAST = -1
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"(\d{1,7}(,\d{1,7})*)?", self.selected, re.ASCII):
+            raise LoweringError(
+                f"selected positions {self.selected!r}",
+                self.name,
+                "they are numbers, separated by commas",
+                "give positions counted from 0",
+            )
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Sequences have such tokens; symbolic ones are checked when they are specialised."""
+        if isinstance(dims["s"], int) and max(self.positions, default=0) >= dims["s"]:
+            raise LoweringError(
+                f"token {max(self.positions)} of sequences of {dims['s']} tokens",
+                self.where,
+                "tokens are counted from 0",
+                "compile for longer sequences",
+            )
 
     @property
     def positions(self) -> tuple[int, ...]:
