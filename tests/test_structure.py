@@ -68,6 +68,17 @@ def test_every_module_says_what_it_is_for():
     assert silent == []
 
 
+def test_tests_import_their_helpers_without_altering_the_path():
+    """As `tests.folder.module`: two helpers of the same file name cannot be mistaken."""
+    alters = re.compile(r"\bsys\.path\b(?!_)")
+    altered = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path != Path(__file__) and alters.search(path.read_text(encoding="utf-8"))
+    ]
+    assert altered == []
+
+
 def _lines(name):
     return (ROOT / "ibert_tvm" / "data" / name).read_text(encoding="utf-8").splitlines()
 

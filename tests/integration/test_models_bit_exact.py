@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from whole_models import (
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.texts import data_file
+from tests.integration.whole_models import (
     assert_bit_exact,
     build_library,
     minilm_folder,
     random_inputs,
     reference,
 )
-
-import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.texts import data_file
 
 SIZES = {
     "vocab_size": 90,

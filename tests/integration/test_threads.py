@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from whole_models import random_inputs, reference
 
 import ibert_tvm as ibert
 from ibert_tvm.targets import cpu_features, get_target, missing_features
+from tests.integration.whole_models import random_inputs, reference
 
 THREADS = 3
 # Rows that no register tile divides, so that kernels also share the padded copy of their operand.

@@ -6,8 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from execution import Compiled, inputs_of, reference
-from models import VOCABULARY, encoder_program
+
+from tests.passes.execution import Compiled, inputs_of, reference
+from tests.passes.models import VOCABULARY, encoder_program
 
 SHAPES = [(1, 1), (1, 17), (3, 16), (3, 33)]
 # Sizes that straddle vector widths: head sizes 8, 12 and 16, feed-forward sizes no lane count

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from linear_kernels import (
+
+from ibert_tvm.relay_passes.emit.linear import product_bounds
+from tests.schedules.linear_kernels import (
     SIZES,
     activations,
     expected_rows,
@@ -16,9 +18,7 @@ from linear_kernels import (
     operand_dtypes,
     weight_of,
 )
-from machine import TARGETS, Kernels, layout_of, runnable
-
-from ibert_tvm.relay_passes.emit.linear import product_bounds
+from tests.schedules.machine import TARGETS, Kernels, layout_of, runnable
 
 ROWS = (1, 7, 9, 51)
 

@@ -148,8 +148,7 @@ def test_a_failed_task_fails_the_loop(pool: Pool) -> None:
 # The rest needs a process of its own: it counts threads, or forks.
 _PROCESS = """
 import ctypes, os, sys, time
-sys.path[:0] = [{folder!r}]
-from test_parallel import Pool
+from tests.targets.test_parallel import Pool
 from pathlib import Path
 pool = Pool(Path(sys.argv[1]))
 body = lambda *_: 0
@@ -181,13 +180,13 @@ print(os.waitpid(child, 0)[1], pool.launch(body, 2))
 
 @pytest.mark.parametrize("script", [_SLEEP, _FORK], ids=["sleep", "fork"])
 def test_threads_sleep_when_idle_and_survive_a_fork(compiled: Path, script: str) -> None:
-    code = _PROCESS.format(folder=str(Path(__file__).parent)) + script
     done = subprocess.run(
-        [sys.executable, "-c", code, str(compiled)],
+        [sys.executable, "-c", _PROCESS + script, str(compiled)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

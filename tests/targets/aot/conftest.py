@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parent.parent / "passes")]
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +46,8 @@ def quantized():
 @pytest.fixture(scope="session")
 def compiled(quantized):
     """It, compiled without runtime for this machine, in several shapes."""
-    from bare_bert import SHAPES
-
     import ibert_tvm as ibert
+    from tests.targets.aot.bare_bert import SHAPES
 
     return ibert.compile(quantized, target="host", shapes=SHAPES, runtime="none")
 

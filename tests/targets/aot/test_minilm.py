@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bare_bert import assert_equal, expected
-from c_interface import Caller
-from fp_audit import floating_point_instructions
 
 import ibert_tvm as ibert
 from ibert_tvm.texts import data_file
+from tests.targets.aot.bare_bert import assert_equal, expected
+from tests.targets.aot.c_interface import Caller
+from tests.targets.fp_audit import floating_point_instructions
 
 SHAPES = [(1, 32), (2, 128)]
 
