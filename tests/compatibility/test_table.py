@@ -10,7 +10,7 @@ from tests.compatibility.table import DOCUMENT, investigate, rows
 BY_LABEL = {architecture.label: architecture for architecture in ARCHITECTURES}
 # Those that are quick and stand for a group each; the others are marked slow. BERT, RoBERTa, ViT
 # and DeiT are compared with torch head by head elsewhere.
-QUICK = ("mpnet", "deberta", "gpt2", "bert-generation", "modernbert")
+QUICK = ("deberta", "gpt2")
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def check(file: Path, architecture: str) -> CanonicalModel:
     [
         ("bert", "eager", False, 14),
         ("bert", "sdpa", True, 23),
-        ("distilbert", "eager", True, 18),
+        pytest.param("distilbert", "eager", True, 18, marks=pytest.mark.slow),
     ],
 )
 def test_exports_agree_with_onnx_runtime(folder, architecture, attention, dynamo, opset):

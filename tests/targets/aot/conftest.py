@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ibert_tvm.artefact import QuantizedModel
+from tests.cache import quantised_once
 
-@pytest.fixture(scope="session")
-def quantized():
+
+@quantised_once
+def _bert() -> QuantizedModel:
     """BERT of two layers, 128 wide, with random weights; hidden states and a pooled output."""
     import torch
     import transformers as hf
@@ -41,6 +44,11 @@ def quantized():
         for _ in range(3)
     ]
     return ibert.quantize(canonical, calibration=batches)
+
+
+@pytest.fixture(scope="session")
+def quantized() -> QuantizedModel:
+    return _bert()
 
 
 @pytest.fixture(scope="session")
