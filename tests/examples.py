@@ -1,4 +1,4 @@
-"""One example of each kind in the default tests; the other cases are slow ones."""
+"""One example of each kind in a faster set of tests; the other cases in a slower one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 
-def examples(cases: Iterable[Any], *kept: Any, unpack: bool = False) -> list[Any]:
+def examples(
+    cases: Iterable[Any], *kept: Any, unpack: bool = False, otherwise: str = "slow"
+) -> list[Any]:
     """Cases for `parametrize`.
 
     Parameters
@@ -16,9 +18,11 @@ def examples(cases: Iterable[Any], *kept: Any, unpack: bool = False) -> list[Any
     cases
         All of them.
     kept
-        Those that run by default; the others are marked ``slow``.
+        Those that stay in the set of the test.
     unpack
         Each case is a tuple of several arguments.
+    otherwise
+        Marker of the others: ``slow``, or ``record`` for a test that is slow itself.
     """
     cases = list(cases)
     missing = [case for case in kept if case not in cases]
@@ -27,6 +31,6 @@ def examples(cases: Iterable[Any], *kept: Any, unpack: bool = False) -> list[Any
     return [
         case
         if case in kept
-        else pytest.param(*(case if unpack else (case,)), marks=pytest.mark.slow)
+        else pytest.param(*(case if unpack else (case,)), marks=getattr(pytest.mark, otherwise))
         for case in cases
     ]

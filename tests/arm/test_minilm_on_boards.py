@@ -11,6 +11,7 @@ import ibert_tvm as ibert
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.arm.fp_audit import audit
 from tests.arm.tools import BOARDS, board, run_library
+from tests.examples import examples
 from tests.integration.whole_models import minilm
 
 pytestmark = [pytest.mark.qemu, pytest.mark.slow]
@@ -20,7 +21,7 @@ VOCABULARY = 30000
 LENGTHS = {"armv6-softfloat": 32}
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@pytest.mark.parametrize("name", examples(BOARDS, "rpi4", otherwise="record"))
 def test_minilm_is_bit_exact(name: str, tmp_path: Path) -> None:
     target, model = board(name), minilm()
     seq_len = LENGTHS.get(name, 128)

@@ -133,7 +133,7 @@ def test_the_largest_numbers(preset: str, spread: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["t4", "a100", "h100"])
+@pytest.mark.parametrize("target", examples(["t4", "a100", "h100"], "a100", otherwise="record"))
 @pytest.mark.parametrize("preset", PRESETS)
 def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
     case = AttentionCase(preset, seq_len=1100, heads=1, head_dim=16, padded=(1090,), dtype="int16")
@@ -146,7 +146,7 @@ def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
-@pytest.mark.parametrize("preset", ["accurate", "paper"])
+@pytest.mark.parametrize("preset", examples(["accurate", "paper"], "accurate", otherwise="record"))
 def test_threads_do_not_race(preset: str, tile: AttentionTile, target: str) -> None:
     """Every access is checked: bounds, alignment, order, whether it was ever written."""
     case = AttentionCase(preset, seq_len=83, heads=1, head_dim=24, padded=(77,))

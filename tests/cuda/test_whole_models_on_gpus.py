@@ -15,6 +15,7 @@ from tests.arm.small_bert import small_bert
 from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_inputs
 from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
+from tests.examples import examples
 from tests.integration.whole_models import minilm
 from tests.passes.models import encoder_program
 
@@ -99,7 +100,12 @@ def test_bert_does_nothing_that_a_gpu_does_not_forgive(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "preset"),
-    [("t4", "accurate"), ("a100", "accurate"), ("h100", "accurate"), ("t4", "paper")],
+    examples(
+        [("t4", "accurate"), ("a100", "accurate"), ("h100", "accurate"), ("t4", "paper")],
+        ("t4", "accurate"),
+        unpack=True,
+        otherwise="record",
+    ),
 )
 def test_minilm(target: str, preset: str, tmp_path: Path) -> None:
     model = minilm(preset=preset)
@@ -110,7 +116,7 @@ def test_minilm(target: str, preset: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", CAPABILITIES)
+@pytest.mark.parametrize("target", examples(CAPABILITIES, "a100", otherwise="record"))
 def test_layers_of_bert_base(target: str, tmp_path: Path) -> None:
     model = as_model(encoder_program(hidden=768, heads=12, feed_forward=3072, seed=2))
     shapes = [(1, 40), (2, 64)]  # as many positions as the program has
@@ -120,7 +126,7 @@ def test_layers_of_bert_base(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", CAPABILITIES)
+@pytest.mark.parametrize("target", examples(CAPABILITIES, "t4", otherwise="record"))
 def test_minilm_with_every_access_checked(device: object, target: str, tmp_path: Path) -> None:
     if device is not None:
         pytest.skip("only the stand-in checks accesses")
