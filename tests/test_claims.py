@@ -135,9 +135,9 @@ def _stages(root: Path) -> set[str]:
             given: list[ast.expr] = []
             if isinstance(call.func, ast.Attribute) and call.func.attr == "compute":
                 given = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
-            elif isinstance(call.func, ast.Attribute) and call.func.attr in DEFINITIONS:
-                given = call.args[:1]
-            elif isinstance(call.func, ast.Name) and where.startswith("relay_passes/emit"):
+            elif (isinstance(call.func, ast.Attribute) and call.func.attr in DEFINITIONS) or (
+                isinstance(call.func, ast.Name) and where.startswith("relay_passes/emit")
+            ):
                 given = call.args[:1]
             found |= {node.value for node in given if isinstance(node, ast.Constant)}
     return {text for text in found if isinstance(text, str) and text.isidentifier()}

@@ -1,26 +1,23 @@
-"""A small compiled encoder, and the helper modules of tests/passes that build it."""
+"""A small compiled encoder."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "passes"))
-
 
 @pytest.fixture(scope="session")
 def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two linear layers named like those of an encoder, and a mean; shapes 1x4 and 2x8."""
-    from small import small_program
     from tvm import relax
 
     import ibert_tvm
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.model_info import ModelInfo, OutputInfo
     from ibert_tvm.relay_passes import integer
+    from tests.passes.small import small_program
 
     def body(p, inputs) -> Sequence[relax.Var]:
         table = p.integers("word.weight", -127, 127, (50, 8), "int8")

@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from models import encoder_program
-from small import small_program
 from tvm import relax, te, tirx
 
 from ibert_tvm.relay_passes import integer
@@ -20,6 +18,8 @@ from ibert_tvm.relay_passes.passes.check_integer_only import (
     float_nodes,
     is_integer_dtype,
 )
+from tests.passes.models import encoder_program
+from tests.passes.small import small_program
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 LAYER = "encoder.layer.3.intermediate"

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from small import small_program
 from tvm import relax
 
 import ibert_tvm
@@ -19,6 +18,7 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import IntegerOnlyError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.targets import TargetError, get_target
+from tests.passes.small import small_program
 
 LAYER = "encoder.layer.0.output.dense"
 

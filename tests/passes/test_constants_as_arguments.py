@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from execution import inputs_of
-from models import ProgramBuilder
-from small import CHANNELS, small_program
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
@@ -18,6 +15,9 @@ from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.build import build_executable
+from tests.passes.execution import inputs_of
+from tests.passes.models import ProgramBuilder
+from tests.passes.small import CHANNELS, small_program
 from tests.twins import runnable_target
 
 SHAPE = (2, 3)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import ProgramBuilder, encoder_program
-from small import CHANNELS, Inputs, small_program
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
@@ -19,6 +17,8 @@ from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
+from tests.passes.models import ProgramBuilder, encoder_program
+from tests.passes.small import CHANNELS, Inputs, small_program
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 SHAPE, NAME = (2, 3), "main_b2_s3"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from models import encoder_program
-from small import Body, calls, kernels, small_program
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
@@ -14,6 +12,8 @@ from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
+from tests.passes.models import encoder_program
+from tests.passes.small import Body, calls, kernels, small_program
 
 NAME = "main_b2_s3"
 

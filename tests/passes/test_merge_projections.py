@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import ProgramBuilder, encoder_program
-from small import CHANNELS, calls, kernels, outputs_of, small_program
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
@@ -14,6 +12,8 @@ from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.merge_projections import MergeProjections
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.passes.models import ProgramBuilder, encoder_program
+from tests.passes.small import CHANNELS, calls, kernels, outputs_of, small_program
 
 
 def merge(program: IntegerProgram) -> IntegerProgram:

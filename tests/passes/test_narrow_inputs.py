@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import ProgramBuilder
-from small import calls
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
@@ -14,6 +12,8 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.narrow_inputs import NarrowInputs
 from ibert_tvm.relay_passes.passes.program import bindings
+from tests.passes.models import ProgramBuilder
+from tests.passes.small import calls
 
 
 def program(dtype: str, outputs: int = 2) -> IntegerProgram:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import encoder_program
-from small import calls, outputs_of, small_program
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
@@ -15,6 +13,8 @@ from ibert_tvm.relay_passes.integer.relax_ops import operator_name
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
 from ibert_tvm.relay_passes.passes.program import bindings
+from tests.passes.models import encoder_program
+from tests.passes.small import calls, outputs_of, small_program
 
 UNSIGNED = KernelLayout("uint8", 16, 4, 8)
 SIGNED = KernelLayout("int8", 4, 1, 4)

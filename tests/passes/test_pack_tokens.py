@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from execution import Compiled, reference
-from models import VOCABULARY, encoder_program
-from small import calls, small_program
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
@@ -17,6 +14,9 @@ from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
+from tests.passes.execution import Compiled, reference
+from tests.passes.models import VOCABULARY, encoder_program
+from tests.passes.small import calls, small_program
 
 MODELS = {
     # Heads of 32 and sequences of 16 fill all tiles: K and V are packed by shuffles.

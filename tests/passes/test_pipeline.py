@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from models import encoder_program
-from small import calls, small_program
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
@@ -13,6 +11,8 @@ from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import CompilerError, IntegerOnlyError, RangeError
 from ibert_tvm.relay_passes.passes import lower_to_kernels
 from ibert_tvm.relay_passes.passes.program import num_inputs
+from tests.passes.models import encoder_program
+from tests.passes.small import calls, small_program
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 PHASES = [

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import encoder_program
-from small import calls, outputs_of, small_program
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
 from ibert_tvm.relay_passes.passes.program import bindings, num_inputs
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
+from tests.passes.models import encoder_program
+from tests.passes.small import calls, outputs_of, small_program
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from machine import layout_of
 from tvm import te, tirx
 
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.relay_passes.emit.stage import Stage
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription
+from tests.schedules.machine import layout_of
 
 # Depths that are no multiple of an instruction's 2, 4 or 8, columns that are none of its 4, 8 or
 # 16; and one even pair, for which the operand is not copied where its rows make whole tiles.

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from linear_kernels import (
+from tvm import te
+
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
+from ibert_tvm.relay_passes.emit.stage import Stage
+from tests.schedules.linear_kernels import (
     SIZES,
     activations,
     expected_rows,
@@ -16,12 +21,7 @@ from linear_kernels import (
     operand_dtypes,
     weight_of,
 )
-from machine import TARGETS, Kernels, layout_of, runnable
-from tvm import te
-
-from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
-from ibert_tvm.relay_passes.emit.stage import Stage
+from tests.schedules.machine import TARGETS, Kernels, layout_of, runnable
 
 ROWS = (1, 7, 9, 51)
 
