@@ -133,11 +133,10 @@ def _stages(root: Path) -> set[str]:
             if not isinstance(call, ast.Call):
                 continue
             given: list[ast.expr] = []
+            named = isinstance(call.func, ast.Name) and where.startswith("relay_passes/emit")
             if isinstance(call.func, ast.Attribute) and call.func.attr == "compute":
                 given = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
-            elif (isinstance(call.func, ast.Attribute) and call.func.attr in DEFINITIONS) or (
-                isinstance(call.func, ast.Name) and where.startswith("relay_passes/emit")
-            ):
+            elif named or (isinstance(call.func, ast.Attribute) and call.func.attr in DEFINITIONS):
                 given = call.args[:1]
             found |= {node.value for node in given if isinstance(node, ast.Constant)}
     return {text for text in found if isinstance(text, str) and text.isidentifier()}
