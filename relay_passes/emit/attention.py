@@ -146,11 +146,6 @@ class KernelHeads:
         every = tirx.all(*window) if window else tirx.const(1, "bool")
         return Condition(every, self.domain.arithmetic)
 
-    def kept(self, batch: Any, query: Any, key: Any) -> Condition:
-        """By mask and distance."""
-        kept = self.kept_key(batch, key)
-        return kept & self.in_window(batch, query, key) if self.has_window else kept
-
     def bias(self, batch: Any, head: Any, query: Any, key: Any) -> Ranged:
         """By distance, or by query and key."""
         assert self.table is not None

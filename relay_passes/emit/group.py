@@ -141,8 +141,9 @@ class GroupEmitter:
     def _argument(self, var: relax.Var) -> Stage:
         shape = static_shape(var.ty)
         dtype = str(var.ty.dtype)
-        tensor = te.placeholder(storage_shape(shape), dtype, name="input")
-        if var.name in self.parameters:
+        constant = var.name in self.parameters
+        tensor = te.placeholder(shape if constant else storage_shape(shape), dtype, name="input")
+        if constant:
             array = self.parameters[var.name]
             return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)
         low, high = self.bounds.get(var.name, dtype_bounds(dtype))

@@ -277,11 +277,6 @@ class _ArrayHeads:
         near = (distance >= -self.attention.before) & (distance <= self.attention.after)
         return near if self.pairs is None else near & not_equal(self.pairs[query, key], 0)
 
-    def kept(self, batch: Index, query: Index, key: Index) -> Any:
-        """By mask and distance."""
-        kept = self.kept_key(batch, key)
-        return kept & self.in_window(batch, query, key) if self.has_window else kept
-
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
         """By distance, or by query and key."""
         assert self.table is not None

@@ -72,10 +72,6 @@ class Heads(Protocol):
         """Whether a query may see a key, by what depends on both: a condition."""
         ...
 
-    def kept(self, batch: Index, query: Index, key: Index) -> Any:
-        """Whether a key counts for a query: a condition."""
-        ...
-
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
         """What is added to a score."""
         ...

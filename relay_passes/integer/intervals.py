@@ -285,10 +285,6 @@ class _IntervalHeads:
         """May count or not."""
         return Condition()
 
-    def kept(self, batch: Index, query: Index, key: Index) -> Condition:
-        """May count or not."""
-        return Condition()
-
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Ranged:
         """Any entry of the table."""
         assert self.table is not None

@@ -43,6 +43,9 @@ QUADRATIC = (1.0, 0.67483233, 0.17637571)
 
 MASKED = -(2**30)
 """Added to the score of a masked key."""
+PAIR_MASKED = -(2**29)
+"""Added to the score of a key that this query may not see: that and `MASKED` fit 32 bits
+together."""
 LARGEST_SCORE = 2**24
 """Bound of a real score."""
 ROW_FLOOR = -(2**28)
@@ -160,8 +163,8 @@ def key_offset(keep: Any) -> Value:
 def score_of(acc: Value, offset: Value) -> Value:
     """Score of a key: the accumulator, far below all others for a masked key.
 
-    Whatever is added to a masked accumulator besides `MASKED`, up to 2^24, leaves its exponential
-    0.
+    Whatever is added to a masked accumulator besides `MASKED` or `PAIR_MASKED`, up to 2^24, leaves
+    its exponential 0.
     """
     return acc + offset
 

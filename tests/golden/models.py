@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.frontend import CanonicalModel
-from ibert_tvm.quantize import CalibrationOptions, calibrate
-from ibert_tvm.quantize.weights import nearest, quantize_embedding, row_scales
+from ibert_tvm.quantization import CalibrationOptions, calibrate
+from ibert_tvm.quantization.weights import nearest, quantize_embedding, row_scales
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.quantize import calibrate
+from ibert_tvm.quantization import calibrate
 from tests.arm.packages import link_package, run_package
 from tests.arm.tools import board, run_library
 from tests.cuda import gpu_models

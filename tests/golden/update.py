@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.quantize import calibrate
+from ibert_tvm.quantization import calibrate
 from tests.golden import sources
 from tests.golden.digests import DIGESTS, differences, specification, stored
 from tests.golden.models import (

@@ -12,7 +12,7 @@ from ...spec.exponential import Exponential, PolynomialExponential
 from ...spec.released import ReleasedExponential
 from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
-from ...spec.values import select
+from ...spec.values import indicator, not_equal, select
 from ..domain import Domain, Entry, Heads, Index, Tensor
 from ..operator import (
     SHORT_DTYPES,
@@ -204,13 +204,18 @@ class Attention(Operator):
             ),
         )
 
+        def pair_term(b: Index, h: Index, i: Index, j: Index) -> Entry:
+            bias = heads.bias(b, h, i, j) if heads.has_bias else 0
+            if not heads.has_window:
+                return bias
+            return select(heads.in_window(b, i, j), bias, short_softmax.PAIR_MASKED)
+
+        paired = heads.has_bias or heads.has_window
+        term = heads.per_score("pair_term", pair_term) if paired else None
+
         def score(b: Index, h: Index, i: Index, j: Index) -> Entry:
             value = short_softmax.score_of(products[b, h, i, j], offset[b, h, j])
-            if heads.has_bias:
-                value = value + heads.bias(b, h, i, j)
-            if heads.has_window:
-                value = select(heads.in_window(b, i, j), value, short_softmax.MASKED)
-            return value
+            return value if term is None else short_softmax.score_of(value, term[b, h, i, j])
 
         scores = heads.per_score("scores", score)
         top = heads.row_max("row_max", scores)
@@ -240,19 +245,26 @@ class Attention(Operator):
         """Probabilities of 8 bits, as published, times V."""
         products = heads.products()
         softmax.check_scores(*heads.score_bounds)
+        near = None
+        if heads.has_window:
+            near = heads.per_score("near", lambda b, h, i, j: indicator(heads.in_window(b, i, j)))
+
+        def kept(b: Index, h: Index, i: Index, j: Index) -> Any:
+            by_key = heads.kept_key(b, j)
+            return by_key if near is None else by_key & not_equal(near[b, h, i, j], 0)
 
         def score(b: Index, h: Index, i: Index, j: Index) -> Entry:
             value = heads.exact_score(products, b, h, i, j)
             if heads.has_bias:
                 value = value + heads.bias(b, h, i, j)
-            return softmax.masked_score(value, heads.kept(b, i, j))
+            return softmax.masked_score(value, kept(b, h, i, j))
 
         scores = heads.per_score("scores", score)
         top = heads.row_max("row_max", scores)
         exponential = heads.per_score(
             "exponential",
             lambda b, h, i, j: softmax.exp_of(
-                scores[b, h, i, j], top[b, h, i], heads.kept(b, i, j), k
+                scores[b, h, i, j], top[b, h, i], kept(b, h, i, j), k
             ),
         )
         total = heads.row_sum("row_sum", exponential, k.maximum)
