@@ -43,7 +43,7 @@ def specification(name: str, by_name: bool | None = None) -> dict[str, Section]:
     """Everything that is golden of a model.
 
     ``parameters``: its integers; ``scales``: what they stand for; ``intervals``: what is proven of
-    every value, intermediates included; ``values`` and ``outputs``: the reference on fixed inputs.
+    every value; ``values`` and ``outputs``: the reference on fixed inputs.
 
     Parameters
     ----------
@@ -59,7 +59,10 @@ def specification(name: str, by_name: bool | None = None) -> dict[str, Section]:
     sections = {
         "parameters": of_arrays(model.parameters),
         "scales": {key: of_document(value) for key, value in model.quantization.items()},
-        "intervals": {key: of_document(value) for key, value in report["values"].items()},
+        "intervals": {
+            key: of_document([value["low"], value["high"], value["dtype"]])
+            for key, value in report["values"].items()
+        },
         "values": of_arrays(values),
         "outputs": of_arrays(outputs),
     }
