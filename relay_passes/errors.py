@@ -68,5 +68,9 @@ class IntegerOnlyError(CompilerError):
     """Something that is not an integer is left where only integers may be."""
 
 
+class DocumentError(CompilerError):
+    """A document says what its format does not allow."""
+
+
 class PresetError(CompilerError):
     """A preset, form or other named choice does not exist."""

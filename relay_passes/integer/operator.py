@@ -43,7 +43,7 @@ class Operand:
     shape : str
         Dimensions, by names that stand for one extent in all operands: ``"... K"`` (any leading
         dimensions), ``"N K"``. ``"1|C"`` is one entry, or one per C; ``" or "`` separates forms of
-        different rank.
+        different rank. Capitals are known numbers, what else a batch has may be symbolic.
     optional : bool
         Whether a call may leave it out.
     by_token : bool
@@ -62,6 +62,11 @@ class Operand:
     by_token: bool = False
     is_mask: bool = False
     packed: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a constant of the model: it has no dimension of a batch in front."""
+        return self.shape.split()[0] not in ("...", "b", "n")
 
 
 @dataclass(frozen=True)
@@ -302,6 +307,13 @@ class Operator:
             one, _, dim = token.rpartition("|")
             if one and extent == int(one):
                 continue
+            if dim.isupper() and not isinstance(extent, int):
+                raise LoweringError(
+                    f"operand {operand.name} has the symbolic dimension {extent}",
+                    self.where,
+                    f"{dim} is a number in {self.OP}",
+                    "check which tensor was passed",
+                )
             if dims.setdefault(dim, extent) != extent:
                 first = next(o for o in self.OPERANDS if o.name == origin[dim])
                 subject = "leading dimensions" if dim == "..." else f"dimension {dim}"
