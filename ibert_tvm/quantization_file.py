@@ -173,11 +173,11 @@ def _check(value: Any, schema: Any, where: str, file: Path) -> None:
     ArtefactError
         Naming the place.
     """
-    fits, wanted = {
-        list: (lambda value: isinstance(value, list), "a list"),
-        dict: (lambda value: isinstance(value, dict), "an object"),
-    }.get(type(schema), schema)
-    if not fits(value):
+    container = "" if isinstance(schema, tuple) else "a list"
+    container = "an object" if isinstance(schema, dict) else container
+    fits = isinstance(value, type(schema)) if container else schema[0](value)
+    if not fits:
+        wanted = container or schema[1]
         raise damaged(file, f"it is {shown(value)}; {wanted} is needed", where)
     if isinstance(schema, list):
         for index, item in enumerate(value):

@@ -6,6 +6,7 @@ attribute ``operands`` of the call names those that are there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -281,7 +282,8 @@ def to_module(program: Program) -> IRModule:
         with builder.dataflow():
             for step in program.steps:
                 operands = {name: values[read] for name, read in step.operands.items()}
-                values[step.name] = builder.emit(call_operator(step.operator, operands))
+                hint = re.sub(r"\W", "_", step.name)
+                values[step.name] = builder.emit(call_operator(step.operator, operands), hint)
             outputs = [builder.emit_output(values[name]) for name in program.outputs]
             result = outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
         builder.emit_func_output(result, list(variables.values()))
