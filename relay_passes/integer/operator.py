@@ -24,6 +24,10 @@ STORAGE_DTYPES = ("int8", "uint8", "int16", "int32")
 SHORT_DTYPES = ("int8", "uint8", "int16")
 """What 16-bit arithmetic may store."""
 
+_COUNTS_OF_BITS = ("shift", "bits", "split")
+"""Ends of the names of attributes by which numbers are shifted."""
+_MOST_BITS = 63
+
 OPERATORS: dict[str, type[Operator]] = {}
 """All operators by name, "integer.linear" and so on."""
 
@@ -496,6 +500,13 @@ def _attribute(cls: type[Operator], flat: Mapping[str, Any], name: str, kind: st
             f"{cls.OP} needs {'a string' if wanted is str else 'an integer'}",
             "quantise the model again",
         )
+    if wanted is int and name.endswith(_COUNTS_OF_BITS) and not 0 <= value <= _MOST_BITS:
+        raise LoweringError(
+            f"attribute {name} is {value}",
+            where,
+            f"it counts bits, 0 to {_MOST_BITS}",
+            "quantise the model again",
+        )
     return str(value) if wanted is str else int(value)
 
 
@@ -542,6 +553,18 @@ def check_bounds(record: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None
         )
 
 
+def check_not_negative(record: Any, *attributes: str) -> None:
+    """Raise LoweringError where an attribute that is a position or an id is negative."""
+    for name in attributes:
+        if getattr(record, name) < 0:
+            raise LoweringError(
+                f"{name} is {getattr(record, name)}",
+                record.name,
+                "positions and ids are counted from 0",
+                "set it as the source model does",
+            )
+
+
 def check_short_shift(record: Any) -> None:
     """Raise LoweringError where 16-bit arithmetic has no such shift."""
     if not 0 <= record.shift <= 14:
@@ -574,6 +597,7 @@ __all__ = [
     "Serial",
     "Traits",
     "check_bounds",
+    "check_not_negative",
     "check_shift",
     "check_short_shift",
     "choose",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...spec.values import indicator, not_equal, select
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, choose
+from ..operator import Operand, Operator, Traits, check_not_negative, choose
 from ..types import INDEX, TensorType
 
 POSITION_KINDS = ("absolute", "roberta")
@@ -37,6 +37,7 @@ class PositionIds(Operator):
 
     def __post_init__(self) -> None:
         choose("kind", self.kind, POSITION_KINDS, self.name)
+        check_not_negative(self, "offset", "padding_index")
 
     @property
     def needs_no_operand(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..domain import Domain, Tensor
-from ..operator import Operand, Operator, Traits
+from ..operator import Operand, Operator, Traits, check_not_negative
 from ..types import NARROW, TensorType
 
 
@@ -29,6 +29,9 @@ class SelectToken(Operator):
     )
     RESULT = "b C"
     TRAITS = Traits(takes_epilogue=False)
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "index")
 
     def selected_tokens(self) -> tuple[int, ...]:
         """The token at `index`."""

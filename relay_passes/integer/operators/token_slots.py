@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...errors import LoweringError
 from ..operator import Operand, Serial
 from ..types import MASK, TensorType
 
+_POSITIONS = re.compile(r"(\d{1,9}(,\d{1,9})*)?", re.ASCII)
 _SCRIPT = """
 @T.prim_func(s_tir=True)
 def main(mask: T.Buffer(({batch}, {seq_len}), "{dtype}"),
@@ -47,6 +50,15 @@ class TokenSlots(Serial):
     OPERANDS = (Operand("mask", MASK, "b s", is_mask=True),)
     RESULT = "b s"
     LEAST = -1
+
+    def __post_init__(self) -> None:
+        if not _POSITIONS.fullmatch(self.selected):
+            raise LoweringError(
+                f"selected positions {self.selected!r}",
+                self.name,
+                "positions are numbers, separated by commas",
+                "build the call in ibert_tvm.relay_passes.passes.pack_tokens",
+            )
 
     @property
     def positions(self) -> tuple[int, ...]:
