@@ -500,7 +500,7 @@ def _attribute(cls: type[Operator], flat: Mapping[str, Any], name: str, kind: st
             f"{cls.OP} needs {'a string' if wanted is str else 'an integer'}",
             "quantise the model again",
         )
-    if wanted is int and name.endswith(_COUNTS_OF_BITS) and not 0 <= value <= _MOST_BITS:
+    if wanted is int and name.endswith(_COUNTS_OF_BITS) and not 0 <= int(value) <= _MOST_BITS:
         raise LoweringError(
             f"attribute {name} is {value}",
             where,
