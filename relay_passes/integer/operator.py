@@ -24,6 +24,10 @@ STORAGE_DTYPES = ("int8", "uint8", "int16", "int32")
 SHORT_DTYPES = ("int8", "uint8", "int16")
 """What 16-bit arithmetic may store."""
 
+_COUNTS_OF_BITS = ("shift", "bits", "split")
+"""Ends of the names of attributes by which numbers are shifted."""
+_MOST_BITS = 63
+
 OPERATORS: dict[str, type[Operator]] = {}
 """All operators by name, "integer.linear" and so on."""
 
@@ -43,7 +47,7 @@ class Operand:
     shape : str
         Dimensions, by names that stand for one extent in all operands: ``"... K"`` (any leading
         dimensions), ``"N K"``. ``"1|C"`` is one entry, or one per C; ``" or "`` separates forms of
-        different rank.
+        different rank. Capitals are known numbers, what else a batch has may be symbolic.
     optional : bool
         Whether a call may leave it out.
     by_token : bool
@@ -62,6 +66,11 @@ class Operand:
     by_token: bool = False
     is_mask: bool = False
     packed: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a constant of the model: it has no dimension of a batch in front."""
+        return self.shape.split()[0] not in ("...", "b", "n")
 
 
 @dataclass(frozen=True)
@@ -302,6 +311,13 @@ class Operator:
             one, _, dim = token.rpartition("|")
             if one and extent == int(one):
                 continue
+            if dim.isupper() and not isinstance(extent, int):
+                raise LoweringError(
+                    f"operand {operand.name} has the symbolic dimension {extent}",
+                    self.where,
+                    f"{dim} is a number in {self.OP}",
+                    "check which tensor was passed",
+                )
             if dims.setdefault(dim, extent) != extent:
                 first = next(o for o in self.OPERANDS if o.name == origin[dim])
                 subject = "leading dimensions" if dim == "..." else f"dimension {dim}"
@@ -482,6 +498,13 @@ def _attribute(cls: type[Operator], flat: Mapping[str, Any], name: str, kind: st
             f"attribute {name} is {'missing' if value is None else repr(value)}",
             where,
             f"{cls.OP} needs {'a string' if wanted is str else 'an integer'}",
+            "quantise the model again",
+        )
+    if wanted is int and name.endswith(_COUNTS_OF_BITS) and not 0 <= int(value) <= _MOST_BITS:
+        raise LoweringError(
+            f"attribute {name} is {value}",
+            where,
+            f"it counts bits, 0 to {_MOST_BITS}",
             "quantise the model again",
         )
     return str(value) if wanted is str else int(value)

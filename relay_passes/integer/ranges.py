@@ -145,6 +145,11 @@ def longest_sequence(program: Program) -> int:
     Returns
     -------
     int
+
+    Raises
+    ------
+    LoweringError
+        If a table is too small for one token.
     """
     made_by = {step.name: step for step in program.steps}
     types = {**program.inputs, **program.parameters, **{s.name: s.type for s in program.steps}}
@@ -156,7 +161,15 @@ def longest_sequence(program: Program) -> int:
             source = _ungathered(made_by, step.operands["ids"])
             if source is not None:
                 limits.append(source.operator.longest_sequence(_static(operands["table"].shape[0])))
-    return min((limit for limit in limits if limit is not None), default=DEFAULT_SEQ_LEN)
+    longest = min((limit for limit in limits if limit is not None), default=DEFAULT_SEQ_LEN)
+    if longest < 1:
+        raise LoweringError(
+            "no sequence is short enough for the model",
+            "range analysis",
+            f"its tables of positions end {1 - longest} tokens before the first",
+            "quantise the model again",
+        )
+    return longest
 
 
 def _ungathered(made_by: Mapping[str, Step], value: str) -> Step | None:

@@ -6,11 +6,12 @@ attribute ``operands`` of the call names those that are there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import tvm.ir
-from tvm import IRModule, relax
+from tvm import IRModule, relax, tirx
 from tvm.ir import Op
 from tvm.ir import op as _tvm_op
 
@@ -22,6 +23,7 @@ from .types import Dim, SymbolicDim, TensorType
 
 RelaxExpr = relax.Expr
 _OPERANDS = "operands"
+_MAIN = "main"
 
 
 def operator_name(expr: Any) -> str:
@@ -253,6 +255,46 @@ def read_program(module: IRModule, function: str = "main") -> Program:
             todo="name one of them",
         )
     return _Reader(module[function], function).read()
+
+
+def to_module(program: Program) -> IRModule:
+    """Build the Relax module of a program.
+
+    Parameters
+    ----------
+    program : Program
+        Of the integer dialect.
+
+    Returns
+    -------
+    IRModule
+        One function ``main`` of the inputs and the parameters, symbolic dimensions shared; its
+        attribute ``num_input`` counts the inputs. `read_program` gives the program back.
+    """
+    symbols: dict[str, Any] = _Symbols()
+    variables = {
+        name: relax.Var(name, relax_type(type_, symbols))
+        for name, type_ in {**program.inputs, **program.parameters}.items()
+    }
+    values: dict[str, relax.Expr] = dict(variables)
+    builder = relax.BlockBuilder()
+    with builder.function(_MAIN, attrs={"num_input": len(program.inputs)}):
+        with builder.dataflow():
+            for step in program.steps:
+                operands = {name: values[read] for name, read in step.operands.items()}
+                hint = re.sub(r"\W", "_", step.name)
+                values[step.name] = builder.emit(call_operator(step.operator, operands), hint)
+            outputs = [builder.emit_output(values[name]) for name in program.outputs]
+            result = outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
+        builder.emit_func_output(result, list(variables.values()))
+    return builder.get()
+
+
+class _Symbols(dict[str, Any]):
+    """Symbolic dimensions by name, made when they are first asked for."""
+
+    def __missing__(self, name: str) -> Any:
+        return self.setdefault(name, tirx.Var(name, "int64"))
 
 
 class _Reader:

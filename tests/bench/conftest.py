@@ -17,6 +17,7 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.model_info import ModelInfo, OutputInfo
     from ibert_tvm.relay_passes import integer
+    from ibert_tvm.relay_passes.integer.relax_ops import read_program
     from tests.passes.small import small_program
 
     def body(p, inputs) -> Sequence[relax.Var]:
@@ -44,9 +45,8 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source_sha256="ab" * 32,
     )
     outputs = [{"name": "sentence_embedding", "scale": 0.25}]
-    model = QuantizedModel(
-        program.module, program.parameters, info, {"preset": "accurate", "outputs": outputs}
-    )
+    quantization = {"preset": "accurate", "outputs": outputs}
+    model = QuantizedModel(read_program(program.module), program.parameters, info, quantization)
     path = tmp_path_factory.mktemp("bench") / "small.so"
     ibert_tvm.compile(model, target="host", shapes=[(1, 4), (2, 8)]).export(path)
     return path

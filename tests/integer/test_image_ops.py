@@ -118,7 +118,7 @@ def test_mean_of_all_tokens():
         (
             lambda: integer.prepend_tokens(X, tensor("t", [1, 5], "int32"), name="t"),
             "dimension C of x and tokens differ: 6 and 5\n  where: integer.prepend_tokens 't'\n"
-            "  why: integer.prepend_tokens takes x [b, s, C] and tokens [n, C]\n"
+            "  why: integer.prepend_tokens takes x [b, s, C] and tokens [N, C]\n"
             "  what to do: check which tensor was passed",
         ),
         (

@@ -13,6 +13,7 @@ from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.model_info import ModelInfo
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from tests.passes.models import ProgramBuilder
 
 VOCABULARY, CHANNELS, OUTPUTS = 20, 32, 48
@@ -52,7 +53,7 @@ def small_model() -> QuantizedModel:
         "source_sha256": "00" * 32,
     }
     return QuantizedModel(
-        module=relax.transform.Normalize()(tvm.IRModule({"main": function})),
+        program=read_program(relax.transform.Normalize()(tvm.IRModule({"main": function}))),
         parameters=p.parameters,
         info=ModelInfo.from_json(info),
         quantization={

@@ -26,7 +26,7 @@ class Patches(Operator):
     patch_width: int
 
     OP = "integer.patches"
-    OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b c H W"),)
+    OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b C H W"),)
 
     def _counts(self, height: int, width: int) -> tuple[int, int]:
         sides = ((height, self.patch_height), (width, self.patch_width))
@@ -54,7 +54,7 @@ class Patches(Operator):
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
         """[b, patches, c h w]."""
         down, across = self._counts(dims["H"], dims["W"])
-        return (dims["b"], down * across, dims["c"] * self.patch_height * self.patch_width)
+        return (dims["b"], down * across, dims["C"] * self.patch_height * self.patch_width)
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """That of the pixels."""

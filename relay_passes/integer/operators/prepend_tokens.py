@@ -16,11 +16,11 @@ class PrependTokens(Operator):
     """The rows `tokens`, then those of x; both at one scale."""
 
     OP = "integer.prepend_tokens"
-    OPERANDS = (Operand("x", NARROW, "b s C"), Operand("tokens", ("int32",), "n C"))
+    OPERANDS = (Operand("x", NARROW, "b s C"), Operand("tokens", ("int32",), "N C"))
 
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
         """[b, s + n, C]."""
-        return (dims["b"], dims["s"] + dims["n"], dims["C"])
+        return (dims["b"], dims["s"] + dims["N"], dims["C"])
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """int32."""

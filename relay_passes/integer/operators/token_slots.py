@@ -13,6 +13,7 @@ from ...errors import LoweringError
 from ..operator import Operand, Serial
 from ..types import MASK, TensorType
 
+_POSITIONS = re.compile(r"(\d{1,9}(,\d{1,9})*)?", re.ASCII)
 _SCRIPT = """
 @T.prim_func(s_tir=True)
 def main(mask: T.Buffer(({batch}, {seq_len}), "{dtype}"),
@@ -52,7 +53,7 @@ class TokenSlots(Serial):
     LEAST = -1
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"(\d{1,7}(,\d{1,7})*)?", self.selected, re.ASCII):
+        if not _POSITIONS.fullmatch(self.selected):
             raise LoweringError(
                 f"selected positions {self.selected!r}",
                 self.name,
