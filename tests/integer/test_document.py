@@ -441,7 +441,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "no steps": (
         lambda d: d.update(steps=[]),
-        message("0 steps", "steps", "1 to 16384 are allowed"),
+        message("0 steps", "steps", "1 to 4096 are allowed"),
     ),
     "no outputs": (
         lambda d: d.update(outputs=[]),
@@ -456,12 +456,12 @@ REFUSED: dict[str, tuple[Change, str]] = {
         message("17 inputs", "inputs", "1 to 16 are allowed"),
     ),
     "too many parameters": (
-        lambda d: d.update(parameters=[0] * 65537),
-        message("65537 parameters", "parameters", "0 to 65536 are allowed"),
+        lambda d: d.update(parameters=[0] * 16385),
+        message("16385 parameters", "parameters", "0 to 16384 are allowed"),
     ),
     "too many steps": (
-        lambda d: d.update(steps=[0] * 16385),
-        message("16385 steps", "steps", "1 to 16384 are allowed"),
+        lambda d: d.update(steps=[0] * 4097),
+        message("4097 steps", "steps", "1 to 4096 are allowed"),
     ),
     "unknown output": (
         lambda d: d.update(outputs=["nope"]),
