@@ -11,8 +11,8 @@ import re
 MAX_NAME = 512
 _MAX_SOURCE_NAME = 200
 """Lowering joins two of them, and adds what an array is for."""
-NAME = re.compile(rf"[A-Za-z0-9_./:#-]{{1,{MAX_NAME}}}")
-NAME_RULE = f"a name has 1 to {MAX_NAME} letters, digits and characters of _ . / : # -"
+NAME = re.compile(rf"[A-Za-z0-9_./:#\[\]-]{{1,{MAX_NAME}}}")
+NAME_RULE = f"a name has 1 to {MAX_NAME} letters, digits and characters of _ . / : # [ ] -"
 
 
 def safe_name(name: str) -> str:
@@ -28,4 +28,4 @@ def safe_name(name: str) -> str:
     str
         The same wherever it is allowed; the end of one that is too long.
     """
-    return re.sub(r"[^A-Za-z0-9_./:#-]", "_", name)[-_MAX_SOURCE_NAME:] or "_"
+    return re.sub(r"[^A-Za-z0-9_./:#\[\]-]", "_", name)[-_MAX_SOURCE_NAME:] or "_"
