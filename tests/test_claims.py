@@ -14,9 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # What schedules may know of a target: what it can do, not which one it is.
 CAPABILITIES = {"DotInstruction", "Gpu", "TargetDescription"}
 # A frontend hands over a canonical module and, for a model that came quantised, what its source
-# says of quantisation; the exponential of a checkpoint's training says how it has to be read.
+# says of quantisation; the exponential of a checkpoint's training says how it has to be read. Names
+# are restricted where they come in.
 OUTLETS = {
     "ibert_tvm.relay_passes.canonical",
+    "ibert_tvm.relay_passes.names",
     "ibert_tvm.relay_passes.quantization_table",
     "ibert_tvm.relay_passes.spec.released.exponential",
 }

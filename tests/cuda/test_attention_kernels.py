@@ -179,7 +179,7 @@ def test_stored_weights_with_an_offset_are_left_to_others() -> None:
 
 def test_heads_that_do_not_fit_are_left_to_others() -> None:
     target = get_target("t4")
-    case = AttentionCase(seq_len=2, heads=1, head_dim=2048, merged=False)
+    case = AttentionCase("paper", seq_len=2, heads=1, head_dim=2048, merged=False)
     kernel = attention_kernel(target, case, evaluated=False)
     assert AttentionRule().apply(kernel.func, target) == Rejection(
         "attention", "heads of 2048 channels do not fit shared memory"

@@ -24,6 +24,7 @@ from ibert_tvm.frontend import CanonicalModel
 from ibert_tvm.quantization import CalibrationOptions, calibrate
 from ibert_tvm.quantization.weights import nearest, quantize_embedding, row_scales
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant
 from ibert_tvm.relay_passes.spec.presets import preset as preset_of
@@ -193,7 +194,9 @@ def quantized(name: str) -> QuantizedModel:
     model = canonical(MODELS[name].source)
     lowered = lower_to_integer(model.module, model.parameters, chosen)
     quantization = {"preset": chosen.preset, **lowered.scales, "calibration": {}}
-    return QuantizedModel(lowered.module, lowered.parameters, model.info, quantization)
+    return QuantizedModel(
+        read_program(lowered.module), lowered.parameters, model.info, quantization
+    )
 
 
 # -- inputs ------------------------------------------------------------------------------------

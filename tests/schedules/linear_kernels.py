@@ -28,9 +28,9 @@ def linear_kernel(
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
     result = domain.linear(
-        Stage(x, bounds.min, bounds.max),
+        Stage(x, bounds.min, bounds.max, layout.arithmetic),
         PackedWeight(weight, packed),
-        Stage(bias, -(2**20), 2**20),
+        Stage(bias, -(2**20), 2**20, layout.arithmetic),
     )
     func = te.create_prim_func([x, packed, bias, result.tensor])
     for key, value in {"ibert.kernel": "linear", **domain.attributes}.items():

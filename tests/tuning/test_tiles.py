@@ -52,7 +52,11 @@ def linear(
     x = te.placeholder((rows, DEPTH), dtype, name="x")
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
-    stages = Stage(x, bounds.min, bounds.max), Stage(bias, -(2**20), 2**20)
+    arithmetic = layout.arithmetic
+    stages = (
+        Stage(x, bounds.min, bounds.max, arithmetic),
+        Stage(bias, -(2**20), 2**20, arithmetic),
+    )
     operand = te.placeholder(layout.packed_shape(columns, DEPTH), "int8", name="weight")
     result = domain.linear(stages[0], PackedWeight(weight, operand), stages[1])
     arguments = [x, operand, bias]
