@@ -3,20 +3,24 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
+# Versions that were tested together; without (CONSTRAINTS=) the newest that are allowed.
+CONSTRAINTS ?= -c constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet $(CONSTRAINTS)
 EXTRAS := torch,demo,verify,dev
 # Installed as ibert_tvm.relay_passes and so on.
 FOLDERS := relay_passes schedules targets
 # Tests run in this many processes; each keeps its own BLAS and TVM pools at one thread.
 JOBS   ?= 2
+# A file of tests stays in one process, so that what its tests share is built once.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
 
-.PHONY: help setup demo test test-slow test-gpu compatibility lint format bench clean distclean
+.PHONY: help setup demo test test-slow test-record test-gpu compatibility lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
-	  while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	  while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 # The stamp makes a second call free and repeats the installation when a requirement changes.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -35,11 +39,14 @@ setup: $(VENV)/.installed  ## make .venv and install the project into it
 demo: setup  ## MiniLM from its checkpoint to an integer-only library, compared with its float original
 	$(BIN)/ibert demo $(ARGS)
 
-test: setup  ## the default tests: no GPU, no network, minutes
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+test: setup  ## the default tests: one example of each kind, minutes, no GPU, no network
+	$(PYTEST) $(ARGS)
 
-test-slow: setup  ## the tests marked slow: whole models, large shapes
-	$(BIN)/python -m pytest -m "slow and not gpu" -n $(JOBS) $(ARGS)
+test-slow: setup  ## the tests marked slow: more cases of each kind, whole models
+	$(PYTEST) -m "slow and not record and not gpu" $(ARGS)
+
+test-record: setup  ## the tests marked record: every case of what the slow ones show, hours
+	$(PYTEST) -m "record and not gpu" $(ARGS)
 
 test-gpu: setup  ## what needs an NVIDIA GPU; skipped, saying why, where there is none
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -3,13 +3,13 @@
 The folder holds everything behind quantisation and nothing of the float model:
 
 =====================  ==========================================================================
-model.json             the integer Relax module (`tvm.ir.save_json`)
+model.json             the integer program (`docs/ibert-format.md`)
 params.safetensors     its parameters: integers
 quantization.json      schema version, preset, scales, calibration summary, model information
 tokenizer/             the source's tokenizer files, where it had any
 =====================  ==========================================================================
 
-Loading needs TVM and NumPy, but not torch, and checks everything before anything is compiled.
+Loading needs neither TVM nor torch, and checks everything before anything is evaluated or compiled.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,35 +27,44 @@ from numpy.typing import NDArray
 
 from ibert_tvm.errors import ArtefactError
 from ibert_tvm.files import write_folder
+from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.quantization_file import SCHEMA_VERSION, damaged, read_quantization, read_text
 
 if TYPE_CHECKING:
     import tvm
 
-    from ibert_tvm.model_info import ModelInfo
+    from ibert_tvm.relay_passes.integer.program import Program
 
 __all__ = ["SCHEMA_VERSION", "QuantizedModel", "is_artefact", "read_document"]
-
-SCHEMA_VERSION = 1
 
 _MODEL = "model.json"
 _PARAMETERS = "params.safetensors"
 _QUANTIZATION = "quantization.json"
 _TOKENIZER = "tokenizer"
 _REQUIRED = (_MODEL, _PARAMETERS, _QUANTIZATION)
-_FUNCTION = "main"
+# Of safetensors; others are shown as the file has them.
+_DTYPES = {
+    "I8": "int8",
+    "U8": "uint8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "F32": "float32",
+}
 
 
 @dataclass(frozen=True)
 class QuantizedModel:
     """A model in the integer dialect, with its integers and what is known about it.
 
+    `program` needs no TVM; `module`, the same as a Relax module, is built when it is asked for.
+
     Attributes
     ----------
-    module : tvm.IRModule
-        One function `main` in the integer dialect, `batch` and `seq_len` symbolic; its attribute
-        `num_input` counts the leading parameters that are inputs.
+    program : Program
+        In the integer dialect, `batch` and `seq_len` symbolic.
     parameters : dict of str to numpy.ndarray
-        The integer arrays, by the names of the function's other parameters and in their order.
+        The integer arrays, by the names of the program's parameters and in their order.
     info : ModelInfo
         Architecture, sizes, heads and source of the model.
     quantization : dict
@@ -65,19 +75,27 @@ class QuantizedModel:
     Raises
     ------
     ArtefactError
-        If the parameters do not fit the function.
+        If the parameters do not fit the program.
     """
 
-    module: tvm.IRModule
+    program: Program
     parameters: Mapping[str, NDArray[Any]]
     info: ModelInfo
     quantization: Mapping[str, Any]
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = _check_parameters(self.module, self.parameters, where="QuantizedModel")
-        # safetensors gives them back in an order of its own.
-        object.__setattr__(self, "parameters", {name: self.parameters[name] for name in names})
+        stated = {name: (str(a.dtype), a.shape) for name, a in self.parameters.items()}
+        _check_parameters(self.program, stated, where="QuantizedModel")
+        ordered = {name: self.parameters[name] for name in self.program.parameters}
+        object.__setattr__(self, "parameters", ordered)
+
+    @cached_property
+    def module(self) -> tvm.IRModule:
+        """The program as a Relax module, see `ibert_tvm.relay_passes.integer.relax_ops`."""
+        from ibert_tvm.relay_passes.integer.relax_ops import to_module
+
+        return to_module(self.program)
 
     @property
     def preset(self) -> str:
@@ -91,9 +109,8 @@ class QuantizedModel:
 
     @property
     def input_names(self) -> list[str]:
-        """Names of the function's inputs, in order."""
-        function = self.module[_FUNCTION]
-        return [p.name for p in function.params[: _num_input(function)]]
+        """Names of the program's inputs, in order."""
+        return list(self.program.inputs)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the folder, replacing an artefact of the same name and nothing else.
@@ -112,9 +129,13 @@ class QuantizedModel:
         ------
         OutputError
             If it cannot be written, or something that is not an artefact is there.
+        DocumentError
+            If the program has what the format does not hold, for example a name of another
+            alphabet.
         """
-        import tvm
         from safetensors.numpy import save_file
+
+        from ibert_tvm.relay_passes.integer.document import write_document
 
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -122,9 +143,10 @@ class QuantizedModel:
             "info": self.info.to_json(),
         }
         text = json.dumps(document, indent=1, allow_nan=False)
+        program = write_document(self.program)
         target = Path(path).expanduser()
         with write_folder(target, replaceable=is_artefact(target)) as folder:
-            (folder / _MODEL).write_text(tvm.ir.save_json(self.module), encoding="utf-8")
+            (folder / _MODEL).write_text(program, encoding="utf-8")
             # safetensors writes strides away silently: a transposed view would be stored wrong.
             arrays = {name: np.ascontiguousarray(a) for name, a in self.parameters.items()}
             save_file(arrays, folder / _PARAMETERS)
@@ -137,7 +159,7 @@ class QuantizedModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> QuantizedModel:
-        """Read and check a folder written by `save`. Does not need torch.
+        """Read and check a folder written by `save`. Needs neither TVM nor torch.
 
         Parameters
         ----------
@@ -153,28 +175,20 @@ class QuantizedModel:
         ArtefactError
             If a file is missing, damaged, of another schema version, or does not fit the others.
         """
-        from ibert_tvm.model_info import ModelInfo
-
         folder = Path(path).expanduser()
         document = read_document(folder)
-        info_document = document.pop("info", None)
         del document["schema_version"]
-        try:
-            info = ModelInfo.from_json(info_document)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(
-                folder / _QUANTIZATION, f"its model information is unusable: {error}"
-            ) from error
-        module = _load_module(folder / _MODEL)
-        parameters = _load_parameters(folder / _PARAMETERS)
-        _check_parameters(module, parameters, where=str(folder))  # to say which folder it is
+        info = ModelInfo.from_json(document.pop("info"))
+        program = _load_program(folder / _MODEL)
+        _check_names(program, info, document, folder / _QUANTIZATION)
+        parameters = _load_parameters(folder / _PARAMETERS, program, str(folder))
         tokenizer_folder = folder / _TOKENIZER
         tokenizer = (
             {f.name: f.read_bytes() for f in sorted(tokenizer_folder.iterdir()) if f.is_file()}
             if tokenizer_folder.is_dir()
             else {}
         )
-        return cls(module, parameters, info, document, tokenizer)
+        return cls(program, parameters, info, document, tokenizer)
 
 
 def is_artefact(path: str | os.PathLike[str]) -> bool:
@@ -205,7 +219,8 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     ArtefactError
-        If the folder or one of its files is missing, or the document cannot be used.
+        If the folder or one of its files is missing, or the document cannot be used; see
+        `ibert_tvm.quantization_file.read_quantization`.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -234,89 +249,48 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
             why=f"it lacks {', '.join(missing)}",
             todo="copy the whole folder, or make it again with `ibert quantize`",
         )
-    file = folder / _QUANTIZATION
+    return read_quantization(folder / _QUANTIZATION)
+
+
+def _load_program(file: Path) -> Program:
+    from ibert_tvm.relay_passes.errors import DocumentError
+    from ibert_tvm.relay_passes.integer import document
+
+    text = read_text(file, document.MAX_BYTES)
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise _damaged(file, f"it is not readable JSON: {error}") from error
-    if not isinstance(document, dict) or "schema_version" not in document:
-        raise _damaged(file, "it has no schema_version")
-    version = document["schema_version"]
-    if version != SCHEMA_VERSION:
-        raise ArtefactError(
-            f"the quantised model {folder} has schema version {version!r}",
-            why=f"this version of ibert_tvm reads schema version {SCHEMA_VERSION}",
-            todo="use the version of ibert_tvm that wrote it, or quantise the model again",
-        )
-    return document
+        return document.read_document(text)
+    except DocumentError as error:
+        why = "; ".join(filter(None, (error.what, error.why)))
+        raise damaged(file, why, error.where, error.todo) from error
 
 
-def _damaged(file: Path, why: str) -> ArtefactError:
-    return ArtefactError(
-        f"cannot read {file}",
-        why=why,
-        todo="the file is damaged or of another version; copy the folder again, or make it again "
-        "with `ibert quantize`",
-    )
-
-
-def _load_module(file: Path) -> tvm.IRModule:
-    import tvm
-
-    # Also registers the operators that the module names.
-    from ibert_tvm.relay_passes.integer.program import read_program
+def _load_parameters(file: Path, program: Program, where: str) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a program's parameters, if the file says that it holds no others."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        text = file.read_text(encoding="utf-8")
-        json.loads(text)  # TVM's own parser reports damage by a C++ stack trace
-        module = tvm.ir.load_json(text)
-    except OSError as error:
-        raise _damaged(file, str(error.strerror or error)) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise _damaged(file, f"it is not readable JSON: {error}") from error
-    except Exception as error:  # tvm.error types share no base class below Exception
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
-        raise _damaged(file, f"TVM {tvm.__version__} cannot load it: {reason}") from error
-    if not isinstance(module, tvm.IRModule) or _FUNCTION not in [
-        g.name_hint for g in module.get_global_vars()
-    ]:
-        raise _damaged(file, f"it holds no function {_FUNCTION!r}")
-    try:
-        read_program(module, _FUNCTION)
-    except Exception as error:  # a lowering error, or what reading a missing attribute raises
-        reason = str(error).splitlines()[0]
-        raise _damaged(file, f"it is no program of this integer dialect: {reason}") from error
-    return module
-
-
-def _load_parameters(file: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        return load_file(file)
+        with safe_open(file, framework="np") as tensors:
+            headers = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            stated = {
+                name: (_DTYPES.get(h.get_dtype(), h.get_dtype()), tuple(h.get_shape()))
+                for name, h in headers.items()
+            }
+            _check_parameters(program, stated, where)
+            return {name: tensors.get_tensor(name) for name in program.parameters}
     except SafetensorError as error:
-        raise _damaged(file, f"it is truncated or not a safetensors file: {error}") from error
+        raise damaged(file, f"it is truncated or not a safetensors file: {error}") from error
     except OSError as error:
-        raise _damaged(file, str(error.strerror or error)) from error
-
-
-def _num_input(function: Any) -> int:
-    attributes = function.attrs
-    if attributes is None or "num_input" not in attributes:
-        return 0
-    return int(attributes["num_input"])
+        raise damaged(file, str(error.strerror or error)) from error
 
 
 def _check_parameters(
-    module: tvm.IRModule, parameters: Mapping[str, NDArray[Any]], where: str
-) -> list[str]:
-    """Check `parameters` against the function's; return the names in the function's order."""
-    function = module[_FUNCTION]
+    program: Program, stated: Mapping[str, tuple[str, tuple[int, ...]]], where: str
+) -> None:
+    """Check the dtypes and shapes of arrays by name against the program's parameters."""
     todo = "model.json and params.safetensors do not belong together; quantise the model again"
-    expected = {p.name: p.ty for p in function.params[_num_input(function) :]}
-    missing = [name for name in expected if name not in parameters]
-    unknown = [name for name in parameters if name not in expected]
+    expected = program.parameters
+    missing = [name for name in expected if name not in stated]
+    unknown = [name for name in stated if name not in expected]
     for what, names in (("lacks", missing), ("has unknown", unknown)):
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
@@ -326,22 +300,34 @@ def _check_parameters(
                 why=f"{shown}; the integer program expects {len(expected)} parameters",
                 todo=todo,
             )
-    for name, ty in expected.items():
-        array = parameters[name]
-        shape = tuple(int(extent) for extent in ty.shape.values)
-        dtype = str(ty.dtype)
-        if array.shape != shape or str(array.dtype) != dtype:
+    for name, type_ in expected.items():
+        dtype, shape = stated[name]
+        if (shape, dtype) != (type_.shape, type_.dtype):
             raise ArtefactError(
                 f"parameter {name!r} does not fit the integer program",
                 where=where,
-                why=f"it is {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}",
+                why=f"it is {dtype}{list(shape)}, expected {type_.dtype}{list(type_.shape)}",
                 todo=todo,
             )
-        if array.dtype.kind not in "iu":
-            raise ArtefactError(
-                f"parameter {name!r} is not integer",
-                where=where,
-                why=f"its dtype is {array.dtype}; a quantised model holds integers only",
-                todo="this is a defect of the quantisation that made it; please report it",
+
+
+def _check_names(
+    program: Program, info: ModelInfo, document: Mapping[str, Any], file: Path
+) -> None:
+    """Check that what is said about inputs and outputs is said about those of the program."""
+    inputs, outputs = list(program.inputs), len(program.outputs)
+    if list(info.inputs) != inputs or len(info.outputs) != outputs:
+        raise damaged(
+            file,
+            f"it describes the inputs {', '.join(info.inputs)} and {len(info.outputs)} outputs; "
+            f"the integer program has {', '.join(inputs)} and {outputs}",
+        )
+    for index, entry in enumerate(document.get("inputs", ())):
+        type_ = program.inputs.get(entry["name"])
+        if type_ is None or type_.dtype != entry["dtype"]:
+            raise damaged(
+                file,
+                f"it is {entry['name']!r} of {entry['dtype']}; the integer program has no such "
+                "input",
+                f"inputs[{index}]",
             )
-    return list(expected)

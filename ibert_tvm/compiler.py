@@ -387,25 +387,19 @@ def _metadata(
 
 def _outputs(quantized: QuantizedModel) -> list[dict[str, Any]]:
     """Name, type, scale and symbolic shape of every output, in the function's order."""
-    from tvm import relax
-
-    kind = quantized.module["main"].ret_ty
-    kinds = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+    types = {step.name: step.type for step in quantized.program.steps}
+    kinds = [types[name] for name in quantized.program.outputs]
     rows = []
     for info, tensor, scale in zip(
         quantized.info.outputs, kinds, quantized.quantization["outputs"], strict=True
     ):
-        shape = [
-            int(size) if not hasattr(size, "name") else str(size.name)
-            for size in tensor.shape.values
-        ]
         rows.append(
             {
                 "name": info.name,
                 "kind": info.kind,
-                "dtype": str(tensor.dtype),
+                "dtype": tensor.dtype,
                 "scale": float(scale["scale"]),
-                "shape": shape,
+                "shape": [size if isinstance(size, int) else str(size) for size in tensor.shape],
             }
         )
     return rows

@@ -340,7 +340,7 @@ def _evaluate(
         given[record.name] = quantize_images(
             record, given[record.name], model.info.image_size or ()
         )
-    return evaluate(model.module, given, model.parameters, capture=True)
+    return evaluate(model.program, given, model.parameters, capture=True)
 
 
 def evaluate_integers(model: QuantizedModel, inputs: Inputs) -> dict[str, NDArray[Any]]:

@@ -443,7 +443,8 @@ def _narrows(cast: tirx.Cast) -> bool:
 
 
 def _bits(expr: tirx.Expr) -> int:
-    return int(str(expr.ty).lstrip("uint"))
+    dtype = str(expr.ty)
+    return 1 if dtype == "bool" else int(dtype.lstrip("uint"))
 
 
 def _is_guarded(expr: tirx.Expr) -> bool:

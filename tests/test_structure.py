@@ -73,6 +73,17 @@ def test_every_module_says_what_it_is_for():
     assert silent == []
 
 
+def test_tests_import_their_helpers_without_altering_the_path():
+    """As `tests.folder.module`: two helpers of the same file name cannot be mistaken."""
+    alters = re.compile(r"\bsys\.path(\[.*\])?( *\+?=|\.(append|extend|insert))")
+    altered = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path != Path(__file__) and alters.search(path.read_text(encoding="utf-8"))
+    ]
+    assert altered == []
+
+
 def _lines(name):
     return (ROOT / "ibert_tvm" / "data" / name).read_text(encoding="utf-8").splitlines()
 
@@ -132,35 +143,3 @@ def test_constraints_pin_every_core_dependency():
     }
     assert "apache-tvm-ffi" in names
     assert names - pins == set()
-
-
-def test_every_file_of_the_packages_is_installed():
-    """Folders of modules, and files that are none, are in a wheel if pyproject.toml names them."""
-    tomllib = pytest.importorskip("tomllib", reason="the standard library has it from 3.11 on")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    setuptools = project["tool"]["setuptools"]
-
-    def folder(package):
-        """Where a package lies: those at the top level are installed inside of ibert_tvm."""
-        for name, moved in setuptools["package-dir"].items():
-            if f"{package}.".startswith(f"{name}."):
-                return ROOT.joinpath(moved, *package.removeprefix(name).split(".")[1:])
-        return ROOT.joinpath(*package.split("."))
-
-    installed = {folder(package) for package in setuptools["packages"]}
-    named = {
-        path
-        for package, patterns in setuptools["package-data"].items()
-        for pattern in patterns
-        for path in folder(package).glob(pattern)
-    }
-    ignored = {"__pycache__", ".py", ".pyc"}
-    there = {
-        path
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*")
-        if path.is_file() and not ignored & {path.suffix, *path.parts}
-    }
-    assert {str(path.relative_to(ROOT)) for path in there - named} == set()
-    modules = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    assert {str(path.relative_to(ROOT)) for path in modules - installed} == set()

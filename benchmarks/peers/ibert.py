@@ -34,6 +34,7 @@ COMPILING = (
     "ibert_tvm/files.py",
     "ibert_tvm/kernel_table.py",
     "ibert_tvm/model_info.py",
+    "ibert_tvm/quantization_file.py",
     "ibert_tvm/runtime/library_file.py",
     "ibert_tvm/runtime/metadata.py",
     "ibert_tvm/shapes.py",

@@ -1,9 +1,7 @@
-"""`ibert inspect`: what an artefact holds, without running or even loading it."""
+"""`ibert inspect`: what an artefact holds, without running it."""
 
 from __future__ import annotations
 
-import json as json_module
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ from ibert_tvm.cli.options import Head, InputNames, JsonFlag, VerboseFlag, parse
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.source_scales import artefact_lines
 from ibert_tvm.cli.tables import table
-from ibert_tvm.errors import ArtefactError, UsageError
+from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,54 +60,22 @@ def command(
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    from ibert_tvm.artefact import read_document
+    from ibert_tvm.artefact import SCHEMA_VERSION, QuantizedModel
 
-    content = read_document(path)
-    header = _safetensors_header(path / "params.safetensors")
+    model = QuantizedModel.load(path)
     return {
         "kind": "quantised model",
         "path": str(path),
         "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
         "parameters": [
-            {"name": name, "dtype": entry["dtype"], "shape": entry["shape"]}
-            for name, entry in sorted(header.items())
-            if name != "__metadata__"
+            {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
+            for name, array in sorted(model.parameters.items())
         ],
-        "parameter_bytes": sum(
-            entry["data_offsets"][1] - entry["data_offsets"][0]
-            for name, entry in header.items()
-            if name != "__metadata__"
-        ),
-        **content,
+        "parameter_bytes": model.num_bytes,
+        "schema_version": SCHEMA_VERSION,
+        **model.quantization,
+        "info": model.info.to_json(),
     }
-
-
-def _safetensors_header(file: Path) -> dict[str, Any]:
-    """Names, dtypes and shapes of a safetensors file, without reading its data."""
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json_module.loads(stream.read(min(length, 1 << 27)))
-        end = (
-            8
-            + length
-            + max(
-                (e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0
-            )
-        )
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _truncated(file, f"its header is unreadable: {error}") from error
-    if file.stat().st_size < end:
-        raise _truncated(file, f"it is truncated: {file.stat().st_size} bytes of {end}")
-    return dict(header)
-
-
-def _truncated(file: Path, why: str) -> ArtefactError:
-    return ArtefactError(
-        f"cannot read {file}",
-        why=why,
-        todo="copy the folder again, or make it again with `ibert quantize`",
-    )
 
 
 def _library(path: Path) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def quantize(
         If the model cannot be lowered or an integer would not fit; names the layer.
     """
     from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+    from ibert_tvm.relay_passes.integer.relax_ops import read_program
     from ibert_tvm.relay_passes.lower import lower_to_integer
 
     options = options or CalibrationOptions(seq_len=seq_len, observer=observer, widen=widen)
@@ -99,9 +100,10 @@ def quantize(
     source = summary.pop("source_scales", None)
     lowered = lower_to_integer(model.module, model.parameters, table)
     # Compilation proves this again; a model that cannot be compiled is better refused here.
-    analyse_ranges(lowered.module, lowered.parameters)
+    program = read_program(lowered.module)
+    analyse_ranges(program, lowered.parameters)
     return QuantizedModel(
-        module=lowered.module,
+        program=program,
         parameters=lowered.parameters,
         info=model.info,
         quantization={

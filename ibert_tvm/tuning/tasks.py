@@ -158,15 +158,21 @@ class _Data:
 
     def _special(self) -> tuple[set[str], set[str]]:
         """Names of parameters that are masks, and first rows of packed sequences."""
-        from ibert_tvm.relay_passes.integer.ops import operator_name
+        from ibert_tvm.relay_passes.integer.relax_ops import (
+            is_integer_op,
+            operands_of,
+            operator_of,
+        )
         from ibert_tvm.relay_passes.passes.program import bindings
 
         masks, starts = set(), set()
         for binding in bindings(self.function):
-            if operator_name(binding.value) == "integer.attention":
-                others = binding.value.args[3:]
-                masks |= {var.name for var in others[:-1][:1] if len(others) > 1}
-                starts |= {var.name for var in others[2:]}
+            if not is_integer_op(binding.value):
+                continue
+            found = operands_of(binding.value)
+            is_mask = {o.name for o in operator_of(binding.value).OPERANDS if o.is_mask}
+            masks |= {var.name for name, var in found.items() if name in is_mask}
+            starts |= {var.name for name, var in found.items() if name == "starts"}
         return masks, starts
 
     def _array(self, var: relax.Var) -> NDArray[Any]:

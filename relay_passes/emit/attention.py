@@ -1,130 +1,300 @@
-"""Emission of `integer.attention`: QK^T, masked i-softmax, PV and requantisation as one kernel.
+"""Attention's operands as kernels have them: laid out for the target's dot-product instruction.
 
-The kernel works on operands laid out for the target's dot-product instruction. Rows, columns and
-depth are padded to whole tiles inside the kernel; padded keys count as masked, padded rows are
-never stored.
+Rows, columns and depth are padded to whole tiles inside the kernel; padded keys count as masked,
+padded rows are never stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from tvm import te, tirx
 
-from ..integer.attrs import AttentionAttrs
-from ..spec import short_softmax, softmax
-from ..spec.exponential import Exponential
-from ..spec.short_requantise import requantise_short
-from ..spec.short_softmax import ShortExponential
+from ..integer.operator import per_channel
 from ..spec.values import Arithmetic, Condition, Ranged, known, not_equal
-from .context import KernelContext
-from .elementwise import per_channel
-from .stage import Stage, define
+from .layout import KernelLayout
+from .stage import Stage
 
 _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
 
-Keep = Callable[[Any, Any], Condition]
-"""``keep(batch, token)``: whether a key takes part."""
+
+class Kernel(Protocol):
+    """What attention asks of the kernel that it becomes part of: see `KernelDomain`."""
+
+    layout: KernelLayout
+    arithmetic: Arithmetic
+    batch: int
+    attributes: dict[str, object]
+    merged_output: bool
+    keys: list[te.Tensor]
+
+    def stage(self, tensor: te.Tensor, low: int, high: int) -> Stage:
+        """Stage of a tensor."""
+        ...
+
+    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+        """Value of an expression."""
+        ...
+
+    def define(
+        self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
+    ) -> Stage:
+        """Define a block."""
+        ...
+
+    def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
+        """Tell in which products both factors may be -128."""
+        ...
 
 
-def _sum(
-    name: str,
-    shape: tuple[int, ...],
-    extent: int,
-    entry: Any,
-    bounds: tuple[int, int],
-    arithmetic: Arithmetic,
-) -> Stage:
-    """Sum of `entry(*index, k)` (an int32 expression) over k < extent."""
-    k = te.reduce_axis((0, extent), name="k")
-    tensor = te.compute(shape, lambda *index: te.sum(entry(*index, k), axis=k), name=name)
-    return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0), arithmetic)
+class KernelHeads:
+    """See the module, and `ibert_tvm.relay_passes.integer.domain.Heads`."""
 
+    def __init__(self, domain: Kernel, attention: Any, operands: Mapping[str, Stage]) -> None:
+        self.domain = domain
+        self.attention = attention
+        self.q, self.k, self.v = (operands[name] for name in "qkv")
+        self.mask, self.table = operands.get("mask"), operands.get("bias")
+        self.tokens = operands.get("tokens")
+        self.has_bias = self.table is not None
+        self.pairs = operands.get("pair_mask")
+        self.has_window = attention.limits_distance or self.pairs is not None
+        self.shape = shape = _Shape(domain, attention.num_heads, self.q, operands.get("starts"))
+        self.key_count = shape.seq_len
+        domain.attributes["ibert.row_tile"] = shape.tile
+        domain.attributes["ibert.whole_tiles"] = shape.whole
+        if shape.starts is not None:
+            domain.keys = [self.k.tensor, self.v.tensor]
+        domain.note_operands("score_products", self.q.low, self.k.low)
+        # Where tokens are packed, the rows behind them hold anything: it counts for nothing in the
+        # end, since their weights are 0, if only the products are exact before they cancel.
+        v_low = self.v.low if shape.starts is None else _INT8_MINIMUM
+        domain.note_operands("context", _byte_operand(shape)[1], v_low)
+        # |q k| summed over the head: what scores can be, whatever offset the operands carry.
+        largest = max(abs(self.q.low), abs(self.q.high)) * max(abs(self.k.low), abs(self.k.high))
+        self._limit = largest * shape.head_dim
+        low, high = (0, 0) if self.table is None else (self.table.low, self.table.high)
+        self.score_bounds = (low - self._limit, high + self._limit)
+        self._offset = _UNSIGNED_OFFSET if shape.layout.lhs_dtype == "uint8" else 0
+        self._valid: Stage | None = None
+        self._key_sum: Stage | None = None
+        self._weight_offset = 0
 
-def _int32(stage: Stage, *index: Any) -> tirx.Expr:
-    return stage.tensor(*index).astype("int32")
+    # -- which keys count -----------------------------------------------------------------------
 
+    def kept_key(self, batch: Any, key: Any) -> Condition:
+        """Whether a key is a real token, no padding of the caller's or of the tile's."""
+        shape = self.shape
+        if self.mask is not None:
+            self._valid = self._valid or self._define_valid(self.mask)
+            return not_equal(self._valid[batch, key], 0)
+        if shape.keys == shape.seq_len:
+            return Condition(tirx.const(1, "bool"), self.domain.arithmetic)
+        return Condition(tirx.all(key < shape.seq_len), self.domain.arithmetic)
 
-def emit_attention(
-    context: KernelContext,
-    attrs: AttentionAttrs,
-    q: Stage,
-    k: Stage,
-    v: Stage,
-    *last: Stage,
-) -> Stage:
-    """Emit the kernel; see the module's text.
+    def _define_valid(self, mask: Stage) -> Stage:
+        shape = self.shape
 
-    Parameters
-    ----------
-    context
-        The kernel being emitted.
-    attrs
-        Attributes of the operator.
-    q, k, v
-        [tokens, heads * head_dim] int8.
-    last
-        The mask [batch, seq_len], where 0 marks padding, unless there is none; the multiplier,
-        [1] or [heads * head_dim]; and of packed operands the first row of each sequence.
+        def entry(batch: tirx.Var, key: tirx.Var) -> Ranged:
+            inside = key < shape.seq_len
+            token = tirx.min(key, shape.seq_len - 1)
+            value = mask.tensor(batch, token) != 0
+            if shape.starts is not None:
+                row = shape.first_key(batch) + token
+                first, end = shape.starts.tensor(batch), shape.starts.tensor(batch + 1)
+                inside = tirx.all(inside, row >= first, row < end)
+                value = mask.tensor(row // shape.seq_len, row % shape.seq_len) != 0
+            flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
+            return self.domain.value(0, 1, flag)
 
-    Returns
-    -------
-    Stage
-        [batch, seq_len, heads, head_dim] of the requested type; the finished kernel stores it as
-        [tokens, heads * head_dim], which is the same memory.
-    """
-    shape = _Shape(context, attrs.num_heads, q.shape[1], *last[2:])
-    context.attributes["ibert.row_tile"] = shape.tile
-    context.attributes["ibert.whole_tiles"] = shape.whole
-    *mask, multiplier = last[:2]
-    context.note_operands("score_products", q.low, k.low)
-    # Where tokens are packed, the rows behind them hold anything: it counts for nothing in the end,
-    # since their weights are 0, if only the products are exact before they cancel.
-    v_low = v.low if shape.starts is None else _INT8_MINIMUM
-    context.note_operands("context", _byte_operand(shape)[1], v_low)
-    keep = _kept(shape, mask[0]) if mask else _inside(shape)
-    constants = attrs.exponential
-    short = isinstance(constants, ShortExponential)
-    context_of = (
-        _short(shape, constants, q, k, v, keep)
-        if isinstance(constants, ShortExponential)
-        else _normalised(shape, constants, q, k, v, keep)
-    )
+        return self.domain.define("valid", (shape.batch, shape.keys), entry, "int32")
 
-    head_dim, seq_len = shape.head_dim, shape.seq_len
-    requantised = attrs.shift, attrs.zero_point, attrs.low, attrs.high
+    def _place(self, row: Any) -> tirx.Expr:
+        """Position in its sequence of the token in a row, where padding is left out."""
+        assert self.tokens is not None
+        length = self.shape.seq_len
+        return self.tokens.tensor(row // length, row % length) % length
 
-    def entry(batch: Any, head: Any, row: Any, column: Any) -> Ranged:
-        inside = column if shape.columns == head_dim else tirx.min(column, head_dim - 1)
-        value = context_of(batch, head, row, column)
-        factor = per_channel(multiplier, head * head_dim + inside)
-        if short:
-            return requantise_short(value, factor, 0, *requantised)
-        return softmax.output_of(value, factor, *requantised)
+    def _query_place(self, batch: Any, query: Any) -> tirx.Expr:
+        if self.shape.starts is None:
+            return tirx.min(query, self.shape.seq_len - 1)
+        return self._place(self.shape.query_row(batch, query))
 
-    padded = define(
-        "attended_rows", (shape.batch, shape.heads, shape.rows, shape.columns), entry, attrs.dtype
-    )
-    context.merged_output = True
-    return define(
-        "attended",
-        (shape.batch, seq_len, shape.heads, head_dim),
-        lambda batch, row, head, column: padded[batch, head, row, column],
-        attrs.dtype,
-    )
+    def _key_place(self, batch: Any, key: Any) -> tirx.Expr:
+        inside = tirx.min(key, self.shape.seq_len - 1)
+        if self.shape.starts is None:
+            return inside
+        return self._place(self.shape.first_key(batch) + inside)
+
+    def _distance(self, batch: Any, query: Any, key: Any) -> tirx.Expr:
+        return self._key_place(batch, key) - self._query_place(batch, query)
+
+    def in_window(self, batch: Any, query: Any, key: Any) -> Condition:
+        """By the distance, and by the mask of pairs; what a tile adds is masked by its key."""
+        length, window = self.shape.seq_len, []
+        distance = self._distance(batch, query, key)
+        if self.attention.before < length - 1:
+            window.append(distance >= -self.attention.before)
+        if self.attention.after < length - 1:
+            window.append(distance <= self.attention.after)
+        if self.pairs is not None:
+            row = batch * length + self._query_place(batch, query)
+            pair = self.pairs.tensor(row, self._key_place(batch, key))
+            window.append(pair != tirx.const(0, self.pairs.dtype))
+        every = tirx.all(*window) if window else tirx.const(1, "bool")
+        return Condition(every, self.domain.arithmetic)
+
+    def bias(self, batch: Any, head: Any, query: Any, key: Any) -> Ranged:
+        """By distance, or by query and key."""
+        assert self.table is not None
+        row = 0 if self.table.shape[0] == 1 else head
+        if len(self.table.shape) == 3:
+            return self.table[row, self._query_place(batch, query), self._key_place(batch, key)]
+        return self.table[row, self._distance(batch, query, key) + self.table.shape[1] // 2]
+
+    # -- Q K^T ----------------------------------------------------------------------------------
+
+    def products(self) -> Stage:
+        """Q K^T of the operands as they are laid out, [batch, heads, rows, keys] int32."""
+        shape, layout, q = self.shape, self.shape.layout, self.q
+
+        def query(batch: Any, head: Any, row: Any, column: Any) -> tirx.Expr:
+            channel = head * shape.head_dim + tirx.min(column, shape.head_dim - 1)
+            value = q.tensor(shape.query_row(batch, row), channel)
+            return (value.astype("int32") + self._offset).astype(layout.lhs_dtype)
+
+        tensor = te.compute(
+            (shape.batch, shape.heads, shape.rows, shape.depth), query, name="q_operand"
+        )
+        operand = self.domain.stage(tensor, q.low + self._offset, q.high + self._offset)
+        keys, read_key = _pack("k_packed", shape, self.k, tokens_are_columns=True)
+        if self._offset:
+            sizes = (shape.keys, shape.depth)
+            self._key_sum = _sum_of_columns("k_sum", shape, sizes, read_key, keys)
+        corners = [a * b for a in (operand.low, operand.high) for b in (keys.low, keys.high)]
+        d = te.reduce_axis((0, shape.depth), name="k")
+        products = te.compute(
+            (shape.batch, shape.heads, shape.rows, shape.keys),
+            lambda b, h, i, j: te.sum(_int32(operand, b, h, i, d) * read_key(b, h, j, d), axis=d),
+            name="score_products",
+        )
+        low, high = min(*corners, 0) * shape.depth, max(*corners, 0) * shape.depth
+        return self.domain.stage(products, low, high)
+
+    def key_correction(self, batch: Any, head: Any, key: Any) -> Any:
+        """The sum of a key's channels, as often as queries were offset."""
+        return 0 if self._key_sum is None else self._key_sum[batch, head, 0, key] * -self._offset
+
+    def exact_score(self, products: Stage, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        """One of the products, corrected."""
+        value: Any = products[batch, head, query, key]
+        if self._key_sum is not None:
+            value = value + self.key_correction(batch, head, key)
+        return known(value, -self._limit, self._limit)
+
+    # -- stages ---------------------------------------------------------------------------------
+
+    def _define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Stage:
+        return self.domain.define(
+            name, (self.shape.batch, self.shape.heads, *extents), entry, dtype
+        )
+
+    def per_key(self, name: str, entry: Callable[..., Any]) -> Stage:
+        """[batch, heads, keys]."""
+        return self._define(name, (self.shape.keys,), entry, "int32")
+
+    def per_row(self, name: str, entry: Callable[..., Any], dtype: str) -> Stage:
+        """[batch, heads, rows]."""
+        return self._define(name, (self.shape.rows,), entry, dtype)
+
+    def per_score(self, name: str, entry: Callable[..., Any]) -> Stage:
+        """[batch, heads, rows, keys]."""
+        return self._define(name, (self.shape.rows, self.shape.keys), entry, "int32")
+
+    def weights(self, name: str, entry: Callable[..., Any], largest: int) -> Stage:
+        """Bytes of the signedness that the instruction takes, offset where it must be."""
+        dtype, self._weight_offset = _byte_operand(self.shape)
+        offset = self._weight_offset
+
+        def stored(*index: Any) -> Any:
+            value = entry(*index)
+            return value + offset if offset else value
+
+        return self._define(name, (self.shape.rows, self.shape.keys), stored, dtype)
+
+    def row_max(self, name: str, scores: Stage) -> Stage:
+        """Maximum by vector lane, then of the lanes."""
+        return self.domain.stage(
+            _by_lanes(self.shape, name, scores, scores.tensor, te.max), scores.low, scores.high
+        )
+
+    def row_sum(self, name: str, x: Stage, largest: int) -> Stage:
+        """Sum by vector lane, then of the lanes, without the offset of stored bytes."""
+        offset = self._weight_offset if x.dtype != "int32" else 0
+        total = _by_lanes(self.shape, name, x, lambda *index: _int32(x, *index) - offset, te.sum)
+        return self.domain.stage(total, 0, largest * self.shape.keys)
+
+    # -- P V ------------------------------------------------------------------------------------
+
+    def context(self, weights: Stage, largest: int) -> Callable[..., Ranged]:
+        """``sum_j weights[i, j] v[j, d]``, with the offset of stored weights taken out again."""
+        shape, v, offset = self.shape, self.v, self._weight_offset
+        values, packed = _pack("v_packed", shape, v, tokens_are_columns=False)
+        bound = largest * max(abs(v.low), abs(v.high))
+        products = _sum(
+            "context",
+            (shape.batch, shape.heads, shape.rows, shape.columns),
+            shape.keys,
+            lambda b, h, i, d, j: _int32(weights, b, h, i, j) * packed(b, h, d, j),
+            (-bound, bound),
+            v.arithmetic,
+        )
+        if not offset:
+            return lambda b, h, i, d: products[b, h, i, d]
+        total = _value_sum(shape, values, packed)
+        limit = bound * shape.seq_len
+        return lambda b, h, i, d: v.value(
+            -limit, limit, products.tensor(b, h, i, d) - total(b, h, i, d) * offset
+        )
+
+    def output(self, entry: Callable[..., Any], multiplier: Stage, dtype: str) -> Stage:
+        """Rows of whole tiles, of which those of tokens are stored.
+
+        Returns
+        -------
+        Stage
+            [batch, seq_len, heads, head_dim]; the finished kernel stores it as [tokens, heads *
+            head_dim], which is the same memory.
+        """
+        shape = self.shape
+
+        def channel(batch: Any, head: Any, row: Any, column: Any) -> Ranged:
+            inside = column
+            if shape.columns != shape.head_dim:
+                inside = tirx.min(column, shape.head_dim - 1)
+            factor = per_channel(multiplier, head * shape.head_dim + inside)
+            return entry(batch, head, row, column, factor)
+
+        padded = self._define("attended_rows", (shape.rows, shape.columns), channel, dtype)
+        self.domain.merged_output = True
+        return self.domain.define(
+            "attended",
+            (shape.batch, shape.seq_len, shape.heads, shape.head_dim),
+            lambda batch, row, head, column: padded[batch, head, row, column],
+            dtype,
+        )
 
 
 class _Shape:
     """Sizes of the kernel, true and padded, and where the tokens of a sequence lie."""
 
-    def __init__(
-        self, context: KernelContext, heads: int, channels: int, starts: Stage | None = None
-    ) -> None:
+    def __init__(self, domain: Kernel, heads: int, q: Stage, starts: Stage | None = None) -> None:
+        tokens, channels = q.shape
         self.starts = starts
-        self.layout = context.layout
-        self.batch, self.seq_len, self.heads = context.batch, context.seq_len, heads
+        self.layout = domain.layout
+        self.batch, self.seq_len, self.heads = domain.batch, tokens // domain.batch, heads
         self.head_dim = channels // heads
         self.tile, self.rows = self.layout.row_tile(self.seq_len)
         self.keys = self.layout.padded_keys(self.seq_len)
@@ -156,90 +326,22 @@ class _Shape:
         return tirx.min(self.starts.tensor(batch), last)
 
 
-def _kept(shape: _Shape, mask: Stage) -> Keep:
-    """Whether a key is a real token, no padding of the caller's or of the tile's."""
-
-    def entry(batch: tirx.Var, key: tirx.Var) -> Ranged:
-        inside = key < shape.seq_len
-        token = tirx.min(key, shape.seq_len - 1)
-        value = mask.tensor(batch, token) != 0
-        if shape.starts is not None:
-            row = shape.first_key(batch) + token
-            first, end = shape.starts.tensor(batch), shape.starts.tensor(batch + 1)
-            inside = tirx.all(inside, row >= first, row < end)
-            value = mask.tensor(row // shape.seq_len, row % shape.seq_len) != 0
-        flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
-        return mask.value(0, 1, flag)
-
-    valid = define("valid", (shape.batch, shape.keys), entry, "int32")
-    return lambda batch, token: not_equal(valid[batch, token], 0)
+def _sum(
+    name: str,
+    shape: tuple[int, ...],
+    extent: int,
+    entry: Any,
+    bounds: tuple[int, int],
+    arithmetic: Arithmetic,
+) -> Stage:
+    """Sum of `entry(*index, k)` (an int32 expression) over k < extent."""
+    k = te.reduce_axis((0, extent), name="k")
+    tensor = te.compute(shape, lambda *index: te.sum(entry(*index, k), axis=k), name=name)
+    return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0), arithmetic)
 
 
-def _inside(shape: _Shape) -> Keep:
-    """Whether a key is inside of the sequence: all that is asked where nothing is masked."""
-    arithmetic = shape.layout.arithmetic
-    if shape.keys == shape.seq_len:
-        return lambda batch, token: Condition(tirx.const(1, "bool"), arithmetic)
-    return lambda batch, token: Condition(tirx.all(token < shape.seq_len), arithmetic)
-
-
-class _Queries:
-    """Q and K as the instruction takes them, and what their product is.
-
-    Attributes
-    ----------
-    compensation
-        ``compensation(batch, head, key)``: what to add to a product for the offset that queries
-        carry; None where they carry none.
-    limit
-        Bound of the absolute score.
-    """
-
-    def __init__(self, shape: _Shape, q: Stage, k: Stage) -> None:
-        self.shape = shape
-        layout = shape.layout
-        self.offset = _UNSIGNED_OFFSET if layout.lhs_dtype == "uint8" else 0
-        operand = te.compute(
-            (shape.batch, shape.heads, shape.rows, shape.depth), self._query(q), name="q_operand"
-        )
-        low, high = q.low + self.offset, q.high + self.offset
-        self.operand = Stage(operand, low, high, q.arithmetic)
-        self.keys, self.key = _pack("k_packed", shape, k, tokens_are_columns=True)
-        # |q k| summed over the head: what scores can be, whatever offset the operands carry.
-        self.limit = max(abs(q.low), abs(q.high)) * max(abs(k.low), abs(k.high)) * shape.head_dim
-        self.compensation = self._compensation() if self.offset else None
-
-    def _query(self, q: Stage) -> Callable[..., tirx.Expr]:
-        shape = self.shape
-
-        def entry(batch: Any, head: Any, row: Any, column: Any) -> tirx.Expr:
-            channel = head * shape.head_dim + tirx.min(column, shape.head_dim - 1)
-            value = q.tensor(shape.query_row(batch, row), channel)
-            return (value.astype("int32") + self.offset).astype(shape.layout.lhs_dtype)
-
-        return entry
-
-    def _compensation(self) -> Callable[..., Ranged]:
-        """Sum the channels of a key."""
-        shape = self.shape
-        k_sum = _sum_of_columns("k_sum", shape, (shape.keys, shape.depth), self.key, self.keys)
-        return lambda b, h, j: k_sum[b, h, 0, j] * -self.offset
-
-    def products(self) -> Stage:
-        """QK^T, [batch, heads, rows, keys] int32."""
-        shape = self.shape
-        ends = (self.operand.low, self.operand.high), (self.keys.low, self.keys.high)
-        corners = [a * b for a in ends[0] for b in ends[1]]
-        low, high = min(*corners, 0) * shape.depth, max(*corners, 0) * shape.depth
-        d = te.reduce_axis((0, shape.depth), name="k")
-
-        def entry(b: Any, h: Any, i: Any, j: Any) -> Any:
-            return te.sum(_int32(self.operand, b, h, i, d) * self.key(b, h, j, d), axis=d)
-
-        tensor = te.compute(
-            (shape.batch, shape.heads, shape.rows, shape.keys), entry, name="score_products"
-        )
-        return Stage(tensor, low, high, self.operand.arithmetic)
+def _int32(stage: Stage, *index: Any) -> tirx.Expr:
+    return stage.tensor(*index).astype("int32")
 
 
 def _pack(
@@ -334,41 +436,6 @@ def _sum_of_columns(
     )
 
 
-def _scores(shape: _Shape, q: Stage, k: Stage, keep: Keep) -> Stage:
-    """Masked accumulators of QK^T, [batch, heads, rows, keys] int32."""
-    queries = _Queries(shape, q, k)
-    products = queries.products()
-
-    def score(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
-        value = products[batch, head, row, token]
-        if queries.compensation is not None:
-            value = value + queries.compensation(batch, head, token)
-        exact = known(value, -queries.limit, queries.limit)
-        return softmax.masked_score(exact, keep(batch, token))
-
-    return define("scores", (shape.batch, shape.heads, shape.rows, shape.keys), score, "int32")
-
-
-def _short_scores(
-    shape: _Shape, products: Stage, compensation: Callable[..., Ranged] | None, keep: Keep
-) -> Stage:
-    """Scores of the short softmax: one addition per entry compensates and masks."""
-
-    def offset(batch: Any, head: Any, key: Any) -> Ranged:
-        masked = short_softmax.key_offset(keep(batch, key))
-        if compensation is None:
-            return masked
-        return short_softmax.score_of(compensation(batch, head, key), masked)
-
-    offsets = define("key_offset", (shape.batch, shape.heads, shape.keys), offset, "int32")
-    return define(
-        "scores",
-        products.shape,
-        lambda b, h, i, j: short_softmax.score_of(products[b, h, i, j], offsets[b, h, j]),
-        "int32",
-    )
-
-
 def _by_lanes(
     shape: _Shape, name: str, x: Stage, entry: Callable[..., Any], reduce: Callable[..., Any]
 ) -> te.Tensor:
@@ -387,169 +454,12 @@ def _by_lanes(
     return te.compute(x.shape[:3], lambda b, h, i: reduce(by_lane(b, h, i, j), axis=j), name=name)
 
 
-def _row_max(shape: _Shape, scores: Stage) -> Stage:
-    j = te.reduce_axis((0, shape.keys), name="j")
-    tensor = te.compute(
-        (shape.batch, shape.heads, shape.rows),
-        lambda b, h, i: te.max(scores.tensor(b, h, i, j), axis=j),
-        name="row_max",
-    )
-    return Stage(tensor, scores.low, scores.high, scores.arithmetic)
-
-
-def _short(
-    shape: _Shape, constants: ShortExponential, q: Stage, k: Stage, v: Stage, keep: Keep
-) -> Callable[..., Ranged]:
-    """u8 exponentials times V, divided by the row's sum once per entry of the context."""
-    queries = _Queries(shape, q, k)
-    scores = _short_scores(shape, queries.products(), queries.compensation, keep)
-    weights, offset, bits, factor = _short_softmax(shape, constants, scores)
-    context = _weigh(shape, weights, offset, constants.maximum, v)
-    return lambda b, h, i, d: short_softmax.context_of(
-        context(b, h, i, d), bits[b, h, i], factor[b, h, i]
-    )
-
-
-def _short_softmax(
-    shape: _Shape, constants: ShortExponential, scores: Stage
-) -> tuple[Stage, int, Stage, Stage]:
-    """Exponentials of the scores of each row, and how to divide by their sum.
-
-    Returns
-    -------
-    weights, offset, bits, factor
-        Exponentials [batch, heads, rows, keys], stored with `offset` added; `sum_bits` and
-        `reciprocal` of each row's sum.
-    """
-    row_max = Stage(
-        _by_lanes(shape, "row_max", scores, scores.tensor, te.max),
-        scores.low,
-        scores.high,
-        scores.arithmetic,
-    )
-    dtype, offset = _byte_operand(shape)
-    dims = (shape.batch, shape.heads, shape.rows)
-    largest = constants.maximum
-
-    def entry(batch: Any, head: Any, row: Any, key: Any) -> Ranged:
-        top = short_softmax.row_floor(row_max[batch, head, row])
-        e = short_softmax.exponential_of(scores[batch, head, row, key], top, constants)
-        return e + offset if offset else e
-
-    weights = define("exponential", (*dims, shape.keys), entry, dtype)
-    total = Stage(
-        _by_lanes(
-            shape,
-            "row_sum",
-            weights,
-            lambda *index: _int32(weights, *index) - offset,
-            te.sum,
-        ),
-        0,
-        largest * shape.keys,
-        scores.arithmetic,
-    )
-    bits = define(
-        "row_bits",
-        dims,
-        lambda *index: short_softmax.sum_bits(total[index], largest * shape.seq_len),
-        "int32",
-    )
-    factor = define(
-        "row_factor",
-        dims,
-        lambda *index: short_softmax.reciprocal(total[index], bits[index]),
-        "int32",
-    )
-    return weights, offset, bits, factor
-
-
-def _normalised(
-    shape: _Shape, constants: Exponential, q: Stage, k: Stage, v: Stage, keep: Keep
-) -> Callable[..., Ranged]:
-    """Probabilities of 8 bits, as published, times V."""
-    scores = _scores(shape, q, k, keep)
-    row_max = _row_max(shape, scores)
-
-    def entry(batch: Any, head: Any, row: Any, token: Any) -> Ranged:
-        score, top = scores[batch, head, row, token], row_max[batch, head, row]
-        return softmax.exp_of(score, top, keep(batch, token), constants)
-
-    dims = (shape.batch, shape.heads, shape.rows)
-    exponential = define("exponential", (*dims, shape.keys), entry, "int32")
-    row_sum = _sum(
-        "row_sum",
-        dims,
-        shape.keys,
-        lambda b, h, i, j: exponential.tensor(b, h, i, j),
-        (0, constants.maximum),
-        exponential.arithmetic,
-    )
-    factor = define(
-        "row_factor",
-        row_sum.shape,
-        lambda b, h, i: softmax.factor_of_sum(row_sum[b, h, i]),
-        "int64",
-    )
-    dtype, offset = _byte_operand(shape)
-    probability = define(
-        "probability",
-        exponential.shape,
-        lambda b, h, i, j: (
-            offset + softmax.probability_of(exponential[b, h, i, j], factor[b, h, i])
-        ),
-        dtype,
-    )
-    context = _weigh(shape, probability, offset, 255, v)
-    return lambda b, h, i, d: softmax.context_of_probabilities(context(b, h, i, d))
-
-
 def _byte_operand(shape: _Shape) -> tuple[str, int]:
     """Type in which the instruction takes bytes 0..255, and the offset that brings them there."""
     dtype = shape.layout.lhs_dtype
     if dtype == "int8" and shape.layout.either_sign:
         return "uint8", 0
     return dtype, -_UNSIGNED_OFFSET if dtype == "int8" else 0
-
-
-def _weigh(
-    shape: _Shape, weights: Stage, offset: int, largest: int, v: Stage
-) -> Callable[..., Ranged]:
-    """``sum_j weight[i, j] v[j, d]``, with the offset of the stored weights taken out again.
-
-    Parameters
-    ----------
-    shape
-        Sizes.
-    weights
-        [batch, heads, rows, keys], stored with `offset` added.
-    offset, largest
-        Offset of the stored weights; largest true weight.
-    v
-        [tokens, heads * head_dim] int8.
-
-    Returns
-    -------
-    callable
-        ``context(batch, head, row, column)``.
-    """
-    values, packed = _pack("v_packed", shape, v, tokens_are_columns=False)
-    bound = largest * max(abs(v.low), abs(v.high))
-    products = _sum(
-        "context",
-        (shape.batch, shape.heads, shape.rows, shape.columns),
-        shape.keys,
-        lambda b, h, i, d, j: _int32(weights, b, h, i, j) * packed(b, h, d, j),
-        (-bound, bound),
-        v.arithmetic,
-    )
-    if not offset:
-        return lambda b, h, i, d: products[b, h, i, d]
-    total = _value_sum(shape, values, packed)
-    limit = bound * shape.seq_len
-    return lambda b, h, i, d: v.value(
-        -limit, limit, products.tensor(b, h, i, d) - total(b, h, i, d) * offset
-    )
 
 
 def _value_sum(

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
+from tvm.script import from_source
 
-from ..errors import LoweringError
-from ..integer import attrs as integer_attrs
-from ..integer.ops import attributes, operator_name
-from ..integer.work import multiply_accumulates
-from .attention import emit_attention
-from .context import KernelContext
-from .elementwise import (
-    emit_add,
-    emit_add_positions,
-    emit_add_short,
-    emit_embedding,
-    emit_gelu,
-    emit_patches,
-    emit_position_ids,
-    emit_prepend_tokens,
-    emit_relu,
-    emit_requantise,
-    emit_requantise_even,
-    emit_requantise_short,
-    emit_select_token,
-    emit_split_channels,
-    emit_tanh,
+from ..integer.operator import Serial
+from ..integer.relax_ops import (
+    is_integer_op,
+    multiply_accumulates,
+    operands_of,
+    operator_of,
+    own_type,
+    traits_of,
 )
+from ..integer.types import dtype_bounds, is_per_token
+from .domain import KernelDomain, PackedWeight
 from .layout import KernelLayout
-from .linear import emit_linear
-from .packing import (
-    emit_mask_tokens,
-    emit_pack_tokens,
-    emit_slot_starts,
-    emit_slot_tokens,
-    emit_token_slots,
-    row_count_argument,
-)
-from .pooling import emit_mean_pool
-from .released_norm import emit_released_layer_norm
-from .row_norm import emit_layer_norm
-from .short_norm import emit_layer_norm_short
 from .stage import Stage
 
 Bounds = Mapping[str, tuple[int, int]]
@@ -54,9 +31,7 @@ def storage_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
     [batch, sequence, channels] is stored as [batch * sequence, channels]; everything else as it is.
     """
-    if len(shape) == 3:
-        return (shape[0] * shape[1], shape[2])
-    return shape
+    return (shape[0] * shape[1], shape[2]) if is_per_token(shape) else shape
 
 
 def static_shape(kind: relax.TensorType) -> tuple[int, ...]:
@@ -75,8 +50,8 @@ class GroupEmitter:
         Integer arrays by parameter name.
     bounds
         Proven interval of every value, by canonical name.
-    batch, seq_len
-        Static shape.
+    batch
+        Sequences of the static shape.
     """
 
     def __init__(
@@ -85,13 +60,11 @@ class GroupEmitter:
         parameters: Mapping[str, np.ndarray],
         bounds: Bounds,
         batch: int,
-        seq_len: int,
     ) -> None:
         self.layout = layout
         self.parameters = parameters
         self.bounds = bounds
         self.batch = batch
-        self.seq_len = seq_len
 
     def emit(self, function: relax.Function, counted: bool = False) -> tirx.PrimFunc:
         """Emit one fused function.
@@ -109,98 +82,84 @@ class GroupEmitter:
             Unscheduled; its buffers are the function's arguments in order, if `counted` the result
             of ``integer.slot_starts``, then its results.
         """
-        context = KernelContext(self.layout, self.batch, self.seq_len, self.parameters)
-        serial = self._serial(function)
-        if serial is not None:
-            return self._marked(serial, function, context)
-        stages: dict[relax.Var, Stage] = {}
+        domain = KernelDomain(self.layout, self.batch, str(function.attrs["ibert.layer"]))
+        first = function.body.blocks[0].bindings[0].value
+        if traits_of(first) is not None and traits_of(first).serial:
+            return self._marked(self._serial(first), function, domain)
         weights = packed_operands(function)
-        for var in function.params:
-            if var not in weights:
-                stages[var] = self._argument(var)
+        stages: dict[relax.Var, Any] = {
+            var: self._packed(var) if var in weights else self._argument(var)
+            for var in function.params
+        }
         for block in function.body.blocks:
             for binding in block.bindings:
-                if operator_name(binding.value):
-                    stages[binding.var] = self._operator(context, binding.value, stages)
+                if is_integer_op(binding.value):
+                    operands = operands_of(binding.value)
+                    stages[binding.var] = operator_of(binding.value).body(
+                        domain, **{name: stages[var] for name, var in operands.items()}
+                    )
                 elif isinstance(binding.value, relax.Var):
                     stages[binding.var] = stages[binding.value]
         body = function.body.body
         results = list(body.fields) if isinstance(body, relax.Tuple) else [body]
-        arguments = [
-            context.packed_weight(var.name) if var in weights else stages[var].tensor
-            for var in function.params
-        ]
-        outputs = [stages[var].tensor for var in results]
+        arguments = [stages[var].tensor for var in function.params]
+        if domain.keys:
+            domain.attributes["ibert.keys"] = [_place(arguments, key) for key in domain.keys]
         if counted:
-            context.attributes["ibert.row_count"] = len(arguments)
-            arguments.append(row_count_argument(context))
-            self._note_keys(context, function)
-        func = te.create_prim_func([*arguments, *outputs])
-        if context.merged_output:
+            domain.attributes["ibert.row_count"] = len(arguments)
+            arguments.append(row_count_argument(self.batch))
+        func = te.create_prim_func([*arguments, *(stages[var].tensor for var in results)])
+        if domain.merged_output:
             func = _merge_axes(func)
-        return self._marked(func, function, context)
+        return self._marked(func, function, domain)
 
     def _marked(
-        self, func: tirx.PrimFunc, function: relax.Function, context: KernelContext
+        self, func: tirx.PrimFunc, function: relax.Function, domain: KernelDomain
     ) -> tirx.PrimFunc:
         """Add the attributes that schedules and reports read."""
         for key in ("ibert.kernel", "ibert.layer"):
             func = func.with_attr(key, function.attrs[key])
         func = func.with_attr("ibert.macs", multiply_accumulates(function))
-        for key, value in context.attributes.items():
+        for key, value in domain.attributes.items():
             func = func.with_attr(key, value)
         return func
 
     @staticmethod
-    def _note_keys(context: KernelContext, function: relax.Function) -> None:
-        """Say which operands of packed attention are read from the first key of a sequence on."""
-        runs: dict[relax.Var, relax.Var] = {}
-        for binding in function.body.blocks[0].bindings:
-            call = binding.value
-            if operator_name(call) == "integer.split_channels":
-                runs[binding.var] = call.args[0]
-            elif operator_name(call) == "integer.attention":
-                read = [runs.get(var, var) for var in call.args[1:3]]
-                params = list(function.params)
-                context.attributes["ibert.keys"] = [params.index(var) for var in read]
+    def _serial(call: relax.Call) -> tirx.PrimFunc:
+        """Kernel of an operator that counts: loops as they are, in one block."""
+        operator = operator_of(call)
+        assert isinstance(operator, Serial)
+        operands = operands_of(call)
+        types = {name: own_type(var, operator.where, name) for name, var in operands.items()}
+        return from_source(operator.script(types))
 
-    def _serial(self, function: relax.Function) -> tirx.PrimFunc | None:
-        """Kernel of an operator that counts tokens; None for any other."""
-        call = function.body.blocks[0].bindings[0].value
-        emit = _SERIAL.get(operator_name(call))
-        if emit is None:
-            return None
-        dtype = str(call.args[0].ty.dtype)
-        return emit(attributes(call), self.batch, self.seq_len, dtype)
+    def _packed(self, var: relax.Var) -> PackedWeight:
+        array = self.parameters[var.name]
+        shape = self.layout.packed_shape(*array.shape)
+        return PackedWeight(array, te.placeholder(shape, "int8", name="weight"))
 
     def _argument(self, var: relax.Var) -> Stage:
         shape = static_shape(var.ty)
         dtype = str(var.ty.dtype)
-        tensor = te.placeholder(storage_shape(shape), dtype, name="input")
-        if var.name in self.parameters:
+        constant = var.name in self.parameters
+        tensor = te.placeholder(shape if constant else storage_shape(shape), dtype, name="input")
+        if constant:
             array = self.parameters[var.name]
             return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)
-        low, high = self.bounds.get(var.name, integer_attrs.dtype_bounds(dtype))
+        low, high = self.bounds.get(var.name, dtype_bounds(dtype))
         return Stage(tensor, low, high, self.layout.arithmetic)
 
-    def _operator(
-        self, context: KernelContext, call: relax.Call, stages: Mapping[relax.Var, Stage]
-    ) -> Stage:
-        op = operator_name(call)
-        attrs = attributes(call)
-        if op == "integer.linear":
-            x, weight, bias = call.args
-            return emit_linear(context, stages[x], weight.name, stages[bias], attrs.name)
-        operands = [stages[arg] for arg in call.args]
-        emit = _EMITTERS.get(op)
-        if emit is None:
-            raise LoweringError(
-                what=f"no kernel for {op}",
-                where=attrs.name,
-                why="emission has no rule for this operator",
-                todo="report this model",
-            )
-        return emit(context, attrs, *operands)
+
+def row_count_argument(batch: int) -> te.Tensor:
+    """Parameter that tells a kernel on packed tokens how many rows hold one: `slot_starts`."""
+    return te.placeholder((batch + 1,), "int32", name="starts")
+
+
+def _place(arguments: list[te.Tensor], tensor: te.Tensor) -> int:
+    """Position of the argument that a tensor is, or is a run of channels of."""
+    while tensor.op.input_tensors:
+        (tensor,) = tensor.op.input_tensors
+    return next(place for place, other in enumerate(arguments) if other.same_as(tensor))
 
 
 def _merge_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -220,41 +179,15 @@ def _merge_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def packed_operands(function: relax.Function) -> set[relax.Var]:
-    """Parameters that linear layers of a fused function read as their weights."""
-    return {
-        binding.value.args[1]
-        for block in function.body.blocks
-        for binding in block.bindings
-        if operator_name(binding.value) == "integer.linear"
-    }
-
-
-_EMITTERS: dict[str, Callable[..., Stage]] = {
-    "integer.requantise": emit_requantise,
-    "integer.requantise_short": emit_requantise_short,
-    "integer.requantise_even": emit_requantise_even,
-    "integer.gelu": emit_gelu,
-    "integer.relu": emit_relu,
-    "integer.tanh": emit_tanh,
-    "integer.add": emit_add,
-    "integer.add_short": emit_add_short,
-    "integer.add_positions": emit_add_positions,
-    "integer.patches": emit_patches,
-    "integer.prepend_tokens": emit_prepend_tokens,
-    "integer.embedding": emit_embedding,
-    "integer.position_ids": emit_position_ids,
-    "integer.select_token": emit_select_token,
-    "integer.split_channels": emit_split_channels,
-    "integer.layer_norm": emit_layer_norm,
-    "integer.layer_norm_short": emit_layer_norm_short,
-    "integer.released_layer_norm": emit_released_layer_norm,
-    "integer.attention": emit_attention,
-    "integer.mean_pool": emit_mean_pool,
-    "integer.mask_tokens": emit_mask_tokens,
-    "integer.pack_tokens": emit_pack_tokens,
-}
-_SERIAL: dict[str, Callable[..., tirx.PrimFunc]] = {
-    "integer.token_slots": emit_token_slots,
-    "integer.slot_tokens": emit_slot_tokens,
-    "integer.slot_starts": emit_slot_starts,
-}
+    """Parameters that a fused function reads in the order of the dot-product instruction."""
+    found = set()
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            if is_integer_op(binding.value):
+                operands = operands_of(binding.value)
+                found |= {
+                    operands[operand.name]
+                    for operand in operator_of(binding.value).OPERANDS
+                    if operand.packed
+                }
+    return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
-from ..spec.values import VECTORS, Arithmetic, Ranged, trace
+from ..spec.values import VECTORS, Arithmetic, Ranged
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,11 @@ class Stage:
         """Static shape."""
         return tuple(int(size) for size in self.tensor.shape)
 
+    @property
+    def dtype(self) -> str:
+        """Storage type."""
+        return str(self.tensor.dtype)
+
     def __getitem__(self, index: Any) -> Ranged:
         """Read one entry as a value of the specification."""
         index = index if isinstance(index, tuple) else (index,)
@@ -50,38 +54,8 @@ def expression(value: Ranged, dtype: str) -> tirx.Expr:
 
     A value without one is a known number, for example a bound that a clamp proved.
     """
-    return tirx.const(value.low, dtype) if value.expr is None else value.expr.astype(dtype)
-
-
-def define(
-    name: str,
-    shape: Sequence[int],
-    body: Callable[..., Ranged],
-    dtype: str | None = None,
-) -> Stage:
-    """Define a stage elementwise from a function of the specification.
-
-    Parameters
-    ----------
-    name
-        Block name; schedules find it by this name.
-    shape
-        Static shape.
-    body
-        Takes the index variables, returns a value of the specification.
-    dtype
-        Storage type; int32 or int64, by the proven interval, where not given.
-
-    Returns
-    -------
-    Stage
-    """
-    bounds: list[Ranged] = []
-
-    def compute(*index: Any) -> Any:
-        value = trace(body, *index)
-        bounds.append(value)
-        return expression(value, dtype or value.dtype)
-
-    tensor = te.compute(tuple(shape), compute, name=name)
-    return Stage(tensor, bounds[0].low, bounds[0].high, bounds[0].arithmetic)
+    if value.expr is None:
+        return tirx.const(value.low, dtype)
+    if isinstance(value.expr, tirx.Cast) and str(value.expr.value.ty) == dtype:
+        return value.expr.value  # an entry that is only moved
+    return value.expr.astype(dtype)

@@ -1,31 +1,26 @@
 """Interval analysis of a whole integer module: every width proven before anything is emitted.
 
-The analysis runs the functions of `relay_passes.spec` on intervals (`Ranged` without expressions),
-operator by operator, with the actual integer parameters: the accumulator of a linear layer is
-bounded by its own weights and bias, row by row. A value that does not fit its storage type, or an
-accumulator that does not fit int32, is a RangeError that names the layer.
+The analysis runs the body of every operator on intervals
+(`ibert_tvm.relay_passes.integer.intervals`), with the actual integer parameters: the accumulator of
+a linear layer is bounded by its own weights and bias, row by row. A value that does not fit its
+storage type, or an accumulator that does not fit int32, is a RangeError that names the layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax
 
 from ..errors import CompilerError, LoweringError, RangeError
-from ..spec import gelu, layer_norm, pooling, short_layer_norm, short_softmax, softmax
-from ..spec.fixed_point import requantise, requantise_clamped
-from ..spec.released import layer_norm as released_norm
-from ..spec.released import requantise_even
-from ..spec.short_requantise import requantise_short, saturating_sum
-from ..spec.tanh import i_tanh
-from ..spec.values import INT32, Condition, Ranged, audit, known, maximum, ranged
-from .attrs import dtype_bounds
-from .evaluate import lookup
-from .program import Program, Step, read_program
+from ..spec.values import INT32, Ranged, audit, ranged
+from .evaluate import as_program, lookup
+from .intervals import IntervalDomain, IntervalTensor
+from .operator import Serial
+from .program import Program, Step
+from .types import Dim, TensorType, dtype_bounds, is_per_token
 
 SCHEMA_VERSION = 1
 DEFAULT_SEQ_LEN = 512
@@ -139,335 +134,6 @@ class RangeReport:
         )
 
 
-def accumulator_range(weight: np.ndarray, bias: np.ndarray, low: int, high: int) -> tuple[int, int]:
-    """Exact interval of ``x weight^T + bias`` for x in [low, high].
-
-    Parameters
-    ----------
-    weight : numpy.ndarray
-        int8 [N, K].
-    bias : numpy.ndarray
-        int32 [N].
-    low, high : int
-        Interval of every entry of x.
-
-    Returns
-    -------
-    low, high : int
-        Over all rows; both ends are reached by some x.
-
-    Raises
-    ------
-    RangeError
-        If a partial sum, in any order, might leave int32.
-    """
-    positive = np.maximum(weight, 0).sum(axis=1, dtype=np.int64)
-    negative = np.minimum(weight, 0).sum(axis=1, dtype=np.int64)
-    offset = bias.astype(np.int64)
-    largest = max(abs(low), abs(high))
-    # Overflow of a partial sum would wrap back, but it is undefined in the emitted code.
-    partial = (positive - negative) * largest + np.abs(offset)
-    row = int(partial.argmax())
-    if partial[row] > INT32[1]:
-        raise RangeError(
-            f"the int32 accumulator of output {row} may overflow",
-            why=f"its sum over {weight.shape[1]} inputs in [{low}, {high}] and a bias of "
-            f"{offset[row]} reaches {partial[row]}, and int32 ends at {INT32[1]}",
-            todo="use a coarser weight or activation scale for this layer",
-        )
-    tops = positive * high + negative * low + offset
-    bottoms = positive * low + negative * high + offset
-    return int(bottoms.min()), int(tops.max())
-
-
-class _Analysis:
-    """State of one run over a program."""
-
-    def __init__(self, program: Program, arrays: dict[Any, np.ndarray], max_seq_len: int) -> None:
-        self.program = program
-        self.arrays = arrays
-        self.max_seq_len = max_seq_len
-        self.intervals: dict[Any, Ranged] = {}
-        self.stages: dict[str, tuple[int, int]] = {}
-
-    def interval(self, expr: relax.Expr) -> Ranged:
-        """Interval of a step's result, a parameter or an input."""
-        if expr not in self.intervals:
-            array = self.array(expr)
-            if array is not None and array.size:
-                self.intervals[expr] = ranged(array)
-            else:
-                self.intervals[expr] = Ranged(*dtype_bounds(str(expr.ty.dtype)))
-        return self.intervals[expr]
-
-    def array(self, expr: relax.Expr) -> np.ndarray | None:
-        """Contents of a parameter; None for a computed value."""
-        return self.arrays.get(expr)
-
-    def stage(self, name: str, value: Ranged) -> Ranged:
-        """Record an intermediate."""
-        self.stages[name] = (value.low, value.high)
-        return value
-
-    def seq_len(self, expr: relax.Expr) -> int:
-        """Length of the second axis: its own if static, the assumed maximum if symbolic."""
-        extent = getattr(expr.ty.shape.values[1], "value", None)
-        return self.max_seq_len if extent is None else int(extent)
-
-    def total(self, name: str, entry: Ranged, count: int, dtype: str) -> Ranged:
-        """Sum of at most `count` entries, which must fit `dtype`."""
-        low, high = min(entry.low, 0) * count, max(entry.high, 0) * count
-        bottom, top = dtype_bounds(dtype)
-        if low < bottom or high > top:
-            raise RangeError(
-                f"the {name} may overflow {dtype}",
-                why=f"the sum of {count} entries in [{entry.low}, {entry.high}] is in "
-                f"[{low}, {high}]",
-                todo="use a shorter maximal sequence length or narrower operands",
-            )
-        return self.stage(name, Ranged(low, high))
-
-
-def _position_ids(run: _Analysis, step: Step, ids: Ranged) -> Ranged:
-    length = run.seq_len(step.operands[0])
-    if step.attrs.kind == "absolute":
-        return Ranged(step.attrs.offset, step.attrs.offset + max(length - 1, 0))
-    return Ranged(step.attrs.padding_index, step.attrs.padding_index + length)
-
-
-def _embedding(run: _Analysis, step: Step, ids: Ranged, table: Ranged, m: Ranged) -> Ranged:
-    rows = int(step.operands[1].ty.shape.values[0])
-    source = unpacked_operand(run.program, step.operands[0])
-    computed = source not in run.program.inputs  # those that come in are checked later
-    if computed and ids.high >= rows:
-        raise RangeError(
-            f"positions up to {ids.high}",
-            why=f"the table has {rows} rows; sequences of {run.max_seq_len} tokens are asked for",
-            todo="use a shorter maximal sequence length",
-        )
-    return requantise(table, m, step.attrs.shift)
-
-
-def _linear(run: _Analysis, step: Step, x: Ranged, weight: Ranged, bias: Ranged) -> Ranged:
-    w, b = run.array(step.operands[1]), run.array(step.operands[2])
-    if w is None or b is None:
-        raise LoweringError(
-            "weight or bias of a linear layer is not a parameter",
-            why="its accumulator is bounded by the actual integers",
-            todo="pass weight and bias as parameters of the function",
-        )
-    return Ranged(*accumulator_range(w, b, x.low, x.high))
-
-
-def _requantise(_run: _Analysis, step: Step, x: Ranged, multiplier: Ranged) -> Ranged:
-    a = step.attrs
-    return requantise_clamped(x, multiplier, a.shift, a.zero_point, a.low, a.high)
-
-
-def _requantise_even(
-    _run: _Analysis, step: Step, x: Ranged, multiplier: Ranged, shift: Ranged
-) -> Ranged:
-    a = step.attrs
-    return requantise_even(x, multiplier, shift, a.split, a.zero_point, a.low, a.high)
-
-
-def _requantise_short(
-    _run: _Analysis, step: Step, x: Ranged, multiplier: Ranged, pre_shift: Ranged
-) -> Ranged:
-    a = step.attrs
-    return requantise_short(x, multiplier, pre_shift, a.shift, a.zero_point, a.low, a.high)
-
-
-def _gelu(_run: _Analysis, step: Step, x: Ranged, *constants: Ranged) -> Ranged:
-    if step.attrs.constants is not None:
-        return gelu.gelu_accurate(x, step.attrs.constants)
-    return gelu.gelu_paper(x, *constants)
-
-
-def _relu(_run: _Analysis, _step: Step, x: Ranged) -> Ranged:
-    return ranged(maximum(x, 0))
-
-
-def _tanh(_run: _Analysis, step: Step, x: Ranged) -> Ranged:
-    return ranged(i_tanh(x, step.attrs.exponential, step.attrs.fraction_bits))
-
-
-def _add(_run: _Analysis, _step: Step, a: Ranged, b: Ranged) -> Ranged:
-    return a + b
-
-
-def _add_short(_run: _Analysis, step: Step, a: Ranged, b: Ranged) -> Ranged:
-    return ranged(saturating_sum(a, b, step.attrs.low, step.attrs.high))
-
-
-def _layer_norm_short(
-    run: _Analysis, step: Step, x: Ranged, gain: Ranged, offset: Ranged
-) -> Ranged:
-    a, k, norm = step.attrs, step.attrs.constants, short_layer_norm
-    channels = int(step.operands[0].ty.shape.values[-1])
-    y = run.stage("bounded", norm.bounded(x))
-    mean = run.stage("mean", norm.mean_of(run.total("sum", y, channels, "int32"), channels))
-    d = run.stage("deviation", norm.deviation(y, mean))
-    squares = run.total("square_sum", norm.square(d), channels, "int64")
-    root = run.stage("root", norm.root(squares, norm.root_half_bits(squares, k), k))
-    bits = run.stage("root_bits", norm.root_bits(root, k))
-    factor = run.stage("reciprocal", norm.reciprocal(root, bits))
-    return norm.normalise(d, bits, factor, gain, offset, k, a.shift, a.low, a.high)
-
-
-def _layer_norm(run: _Analysis, step: Step, x: Ranged, gain: Ranged, offset: Ranged) -> Ranged:
-    a, k = step.attrs, step.attrs.constants
-    channels = int(step.operands[0].ty.shape.values[-1])
-    y = run.stage("bounded", layer_norm.bounded(x, k))
-    total = run.stage("sum", Ranged(y.low * channels, y.high * channels))
-    mean = run.stage("mean", layer_norm.mean_of(total, channels))
-    d = run.stage("deviation", layer_norm.deviation(y, mean))
-    squares = run.total("square_sum", layer_norm.square(d), channels, "int64")
-    half = run.stage("half_bits", layer_norm.root_half_bits(squares, k))
-    inverse = run.stage("inverse", layer_norm.inverse_std(squares, half, k))
-    return layer_norm.normalise(d, inverse, gain, offset, k, a.shift, a.low, a.high)
-
-
-def _released_layer_norm(run: _Analysis, step: Step, x: Ranged, offset: Ranged) -> Ranged:
-    k = step.attrs.constants
-    channels = int(step.operands[0].ty.shape.values[-1])
-    total = run.total("sum", x, channels, "int64")
-    mean = run.stage("mean", released_norm.mean_of(total, channels))
-    # A mean lies among the values; that its interval is that of x, the sum's cannot tell.
-    d = run.stage("deviation", x - known(mean, x.low, x.high))
-    squares = run.total("square_sum", released_norm.square(d, k), channels, "int64")
-    half = run.stage("half_bits", released_norm.root_half_bits(squares))
-    factor = run.stage("factor", released_norm.factor(squares, half, k))
-    return released_norm.normalise(d, factor, offset)
-
-
-def _attention(
-    run: _Analysis, step: Step, q: Ranged, k: Ranged, v: Ranged, *last: Ranged
-) -> Ranged:
-    # Before the multiplier a mask, perhaps; behind it the starts of packed sequences.
-    a, multiplier = step.attrs, last[1] if len(last) > 1 else last[0]
-    head_dim = int(step.operands[0].ty.shape.values[-1]) // a.num_heads
-    length = run.seq_len(step.operands[0])
-    score = run.total("score", q * k, head_dim, "int32")
-    if a.softmax == "short":
-        return _short_attention(run, step, score, v, length, multiplier)
-    if score.low <= softmax.MASKED_SCORE:
-        raise RangeError(
-            f"a score may be {score.low}",
-            why=f"masked keys count as {softmax.MASKED_SCORE}, which is to be below real scores",
-            todo="use narrower clamps on Q and K, or smaller heads",
-        )
-    row_max = Ranged(softmax.MASKED_SCORE, max(score.high, softmax.MASKED_SCORE))
-    e = run.stage("exponential", ranged(softmax.exp_of(score, row_max, Condition(), a.exponential)))
-    total = run.total("sum", e, length, "int32")
-    factor = run.stage("reciprocal", softmax.factor_of_sum(total))
-    p = run.stage("probability", softmax.probability_of(e, factor))
-    acc = run.total("accumulator", p * v, length, "int32")
-    context = run.stage("context", softmax.context_of_probabilities(acc))
-    return softmax.output_of(context, multiplier, a.shift, a.zero_point, a.low, a.high)
-
-
-def _short_attention(
-    run: _Analysis, step: Step, acc: Ranged, v: Ranged, length: int, multiplier: Ranged
-) -> Ranged:
-    a = step.attrs
-    if max(acc.high, -acc.low) > short_softmax.LARGEST_SCORE:
-        raise RangeError(
-            f"a score may be {max(acc.high, -acc.low)}",
-            why=f"masked keys stay apart from scores up to {short_softmax.LARGEST_SCORE}",
-            todo="use narrower clamps on Q and K, or smaller heads",
-        )
-    score = short_softmax.score_of(acc, short_softmax.key_offset(Condition()))
-    row_max = Ranged(short_softmax.ROW_FLOOR, acc.high)
-    e = run.stage("exponential", short_softmax.exponential_of(score, row_max, a.exponential))
-    total = run.total("sum", e, length, "int32")
-    bits = run.stage("sum_bits", short_softmax.sum_bits(total, total.high))
-    factor = run.stage("reciprocal", short_softmax.reciprocal(total, bits))
-    products = run.total("accumulator", e * v, length, "int32")
-    context = run.stage("context", short_softmax.context_of(products, bits, factor))
-    return requantise_short(context, multiplier, 0, a.shift, a.zero_point, a.low, a.high)
-
-
-def _mean_pool(run: _Analysis, step: Step, x: Ranged, *_mask: Ranged) -> Ranged:
-    length = run.seq_len(step.operands[0])
-    total = run.total("sum", x, length, "int32")
-    reciprocal = run.stage("reciprocal", pooling.reciprocal_of_count(Ranged(0, length)))
-    return pooling.mean_of_tokens(total, reciprocal, step.attrs.fraction_bits, x)
-
-
-def _patches(_run: _Analysis, _step: Step, pixels: Ranged) -> Ranged:
-    return pixels
-
-
-def _prepend_tokens(_run: _Analysis, _step: Step, x: Ranged, tokens: Ranged) -> Ranged:
-    return Ranged(min(x.low, tokens.low), max(x.high, tokens.high))
-
-
-def _select_token(_run: _Analysis, _step: Step, x: Ranged, *_slots: Ranged) -> Ranged:
-    return x
-
-
-def _or_zero(_run: _Analysis, _step: Step, x: Ranged, *_mask_or_slots: Ranged) -> Ranged:
-    return Ranged(min(x.low, 0), max(x.high, 0))
-
-
-def _row_or_token(_run: _Analysis, step: Step, _operand: Ranged) -> Ranged:
-    """Numbers of rows, of tokens, or -1: int32 holds any, since memory has to hold the values."""
-    return Ranged(-1 if step.op == "integer.token_slots" else 0, INT32[1])
-
-
-def _split_channels(_run: _Analysis, _step: Step, x: Ranged) -> Ranged:
-    return x
-
-
-_OPERATORS: dict[str, Callable[..., Ranged]] = {
-    "integer.position_ids": _position_ids,
-    "integer.embedding": _embedding,
-    "integer.linear": _linear,
-    "integer.requantise": _requantise,
-    "integer.requantise_even": _requantise_even,
-    "integer.requantise_short": _requantise_short,
-    "integer.gelu": _gelu,
-    "integer.relu": _relu,
-    "integer.tanh": _tanh,
-    "integer.add": _add,
-    "integer.add_positions": _add,
-    "integer.patches": _patches,
-    "integer.prepend_tokens": _prepend_tokens,
-    "integer.add_short": _add_short,
-    "integer.layer_norm": _layer_norm,
-    "integer.layer_norm_short": _layer_norm_short,
-    "integer.released_layer_norm": _released_layer_norm,
-    "integer.attention": _attention,
-    "integer.mean_pool": _mean_pool,
-    "integer.select_token": _select_token,
-    "integer.split_channels": _split_channels,
-    "integer.mask_tokens": _or_zero,
-    "integer.token_slots": _row_or_token,
-    "integer.slot_tokens": _row_or_token,
-    "integer.slot_starts": _row_or_token,
-    "integer.pack_tokens": _select_token,
-}
-
-
-def unpacked_operand(program: Program, ids: relax.Var) -> relax.Var:
-    """Ids or positions from which `ids` were packed; `ids` itself if they were not.
-
-    Parameters
-    ----------
-    program : Program
-        A program of the integer dialect.
-    ids : relax.Var
-        An operand of an embedding in it.
-
-    Returns
-    -------
-    relax.Var
-    """
-    packed = {s.result: s.operands[0] for s in program.steps if s.op == "integer.pack_tokens"}
-    return packed.get(ids, ids)
-
-
 def longest_sequence(program: Program) -> int:
     """Longest sequence that the tables of positions allow; `DEFAULT_SEQ_LEN` without one.
 
@@ -479,21 +145,57 @@ def longest_sequence(program: Program) -> int:
     Returns
     -------
     int
+
+    Raises
+    ------
+    LoweringError
+        If a table is too small for one token.
     """
-    positions = {step.result: step for step in program.steps if step.op == "integer.position_ids"}
+    made_by = {step.name: step for step in program.steps}
+    types = {**program.inputs, **program.parameters, **{s.name: s.type for s in program.steps}}
     limits = []
     for step in program.steps:
-        source = unpacked_operand(program, step.operands[0])
-        if step.op == "integer.embedding" and source in positions:
-            attrs = positions[source].attrs
-            rows = int(step.operands[1].ty.shape.values[0])
-            absolute = attrs.kind == "absolute"
-            limits.append(rows - attrs.offset if absolute else rows - attrs.padding_index - 1)
-    return min(limits, default=DEFAULT_SEQ_LEN)
+        operands = {name: types[value] for name, value in step.operands.items()}
+        limits.append(step.operator.sequence_limit(operands))
+        if step.operator.TRAITS.lookup:
+            source = _ungathered(made_by, step.operands["ids"])
+            if source is not None:
+                limits.append(source.operator.longest_sequence(_static(operands["table"].shape[0])))
+    longest = min((limit for limit in limits if limit is not None), default=DEFAULT_SEQ_LEN)
+    if longest < 1:
+        raise LoweringError(
+            "no sequence is short enough for the model",
+            "range analysis",
+            f"its tables of positions end {1 - longest} tokens before the first",
+            "quantise the model again",
+        )
+    return longest
+
+
+def _ungathered(made_by: Mapping[str, Step], value: str) -> Step | None:
+    """Step that computes the entries of a value, wherever they were moved since."""
+    step = made_by.get(value)
+    while step is not None and step.operator.TRAITS.gathers:
+        step = made_by.get(next(iter(step.operands.values())))
+    return step
+
+
+def _static(dim: Dim) -> int:
+    assert isinstance(dim, int)
+    return dim
+
+
+def _extents(type_: TensorType, max_seq_len: int) -> tuple[int, ...]:
+    """Shape of the longest sequence, batch 1, hidden values as kernels store them."""
+    sizes = {"seq_len": max_seq_len}
+    shape = tuple(
+        dim if isinstance(dim, int) else sizes.get(dim.symbol, 1) + dim.plus for dim in type_.shape
+    )
+    return (shape[0] * shape[1], shape[2]) if is_per_token(shape) else shape
 
 
 def analyse_ranges(
-    module: IRModule,
+    module: Any,
     parameters: Mapping[str, np.ndarray],
     function: str = "main",
     max_seq_len: int | None = None,
@@ -502,8 +204,8 @@ def analyse_ranges(
 
     Parameters
     ----------
-    module : IRModule
-        A module of the integer dialect.
+    module : Program or IRModule
+        A program, or a module of the integer dialect.
     parameters : mapping of str to numpy.ndarray
         The integer constants by name.
     function : str
@@ -523,28 +225,54 @@ def analyse_ranges(
     LoweringError
         If the function is not of the integer dialect or a parameter is missing.
     """
-    program = read_program(module, function)
+    program = as_program(module, function)
     if max_seq_len is None:
         max_seq_len = longest_sequence(program)
     run = _Analysis(program, lookup(program.parameters, parameters), max_seq_len)
-    details: dict[str, ValueRange] = {}
-    for step in program.steps:
-        run.stages = {}
-        dtype = str(step.result.ty.dtype)
+    return RangeReport(max_seq_len, {step.name: run.analyse(step) for step in program.steps})
+
+
+class _Analysis:
+    """State of one run over a program."""
+
+    def __init__(
+        self, program: Program, arrays: Mapping[str, np.ndarray], max_seq_len: int
+    ) -> None:
+        self.max_seq_len = max_seq_len
+        self.tensors: dict[str, IntervalTensor] = {}
+        for name, type_ in program.parameters.items():
+            array = arrays[name]
+            value = ranged(array) if array.size else Ranged(*dtype_bounds(type_.dtype))
+            self._bind(name, type_, value, array)
+        self.checked = [Ranged(*dtype_bounds(type_.dtype)) for type_ in program.inputs.values()]
+        for (name, type_), value in zip(program.inputs.items(), self.checked, strict=True):
+            self._bind(name, type_, value)
+
+    def _bind(self, name: str, type_: TensorType, value: Ranged, array: Any = None) -> None:
+        extents = _extents(type_, self.max_seq_len)
+        self.tensors[name] = IntervalTensor(value, extents, type_.dtype, array)
+
+    def analyse(self, step: Step) -> ValueRange:
+        """Interval of a step's result, which must fit its type."""
+        operator, dtype = step.operator, step.type.dtype
+        operands = {name: self.tensors[value] for name, value in step.operands.items()}
+        shape = step.type.shape
+        batch = shape[0] if shape and isinstance(shape[0], int) else 1
+        domain = IntervalDomain(batch, self.checked)
         try:
             with audit() as widest:
-                operands = [run.interval(operand) for operand in step.operands]
-                result = _OPERATORS[step.op](run, step, *operands)
+                if isinstance(operator, Serial):
+                    result = Ranged(operator.LEAST, INT32[1])
+                else:
+                    result = operator.body(domain, **operands)[()]
+                low, high = dtype_bounds(dtype)
+                if result.low < low or result.high > high:
+                    raise RangeError(
+                        f"a value in [{result.low}, {result.high}] does not fit {dtype}",
+                        why=f"{dtype} holds [{low}, {high}]",
+                        todo="use a coarser scale for this value, or a wider storage type",
+                    )
         except CompilerError as error:
-            raise error.at(f"{step.op} {step.name!r}") from None
-        low, high = dtype_bounds(dtype)
-        if result.low < low or result.high > high:
-            raise RangeError(
-                f"a value in [{result.low}, {result.high}] does not fit {dtype}",
-                f"{step.op} {step.name!r}",
-                f"{dtype} holds [{low}, {high}]",
-                "use a coarser scale for this value, or a wider storage type",
-            )
-        run.intervals[step.result] = result
-        details[step.name] = ValueRange(result.low, result.high, dtype, widest.bits, run.stages)
-    return RangeReport(max_seq_len, details)
+            raise error.at(operator.where) from None
+        self._bind(step.name, step.type, result)
+        return ValueRange(result.low, result.high, dtype, widest.bits, domain.stages)

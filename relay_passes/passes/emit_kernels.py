@@ -10,7 +10,9 @@ from tvm import relax
 from ..emit.group import GroupEmitter, packed_operands, static_shape, storage_shape
 from ..emit.layout import KernelLayout
 from ..errors import CompilerError, LoweringError
-from .program import IntegerProgram, is_primitive, num_inputs, relax_functions
+from ..integer.relax_ops import traits_of
+from ..integer.types import is_per_token
+from .program import IntegerProgram, bindings, is_primitive, num_inputs, relax_functions
 
 
 class EmitKernels:
@@ -57,10 +59,8 @@ class _Emission:
         self.packed = _packed_names(program)
 
     def lower(self, name: str, function: relax.Function) -> None:
-        batch, seq_len = (int(size) for size in function.attrs["ibert.shape"])
-        emitter = GroupEmitter(
-            self.emit.layout, self.program.parameters, self.emit.bounds, batch, seq_len
-        )
+        batch = int(function.attrs["ibert.shape"][0])
+        emitter = GroupEmitter(self.emit.layout, self.program.parameters, self.emit.bounds, batch)
         inputs = num_inputs(function)
         packed = "ibert.packed" in function.attrs
         starts: relax.Expr | None = None
@@ -78,7 +78,7 @@ class _Emission:
                         rows = starts if packed and self._on_packed_rows(binding) else None
                         new[binding.var] = self._binding(binding, new, emitter, rows)
                         logical[binding.var] = binding.var.ty
-                        if self._kind(binding) == "slot_starts":
+                        if self._makes_starts(binding):
                             starts = new[binding.var]
                 body = function.body.body
                 if body in new and isinstance(new[body], relax.Tuple):
@@ -105,19 +105,27 @@ class _Emission:
             return value
         return relax.op.reshape(value, shape)
 
-    def _kind(self, binding: relax.VarBinding) -> str:
-        """Kind of the kernel that a binding calls; "" if it calls none."""
+    def _anchors(self, binding: relax.VarBinding) -> list[relax.Call]:
+        """Operators of the kernel that a binding calls; none if it calls none."""
         value = binding.value
         if not isinstance(value, relax.Call):
-            return ""
-        return str(self.program.module[value.op].attrs["ibert.kernel"])
+            return []
+        return [inner.value for inner in bindings(self.program.module[value.op])]
+
+    def _makes_starts(self, binding: relax.VarBinding) -> bool:
+        """Whether a kernel counts the rows in use: [batch + 1] numbers from the slots."""
+        return any(
+            traits_of(call) is not None and traits_of(call).counts_rows
+            for call in self._anchors(binding)
+        )
 
     def _on_packed_rows(self, binding: relax.VarBinding) -> bool:
         """Whether a kernel of a packed function makes values whose first rows hold the tokens."""
         kind = binding.var.ty
         first = kind.fields[0] if isinstance(kind, relax.TupleType) else kind
-        per_token = len(first.shape.values) == 3
-        return per_token and self._kind(binding) not in ("", "mask_tokens")
+        calls = [call for call in self._anchors(binding) if traits_of(call) is not None]
+        in_place = any(traits_of(call).hides_padding for call in calls)
+        return is_per_token(first.shape.values) and bool(calls) and not in_place
 
     def _binding(
         self,

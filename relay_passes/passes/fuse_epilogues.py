@@ -8,42 +8,9 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-from ..integer.ops import operator_name
+from ..integer.operator import Traits
+from ..integer.relax_ops import is_integer_op, operands_of, operator_of, traits_of
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
-
-ELEMENTWISE = frozenset(
-    f"integer.{name}"
-    for name in (
-        "requantise",
-        "requantise_short",
-        "requantise_even",
-        "gelu",
-        "relu",
-        "tanh",
-        "add",
-        "add_short",
-        "add_positions",
-        "embedding",
-    )
-)
-_NORMS = frozenset(
-    f"integer.{name}" for name in ("layer_norm", "layer_norm_short", "released_layer_norm")
-)
-# Kernels whose result has another iteration space than what would follow it.
-SPLIT = "integer.split_channels"
-_CLOSED = frozenset(
-    f"integer.{name}"
-    for name in (
-        "select_token",
-        "attention",
-        "position_ids",
-        "token_slots",
-        "slot_tokens",
-        "slot_starts",
-        "pack_tokens",
-        "mask_tokens",
-    )
-)
 
 
 @dataclass
@@ -115,7 +82,7 @@ class _FunctionFuser:
         self.function = function
         self.bindings = bindings(function)
         self.position = {binding.var: index for index, binding in enumerate(self.bindings)}
-        self.ops = [operator_name(binding.value) for binding in self.bindings]
+        self.traits: list[Traits | None] = [traits_of(b.value) for b in self.bindings]
         self.users: dict[relax.Var, list[int]] = defaultdict(list)
         for index, binding in enumerate(self.bindings):
             for operand in variables(binding.value):
@@ -129,13 +96,18 @@ class _FunctionFuser:
         var = self.bindings[index].var
         return len(self.users[var]) == 1 and var not in self.escaping
 
+    def _has(self, index: int, trait: str) -> bool:
+        """Whether a binding calls an operator with a trait."""
+        traits = self.traits[index]
+        return traits is not None and bool(getattr(traits, trait))
+
     def _root(self, var: relax.Var) -> int:
         """Position of the operation that the elementwise chain ending in `var` starts from.
 
         -1 where it starts from inputs of the function: such a chain can run anywhere.
         """
         index = self.position.get(var, -1)
-        while index >= 0 and self.ops[index] in ELEMENTWISE:
+        while index >= 0 and self._has(index, "elementwise"):
             operands = [
                 self.position[operand]
                 for operand in variables(self.bindings[index].value)
@@ -145,38 +117,26 @@ class _FunctionFuser:
         return index
 
     def _absorbed(self) -> dict[int, int]:
-        """Bindings that move into what they feed: elementwise → addition, split → attention."""
+        """Bindings that move into what they feed: a change of scale → sum, a view → its reader."""
         owner: dict[int, int] = {}
-        for index, op in enumerate(self.ops):
-            if op == "integer.attention":
-                for var in self.bindings[index].value.args[:3]:
-                    at = self.position.get(var)
-                    if at is not None and self.ops[at] == SPLIT and self._private(at):
-                        owner[at] = index
-            if op not in ("integer.add", "integer.add_short"):
+        for index, traits in enumerate(self.traits):
+            if traits is None:
                 continue
-            left, right = variables(self.bindings[index].value)
-            minor = left if self._root(left) < self._root(right) else right
-            candidates = [minor]
-            if all(
-                self.ops[self.position[side]] == "integer.embedding"
-                for side in (left, right)
-                if side in self.position
-            ):
+            operands = operands_of(self.bindings[index].value)
+            for name in traits.reads_views:
+                at = self.position.get(operands[name])
+                if at is not None and self._has(at, "view") and self._private(at):
+                    owner[at] = index
+            if not traits.sums:
+                continue
+            left, right = operands.values()
+            candidates = [left if self._root(left) < self._root(right) else right]
+            made = [self.position[side] for side in (left, right) if side in self.position]
+            if all(self._has(at, "lookup") for at in made):
                 candidates = [left, right]
             for var in candidates:
                 at = self.position.get(var)
-                if (
-                    at is not None
-                    and self._private(at)
-                    and self.ops[at]
-                    in (
-                        "integer.requantise",
-                        "integer.requantise_short",
-                        "integer.requantise_even",
-                        "integer.embedding",
-                    )
-                ):
+                if at is not None and self._private(at) and self._has(at, "rescales"):
                     owner[at] = index
         return owner
 
@@ -199,11 +159,11 @@ class _FunctionFuser:
                         positions.append(at)
             return positions
 
-        for index, op in enumerate(self.ops):
-            if index in owner or op == "":
+        for index, traits in enumerate(self.traits):
+            if index in owner or traits is None:
                 continue
             group = None
-            if op in ELEMENTWISE:
+            if traits.elementwise:
                 producers = [
                     self.position[operand]
                     for operand in variables(self.bindings[index].value)
@@ -211,7 +171,7 @@ class _FunctionFuser:
                 ]
                 for producer in sorted(producers, reverse=True):
                     candidate = group_of[producer]
-                    joins = self.ops[candidate.anchor] not in _CLOSED
+                    joins = self._has(candidate.anchor, "takes_epilogue")
                     if joins and all(at < candidate.anchor for at in outside(index, candidate)):
                         group = candidate
                         break
@@ -227,7 +187,7 @@ class _FunctionFuser:
 
     def _merged_into_norms(self, groups: list[_Group]) -> list[_Group]:
         """Move groups whose values only a LayerNorm's group reads into that."""
-        norms = [group for group in groups if self.ops[group.anchor] in _NORMS]
+        norms = [group for group in groups if self._has(group.anchor, "row_statistics")]
         rest = [group for group in groups if group not in norms]
         for norm in norms:
             # The last first: one that another feeds must be inside before that is looked at.
@@ -242,7 +202,7 @@ class _FunctionFuser:
         inside = {*group.members, *norm.members}
         own = [self.bindings[at].var for at in group.members]
         return (
-            all(self.ops[at] in ELEMENTWISE or self._counts_places(at) for at in group.members)
+            all(self._has(at, "elementwise") or self._counts_places(at) for at in group.members)
             and not any(var in self.escaping for var in own)
             and all(user in inside for var in own for user in self.users[var])
             and any(user in norm.members for var in own for user in self.users[var])
@@ -250,8 +210,7 @@ class _FunctionFuser:
 
     def _counts_places(self, index: int) -> bool:
         """Whether a binding is positions that do not depend on the tokens."""
-        call = self.bindings[index].value
-        return self.ops[index] == "integer.position_ids" and call.attrs["kind"] == "absolute"
+        return operator_of(self.bindings[index].value).needs_no_operand
 
     # -- rewriting ------------------------------------------------------------------------------
 
@@ -261,13 +220,13 @@ class _FunctionFuser:
         """Build the private function of a group; return it, its arguments and its results."""
         members = sorted(group.members)
         inside = {self.bindings[index].var for index in members}
-        split = {self.bindings[at].value.args[0] for at in members if self.ops[at] == SPLIT}
+        split = {self.bindings[at].value.args[0] for at in members if self._has(at, "view")}
         arguments: list[relax.Var] = []
         for index in members:
             for operand in variables(self.bindings[index].value):
                 # Each run of channels is an argument of its own: attention finds queries, keys and
                 # values at different rows of the same tensor.
-                again = self.ops[index] == SPLIT
+                again = self._has(index, "view")
                 if operand not in inside and (again or operand not in arguments):
                     arguments.append(operand)
         results = [
@@ -292,7 +251,7 @@ class _FunctionFuser:
                 for index in members:
                     call = self.bindings[index].value
                     operands = [renamed.get(arg, arg) for arg in call.args]
-                    if self.ops[index] == SPLIT:
+                    if self._has(index, "view"):
                         operands = [next(runs)]
                     moved = relax.Call(call.op, operands, call.attrs)
                     var = self.bindings[index].var
@@ -326,7 +285,7 @@ class _FunctionFuser:
                             new[var] = builder.emit(relax.TupleGetItem(value, index))
                 body = self.function.body.body
                 for binding in self.bindings:  # a tuple bound to a variable, an alias
-                    if operator_name(binding.value) == "":
+                    if not is_integer_op(binding.value):
                         new[binding.var] = substitute(binding.value, new)
                 output = builder.emit_output(substitute(body, new))
             builder.emit_func_output(output)

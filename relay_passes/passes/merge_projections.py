@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
 from tvm import relax
 
 from .. import integer
-from ..integer.ops import operator_name
+from ..integer.relax_ops import operands_of, operator_of, traits_of, with_attributes, with_operands
 from .program import IntegerProgram, bindings, num_inputs, substitute, variables
-
-_REQUANTISATION = "integer.requantise_short"
 
 
 @dataclass(frozen=True)
@@ -26,20 +24,29 @@ class _Projection:
     @property
     def source(self) -> relax.Var:
         """What is projected."""
-        return self.linear.value.args[0]
+        return operands_of(self.linear.value)["x"]
 
     @property
-    def weights(self) -> tuple[relax.Var, ...]:
-        """Parameters of both: weight, bias, multiplier, pre_shift."""
-        return (*self.linear.value.args[1:], *self.requantised.value.args[1:])
+    def weights(self) -> dict[tuple[str, str], relax.Var]:
+        """Constants by channel of both, by operation and operand."""
+        return {
+            (kind, name): var
+            for kind, call in (("product", self.linear.value), ("scale", self.requantised.value))
+            for name, var in operands_of(call).items()
+            if name != "x"
+        }
+
+    @property
+    def matrix(self) -> relax.Var:
+        """The weight."""
+        return self.weights["product", "weight"]
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What must agree: the attributes of the requantisation, but for its name."""
-        attrs = self.requantised.value.attrs
-        shape = tuple(int(size) for size in self.linear.value.args[1].ty.shape.values)
-        keys = ("shift", "zero_point", "low", "high", "dtype")
-        return (shape, *(str(attrs[key]) for key in keys))
+        """What must agree: the operation behind the product, and its attributes but the name."""
+        record = operator_of(self.requantised.value)
+        shape = tuple(int(size) for size in self.matrix.ty.shape.values)
+        return (shape, type(record), *sorted(replace(record, name="").to_dict().items()))
 
 
 class MergeProjections:
@@ -118,11 +125,10 @@ class _Merger:
         position = {binding.var: index for index, binding in enumerate(bindings(self.main))}
         groups: dict[str, list[_Projection]] = {}
         for binding in bindings(self.main):
-            if operator_name(binding.value) != "integer.attention":
-                continue
+            traits = traits_of(binding.value)
             found: dict[tuple[object, ...], list[_Projection]] = defaultdict(list)
-            for operand in binding.value.args[:3]:
-                part = self._projection(operand)
+            for name in () if traits is None else traits.reads_views:
+                part = self._projection(operands_of(binding.value)[name])
                 if part is not None:
                     found[(part.source, *part.settings)].append(part)
             for parts in found.values():
@@ -133,10 +139,12 @@ class _Merger:
 
     def _projection(self, operand: relax.Expr) -> _Projection | None:
         requantised = self.made_by.get(operand)
-        if requantised is None or operator_name(requantised.value) != _REQUANTISATION:
+        traits = None if requantised is None else traits_of(requantised.value)
+        if requantised is None or traits is None or not traits.merges:
             return None
-        linear = self.made_by.get(requantised.value.args[0])
-        if linear is None or operator_name(linear.value) != "integer.linear":
+        linear = self.made_by.get(operands_of(requantised.value)["x"])
+        traits = None if linear is None else traits_of(linear.value)
+        if linear is None or traits is None or not traits.matrix_product:
             return None
         private = self.readers[operand] == 1 and self.readers[linear.var] == 1
         return _Projection(linear, requantised) if private else None
@@ -151,7 +159,7 @@ class _Merger:
         merged: dict[relax.Var, int] = defaultdict(int)
         together: dict[relax.Var, set[tuple[relax.Var, ...]]] = defaultdict(set)
         for parts in groups.values():
-            matrices = tuple(part.weights[0] for part in parts)
+            matrices = tuple(part.matrix for part in parts)
             for matrix in matrices:
                 merged[matrix] += 1
                 together[matrix].add(matrices)
@@ -159,8 +167,7 @@ class _Merger:
             name: parts
             for name, parts in groups.items()
             if all(
-                merged[part.weights[0]] == self.readers[part.weights[0]]
-                and len(together[part.weights[0]]) == 1
+                merged[part.matrix] == self.readers[part.matrix] and len(together[part.matrix]) == 1
                 for part in parts
             )
         }
@@ -172,19 +179,15 @@ class _Merger:
         parts: list[_Projection],
         new: dict[relax.Var, relax.Expr],
     ) -> None:
-        weight, bias, multiplier, pre_shift = (
-            self._joined([part.weights[place] for part in parts], parts) for place in range(4)
-        )
+        joined: dict[str, dict[str, relax.Var]] = {"product": {}, "scale": {}}
+        for kind, operand in parts[0].weights:
+            rows = [part.weights[kind, operand] for part in parts]
+            joined[kind][operand] = self._joined(rows, parts)
         source = new.get(parts[0].source, parts[0].source)
-        linear = builder.emit(integer.linear(source, weight, bias, name=name))
-        attrs = {**dict(parts[0].requantised.value.attrs.items()), "name": f"{name}.matmul"}
-        requantised = builder.emit(
-            relax.Call(
-                parts[0].requantised.value.op,
-                [linear, multiplier, pre_shift],
-                tvm.ir.make_node("ir.DictAttrs", **attrs),
-            )
-        )
+        product = with_attributes(parts[0].linear.value, name=name)
+        value = builder.emit(with_operands(product, x=source, **joined["product"]))
+        scale = with_attributes(parts[0].requantised.value, name=f"{name}.matmul")
+        requantised = builder.emit(with_operands(scale, x=value, **joined["scale"]))
         for index, part in enumerate(parts):
             own = str(part.requantised.value.attrs["name"])
             run = integer.split_channels(requantised, name=own, index=index, parts=len(parts))
@@ -194,7 +197,7 @@ class _Merger:
         """Parameter with the rows of several; one entry for all channels is repeated."""
         names = tuple(str(var.name) for var in variables_)
         if names not in self.added:
-            rows = [int(part.weights[0].ty.shape.values[0]) for part in parts]
+            rows = [int(part.matrix.ty.shape.values[0]) for part in parts]
             arrays = [
                 np.repeat(self.parameters[name], count if len(self.parameters[name]) == 1 else 1, 0)
                 for name, count in zip(names, rows, strict=True)

@@ -9,17 +9,20 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from .. import integer
 from ..emit.layout import KernelLayout
 from ..errors import RangeError
-from ..integer import build
-from ..integer.ops import operator_name
+from ..integer.relax_ops import (
+    is_integer_op,
+    operands_of,
+    traits_of,
+    with_attributes,
+    with_operands,
+)
 from .program import IntegerProgram, bindings, substitute, variables
 
 OFFSET = 128
 _ONE = "ibert.one"
-_PRODUCERS = frozenset(
-    f"integer.{name}" for name in ("requantise", "requantise_short", "requantise_even", "attention")
-)
 
 
 class OffsetActivations:
@@ -73,7 +76,7 @@ class _Offsetter:
         self.readers: dict[relax.Var, list[relax.Call]] = defaultdict(list)
         self.escaping = set(variables(self.main.body.body))
         for binding in bindings(self.main):
-            if operator_name(binding.value):
+            if is_integer_op(binding.value):
                 for arg in binding.value.args:
                     self.readers[arg].append(binding.value)
             else:
@@ -98,8 +101,8 @@ class _Offsetter:
                         continue
                     if binding.var in shifted:
                         value = self._shifted(call)
-                    elif operator_name(call) == "integer.linear":
-                        value = self._linear(call, call.args[0] in shifted)
+                    elif _is_product(call):
+                        value = self._product(call, operands_of(call)["x"] in shifted)
                     else:
                         value = substitute(call, self.new)
                     self.new[binding.var] = builder.emit(value)
@@ -114,26 +117,23 @@ class _Offsetter:
 
     def _moves(self, var: relax.Var, call: relax.Expr) -> bool:
         """Tell whether a value can be stored with the offset by the operator that makes it."""
-        if operator_name(call) not in _PRODUCERS or var in self.escaping:
+        traits = traits_of(call)
+        if traits is None or not traits.offsets or var in self.escaping:
             return False
         dtype = str(var.ty.dtype)
         return (
             dtype in ("int8", "uint8")
             and dtype != self.wanted
             and bool(self.readers[var])
-            and all(operator_name(reader) == "integer.linear" for reader in self.readers[var])
+            and all(_is_product(reader) for reader in self.readers[var])
         )
 
     def _shifted(self, call: relax.Call) -> relax.Call:
-        attrs = dict(call.attrs.items())
-        for name in ("zero_point", "low", "high"):
-            attrs[name] = int(attrs[name]) + self.delta
-        attrs["dtype"] = self.wanted
-        args = [self.new.get(arg, arg) for arg in call.args]
-        return relax.Call(call.op, args, tvm.ir.make_node("ir.DictAttrs", **attrs))
+        moved = {name: int(call.attrs[name]) + self.delta for name in ("zero_point", "low", "high")}
+        return with_attributes(substitute(call, self.new), dtype=self.wanted, **moved)
 
-    def _linear(self, call: relax.Call, shifted: bool) -> relax.Call:
-        x, weight, bias = call.args
+    def _product(self, call: relax.Call, shifted: bool) -> relax.Call:
+        x, weight, bias = (operands_of(call)[name] for name in ("x", "weight", "bias"))
         if str(x.ty.dtype) == self.wanted:
             return substitute(call, self.new)
         sums = self.parameters[weight.name].astype(np.int64).sum(axis=1)
@@ -141,7 +141,7 @@ class _Offsetter:
         compensated = self.program.parameters[bias.name].astype(np.int64) - self.delta * sums
         operand = self.new[x] if shifted else self._copy(x, layer)
         offset_bias = self._replace(bias, _narrow(compensated, layer), layer)
-        return relax.Call(call.op, [operand, weight, offset_bias], call.attrs)
+        return with_operands(call, x=operand, bias=offset_bias)
 
     def _replace(self, bias: relax.Var, array: np.ndarray, layer: str) -> relax.Var:
         """Give `bias` another value, or the layer one of its own if others read `bias` too."""
@@ -165,7 +165,7 @@ class _Offsetter:
         if x not in self.copies:
             low, high = (0, 255) if self.wanted == "uint8" else (-128, 127)
             self.copies[x] = self.builder.emit(
-                build.requantise(
+                integer.requantise(
                     self.new[x],
                     self._one(),
                     name=f"{layer}.operand",
@@ -177,6 +177,11 @@ class _Offsetter:
                 )
             )
         return self.copies[x]
+
+
+def _is_product(call: relax.Expr) -> bool:
+    traits = traits_of(call)
+    return traits is not None and traits.matrix_product
 
 
 def _narrow(bias: np.ndarray, layer: str) -> np.ndarray:

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tvm
 from tvm import relax
 
 from .. import integer
-from ..integer.ops import attributes, operator_name
+from ..integer.operator import Operand
+from ..integer.relax_ops import (
+    is_integer_op,
+    operands_of,
+    operator_of,
+    traits_of,
+    with_operands,
+)
 from .program import IntegerProgram, bindings, substitute, variables
 
 PACKED = "ibert.packed"
 """Attribute of a function whose tokens are packed."""
-
-# What works on every token by itself: where the token lies does not matter.
-_PER_TOKEN = frozenset(
-    f"integer.{name}"
-    for name in (
-        "embedding",
-        "linear",
-        "requantise",
-        "requantise_even",
-        "requantise_short",
-        "gelu",
-        "relu",
-        "tanh",
-        "add",
-        "add_short",
-        "layer_norm",
-        "layer_norm_short",
-        "released_layer_norm",
-        "split_channels",
-    )
-)
-_MASKED_READERS = frozenset({"integer.mean_pool", "integer.mask_tokens"})
 
 
 class PackTokens:
@@ -77,20 +60,24 @@ def _per_token(expr: relax.Expr) -> bool:
     return isinstance(expr.ty, relax.TensorType) and len(expr.ty.shape.values) == 3
 
 
+def _reads(call: relax.Call) -> dict[str, Operand]:
+    """Operands that the operator of a call may have, by name."""
+    return {operand.name: operand for operand in operator_of(call).OPERANDS}
+
+
 def _common_mask(function: relax.Function) -> relax.Var | None:
-    """The input that all attention layers, pools and masked outputs read as their mask."""
+    """The input that all operators that can read a mask do read."""
     masks = []
-    attention = False
+    meets = False
     for binding in bindings(function):
-        op, call = operator_name(binding.value), binding.value
-        if op == "integer.attention":
-            attention = True
-            masks.append(call.args[3] if len(call.args) == 5 else None)
-        elif op in _MASKED_READERS:
-            masks.append(call.args[1] if len(call.args) == 2 else None)
+        if is_integer_op(binding.value):
+            operands = operands_of(binding.value)
+            reads = _reads(binding.value)
+            meets |= traits_of(binding.value).by_sequence
+            masks += [operands.get(name) for name, operand in reads.items() if operand.is_mask]
     inputs = function.params[: int(function.attrs["num_input"])]
     mask = masks[0] if masks else None
-    if not attention or not any(mask is not None and mask.same_as(var) for var in inputs):
+    if not meets or not any(mask is not None and mask.same_as(var) for var in inputs):
         return None
     return mask if all(other is not None and other.same_as(mask) for other in masks) else None
 
@@ -99,28 +86,33 @@ def _packable(function: relax.Function) -> bool:
     """Whether every value per token may be packed; see the pass."""
     masked: set[relax.Var] = set()
     for binding in bindings(function):
-        op = operator_name(binding.value)
-        operands = [var for var in variables(binding.value) if _per_token(var)]
+        call = binding.value
+        operands = [var for var in variables(call) if _per_token(var)]
         if any(var in masked for var in operands):
             return False  # an operator behind an output finds tokens in place
-        if op == "integer.attention" and binding.value.args[0] in binding.value.args[1:3]:
-            return False  # a kernel finds queries and keys at different rows
-        if op == "integer.mask_tokens":
-            masked.add(binding.var)
-        elif op == "":
-            if not isinstance(binding.value, relax.Tuple):
+        if not is_integer_op(call):
+            if not isinstance(call, relax.Tuple):
                 return False
-        elif not _treats_tokens_alike(op, makes_tokens=_per_token(binding.var), reads=operands):
+            continue
+        traits, found = traits_of(call), operands_of(call)
+        views = [found[name] for name in traits.reads_views]
+        if len(set(views)) < len(views):
+            return False  # a kernel finds queries and keys at different rows
+        if traits.hides_padding:
+            masked.add(binding.var)
+        elif not _treats_tokens_alike(call, _per_token(binding.var), bool(operands)):
             return False
     inputs = [var for var in function.params if _per_token(var)]
     outputs = [var for var in _results(function) if _per_token(var)]
     return not inputs and all(var in masked for var in outputs)
 
 
-def _treats_tokens_alike(op: str, makes_tokens: bool, reads: list[relax.Var]) -> bool:
+def _treats_tokens_alike(call: relax.Call, makes_tokens: bool, reads_tokens: bool) -> bool:
+    """Whether an operator works on tokens wherever they lie, or can be told where."""
+    traits, known = traits_of(call), _reads(call)
     if makes_tokens:
-        return op in _PER_TOKEN | {"integer.attention"}
-    return not reads or op in {"integer.select_token", "integer.mean_pool"}
+        return traits.per_token or (traits.by_sequence and "starts" in known)
+    return not reads_tokens or "slots" in known
 
 
 def _results(function: relax.Function) -> list[relax.Var]:
@@ -156,12 +148,13 @@ class _Packing:
 
     def _count(self) -> None:
         selected = {
-            attributes(binding.value).index
+            position
             for binding in bindings(self.function)
-            if operator_name(binding.value) == "integer.select_token"
+            if is_integer_op(binding.value)
+            for position in operator_of(binding.value).selected_tokens()
         }
         emit = self.builder.emit
-        positions = tuple(sorted(selected))
+        positions = ",".join(map(str, sorted(selected)))
         slots = integer.token_slots(self.mask, name="packing.slots", selected=positions)
         self.slots = emit(slots)
         self.tokens = emit(integer.slot_tokens(self.slots, name="packing.tokens"))
@@ -169,21 +162,22 @@ class _Packing:
         self.starts = emit(integer.slot_starts(self.slots, name="packing.starts"))
 
     def _rewrite(self, binding: relax.VarBinding) -> None:
-        value = binding.value
-        rewrite: Callable[[relax.Call, str], relax.Expr] | None = {
-            "integer.embedding": self._embedding,
-            "integer.attention": self._attention,
-            "integer.mean_pool": self._placed,
-            "integer.select_token": self._placed,
-            "integer.mask_tokens": self._placed,
-        }.get(operator_name(value))
-        moved = substitute(value, self.new)
-        if rewrite is not None:
-            moved = rewrite(moved, str(value.attrs["name"]))
-        self.new[binding.var] = self.builder.emit(moved)
-
-    def _embedding(self, call: relax.Call, _name: str) -> relax.Call:
-        return relax.Call(call.op, [self._packed(call.args[0]), *call.args[1:]], call.attrs)
+        call = substitute(binding.value, self.new)
+        if is_integer_op(binding.value):
+            per_token = _per_token(binding.var) or any(map(_per_token, variables(binding.value)))
+            known, given = _reads(binding.value), operands_of(call)
+            changes = {
+                name: self._packed(given[name])
+                for name, operand in known.items()
+                if operand.by_token and name in given and per_token
+            }
+            told = {"slots": self.slots, "starts": self.starts}
+            if operator_of(binding.value).needs_places(given):
+                told["tokens"] = self.tokens
+            changes |= {name: var for name, var in told.items() if name in known and per_token}
+            if changes:
+                call = with_operands(call, **changes)
+        self.new[binding.var] = self.builder.emit(call)
 
     def _packed(self, numbers: relax.Var) -> relax.Var:
         """Pack ids, positions or the mask, each of them once."""
@@ -192,12 +186,3 @@ class _Packing:
             call = integer.pack_tokens(numbers, self.tokens, name=name)
             self.packed[numbers] = self.builder.emit(call)
         return self.packed[numbers]
-
-    def _attention(self, call: relax.Call, _name: str) -> relax.Call:
-        *operands, mask, multiplier = call.args
-        return relax.Call(
-            call.op, [*operands, self._packed(mask), multiplier, self.starts], call.attrs
-        )
-
-    def _placed(self, call: relax.Call, _name: str) -> relax.Call:
-        return relax.Call(call.op, [*call.args, self.slots], call.attrs)

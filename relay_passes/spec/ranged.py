@@ -265,6 +265,13 @@ def expr_in(value: Ranged, dtype: str) -> Any:
     return None if value.expr is None else _cast(value.expr, dtype)
 
 
+def exprs_in(a: Ranged, b: Ranged, dtype: str) -> tuple[Any, Any] | None:
+    """Return the expressions of two values in one width; None where one is an interval only."""
+    if any(value.expr is None and not isinstance(value, Constant) for value in (a, b)):
+        return None
+    return expr_in(a, dtype), expr_in(b, dtype)
+
+
 def _shift_amount(value: Value) -> Ranged:
     n = ranged(value)
     if n.low == n.high and 0 <= n.low <= 63:
@@ -336,6 +343,6 @@ def combined(
         and (shift is None or shift.high <= 15)
     )
     dtype = "int16" if narrow else "int64" if wide else "int32"
-    left, right = expr_in(a, dtype), expr_in(b, dtype)
-    expr = None if left is None or right is None else build(left, right)
+    sides = exprs_in(a, b, dtype)
+    expr = None if sides is None else build(*sides)
     return Ranged(low, high, expr, narrow, shared(a, b))

@@ -43,6 +43,9 @@ QUADRATIC = (1.0, 0.67483233, 0.17637571)
 
 MASKED = -(2**30)
 """Added to the score of a masked key."""
+PAIR_MASKED = -(2**29)
+"""Added to the score of a key that this query may not see: that and `MASKED` fit 32 bits
+together."""
 LARGEST_SCORE = 2**24
 """Bound of a real score."""
 ROW_FLOOR = -(2**28)
@@ -131,6 +134,27 @@ class ShortExponential:
         return ShortExponential(down_shift, up_shift, multiplier, c0, c1, c2)
 
 
+def check_scores(low: int, high: int) -> None:
+    """Refuse scores that come near those of masked keys.
+
+    Parameters
+    ----------
+    low, high : int
+        Bounds of the scores of keys that count.
+
+    Raises
+    ------
+    RangeError
+        If one might exceed `LARGEST_SCORE`.
+    """
+    if max(high, -low) > LARGEST_SCORE:
+        raise RangeError(
+            f"a score may be {max(high, -low)}",
+            why=f"masked keys stay apart from scores up to {LARGEST_SCORE}",
+            todo="use narrower clamps on Q and K, or smaller heads",
+        )
+
+
 def key_offset(keep: Any) -> Value:
     """What is added to the scores of a key: 0 for a real token, `MASKED` for padding."""
     return select(keep, 0, MASKED)
@@ -139,8 +163,8 @@ def key_offset(keep: Any) -> Value:
 def score_of(acc: Value, offset: Value) -> Value:
     """Score of a key: the accumulator, far below all others for a masked key.
 
-    Whatever is added to a masked accumulator besides `MASKED`, up to 2^24, leaves its exponential
-    0.
+    Whatever is added to a masked accumulator besides `MASKED` or `PAIR_MASKED`, up to 2^24, leaves
+    its exponential 0.
     """
     return acc + offset
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import RangeError
 from .exponential import Exponential, exponential
 from .fixed_point import requantise_clamped
 from .values import Value, clamp, floor_divide, maximum, minimum, select
@@ -33,6 +34,27 @@ CONTEXT_LIMIT = 128 << CONTEXT_BITS
 
 _FACTOR_BITS = 32
 _PROBABILITY_BITS = 8
+
+
+def check_scores(low: int, high: int) -> None:
+    """Refuse scores that are not above those of masked keys.
+
+    Parameters
+    ----------
+    low, high : int
+        Bounds of the scores of keys that count.
+
+    Raises
+    ------
+    RangeError
+        If one might be as low as `MASKED_SCORE`.
+    """
+    if low <= MASKED_SCORE:
+        raise RangeError(
+            f"a score may be {low}",
+            why=f"masked keys count as {MASKED_SCORE}, which is to be below real scores",
+            todo="use narrower clamps on Q and K, or smaller heads",
+        )
 
 
 def masked_score(acc: Value, keep: Any) -> Value:

@@ -39,6 +39,7 @@ from .ranged import (
     Value,
     combined,
     expr_in,
+    exprs_in,
     is_ranged,
     ranged,
     respelled,
@@ -63,6 +64,7 @@ __all__ = [
     "cut",
     "floor_divide",
     "greater_equal",
+    "indicator",
     "is_ranged",
     "known",
     "less",
@@ -185,10 +187,10 @@ def _compare(name: str, a: Value, b: Value) -> Condition:
     x, y = ranged(a), ranged(b)
     wide = not all(fits(v.low, v.high, INT32) for v in (x, y))
     dtype = "int64" if wide else "int32"
-    left, right = expr_in(x, dtype), expr_in(y, dtype)
-    if left is None or right is None:
+    sides = exprs_in(x, y, dtype)
+    if sides is None:
         return Condition()
-    return Condition(getattr(tirx_module(), name)(left, right), shared(x, y))
+    return Condition(getattr(tirx_module(), name)(*sides), shared(x, y))
 
 
 def greater_equal(a: Value, b: Value) -> Any:
@@ -206,6 +208,14 @@ def not_equal(a: Value, b: Value) -> Any:
     return _compare("NE", a, b) if is_ranged(a, b) else np.not_equal(a, b)
 
 
+def indicator(condition: Any) -> Value:
+    """1 where a condition holds, else 0."""
+    if not isinstance(condition, Condition):
+        return np.asarray(condition).astype(np.int64)
+    expr = None if condition.expr is None else condition.expr.astype("int32")
+    return Ranged(0, 1, expr, arithmetic=condition.arithmetic)
+
+
 def select(condition: Any, yes: Value, no: Value) -> Value:
     """Choose elementwise; both branches are evaluated, so both must be defined everywhere."""
     if not is_ranged(condition, yes, no):
@@ -220,7 +230,7 @@ def select(condition: Any, yes: Value, no: Value) -> Value:
 
     if isinstance(a, Constant) and isinstance(b, Constant):
         dtype = "int32" if fits(min(a.low, b.low), max(a.low, b.low), INT32) else "int64"
-        expr = build(expr_in(a, dtype), expr_in(b, dtype))
+        expr = None if test is None else build(*(expr_in(value, dtype) for value in (a, b)))
         return Ranged(min(a.low, b.low), max(a.low, b.low), expr, arithmetic=arithmetic)
     return combined("choice", min(a.low, b.low), max(a.high, b.high), build, a, b)
 
@@ -237,10 +247,13 @@ def floor_divide(a: Value, b: Value) -> Value:
             todo="take the maximum with 1 before dividing",
         )
     corners = [p // q for p in (x.low, x.high) for q in (y.low, y.high)]
-    tir = tirx_module()
     # Of non-negative numbers truncation is the floor, and costs no correction of the sign.
-    divide = tir.truncdiv if x.low >= 0 else tir.floordiv
-    return combined("quotient", min(corners), max(corners), lambda p, q: divide(p, q), x, y)
+    divide = "truncdiv" if x.low >= 0 else "floordiv"
+
+    def build(p: Any, q: Any) -> Any:
+        return getattr(tirx_module(), divide)(p, q)
+
+    return combined("quotient", min(corners), max(corners), build, x, y)
 
 
 def shift_right_round(value: Value, n: Value) -> Value:
@@ -256,10 +269,19 @@ def shift_right_round(value: Value, n: Value) -> Value:
     Returns
     -------
     Value
+
+    Raises
+    ------
+    RangeError
+        If a constant n is another one.
     """
     if isinstance(n, (int, np.integer)):
         if n == 0:
             return value
+        if not 0 < n <= 62:
+            raise RangeError(
+                f"a shift by {n} bits", why="0 to 62 are defined", todo="quantise the model again"
+            )
         half = 1 << (int(n) - 1)
         if isinstance(value, Ranged) and value.is_short and value.high + half > INT16[1]:
             return ((value >> (int(n) - 1)) + 1) >> 1  # the same floor, and no carry out of int16
@@ -370,9 +392,9 @@ def q15_multiply(a: Value, b: Value) -> Value:
     if not arithmetic.keeps_short:
         spelled = arithmetic.q15_product(x, y)
         return known((x * y + (1 << 14)) >> 15 if spelled is None else spelled, low, high)
-    left, right = expr_in(x, "int16"), expr_in(y, "int16")
-    if left is None or right is None:
+    sides = exprs_in(x, y, "int16")
+    if sides is None:
         return Ranged(low, high, is_short=True)
     from .q15 import q15_product
 
-    return Ranged(low, high, q15_product(left, right), True, arithmetic)
+    return Ranged(low, high, q15_product(*sides), True, arithmetic)

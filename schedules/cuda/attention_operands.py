@@ -64,9 +64,12 @@ class SoftmaxStages(AttentionStages):
             graph.stages[next(iter(graph.reads(stage)))] for stage in reductions
         )
         read = [graph.stages[name] for name in graph.reads(self.scored)]
-        known = [stage for stage in read if stage is not self.scores.stage]
+        # What belongs to a pair of query and key is computed where the score is.
+        pairs = len(self.scores.stage.extents)
+        known = [stage for stage in read if len(stage.extents) < pairs]
         self.key_info = known[0] if known else None
-        if len(known) > 1 or any(len(stage.extents) > 3 for stage in known):
+        reduced = [stage for stage in read if stage.reduced and stage is not self.scores.stage]
+        if len(known) > 1 or set(map(id, reduced)) - set(map(id, known)):
             raise NotElementwise("scores read more than their product and one number of the key")
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, gelu_scale
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
@@ -62,7 +62,7 @@ def linear(
 
     def body() -> Sequence[relax.Var]:
         y = p.emit(
-            build.linear(
+            integer.linear(
                 x,
                 p.parameter("weight", weight),
                 p.parameter("bias", p.entries((-(2**16), 2**16), (columns,), "int32")),
@@ -78,9 +78,9 @@ def linear(
         wide = p.requantise_short("wide", y, factors, magnitude, _STREAM, "int16")
         if residual is not None:
             low, high = _STREAM
-            return [p.emit(build.add_short(wide, residual, name="sum", low=low, high=high))]
+            return [p.emit(integer.add_short(wide, residual, name="sum", low=low, high=high))]
         scale = gelu_scale(9.0)
-        g = p.emit(build.gelu(wide, AccurateGelu.from_scale(scale), name="gelu"))
+        g = p.emit(integer.gelu(wide, AccurateGelu.from_scale(scale), name="gelu"))
         return [p.requantise_short("out", g, np.array([scale / 0.03]), 2**14, _INT8, "int8")]
 
     kernel = p.finish(target, body, rows * columns)
@@ -113,7 +113,7 @@ def attention(
         out = short_factors(p.random.uniform(0.005, 0.011, shape[2]), 2**14, *_INT8)
         return [
             p.emit(
-                build.attention(
+                integer.attention(
                     q,
                     k,
                     v,

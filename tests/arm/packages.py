@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ import numpy as np
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from tests.cache import quantised_once
 
 from .qemu_board import FIRMWARE, link_firmware, run_firmware
 
 VOCABULARY = 1000
 
 
-@functools.cache
+@quantised_once
 def small_bert() -> QuantizedModel:
     """Two layers, 128 wide, like BERT-Tiny but for its vocabulary; random weights."""
     import torch

@@ -6,6 +6,7 @@ Cortex-M4 the floating-point unit stays off, so that one floating-point instruct
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ import numpy as np
 
 from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.toolchain import find_linker
+from tests.cache import cached
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRMWARE = ROOT / "examples" / "firmware"
@@ -104,12 +106,15 @@ def link_firmware(
     assert description.emulator is not None
     script = f"boards/{board or description.emulator.board}.ld"
     common = [FIRMWARE / "startup.c", FIRMWARE / "semihosting.c", *([MEMORY] if memory else [])]
+    compiler = [*find_linker(description), *_CFLAGS]
+    # Those of the example need nothing from the folders of a test.
+    options = [*compiler, *(flag for flag in flags if not flag.startswith("-I"))]
     command = [
-        *find_linker(description),
-        *_CFLAGS,
+        *compiler,
         *flags,
         f"-I{FIRMWARE}",
-        *map(str, [*common, *sources, *objects]),
+        *(str(_object(source, tuple(options))) for source in common),
+        *map(str, [*sources, *objects]),
         "-nostdlib",
         "-nostartfiles",
         f"-L{FIRMWARE}",
@@ -127,6 +132,18 @@ def link_firmware(
     if done.returncode != 0:
         raise AssertionError(f"cannot link the firmware:\n{done.stderr[-4000:]}")
     return output
+
+
+@functools.cache
+def _object(source: Path, command: tuple[str, ...]) -> Path:
+    """Compile a file that all firmware has, once for these options."""
+    texts = [path.read_text(encoding="utf-8") for path in (source, *sorted(FIRMWARE.glob("*.h")))]
+    compiler = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True)
+    with cached("firmware", *texts, *command, compiler.stdout) as (place, work):
+        if work is not None:
+            output = ["-c", str(source), "-o", str(work / "object.o")]
+            subprocess.run([*command, f"-I{FIRMWARE}", *output], check=True)
+        return place / "object.o"
 
 
 def run_firmware(

@@ -14,13 +14,14 @@ import numpy as np
 import tvm
 from tvm import relax, s_tir, te, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.emit import attention as emit_attention
-from ibert_tvm.relay_passes.emit.context import KernelContext
+from ibert_tvm.relay_passes.emit.attention import KernelHeads
+from ibert_tvm.relay_passes.emit.domain import KernelDomain
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
-from ibert_tvm.relay_passes.emit.stage import Stage, define
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes.emit.stage import Stage
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.spec import short_softmax
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
@@ -33,6 +34,7 @@ from ibert_tvm.relay_passes.spec.released import (
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.spec.values import Ranged
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.rule import block_names
 from ibert_tvm.schedules.scalar_rows import fuse_row_passes
@@ -128,7 +130,7 @@ class _Program:
         low, high = bounds
         constants = short_factors(factors, magnitude, low, high, zero_point)
         return self.emit(
-            build.requantise_short(
+            integer.requantise_short(
                 x,
                 self.parameter(f"{name}.multiplier", constants.multipliers),
                 self.parameter(f"{name}.pre_shift", constants.pre_shifts),
@@ -154,7 +156,7 @@ class _Program:
         low, high = bounds
         factor = self.parameter(f"{name}.multiplier", multiplier.astype("int32"))
         return self.emit(
-            build.requantise(x, factor, name=name, shift=shift, low=low, high=high, dtype="int8")
+            integer.requantise(x, factor, name=name, shift=shift, low=low, high=high, dtype="int8")
         )
 
     def finish(
@@ -174,8 +176,8 @@ class _Program:
         built = self.builder.get()["main"]
         function = relax.Function(self.vars, built.body, built.ret_ty, built.is_pure, built.attrs)
         module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
-        batch, seq_len = next(iter(self.arrays.values())).shape[:2]
-        emitter = GroupEmitter(layout_of(target), self.parameters, self.bounds, batch, seq_len)
+        batch = next(iter(self.arrays.values())).shape[0]
+        emitter = GroupEmitter(layout_of(target), self.parameters, self.bounds, batch)
         func = emitter.emit(module["main"])
         results = evaluate(module, self.arrays, self.parameters)
         inputs = [*self.arrays.values(), *self.parameters.values()]
@@ -200,7 +202,7 @@ def gelu(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> 
     x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
 
     def body() -> Sequence[relax.Var]:
-        g = p.emit(build.gelu(x, AccurateGelu.from_scale(scale), name="gelu"))
+        g = p.emit(integer.gelu(x, AccurateGelu.from_scale(scale), name="gelu"))
         factor = np.array([scale / 0.03])
         return [p.requantise_short("out", g, factor, 2**14, (0, 255), "uint8", 6)]
 
@@ -218,7 +220,7 @@ def gelu_paper(target: TargetDescription, rows: int, channels: int, seed: int = 
         arrays = [
             p.parameter(name, getattr(k, name)) for name in ("q_b", "q_c", "q_1", "erf_shift")
         ]
-        g = p.emit(build.gelu_paper(x, *arrays, name="gelu"))
+        g = p.emit(integer.gelu_paper(x, *arrays, name="gelu"))
         multipliers = np.round(k.scales / 0.05 * 2.0**50)
         return [p.requantise("out", g, multipliers, 50, _INT8)]
 
@@ -234,7 +236,7 @@ def layer_norm(target: TargetDescription, rows: int, channels: int, seed: int = 
 
     def body() -> Sequence[relax.Var]:
         y = p.emit(
-            build.layer_norm_short(
+            integer.layer_norm_short(
                 x,
                 p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
                 p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
@@ -262,7 +264,7 @@ def layer_norm_wide(
 
     def body() -> Sequence[relax.Var]:
         y = p.emit(
-            build.layer_norm(
+            integer.layer_norm(
                 x,
                 p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
                 p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
@@ -290,7 +292,7 @@ def residual_add(target: TargetDescription, rows: int, channels: int, seed: int 
     def body() -> Sequence[relax.Var]:
         term = p.requantise_short("term", a, np.array([0.7]), INPUT_LIMIT, _STREAM, "int16")
         low, high = _STREAM
-        return [p.emit(build.add_short(term, b, name="sum", low=low, high=high))]
+        return [p.emit(integer.add_short(term, b, name="sum", low=low, high=high))]
 
     return p.finish(target, body, rows * channels)
 
@@ -317,7 +319,7 @@ def embedding(target: TargetDescription, rows: int, channels: int, seed: int = 0
     def body() -> Sequence[relax.Var]:
         table = p.parameter("table", p.entries(_INT8, (vocabulary, channels), "int8"))
         factors = p.parameter("factors", p.entries((2**8, 2**11), (vocabulary,), "int32"))
-        wide = p.emit(build.embedding(ids, table, factors, name="embedding", shift=6))
+        wide = p.emit(integer.embedding(ids, table, factors, name="embedding", shift=6))
         return [p.requantise_short("out", wide, np.array([0.9]), 2**13, _STREAM, "int16")]
 
     return p.finish(target, body, rows * channels)
@@ -332,7 +334,7 @@ def mean_pool(target: TargetDescription, rows: int, channels: int, seed: int = 0
     masked = p.input("mask", mask)
     return p.finish(
         target,
-        lambda: [p.emit(build.mean_pool(x, masked, name="mean", fraction_bits=4))],
+        lambda: [p.emit(integer.mean_pool(x, masked, name="mean", fraction_bits=4))],
         rows * channels,
     )
 
@@ -343,7 +345,7 @@ def position_ids(target: TargetDescription, rows: int, channels: int, seed: int 
     ids = p.input("ids", p.entries((1, 4), (1, rows), "int32"))
     return p.finish(
         target,
-        lambda: [p.emit(build.position_ids(ids, name="ids", kind="roberta", padding_index=1))],
+        lambda: [p.emit(integer.position_ids(ids, name="p", kind="roberta", padding_index=1))],
         rows,
     )
 
@@ -392,9 +394,11 @@ def softmax(
     attended = requantise_short(
         short_softmax.context_of(context, bits, factor), int(multiplier[0]), 0, *requantised
     )
-    func, offset, dtype = _softmax_kernel(
-        target, rows, keys, head_dim, largest, constants, requantised
+    record = Attention(
+        "softmax", 1, "short", constants, out.shift, low=_INT8[0], high=_INT8[1], dtype="int8"
     )
+    func, dtype = _softmax_kernel(target, rows, keys, head_dim, largest, record)
+    offset = -128 if dtype == "int8" else 0  # bytes 0..255 in a signed type
     return RowKernel(
         "softmax",
         func,
@@ -415,54 +419,72 @@ def _softmax_reference(
     return e, bits, short_softmax.reciprocal(total, bits)
 
 
-def _softmax_kernel(
-    target: TargetDescription,
-    rows: int,
-    keys: int,
-    head_dim: int,
-    largest: int,
-    constants: ShortExponential,
-    requantised: tuple[int, int, int, int],
-) -> tuple[tirx.PrimFunc, int, str]:
-    """Emit the kernel; return it, and the offset and type of the exponentials that it stores."""
-    layout = layout_of(target)
-    context = KernelContext(layout, 1, keys, {})
+class _GivenProducts(KernelHeads):
+    """Attention of one head whose matrix products come in: `scores`, and V times exponentials."""
 
-    def argument(shape: tuple[int, ...], dtype: str, name: str, low: int, high: int) -> Stage:
+    def __init__(
+        self, domain: _SoftmaxDomain, attention: Attention, operands: dict[str, Stage]
+    ) -> None:
+        super().__init__(domain, attention, operands)
+        self.scores, self.weighed = domain.scores, domain.weighed
+        self.shape.rows = self.scores.shape[2]
+
+    def products(self) -> Stage:
+        """As they came in."""
+        return self.scores
+
+    def context(self, weights: Stage, largest: int) -> Callable[..., Ranged]:
+        """As it came in; the exponentials are a result of the kernel."""
+        self.exponentials = weights
+        return lambda b, h, i, d: self.weighed[b, h, i, d]
+
+    def output(self, entry: Callable[..., Ranged], multiplier: Stage, dtype: str) -> Stage:
+        """Rows as they are computed, with one multiplier for all channels."""
+        return self.domain.define(
+            "attended_rows",
+            self.weighed.shape,
+            lambda *index: entry(*index, multiplier[0]),
+            dtype,
+        )
+
+
+class _SoftmaxDomain(KernelDomain):
+    """Kernels of which the matrix products of attention come in."""
+
+    def __init__(self, layout: KernelLayout, scores: Stage, weighed: Stage) -> None:
+        super().__init__(layout, 1, "softmax")
+        self.scores, self.weighed = scores, weighed
+
+    def heads(self, attention: Attention, operands: dict[str, Stage]) -> KernelHeads:
+        """See `_GivenProducts`."""
+        self.given = _GivenProducts(self, attention, operands)
+        return self.given
+
+
+def _softmax_kernel(
+    target: TargetDescription, rows: int, keys: int, head_dim: int, largest: int, record: Attention
+) -> tuple[tirx.PrimFunc, str]:
+    """Emit the kernel; return it, and the type of the exponentials that it stores."""
+    layout = layout_of(target)
+
+    def stage(name: str, shape: tuple[int, ...], dtype: str, low: int, high: int) -> Stage:
         return Stage(te.placeholder(shape, dtype, name=name), low, high, layout.arithmetic)
 
-    shape = emit_attention._Shape(context, 1, head_dim)
-    shape.rows = rows
+    bound = record.exponential.maximum * keys * 127
+    scores = stage("products", (1, 1, rows, keys), "int32", -largest, largest)
+    weighed = stage("context", (1, 1, rows, head_dim), "int32", -bound, bound)
+    mask = stage("mask", (1, keys), "int32", 0, 1)
+    multiplier = stage("multiplier", (1,), "int16", 0, 2**15 - 1)
+    heads = {name: stage(name, (keys, head_dim), "int8", *_INT8) for name in "qkv"}
+    domain = _SoftmaxDomain(layout, scores, weighed)
+    attended = record.body(domain, **heads, mask=mask, multiplier=multiplier)
+    shape = domain.given.shape
     assert (shape.keys, rows % shape.tile) == (keys, 0), "only whole tiles"
-    dims = (1, 1, rows, keys)
-    scores = argument(dims, "int32", "products", -largest, largest)
-    mask = argument((1, keys), "int32", "mask", 0, 1)
-    bound = constants.maximum * keys * 127
-    products = argument((1, 1, rows, head_dim), "int32", "context", -bound, bound)
-    factors = argument((1,), "int16", "multiplier", 0, 2**15 - 1)
-    keep = emit_attention._kept(shape, mask)
-    masked = emit_attention._short_scores(shape, scores, None, keep)
-    weights, offset, bits, factor = emit_attention._short_softmax(shape, constants, masked)
-    attended = define(
-        emit_attention_rows(),
-        (1, 1, rows, head_dim),
-        lambda b, h, i, d: requantise_short(
-            short_softmax.context_of(products[b, h, i, d], bits[b, h, i], factor[b, h, i]),
-            factors[0],
-            0,
-            *requantised,
-        ),
-        "int8",
-    )
-    buffers = [stage.tensor for stage in (scores, mask, products, factors, weights, attended)]
+    weights = domain.given.exponentials
+    buffers = [stage.tensor for stage in (scores, mask, weighed, multiplier, weights, attended)]
     func = te.create_prim_func(buffers)
     func = func.with_attr("ibert.kernel", "softmax").with_attr("ibert.layer", "softmax")
-    return func.with_attr("ibert.row_tile", shape.tile), offset, str(weights.tensor.dtype)
-
-
-def emit_attention_rows() -> str:
-    """Name of the block of attention that writes rows of results."""
-    return "attended_rows"
+    return func.with_attr("ibert.row_tile", shape.tile), weights.dtype
 
 
 def released_norm(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
@@ -473,13 +495,13 @@ def released_norm(target: TargetDescription, rows: int, channels: int, seed: int
 
     def body() -> Sequence[relax.Var]:
         offset = p.parameter("offset", p.entries((-(2**30), 2**30), (channels,), "int64"))
-        y = p.emit(build.released_layer_norm(x, offset, ReleasedLayerNorm(5), name="norm"))
+        y = p.emit(integer.released_layer_norm(x, offset, ReleasedLayerNorm(5), name="norm"))
         reals = p.random.uniform(0.5, 1.0, channels) * 2.0**-25
         signs = p.random.choice([-1, 1], channels)
         factors = exact_factors(reals * signs, 2**54)
         return [
             p.emit(
-                build.requantise_even(
+                integer.requantise_even(
                     y,
                     p.parameter("multiplier", factors.multipliers),
                     p.parameter("shift", factors.shifts),
@@ -525,7 +547,7 @@ def wide_attention(
         multiplier = p.entries((2**13, 2**14), (shape[2],), "int32")
         return [
             p.emit(
-                build.attention(
+                integer.attention(
                     q,
                     k,
                     v,

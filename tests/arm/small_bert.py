@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 from ibert_tvm.artefact import QuantizedModel
+from tests.cache import quantised_once
 
 VOCABULARY = 90
 
@@ -22,7 +21,7 @@ def inputs(batch: int, seq_len: int, seed: int, tokens: int | None = None) -> di
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds}
 
 
-@functools.cache
+@quantised_once
 def small_bert(layers: int = 2, hidden: int = 64, preset: str = "accurate") -> QuantizedModel:
     """Quantise a BERT with a pooler.
 

@@ -20,6 +20,7 @@ from ibert_tvm.targets import get_target
 from tests.arm import row_kernels
 from tests.arm.small_bert import small_bert
 from tests.arm.tools import board, needs
+from tests.examples import examples
 
 # What the issue of this benchmark demands.
 GOALS = {
@@ -140,7 +141,7 @@ def test_kernels_of_linux_boards_are_counted_alike() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", command.TARGETS)
+@pytest.mark.parametrize("name", examples(command.TARGETS, "rpi4", "cortex-m4", otherwise="record"))
 def test_whole_models_execute_no_floating_point_instruction(name: str, tmp_path: Path) -> None:
     """Two layers of BERT on every target, compared with the specification first."""
     target = board(name)

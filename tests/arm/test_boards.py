@@ -23,6 +23,7 @@ from ibert_tvm.targets.library_check import LibraryCheck
 from tests.arm.fp_audit import audit
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.tools import BOARDS, board, run_library
+from tests.examples import examples
 
 pytestmark = pytest.mark.qemu
 
@@ -39,7 +40,8 @@ class Compiled:
     check: LibraryCheck | None
 
 
-@pytest.fixture(scope="module", params=BOARDS)
+# Kernels of every board are in test_board_kernels.py.
+@pytest.fixture(scope="module", params=examples(BOARDS, "rpi4", "armv6-softfloat"))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     target = board(request.param)
     program = ibert.compile(small_bert(), target=target.name, shapes=SHAPES, runtime="none")
@@ -128,7 +130,7 @@ def test_a_processor_that_lacks_what_the_target_needs_is_noticed(
     assert "an illegal instruction (SIGILL)" in caught.value.why
 
 
-@pytest.mark.parametrize("name", ["rpi4", "aarch64-dotprod", "aarch64-i8mm"])
+@pytest.mark.parametrize("name", examples(BOARDS[:3], "rpi4"))
 def test_a_library_for_tvms_runtime_is_loaded_with_all_its_kernels(
     name: str, tmp_path: Path
 ) -> None:

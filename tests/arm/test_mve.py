@@ -16,6 +16,7 @@ from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_sou
 from tests.arm import bare_kernels, matrix_kernels, row_kernels
 from tests.arm.qemu_board import run_kernel
 from tests.arm.tools import board
+from tests.examples import examples
 
 _CALL = """
 #include <stdint.h>
@@ -109,7 +110,9 @@ def test_the_description_is_the_product(sizes: tuple[int, int, int, int]) -> Non
 
 # Rows, depths and columns that neither tile nor vector divides; both tails, and whole tiles.
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 16, 4), (7, 20, 5), (9, 48, 66)])
-@pytest.mark.parametrize("epilogue", ["none", "requantise", "gelu", "residual"])
+@pytest.mark.parametrize(
+    "epilogue", examples(["none", "requantise", "gelu", "residual"], "gelu", "residual")
+)
 def test_linear_layers(
     rows: int, depth: int, columns: int, epilogue: str, m55: TargetDescription
 ) -> None:
@@ -126,7 +129,7 @@ def test_attention(
 
 
 @pytest.mark.parametrize("name", row_kernels.KERNELS)
-@pytest.mark.parametrize("channels", [24, 13])
+@pytest.mark.parametrize("channels", examples([24, 13], 13))
 def test_row_operations(name: str, channels: int, m55: TargetDescription) -> None:
     _check(row_kernels.KERNELS[name](m55, 5, channels), m55)
 

@@ -15,6 +15,7 @@ import pytest
 
 from ibert_tvm.targets.bare_metal.disassembly import disassemble
 from ibert_tvm.targets.fp_rules import is_floating_point
+from tests.examples import examples
 
 from .packages import (
     VOCABULARY,
@@ -30,6 +31,7 @@ from .qemu_board import FIRMWARE
 from .tools import board, needs
 
 SEQ_LEN = 32
+TARGETS = examples(["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"], "cortex-m4", "cortex-m55")
 RAM, FLASH = 192 * 1024, 1024 * 1024
 Compile = Callable[..., Path]
 
@@ -60,7 +62,7 @@ def package(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile
 
 
 @pytest.mark.parametrize("tokens", [None, 7], ids=["full", "padded"])
-@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_small_bert_is_bit_exact_in_192_kb(
     package: Compile, tmp_path: Path, target: str, tokens: int | None
 ) -> None:
@@ -88,7 +90,7 @@ def test_small_bert_on_the_memories_of_an_stm32f405(package: Compile, tmp_path: 
     assert bound / 2 < run.stack_bytes <= bound + 512
 
 
-@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m4"])
+@pytest.mark.parametrize("target", examples(["cortex-m0", "cortex-m4"], "cortex-m4"))
 def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) -> None:
     needs("make")
     folder = package(target, "c")
@@ -152,13 +154,13 @@ def test_the_example_firmware_prints_outputs(package: Compile, tmp_path: Path) -
     ), done.stdout
 
 
-@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_code_is_smaller_than_64_kb(package: Compile, target: str) -> None:
     flash = document(package(target))["memory"]["flash"]
     assert flash["code"] + flash["constants"] < 64 * 1024
 
 
-@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_no_floating_point_in_the_linked_firmware(
     package: Compile, tmp_path: Path, target: str
 ) -> None:

@@ -12,6 +12,7 @@ from ibert_tvm.artefact import QuantizedModel
 from tests.arm import small_bert
 from tests.arm.packages import assert_bit_exact, document, link_package, run_package
 from tests.arm.tools import needs
+from tests.examples import examples
 from tests.ibert_checkpoint.checkpoints import batch, make_model, save
 
 SEQ_LEN = 16
@@ -37,7 +38,9 @@ def inputs_of(model: QuantizedModel) -> dict[str, np.ndarray]:
 @pytest.mark.qemu
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["paper", "released"])
-@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m3", "cortex-m0"])
+@pytest.mark.parametrize(
+    "target", examples(["cortex-m4", "cortex-m3", "cortex-m0"], "cortex-m4", otherwise="record")
+)
 def test_a_whole_model(preset: str, target: str, tmp_path: Path) -> None:
     needs("arm-none-eabi-gcc", "qemu-system-arm")
     model = quantised(preset, tmp_path)

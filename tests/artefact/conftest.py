@@ -14,6 +14,7 @@ def make_quantized() -> QuantizedModel:
     from tvm import relax, tirx
 
     from ibert_tvm.relay_passes import integer
+    from ibert_tvm.relay_passes.integer.relax_ops import read_program
 
     batch, seq_len = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
     shape = [batch, seq_len]
@@ -35,7 +36,7 @@ def make_quantized() -> QuantizedModel:
     from ibert_tvm.model_info import ModelInfo
 
     return QuantizedModel(
-        module=builder.get(),
+        program=read_program(builder.get()),
         parameters={"emb.weight": tiny.table, "emb.multiplier": np.array([9], np.int32)},
         info=ModelInfo.from_json(info),
         quantization={

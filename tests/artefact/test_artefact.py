@@ -32,6 +32,7 @@ def test_round_trip(quantized: QuantizedModel, folder: Path) -> None:
     import tvm
 
     again = QuantizedModel.load(folder)
+    assert again.program == quantized.program
     tvm.ir.assert_structural_equal(again.module, quantized.module)
     assert [p.name for p in again.module["main"].params] == [
         "input_ids",
@@ -114,18 +115,31 @@ def test_failed_save_leaves_the_old_artefact(
     assert [p.name for p in folder.parent.iterdir()] == ["tiny.ibert"]
 
 
-def test_loading_does_not_import_torch(folder: Path) -> None:
-    """With torch made impossible to import, as where it is not installed."""
+def test_reading_evaluating_and_analysing_import_neither_tvm_nor_torch(folder: Path) -> None:
+    """With both made impossible to import, as where they are not installed."""
     script = (
         "import sys\n"
-        "sys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "import ibert_tvm\n"
-        "print(ibert_tvm.QuantizedModel.load(sys.argv[1]).preset)\n"
+        "sys.modules['tvm'] = sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "import numpy as np\n"
+        "from ibert_tvm import QuantizedModel\n"
+        "from ibert_tvm.cli import main\n"
+        "from ibert_tvm.evaluate import evaluate_integers\n"
+        "from ibert_tvm.relay_passes.integer.ranges import analyse_ranges\n"
+        "model = QuantizedModel.load(sys.argv[1])\n"
+        "ids = np.array([[2, 5, 3]])\n"
+        "inputs = {'input_ids': ids, 'attention_mask': np.ones_like(ids)}\n"
+        "print(evaluate_integers(model, inputs)['sentence_embedding'].dtype)\n"
+        "print(*analyse_ranges(model.program, model.parameters).values)\n"
+        "model.save(sys.argv[1])\n"
+        "main(['inspect', sys.argv[1]])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False
     )
-    assert (done.stdout, done.returncode) == ("accurate\n", 0), done.stderr
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split("\n")
+    assert lines[:2] == ["int32", "emb pool"]
+    assert "quantised model" in lines[2]
 
 
 @pytest.mark.parametrize("name", ["model.json", "params.safetensors", "quantization.json"])
@@ -165,9 +179,7 @@ def test_truncated_parameters(folder: Path, kept: int) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("model.json", b'{"root', "it is not readable JSON: Unterminated string"),
-        ("model.json", b"{}", "TVM 0.27.0.post1 cannot load it: "),
-        ("model.json", b'{"root_index": 0, "nodes": []}', "TVM 0.27.0.post1 cannot load it: "),
+        ("model.json", b"\xff", "it is not readable JSON: 'utf-8' codec can't decode"),
         ("quantization.json", b"\xff", "it is not readable JSON: 'utf-8' codec can't decode"),
         ("quantization.json", b"[]", "it has no schema_version"),
         (
@@ -187,28 +199,165 @@ def test_damaged_file(folder: Path, name: str, content: bytes, why: str) -> None
     assert lines[2] == f"  what to do: {_AGAIN}"
 
 
-def test_program_of_another_dialect(folder: Path) -> None:
-    """An operator without one of its attributes, as a version before that attribute wrote it."""
-    file = folder / "model.json"
-    text = file.read_text()
-    assert text.count("fraction_bits") > 0
-    file.write_text(text.replace("fraction_bits", "fractional_bits"))
+def refusal(folder: Path) -> str:
     with pytest.raises(ArtefactError) as caught:
         QuantizedModel.load(folder)
-    lines = str(caught.value).split("\n")
-    assert lines[0] == f"cannot read {file}"
-    assert lines[1].startswith("  why: it is no program of this integer dialect: ")
-    assert lines[2] == f"  what to do: {_AGAIN}"
+    return str(caught.value)
 
 
-def test_other_schema_version(folder: Path) -> None:
+def test_a_program_that_is_refused_names_file_and_place(folder: Path) -> None:
+    file = folder / "model.json"
+    file.write_text(file.read_text().replace("fraction_bits", "fractional_bits"))
+    assert refusal(folder) == (
+        f"cannot read {file}\n"
+        "  where: steps[1] 'pool'\n"
+        "  why: attribute fraction_bits is missing; integer.mean_pool needs an integer\n"
+        "  what to do: the file is damaged or was changed; copy it again, or make it again with "
+        "`ibert quantize`"
+    )
+
+
+def test_a_folder_of_an_earlier_version_is_refused_with_what_to_do(
+    quantized: QuantizedModel, folder: Path
+) -> None:
+    import tvm
+
+    file = folder / "model.json"
+    file.write_text(tvm.ir.save_json(quantized.module))
+    assert refusal(folder) == (
+        f"cannot read {file}\n"
+        "  why: it is the object graph of TVM that earlier versions stored; this version of "
+        "ibert_tvm reads ibert-program version 1\n"
+        "  what to do: quantise the model again with `ibert quantize`"
+    )
+
+
+def test_a_file_of_endless_size_is_not_read(folder: Path) -> None:
+    file = folder / "model.json"
+    with file.open("wb") as stream:
+        stream.truncate(2**40)
+    assert refusal(folder) == (
+        f"cannot read {file}\n  why: it has more than 8388608 bytes\n  what to do: {_AGAIN}"
+    )
+
+
+_Document = dict[str, Any]
+_QUANTIZATION: dict[str, tuple[Callable[[_Document], object], str, str]] = {
+    "true scale": (
+        lambda d: d["outputs"][0].update(scale=True),
+        "outputs[0].scale",
+        "it is true; a number above 0 is needed",
+    ),
+    "word for a scale": (
+        lambda d: d["outputs"][0].update(scale="half"),
+        "outputs[0].scale",
+        'it is "half"; a number above 0 is needed',
+    ),
+    "scale 0": (
+        lambda d: d["outputs"][0].update(scale=0),
+        "outputs[0].scale",
+        "it is 0; a number above 0 is needed",
+    ),
+    "no scale": (
+        lambda d: d["outputs"][0].pop("scale"),
+        "outputs[0]",
+        "the key 'scale' is missing",
+    ),
+    "no outputs": (lambda d: d.pop("outputs"), "", "the key 'outputs' is missing"),
+    "empty outputs": (
+        lambda d: d.update(outputs=[]),
+        "outputs",
+        "it has scales of 0 outputs, and the model has 1",
+    ),
+    "outputs of another kind": (
+        lambda d: d.update(outputs={"a": 1}),
+        "outputs",
+        'it is {"a": 1}; a list is needed',
+    ),
+    "output of another kind": (
+        lambda d: d.update(outputs=["a"]),
+        "outputs[0]",
+        'it is "a"; an object is needed',
+    ),
+    "number for a preset": (
+        lambda d: d.update(preset=3),
+        "preset",
+        "it is 3; a string is needed",
+    ),
+    "values of a list": (lambda d: d.update(values=[]), "values", "it is []; an object is needed"),
+    "scales of words": (
+        lambda d: d.update(
+            values={"emb": [{"value": "emb", "form": "x", "scale": ["1"], "zero_point": 0}]}
+        ),
+        "values.emb[0].scale",
+        'it is ["1"]; a number or a list of numbers is needed',
+    ),
+    "half a record of source scales": (
+        lambda d: d.update(source_scales={}),
+        "source_scales",
+        "the key 'file' is missing",
+    ),
+    "input that is none": (
+        lambda d: d.update(
+            inputs=[{"name": "pixels", "dtype": "int8", "low": 0, "high": 1, "scale": 0.5}]
+        ),
+        "inputs[0]",
+        "it is 'pixels' of int8; the integer program has no such input",
+    ),
+    "other inputs": (
+        lambda d: d["info"].update(inputs=["input_ids"]),
+        "",
+        "it describes the inputs input_ids and 1 outputs; the integer program has input_ids, "
+        "attention_mask and 1",
+    ),
+    "labels of a list": (
+        lambda d: d["info"].update(id2label=[]),
+        "",
+        "its model information is unusable: 'list' object has no attribute 'items'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _QUANTIZATION)
+def test_wrong_types_in_quantization_json(folder: Path, case: str) -> None:
+    change, where, why = _QUANTIZATION[case]
+    file = folder / "quantization.json"
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+    assert refusal(folder) == str(
+        ArtefactError(f"cannot read {file}", where=where, why=why, todo=_AGAIN)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "arrays and objects are nested too deep; the format has 16 levels"),
+        ('{"a": ' + "9" * 6_000, "a number has 6000 characters; 99999999... is longer than 32"),
+        ('{"schema_version": 1, "schema_version": 1}',
+         'the key "schema_version" is there twice in one object'),
+        ('{"schema_version": Infinity}', "Infinity is not a number of JSON"),
+        ("{", "it is not readable JSON: Expecting property name enclosed in double quotes: line 1 "
+         "column 2 (char 1)"),
+    ],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_hostile_quantization_json(folder: Path, text: str, why: str) -> None:
+    file = folder / "quantization.json"
+    file.write_text(text)
+    assert refusal(folder) == f"cannot read {file}\n  why: {why}\n  what to do: {_AGAIN}"
+
+
+@pytest.mark.parametrize(("version", "shown"), [(2, "2"), (True, "true"), ("1", '"1"')])
+def test_other_schema_version(folder: Path, version: object, shown: str) -> None:
     document = json.loads((folder / "quantization.json").read_text())
-    document["schema_version"] = 2
+    document["schema_version"] = version
     (folder / "quantization.json").write_text(json.dumps(document))
     with pytest.raises(ArtefactError) as caught:
         read_document(folder)
     assert str(caught.value) == (
-        f"the quantised model {folder} has schema version 2\n"
+        f"the quantised model {folder} has schema version {shown}\n"
         "  why: this version of ibert_tvm reads schema version 1\n"
         "  what to do: use the version of ibert_tvm that wrote it, or quantise the model again"
     )
@@ -241,6 +390,13 @@ _CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "parameter 'emb.weight' does not fit the integer program\n"
         "  where: {folder}\n"
         "  why: it is float32[8, 4], expected int8[8, 4]\n"
+        f"  what to do: {_TOGETHER}",
+    ),
+    "truth": (
+        lambda p: p.update({"emb.weight": p["emb.weight"].astype(np.bool_)}),
+        "parameter 'emb.weight' does not fit the integer program\n"
+        "  where: {folder}\n"
+        "  why: it is BOOL[8, 4], expected int8[8, 4]\n"
         f"  what to do: {_TOGETHER}",
     ),
 }

@@ -7,10 +7,10 @@ import json
 import threading
 
 import pytest
-from documents import document
 
 from benchmarks import concurrency
 from benchmarks.concurrency import take_turn
+from tests.benchmarks.documents import document
 
 
 class _Library:

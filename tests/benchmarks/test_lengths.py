@@ -6,12 +6,12 @@ import argparse
 
 import numpy as np
 import pytest
-from documents import document
 
 from benchmarks import lengths
 from benchmarks.lengths import VARIANTS, batches_for, sentence_lengths
 from benchmarks.models import MODELS
 from benchmarks.process import WorkerError
+from tests.benchmarks.documents import document
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from documents import document, memory_row, row
 
 from benchmarks.goals import PROMISED, check_goals
 from benchmarks.machine import read_bandwidth
 from benchmarks.models import MODELS, Cell
 from benchmarks.report import main, write_report
+from tests.benchmarks.documents import document, memory_row, row
 
 
 def small():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from documents import document, row
 
 from benchmarks import measure
 from benchmarks.effort import Effort, Turn, estimate_seconds
 from benchmarks.models import MODELS, Cell
 from benchmarks.process import WorkerError, _reason
 from benchmarks.store import StoreError, add_limits, continue_result, is_measured, load, merge, save
+from tests.benchmarks.documents import document, row
 
 
 def test_long_runs_are_not_repeated_within_a_turn():

@@ -19,7 +19,12 @@ def artefact(tmp_path: Path) -> Path:
     """A folder with the document of an artefact, enough for what is checked first."""
     folder = tmp_path / "tiny.ibert"
     folder.mkdir()
-    document = {"schema_version": 1, "preset": "accurate", "info": TinyModel().info.to_json()}
+    document = {
+        "schema_version": 1,
+        "preset": "accurate",
+        "outputs": [{"name": name, "scale": 0.5} for name in ("hidden", "embedding")],
+        "info": TinyModel().info.to_json(),
+    }
     (folder / "quantization.json").write_text(json.dumps(document))
     (folder / "model.json").write_text("{}")
     (folder / "params.safetensors").write_bytes(b"")

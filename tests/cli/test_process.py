@@ -39,24 +39,11 @@ def test_import_loads_no_heavy_package(module: str) -> None:
     assert _python("-c", _MODULES.format(module=module)).stdout == "[]\n"
 
 
-def _fastest(seconds: float, *arguments: str) -> float:
-    """Fastest of some runs of a command, or of as many as show that it is fast enough."""
-    best = float("inf")
-    for _ in range(5):
-        started = time.perf_counter()
-        assert _python(*arguments).returncode == 0
-        best = min(best, time.perf_counter() - started)
-        if best < seconds:
-            break
-    return best
-
-
-def test_import_takes_less_than_a_second_and_a_half() -> None:
-    assert _fastest(1.5, "-c", "import ibert_tvm") < 1.5
-
-
-def test_help_takes_less_than_a_second() -> None:
-    assert _fastest(1.0, "-m", "ibert_tvm", "--help") < 1.0
+def test_help_loads_no_heavy_package() -> None:
+    """That is what it takes to start at once; `benchmarks.start_up` measures it."""
+    script = "from ibert_tvm.cli import main; main(['--help'])\n"
+    done = _python("-c", script + _MODULES.format(module="ibert_tvm"))
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_name_that_is_not_public_is_no_attribute() -> None:

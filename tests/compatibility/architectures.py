@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import transformers as hf
-
 TOKENS: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 32,
@@ -40,8 +38,8 @@ class Architecture:
         Makes the configuration.
     heads : tuple of str
         Heads that are tried besides the bare model.
-    model : callable, optional
-        Makes the model of a configuration; by default ``AutoModel`` does.
+    model : str, optional
+        Class of transformers that makes the model of a configuration; by default ``AutoModel``.
     variant : str
         What tells it from another row of the same architecture.
     """
@@ -49,9 +47,9 @@ class Architecture:
     name: str
     config: Callable[[], Any]
     heads: tuple[str, ...] = ()
-    model: Callable[[Any], Any] | None = None
+    model: str | None = None
     variant: str = ""
-    classes: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -59,72 +57,78 @@ class Architecture:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
 
-def _tokens(name: str, cls: Any, heads: tuple[str, ...] = TEXT_HEADS, **more: Any) -> Architecture:
-    return Architecture(name, lambda: cls(**{**TOKENS, **more}), heads)
+def _class(name: str) -> Any:
+    import transformers
+
+    return getattr(transformers, name)
 
 
-def _roberta(name: str, cls: Any, heads: tuple[str, ...] = TEXT_HEADS, **more: Any) -> Architecture:
-    return Architecture(name, lambda: cls(**{**ROBERTA, **more}), heads)
+def _tokens(name: str, cls: str, heads: tuple[str, ...] = TEXT_HEADS, **more: Any) -> Architecture:
+    return Architecture(name, lambda: _class(cls)(**{**TOKENS, **more}), heads)
 
 
-def _images(name: str, cls: Any, heads: tuple[str, ...] = (), **more: Any) -> Architecture:
-    return Architecture(name, lambda: cls(**{**IMAGES, **more}), heads)
+def _roberta(name: str, cls: str, heads: tuple[str, ...] = TEXT_HEADS, **more: Any) -> Architecture:
+    return Architecture(name, lambda: _class(cls)(**{**ROBERTA, **more}), heads)
+
+
+def _images(name: str, cls: str, heads: tuple[str, ...] = (), **more: Any) -> Architecture:
+    return Architecture(name, lambda: _class(cls)(**{**IMAGES, **more}), heads)
 
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     _tokens(
-        "bert", hf.BertConfig, ("sentence_embedding", "token_classification", "question_answering")
+        "bert", "BertConfig", ("sentence_embedding", "token_classification", "question_answering")
     ),
-    _roberta("roberta", hf.RobertaConfig, ("pooled",)),
-    _roberta("xlm-roberta", hf.XLMRobertaConfig),
-    _roberta("camembert", hf.CamembertConfig),
-    _roberta("xlm-roberta-xl", hf.XLMRobertaXLConfig),
-    _roberta("roberta-prelayernorm", hf.RobertaPreLayerNormConfig),
-    _roberta("data2vec-text", hf.Data2VecTextConfig),
-    _roberta("xmod", hf.XmodConfig, (), default_language="en_XX"),
+    _roberta("roberta", "RobertaConfig", ("pooled",)),
+    _roberta("xlm-roberta", "XLMRobertaConfig"),
+    _roberta("camembert", "CamembertConfig"),
+    _roberta("xlm-roberta-xl", "XLMRobertaXLConfig"),
+    _roberta("roberta-prelayernorm", "RobertaPreLayerNormConfig"),
+    _roberta("data2vec-text", "Data2VecTextConfig"),
+    _roberta("xmod", "XmodConfig", (), default_language="en_XX"),
     Architecture(
         "distilbert",
-        lambda: hf.DistilBertConfig(
+        lambda: _class("DistilBertConfig")(
             vocab_size=61, dim=32, n_layers=2, n_heads=4, hidden_dim=48, max_position_embeddings=40
         ),
         TEXT_HEADS,
     ),
-    _tokens("electra", hf.ElectraConfig, embedding_size=16),
-    _tokens("albert", hf.AlbertConfig, embedding_size=16),
-    _tokens("ernie", hf.ErnieConfig),
-    _tokens("megatron-bert", hf.MegatronBertConfig),
-    _tokens("rembert", hf.RemBertConfig, input_embedding_size=16, output_embedding_size=16),
-    _tokens("bert-generation", hf.BertGenerationConfig, ()),
-    _tokens("splinter", hf.SplinterConfig, ()),
-    _tokens("layoutlm", hf.LayoutLMConfig, ()),
-    _tokens("mpnet", hf.MPNetConfig, (), pad_token_id=1),
+    _tokens("electra", "ElectraConfig", embedding_size=16),
+    _tokens("albert", "AlbertConfig", embedding_size=16),
+    _tokens("ernie", "ErnieConfig"),
+    _tokens("megatron-bert", "MegatronBertConfig"),
+    _tokens("rembert", "RemBertConfig", input_embedding_size=16, output_embedding_size=16),
+    _tokens("bert-generation", "BertGenerationConfig", ()),
+    _tokens("splinter", "SplinterConfig", ()),
+    _tokens("layoutlm", "LayoutLMConfig", ()),
+    _tokens("mpnet", "MPNetConfig", (), pad_token_id=1),
     _tokens(
         "mobilebert",
-        hf.MobileBertConfig,
+        "MobileBertConfig",
         (),
         embedding_size=16,
         intra_bottleneck_size=16,
         true_hidden_size=16,
     ),
-    _tokens("deberta", hf.DebertaConfig, (), relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    _tokens("deberta", "DebertaConfig", (), relative_attention=True, pos_att_type=["c2p", "p2c"]),
     _tokens(
-        "deberta-v2", hf.DebertaV2Config, (), relative_attention=True, pos_att_type=["c2p", "p2c"]
+        "deberta-v2", "DebertaV2Config", (), relative_attention=True, pos_att_type=["c2p", "p2c"]
     ),
-    _roberta("ibert", hf.IBertConfig),
-    _tokens("convbert", hf.ConvBertConfig, (), embedding_size=32, conv_kernel_size=3),
-    _tokens("squeezebert", hf.SqueezeBertConfig, (), embedding_size=32),
-    _tokens("fnet", hf.FNetConfig, (), use_tpu_fourier_optimizations=False),
-    _tokens("roformer", hf.RoFormerConfig, (), embedding_size=32),
-    _tokens("nystromformer", hf.NystromformerConfig, (), num_landmarks=4, segment_means_seq_len=12),
-    _tokens("big_bird", hf.BigBirdConfig, (), attention_type="original_full"),
-    _roberta("longformer", hf.LongformerConfig, (), attention_window=4),
-    _roberta("luke", hf.LukeConfig, (), entity_vocab_size=8, entity_emb_size=8),
-    _roberta("lilt", hf.LiltConfig, (), channel_shrink_ratio=4, max_2d_position_embeddings=40),
-    _tokens("canine", hf.CanineConfig, (), num_hash_buckets=32, local_transformer_stride=4),
-    _tokens("esm", hf.EsmConfig, (), pad_token_id=1, position_embedding_type="absolute"),
+    _roberta("ibert", "IBertConfig"),
+    _tokens("convbert", "ConvBertConfig", (), embedding_size=32, conv_kernel_size=3),
+    _tokens("squeezebert", "SqueezeBertConfig", (), embedding_size=32),
+    _tokens("fnet", "FNetConfig", (), use_tpu_fourier_optimizations=False),
+    _tokens("roformer", "RoFormerConfig", (), embedding_size=32),
+    _tokens("nystromformer", "NystromformerConfig", (), num_landmarks=4, segment_means_seq_len=12),
+    _tokens("big_bird", "BigBirdConfig", (), attention_type="original_full"),
+    _roberta("longformer", "LongformerConfig", (), attention_window=4),
+    _roberta("luke", "LukeConfig", (), entity_vocab_size=8, entity_emb_size=8),
+    _roberta("lilt", "LiltConfig", (), channel_shrink_ratio=4, max_2d_position_embeddings=40),
+    _tokens("canine", "CanineConfig", (), num_hash_buckets=32, local_transformer_stride=4),
+    _tokens("esm", "EsmConfig", (), pad_token_id=1, position_embedding_type="absolute"),
     Architecture(
         "funnel",
-        lambda: hf.FunnelConfig(
+        lambda: _class("FunnelConfig")(
             vocab_size=61,
             d_model=32,
             n_head=4,
@@ -133,21 +137,21 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             block_sizes=[1, 1],
             num_decoder_layers=1,
         ),
-        model=hf.FunnelBaseModel,
+        model="FunnelBaseModel",
     ),
     Architecture(
         "xlnet",
-        lambda: hf.XLNetConfig(vocab_size=61, d_model=32, n_layer=2, n_head=4, d_inner=48),
+        lambda: _class("XLNetConfig")(vocab_size=61, d_model=32, n_layer=2, n_head=4, d_inner=48),
     ),
     Architecture(
         "xlm",
-        lambda: hf.XLMConfig(
+        lambda: _class("XLMConfig")(
             vocab_size=61, emb_dim=32, n_layers=2, n_heads=4, max_position_embeddings=40
         ),
     ),
     Architecture(
         "modernbert",
-        lambda: hf.ModernBertConfig(
+        lambda: _class("ModernBertConfig")(
             **{**TOKENS, "max_position_embeddings": 64},
             pad_token_id=0,
             bos_token_id=1,
@@ -156,10 +160,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             sep_token_id=2,
         ),
     ),
-    _tokens("nomic_bert", hf.NomicBertConfig, ()),
+    _tokens("nomic_bert", "NomicBertConfig", ()),
     _tokens(
         "eurobert",
-        hf.EuroBertConfig,
+        "EuroBertConfig",
         (),
         num_key_value_heads=4,
         pad_token_id=0,
@@ -168,13 +172,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture(
         "t5",
-        lambda: hf.T5Config(vocab_size=61, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4),
-        model=hf.T5EncoderModel,
+        lambda: _class("T5Config")(
+            vocab_size=61, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4
+        ),
+        model="T5EncoderModel",
         variant="encoder",
     ),
     Architecture(
         "gpt2",
-        lambda: hf.GPT2Config(
+        lambda: _class("GPT2Config")(
             vocab_size=61,
             n_embd=32,
             n_layer=2,
@@ -186,58 +192,58 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     Architecture(
         "bloom",
-        lambda: hf.BloomConfig(
+        lambda: _class("BloomConfig")(
             vocab_size=61, hidden_size=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1
         ),
     ),
     Architecture(
         "clip_text_model",
-        lambda: hf.CLIPTextConfig(**TOKENS, bos_token_id=1, eos_token_id=2),
-        model=hf.CLIPTextModel,
+        lambda: _class("CLIPTextConfig")(**TOKENS, bos_token_id=1, eos_token_id=2),
+        model="CLIPTextModel",
     ),
-    _images("vit", hf.ViTConfig, ("image_classification",)),
+    _images("vit", "ViTConfig", ("image_classification",)),
     Architecture(
         "deit",
-        lambda: hf.DeiTConfig(**IMAGES),
+        lambda: _class("DeiTConfig")(**IMAGES),
         ("image_classification",),
-        classes={"image_classification": hf.DeiTForImageClassification},
+        classes={"image_classification": "DeiTForImageClassification"},
     ),
     Architecture(
         "deit",
-        lambda: hf.DeiTConfig(**IMAGES),
-        model=hf.DeiTForImageClassificationWithTeacher,
+        lambda: _class("DeiTConfig")(**IMAGES),
+        model="DeiTForImageClassificationWithTeacher",
         variant="with teacher",
     ),
-    _images("dinov2", hf.Dinov2Config, ("image_classification",)),
-    _images("dinov2_with_registers", hf.Dinov2WithRegistersConfig),
-    _images("vit_msn", hf.ViTMSNConfig),
-    _images("ijepa", hf.IJepaConfig),
-    _images("beit", hf.BeitConfig, ("image_classification",)),
+    _images("dinov2", "Dinov2Config", ("image_classification",)),
+    _images("dinov2_with_registers", "Dinov2WithRegistersConfig"),
+    _images("vit_msn", "ViTMSNConfig"),
+    _images("ijepa", "IJepaConfig"),
+    _images("beit", "BeitConfig", ("image_classification",)),
     Architecture(
         "beit",
-        lambda: hf.BeitConfig(**IMAGES, use_relative_position_bias=True),
+        lambda: _class("BeitConfig")(**IMAGES, use_relative_position_bias=True),
         variant="relative position bias",
     ),
-    _images("data2vec-vision", hf.Data2VecVisionConfig),
+    _images("data2vec-vision", "Data2VecVisionConfig"),
     Architecture(
         "clip_vision_model",
-        lambda: hf.CLIPVisionConfig(**IMAGES),
-        model=hf.CLIPVisionModel,
+        lambda: _class("CLIPVisionConfig")(**IMAGES),
+        model="CLIPVisionModel",
     ),
     Architecture(
         "clip_vision_model",
-        lambda: hf.CLIPVisionConfig(**IMAGES, hidden_act="gelu"),
-        model=hf.CLIPVisionModel,
+        lambda: _class("CLIPVisionConfig")(**IMAGES, hidden_act="gelu"),
+        model="CLIPVisionModel",
         variant="gelu",
     ),
     Architecture(
         "siglip_vision_model",
-        lambda: hf.SiglipVisionConfig(**IMAGES),
-        model=hf.SiglipVisionModel,
+        lambda: _class("SiglipVisionConfig")(**IMAGES),
+        model="SiglipVisionModel",
     ),
     Architecture(
         "swin",
-        lambda: hf.SwinConfig(
+        lambda: _class("SwinConfig")(
             image_size=32,
             patch_size=4,
             embed_dim=16,

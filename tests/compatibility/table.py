@@ -102,9 +102,9 @@ def build(architecture: Architecture, head: str) -> Any:
     config = architecture.config()
     if head in _CLASSES:
         config.num_labels = 3
-    default = getattr(transformers, _CLASSES.get(head, "AutoModel")).from_config
-    make = architecture.classes.get(head) or architecture.model or default
-    model = make(config).eval()
+    own = architecture.classes.get(head) or architecture.model
+    auto = getattr(transformers, _CLASSES.get(head, "AutoModel"))
+    model = (getattr(transformers, own)(config) if own else auto.from_config(config)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2:

@@ -6,11 +6,13 @@ import pytest
 
 from tests.compatibility.architectures import ARCHITECTURES
 from tests.compatibility.table import DOCUMENT, investigate, rows
+from tests.examples import examples
 
 BY_LABEL = {architecture.label: architecture for architecture in ARCHITECTURES}
 # Those that are quick and stand for a group each; the others are marked slow. BERT, RoBERTa, ViT
 # and DeiT are compared with torch head by head elsewhere.
-QUICK = ("mpnet", "deberta", "gpt2", "bert-generation", "modernbert")
+QUICK = ("deberta", "gpt2")
+SLOW = ("mpnet", "bert-generation", "modernbert")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,10 @@ def test_the_table_says_what_is_found(label, committed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", [label for label in BY_LABEL if label not in QUICK])
+@pytest.mark.parametrize(
+    "label",
+    examples([label for label in BY_LABEL if label not in QUICK], *SLOW, otherwise="record"),
+)
 def test_the_whole_table_says_what_is_found(label, committed):
     check(label, committed)
 

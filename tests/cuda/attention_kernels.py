@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.operators.attention import UNBOUNDED
 from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential
 from ibert_tvm.relay_passes.spec.short_requantise import ShortFactors, short_factors
@@ -53,6 +54,13 @@ class AttentionCase:
         All entries, if it is not 0.
     multiplier_bits, shift
         Of the requantisation of the preset ``paper``; above 15 bits it is in 64 bits.
+    before, after
+        Window: how far keys lie from their query at most.
+    bias
+        "distance" for a table by distance of each head, "shared" for one of all heads, "pairs" for
+        one by query and key; empty for none.
+    pairs
+        Whether a mask says which keys each query of each sequence sees.
     seed
         Of the numbers.
     """
@@ -71,6 +79,10 @@ class AttentionCase:
     constant: int = 0
     multiplier_bits: int = 14
     shift: int = 20
+    before: int = UNBOUNDED
+    after: int = UNBOUNDED
+    bias: str = ""
+    pairs: bool = False
     seed: int = 0
 
 
@@ -126,40 +138,51 @@ def attention_kernel(
             mask[case.batch - 1 - sequence, kept:] = 0
         arrays["mask"] = mask
         bounds["mask"] = (0, 1)
+    if case.pairs:
+        arrays["pair_mask"] = random.integers(0, 2, (*tokens, case.seq_len)).astype("int8")
+        bounds["pair_mask"] = (0, 1)
     parameters = {"multiplier": _multiplier(case, random, channels)}
+    if case.bias:
+        parameters["bias"] = _bias(case, random)
     inputs = {
         name: relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
         for name, array in arrays.items()
     }
-    multiplier = relax.Var(
-        "multiplier",
-        relax.TensorType(parameters["multiplier"].shape, str(parameters["multiplier"].dtype)),
-    )
+    constants = {
+        name: relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
+        for name, array in parameters.items()
+    }
     builder = relax.BlockBuilder()
     attrs = {
         "num_input": len(inputs),
         "ibert.kernel": "attention",
         "ibert.layer": "attention",
     }
-    with builder.function("main", [*inputs.values(), multiplier], attrs=attrs):
+    with builder.function("main", [*inputs.values(), *constants.values()], attrs=attrs):
         with builder.dataflow():
             operands = [
-                builder.emit(build.split_channels(inputs["qkv"], name=name, index=i, parts=3))
+                builder.emit(integer.split_channels(inputs["qkv"], name=name, index=i, parts=3))
                 if case.merged
                 else inputs[name]
                 for i, name in enumerate("qkv")
             ]
-            call = build.attention(*operands, inputs.get("mask"), multiplier, **_attributes(case))
+            call = integer.attention(
+                *operands,
+                mask=inputs.get("mask"),
+                pair_mask=inputs.get("pair_mask"),
+                **constants,
+                **_attributes(case),
+            )
             output = builder.emit_output(builder.emit(call))
         builder.emit_func_output(output)
     module = relax.transform.Normalize()(builder.get())
-    emitter = GroupEmitter(layout_of(target), parameters, bounds, *tokens)
+    emitter = GroupEmitter(layout_of(target), parameters, bounds, case.batch)
     expected: NDArray[np.generic] = np.zeros((*tokens, channels), case.dtype)
     if evaluated:
         (expected,) = evaluate(module, arrays, parameters)
     return AttentionKernel(
         emitter.emit(module["main"]),
-        [_stored(array) for array in (*arrays.values(), *parameters.values())],
+        [*map(_stored, arrays.values()), *parameters.values()],
         _stored(expected),
     )
 
@@ -204,7 +227,19 @@ def _attributes(case: AttentionCase) -> dict[str, object]:
         "high": high,
         "dtype": case.dtype,
         "zero_point": 128 if case.dtype == "uint8" else 0,
+        "before": case.before,
+        "after": case.after,
     }
+
+
+def _bias(case: AttentionCase, random: np.random.Generator) -> NDArray[np.generic]:
+    """As much as scores differ by; of more positions than there are tokens."""
+    positions = case.seq_len + 3
+    heads = 1 if case.bias == "shared" else case.heads
+    by_pair = case.bias == "pairs"
+    shape = (heads, positions, positions) if by_pair else (heads, 2 * positions - 1)
+    largest = int(2 / _scale(case))
+    return random.integers(-largest, largest, shape).astype("int32")
 
 
 def _short_factors(case: AttentionCase, random: np.random.Generator, channels: int) -> ShortFactors:

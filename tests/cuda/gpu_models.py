@@ -13,6 +13,7 @@ import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.model_info import ModelInfo, OutputInfo
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.runtime import Library, load_library
 from tests.cuda.real_gpu import RealGpu
@@ -52,7 +53,9 @@ def as_model(program: IntegerProgram, image_size: tuple[int, int, int] | None = 
         image_size=image_size,
     )
     scales = [{"name": f"output_{i}", "scale": 1.0} for i in range(len(outputs))]
-    return QuantizedModel(program.module, program.parameters, info, {"outputs": scales})
+    return QuantizedModel(
+        read_program(program.module), program.parameters, info, {"outputs": scales}
+    )
 
 
 def build(

@@ -7,20 +7,16 @@ of the block that runs, and a table of the kernels, by which the driver finds th
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
-import os
 import re
-import shutil
 import struct
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ibert_tvm import targets
+from tests.cache import cached
 from tests.cuda.tools import needs
 
 ON_HOST = Path(__file__).with_name("on_host")
@@ -74,57 +70,6 @@ def compiler_version() -> str:
     """What g++ says of itself; skips the test, or fails in CI, where there is none."""
     needs("g++")
     return run_compiler("g++", "--version").splitlines()[0]
-
-
-def cache_folder() -> Path:
-    """Folder of what was built before; of this user only."""
-    folder = Path(tempfile.gettempdir()) / f"ibert-stand-in-gpu-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise KernelSourceError(f"{folder} belongs to another user")
-    return folder
-
-
-def forget_unused(days: float = 3) -> None:
-    """Remove what was built by earlier versions and not within so many days."""
-    limit = time.time() - days * 86400
-    for folder in cache_folder().iterdir():
-        with contextlib.suppress(OSError):
-            if folder.stat().st_mtime < limit:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def cached(name: str, *key: str) -> Iterator[tuple[Path, Path | None]]:
-    """Build something once, whatever number of processes ask for it at the same time.
-
-    Parameters
-    ----------
-    name
-        What it is.
-    *key
-        All that it depends on.
-
-    Yields
-    ------
-    path, work
-        Where it is, and a folder to build it in, of the same name inside; None if it is there. The
-        folder takes its place when the body is done.
-    """
-    digest = hashlib.sha256("\0".join([*key, compiler_version()]).encode()).hexdigest()[:24]
-    folder = cache_folder() / f"{name}-{digest}"
-    if folder.is_dir():
-        os.utime(folder)
-        yield folder, None
-        return
-    work = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cache_folder()))
-    try:
-        yield folder, work
-        # Another process may have been faster; what it made is the same.
-        with contextlib.suppress(OSError):
-            work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _shared_variable(match: re.Match[str]) -> str:
@@ -237,7 +182,7 @@ def kernel_image(
         ).replace(str(file), "kernels.cu")
     text = rewrite(preprocessed, capability, observed)
     options = [*_COMPILE, *(_OBSERVE if observed else [])]
-    with cached("image", text, *options) as (place, work):
+    with cached("image", text, *options, compiler_version()) as (place, work):
         if work is not None:
             (work / "kernels.ii").write_text(text, encoding="utf-8")
             # libtsan itself is not wanted: the driver has what its calls call.

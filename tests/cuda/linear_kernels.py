@@ -10,9 +10,9 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu
@@ -99,7 +99,7 @@ def _to_even(p, sums, case, name, gain, low, high, dtype) -> relax.Var:
     reals = p.random.uniform(gain / 2, gain, case.columns) * p.random.choice([-1, 1], case.columns)
     factors = exact_factors(reals, 2**31 - 1)
     return p.emit(
-        build.requantise_even(
+        integer.requantise_even(
             sums,
             p.parameter(f"{name}.multiplier", factors.multipliers),
             p.parameter(f"{name}.shift", factors.shifts),
@@ -118,12 +118,12 @@ def _released(p, sums, _inputs, case) -> list[relax.Var]:
 
 def _released_residual(p, sums, inputs, case) -> list[relax.Var]:
     term = _to_even(p, sums, case, "term", 0.7, -(2**21), 2**21 - 1, "int32")
-    return [p.emit(build.add(term, inputs["wide"], name="sum"))]
+    return [p.emit(integer.add(term, inputs["wide"], name="sum"))]
 
 
 def _gelu(p, sums, _inputs, case) -> list[relax.Var]:
-    x = p.requantise_short("x", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
-    y = p.emit(build.gelu(x, AccurateGelu.from_scale(1e-3), name="gelu"))
+    x = p.requantise_short("s", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
+    y = p.emit(integer.gelu(x, AccurateGelu.from_scale(1e-3), name="gelu"))
     return [p.requantise_short("y", y, 0.02, 0, 255, "uint8", 20, case.columns)]
 
 
@@ -133,25 +133,25 @@ def _paper_gelu(p, sums, _inputs, case) -> list[relax.Var]:
         p.parameter(f"gelu.{name}", getattr(constants, name))
         for name in ("q_b", "q_c", "q_1", "erf_shift")
     ]
-    y = p.emit(build.gelu_paper(sums, *arrays, name="gelu"))
+    y = p.emit(integer.gelu_paper(sums, *arrays, name="gelu"))
     return [p.requantise("y", y, 1e-6, channels=case.columns)]
 
 
 def _relu(p, sums, _inputs, case) -> list[relax.Var]:
-    active = p.emit(build.relu(sums, name="relu"))
+    active = p.emit(integer.relu(sums, name="relu"))
     return [p.requantise_short("y", active, case.spread, channels=case.columns)]
 
 
 def _residual(p, sums, inputs, case) -> list[relax.Var]:
-    x = p.requantise_short("x", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
+    x = p.requantise_short("s", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
     other = p.requantise_short("other", inputs["stream"], 0.6, **_HALF_STREAM, dtype="int16")
-    return [p.emit(build.add_short(x, other, name="sum", **_HALF_STREAM))]
+    return [p.emit(integer.add_short(x, other, name="sum", **_HALF_STREAM))]
 
 
 def _wide_residual(p, sums, inputs, case) -> list[relax.Var]:
-    x = p.requantise("x", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
+    x = p.requantise("s", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
     other = p.requantise("other", inputs["stream"], 0.9, -(2**19), 2**19, "int32")
-    return [p.emit(build.add(x, other, name="sum"))]
+    return [p.emit(integer.add(x, other, name="sum"))]
 
 
 def _several(p, sums, inputs, case) -> list[relax.Var]:
@@ -161,15 +161,15 @@ def _several(p, sums, inputs, case) -> list[relax.Var]:
 
 
 def _tanh(p, sums, _inputs, _case) -> list[relax.Var]:
-    x = p.requantise("x", sums, 0.2, -32767, 32767, "int32")
+    x = p.requantise("s", sums, 0.2, -32767, 32767, "int32")
     exponential = BinaryExponential.for_tanh(1e-3)
-    return [p.emit(build.tanh(x, exponential, name="tanh", fraction_bits=15))]
+    return [p.emit(integer.tanh(x, exponential, name="tanh", fraction_bits=15))]
 
 
 def _positions(p, sums, _inputs, case) -> list[relax.Var]:
     table = p.integers("table", -(2**19), 2**19, (case.rows, case.columns), "int32")
-    x = p.requantise("x", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
-    return [p.emit(build.add_positions(x, table, name="sum"))]
+    x = p.requantise("s", sums, 0.5, -(2**19), 2**19, "int32", channels=case.columns)
+    return [p.emit(integer.add_positions(x, table, name="sum"))]
 
 
 EPILOGUES: dict[str, Epilogue] = {
@@ -243,7 +243,7 @@ def _program(case: LinearCase) -> _Program:
 
 def _emitted(target: TargetDescription, case: LinearCase, program: _Program) -> tirx.PrimFunc:
     layout = layout_of(target)
-    emitter = GroupEmitter(layout, program.parameters, program.bounds, 1, case.rows)
+    emitter = GroupEmitter(layout, program.parameters, program.bounds, 1)
     return emitter.emit(program.module["main"])
 
 

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import storage_shape
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.integer.relax_ops import operator_name
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.passes.pipeline import Lowered
 from ibert_tvm.relay_passes.passes.program import bindings

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.targets import TargetDescription, get_target
+from tests.cache import cached, forget_unused
 from tests.cuda.kernel_image import (
     DEVICE_CODE,
     ON_HOST,
     bundle,
-    cached,
-    forget_unused,
+    compiler_version,
     kernel_image,
     run_compiler,
 )
@@ -48,7 +48,7 @@ def libraries() -> Path:
     driver = ON_HOST / "driver"
     sources = sorted([*ON_HOST.glob("*.h"), *driver.iterdir()])
     text = "\0".join(path.read_text(encoding="utf-8") for path in sources)
-    with cached("driver", text, *_FLAGS, _processor()) as (place, work):
+    with cached("driver", text, *_FLAGS, _processor(), compiler_version()) as (place, work):
         if work is None:
             return place
         forget_unused()

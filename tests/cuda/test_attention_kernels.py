@@ -23,6 +23,7 @@ from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 from tests.cuda.attention_kernels import PRESETS, AttentionCase, AttentionKernel, attention_kernel
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.cuda.tools import cuda_toolchain
+from tests.examples import examples
 
 # Capability 7.5 copies through registers and multiplies 8 x 8 x 16; from 8.0 on copies are
 # asynchronous and products 16 x 8 x 32.
@@ -74,7 +75,7 @@ def test_sizes_of_all_kinds_equal_the_specification(case: AttentionCase, target:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("mask", ["", "int64"])
+@pytest.mark.parametrize("mask", examples(["", "int64"], "int64"))
 def test_every_softmax_equals_the_specification(preset: str, mask: str, target: str) -> None:
     dtype = "int32" if preset == "released" else "int8"
     padded = (41, 1) if mask else ()
@@ -109,7 +110,7 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+@pytest.mark.parametrize("tile", examples(TILES.values(), *list(TILES.values())[1::2]), ids=TILES)
 @pytest.mark.parametrize(("preset", "target"), [("accurate", "a100"), ("paper", "t4")])
 def test_every_cut_gives_the_same(preset: str, tile: AttentionTile, target: str) -> None:
     run(AttentionCase(preset, seq_len=83, heads=1, head_dim=48, padded=(77,)), target, tile)
@@ -132,7 +133,7 @@ def test_the_largest_numbers(preset: str, spread: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["t4", "a100", "h100"])
+@pytest.mark.parametrize("target", examples(["t4", "a100", "h100"], "a100", otherwise="record"))
 @pytest.mark.parametrize("preset", PRESETS)
 def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
     case = AttentionCase(preset, seq_len=1100, heads=1, head_dim=16, padded=(1090,), dtype="int16")
@@ -145,7 +146,7 @@ def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
-@pytest.mark.parametrize("preset", ["accurate", "paper"])
+@pytest.mark.parametrize("preset", examples(["accurate", "paper"], "accurate", otherwise="record"))
 def test_threads_do_not_race(preset: str, tile: AttentionTile, target: str) -> None:
     """Every access is checked: bounds, alignment, order, whether it was ever written."""
     case = AttentionCase(preset, seq_len=83, heads=1, head_dim=24, padded=(77,))
@@ -178,7 +179,7 @@ def test_stored_weights_with_an_offset_are_left_to_others() -> None:
 
 def test_heads_that_do_not_fit_are_left_to_others() -> None:
     target = get_target("t4")
-    case = AttentionCase(seq_len=2, heads=1, head_dim=2048, merged=False)
+    case = AttentionCase("paper", seq_len=2, heads=1, head_dim=2048, merged=False)
     kernel = attention_kernel(target, case, evaluated=False)
     assert AttentionRule().apply(kernel.func, target) == Rejection(
         "attention", "heads of 2048 channels do not fit shared memory"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +14,12 @@ from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.build import GpuBuild, build_for_gpu
 from tests.cuda.tools import cuda_toolchain
+from tests.examples import examples
 from tests.passes.models import encoder_program
 
 TARGET = "cuda:sm_75+sm_80+sm_90"
+
+RECORD = functools.partial(pytest.param, marks=pytest.mark.record)
 
 
 def compiled(settings: Mapping[str, Any], shape: tuple[int, int], target: str) -> GpuBuild:
@@ -53,11 +57,11 @@ def test_an_encoder_of_uneven_sizes() -> None:
     ("settings", "shape"),
     [
         ({"preset": "paper", "hidden": 64, "heads": 1, "feed_forward": 256}, (2, 64)),
-        ({"preset": "paper", "hidden": 36, "heads": 4, "roberta": True}, (1, 1)),
+        RECORD({"preset": "paper", "hidden": 36, "heads": 4, "roberta": True}, (1, 1)),
         ({"hidden": 384, "heads": 12, "feed_forward": 1536}, (1, 64)),
-        ({"hidden": 768, "heads": 12, "feed_forward": 3072}, (32, 64)),
-        ({"hidden": 1024, "heads": 16, "feed_forward": 4096, "activation": "relu"}, (4, 64)),
-        ({"hidden": 256, "heads": 2, "masked": True}, (3, 53)),
+        RECORD({"hidden": 768, "heads": 12, "feed_forward": 3072}, (32, 64)),
+        RECORD({"hidden": 1024, "heads": 16, "feed_forward": 4096, "activation": "relu"}, (4, 64)),
+        RECORD({"hidden": 256, "heads": 2, "masked": True}, (3, 53)),
     ],
     ids=str,
 )
@@ -67,7 +71,10 @@ def test_encoders(settings: dict[str, Any], shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["cuda:sm_86+sm_89", "cuda:sm_100", "cuda:sm_120"])
+@pytest.mark.parametrize(
+    "target",
+    examples(["cuda:sm_86+sm_89", "cuda:sm_100", "cuda:sm_120"], "cuda:sm_120", otherwise="record"),
+)
 def test_newer_gpus(target: str) -> None:
     cuda_toolchain()
     build = compiled({"hidden": 128, "heads": 2, "feed_forward": 512}, (1, 64), target)

@@ -22,6 +22,7 @@ from ibert_tvm.targets.cuda.launches import Launch
 from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 from tests.cuda.linear_kernels import LinearCase, linear_function
 from tests.cuda.tools import cuda_toolchain
+from tests.examples import examples
 
 # BERT-Base at 8 x 256: one kernel of each of a layer's matrix products, and one of odd sizes.
 CASES = {
@@ -150,7 +151,7 @@ ROWS = (128, 256, 512, 1024, 2048)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", WIDTHS)
-@pytest.mark.parametrize("target", ["t4", "a100", "h100"])
+@pytest.mark.parametrize("target", examples(["t4", "a100", "h100"], "t4", otherwise="record"))
 def test_linear_layers_of_the_papers_cells_stay_in_registers(target: str, model: str) -> None:
     hidden, inner = WIDTHS[model]
     cases = {}

@@ -20,6 +20,7 @@ from tests.cuda.linear_kernels import (
     linear_kernel,
 )
 from tests.cuda.stand_in_gpu import run_kernel
+from tests.examples import examples
 
 
 def run(
@@ -52,7 +53,7 @@ TILES = [
 ]
 
 
-@pytest.mark.parametrize(("target", "sizes", "tile"), TILES)
+@pytest.mark.parametrize(("target", "sizes", "tile"), examples(TILES, *TILES[::2], unpack=True))
 def test_every_cut_equals_the_specification(
     target: str, sizes: tuple[int, int, int], tile: GemmTile
 ) -> None:
@@ -65,7 +66,7 @@ def test_every_cut_equals_the_specification(
 SIZES = [(1, 64, 32), (8, 48, 48), (33, 100, 24), (17, 70, 20), (9, 37, 6), (4, 16, 3)]
 
 
-@pytest.mark.parametrize("target", ["t4", "a100"])
+@pytest.mark.parametrize("target", examples(["t4", "a100"], "t4"))
 @pytest.mark.parametrize("sizes", SIZES)
 def test_odd_sizes_with_the_default_cut(target: str, sizes: tuple[int, int, int]) -> None:
     run(linear_kernel(get_target(target), LinearCase("short", *sizes)), target)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 
-import pytest
-
-from tests.cuda import kernel_image
-from tests.cuda.kernel_image import DEVICE_CODE, ON_HOST, cached, forget_unused
-from tests.cuda.tools import needs
+from tests.cuda.kernel_image import DEVICE_CODE, ON_HOST
 
 PRIMITIVES = DEVICE_CODE / "primitives.cuh"
 HEADERS = sorted(DEVICE_CODE.glob("*.cuh"))
@@ -42,25 +37,3 @@ def test_every_primitive_is_there_on_the_host():
     host = code((ON_HOST / "primitives.h").read_text(encoding="utf-8"))
     missing = {name for name in names if not re.search(rf"\b{name}\b\s*[(,]", host)}
     assert not missing
-
-
-def test_what_was_built_is_kept_while_it_is_used(tmp_path, monkeypatch):
-    needs("g++")
-    monkeypatch.setattr(kernel_image, "cache_folder", lambda: tmp_path)
-    for name in ("old", "new"):
-        with cached(name, "text") as (_, work):
-            assert work is not None
-            (work / "made").write_text(name, encoding="utf-8")
-    with cached("old", "text") as (place, work):
-        assert work is None and (place / "made").read_text(encoding="utf-8") == "old"
-    os.utime(place, (0, 0))
-    forget_unused()
-    assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == ["new"]
-
-
-def test_what_fails_leaves_nothing(tmp_path, monkeypatch):
-    needs("g++")
-    monkeypatch.setattr(kernel_image, "cache_folder", lambda: tmp_path)
-    with pytest.raises(ValueError, match="stop"), cached("image", "text"):
-        raise ValueError("stop")
-    assert not list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ from ibert_tvm.targets import get_target
 from tests.arm.row_kernels import KERNELS, wide_attention
 from tests.cuda.row_kernels import ProgramKernel, program_kernels
 from tests.cuda.stand_in_gpu import run_kernel
+from tests.examples import examples
 from tests.passes import test_images as images
 from tests.passes.models import encoder_program
 
@@ -58,7 +59,9 @@ def check(
         np.testing.assert_array_equal(got, want, f"result {number} of {name}")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize(
+    "shape", examples(SHAPES, (7, 130)), ids=lambda shape: "x".join(map(str, shape))
+)
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_equal_the_specification(name: str, shape: tuple[int, int]) -> None:
     kernel = KERNELS[name](get_target("t4"), *shape)

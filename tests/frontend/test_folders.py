@@ -90,7 +90,7 @@ def sentence_transformer(folder: Path, pooling: dict, extra: tuple[str, ...] = (
     [
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean_pool"),
         ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, "token0"),
-        ({"pooling_mode": "mean"}, "mean_pool"),
+        pytest.param({"pooling_mode": "mean"}, "mean_pool", marks=pytest.mark.slow),
     ],
 )
 def test_sentence_transformers_pool_as_they_say(broken, pooling, value):
@@ -272,6 +272,7 @@ def minilm() -> Path:
     return Path(package.__file__).parent / "model"
 
 
+@pytest.mark.slow
 def test_minilm_with_its_real_weights(minilm):
     import transformers
 

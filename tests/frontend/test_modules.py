@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.relay_passes.canonical import canonical_calls
+from tests.examples import examples
 from tests.frontend.architectures import make
 
 VOCABULARY, WIDTH, HEADS = 37, 24, 3
@@ -92,7 +93,12 @@ class Encoder(nn.Module):
 
 @pytest.mark.parametrize(
     ("kind", "layers", "longest"),
-    [(Fused, 1, 50), (Additive, 1, 50), (Einsum, 1, 50), (Encoder, 2, None)],
+    examples(
+        [(Fused, 1, 50), (Additive, 1, 50), (Einsum, 1, 50), (Encoder, 2, None)],
+        (Additive, 1, 50),
+        (Encoder, 2, None),
+        unpack=True,
+    ),
 )
 def test_modules_agree_with_torch(kind, layers, longest):
     torch.manual_seed(0)

@@ -88,6 +88,7 @@ def saved(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_saved_program(saved, tmp_path, capsys):
     random = np.random.default_rng(0)
     ids = random.integers(0, VOCABULARY, (6, 12))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ibert_tvm as ibert
+from tests.examples import examples
 from tests.ibert_checkpoint.checkpoints import CLASSES
 
 NOTES = {
@@ -25,7 +26,7 @@ HEAD_NOTE = (
 )
 
 
-@pytest.mark.parametrize("head", CLASSES)
+@pytest.mark.parametrize("head", examples(CLASSES, "none", "token_classification"))
 def test_the_float_model_is_that_of_transformers(checkpoint, head):
     """In its float mode, on padded batches of two shapes; `load` compares them."""
     labels = 2 if head == "question_answering" else 3

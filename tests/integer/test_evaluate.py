@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
-from ibert_tvm.relay_passes.integer.evaluate import evaluate, exact_matmul
+from ibert_tvm.relay_passes.integer.arrays import exact_matmul
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
 
 def inputs(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:

@@ -117,15 +117,15 @@ def test_mean_of_all_tokens():
         ),
         (
             lambda: integer.prepend_tokens(X, tensor("t", [1, 5], "int32"), name="t"),
-            "channels of x and tokens differ: 6 and 5\n  where: integer.prepend_tokens 't'\n"
-            "  why: the operator combines values along them\n"
+            "dimension C of x and tokens differ: 6 and 5\n  where: integer.prepend_tokens 't'\n"
+            "  why: integer.prepend_tokens takes x [b, s, C] and tokens [N, C]\n"
             "  what to do: check which tensor was passed",
         ),
         (
             lambda: integer.add_positions(X, tensor("t", [3, 6], "int32"), name="t"),
-            "tokens and channels of x and table differ: 4 and 3\n"
+            "dimension s of x and table differ: 4 and 3\n"
             "  where: integer.add_positions 't'\n"
-            "  why: the operator combines values along them\n"
+            "  why: integer.add_positions takes x [b, s, C] and table [s, C]\n"
             "  what to do: check which tensor was passed",
         ),
     ],

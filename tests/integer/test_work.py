@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ibert_tvm.relay_passes.integer import build
-from ibert_tvm.relay_passes.integer.work import multiply_accumulates
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.integer.relax_ops import multiply_accumulates
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 BATCH, SEQ, CHANNELS, HEADS = 3, 5, 16, 4
@@ -24,9 +24,9 @@ def test_linear_layers_and_both_products_of_attention_are_counted_and_nothing_el
     builder = relax.BlockBuilder()
     with builder.function("main", [x, weight, bias, mask, one]):
         with builder.dataflow():
-            linear = builder.emit(build.linear(x, weight, bias, name="fc"))
+            linear = builder.emit(integer.linear(x, weight, bias, name="fc"))
             attended = builder.emit(
-                build.attention(
+                integer.attention(
                     x,
                     x,
                     x,
@@ -41,7 +41,7 @@ def test_linear_layers_and_both_products_of_attention_are_counted_and_nothing_el
                     high=127,
                 )
             )
-            rectified = builder.emit(build.relu(attended, name="relu"))
+            rectified = builder.emit(integer.relu(attended, name="relu"))
             output = builder.emit_output(relax.Tuple([linear, rectified]))
         builder.emit_func_output(output)
     expected = BATCH * SEQ * CHANNELS * 24 + 2 * BATCH * SEQ * SEQ * CHANNELS

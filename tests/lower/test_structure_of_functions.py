@@ -7,7 +7,8 @@ import pytest
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.canonical import build
-from ibert_tvm.relay_passes.integer.attrs import GeluAttrs
+from ibert_tvm.relay_passes.integer.operators.gelu import Gelu
+from ibert_tvm.relay_passes.integer.relax_ops import is_integer_op, operator_of
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
@@ -180,14 +181,14 @@ def test_gelu_of_a_scale_that_16_bits_do_not_serve_is_requantised_once_more():
         stream={"up": ActivationQuant(2.0**-14, -32767, 32767), "y": STREAM},
     )
     calls = {
-        integer.attributes(binding.value).name: binding.value
+        operator_of(binding.value).name: binding.value
         for binding in lowered.module["main"].body.blocks[0].bindings
-        if integer.is_integer_op(binding.value)
+        if is_integer_op(binding.value)
     }
     scale = gelu_scale(32767 * 2.0**-14)
-    term = integer.attributes(calls["up.for.y"])
+    term = operator_of(calls["up.for.y"])
     assert (term.low, term.high, term.dtype) == (1 - 2**14, 2**14 - 1, "int16")
-    assert integer.attributes(calls["y"]) == GeluAttrs("y", AccurateGelu.from_scale(scale))
+    assert operator_of(calls["y"]) == Gelu("y", AccurateGelu.from_scale(scale))
     assert lowered.scales["values"]["y"][0]["scale"] == scale
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu
@@ -53,7 +53,7 @@ class ProgramBuilder:
         depth = int(x.ty.shape.values[-1])
         weight = self.integers(f"{name}.weight", -127, 127, (channels, depth), "int8")
         bias = self.integers(f"{name}.bias", -4000, 4000, (channels,), "int32")
-        return self.emit(build.linear(x, weight, bias, name=name))
+        return self.emit(integer.linear(x, weight, bias, name=name))
 
     def requantise(
         self,
@@ -73,7 +73,7 @@ class ProgramBuilder:
             f"{name}.multiplier", max(1, middle // 2), middle, (channels,), "int32"
         )
         return self.emit(
-            build.requantise(
+            integer.requantise(
                 x,
                 multiplier,
                 name=name,
@@ -101,7 +101,7 @@ class ProgramBuilder:
         reals = self.random.uniform(gain / 2, gain, channels)
         factors = short_factors(reals, magnitude, low, high, zero_point)
         return self.emit(
-            build.requantise_short(
+            integer.requantise_short(
                 x,
                 self.parameter(f"{name}.multiplier", factors.multipliers),
                 self.parameter(f"{name}.pre_shift", factors.pre_shifts),
@@ -120,7 +120,7 @@ class ProgramBuilder:
         gain = self.random.integers(-(2**14), 2**14, channels).astype("int32")
         gain[0] = 0
         return self.emit(
-            build.layer_norm_short(
+            integer.layer_norm_short(
                 x,
                 self.parameter(f"{name}.gain", gain),
                 self.integers(f"{name}.offset", -(2**24), 2**24, (channels,), "int32"),
@@ -139,7 +139,7 @@ class ProgramBuilder:
         gain = self.random.integers(-(2**14), 2**14, channels).astype("int32")
         gain[0] = 0
         return self.emit(
-            build.layer_norm(
+            integer.layer_norm(
                 x,
                 self.parameter(f"{name}.gain", gain),
                 self.integers(f"{name}.offset", -(2**24), 2**24, (channels,), "int32"),
@@ -195,7 +195,7 @@ def encoder_program(
                 p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta
             )
             if masked:
-                last = p.emit(build.mask_tokens(outputs[0], mask, name="last"))
+                last = p.emit(integer.mask_tokens(outputs[0], mask, name="last"))
                 outputs = (last, *outputs[1:])
             results = [p.builder.emit_output(value) for value in outputs]
         p.builder.emit_func_output(results)
@@ -210,14 +210,14 @@ def encoder_program(
 def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta):
     kind = "roberta" if roberta else "absolute"
     positions = p.emit(
-        build.position_ids(ids, name="positions", kind=kind, offset=0, padding_index=1)
+        integer.position_ids(ids, name="positions", kind=kind, offset=0, padding_index=1)
     )
     summed = None
     for name, index, rows in (("word", ids, VOCABULARY), ("position", positions, POSITIONS + 2)):
         table = p.integers(f"{name}.table", -127, 127, (rows, hidden), "int8")
         factor = p.integers(f"{name}.multiplier", 2**20, 2**24, (rows,), "int32")
-        value = p.emit(build.embedding(index, table, factor, name=name, shift=16))
-        summed = value if summed is None else p.emit(build.add(summed, value, name="embedded"))
+        value = p.emit(integer.embedding(index, table, factor, name=name, shift=16))
+        summed = value if summed is None else p.emit(integer.add(summed, value, name="embedded"))
     hidden_state = p.layer_norm("embedding_norm", summed)
     short = preset == "accurate"
     requantise = p.requantise_short if short else p.requantise
@@ -233,7 +233,7 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
     )
     largest, dtype, shift = (2**15 - 1, "int16", 7) if short else (2**14, "int32", 20)
     context = p.emit(
-        build.attention(
+        integer.attention(
             q,
             k,
             v,
@@ -253,16 +253,16 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
     )
     residual = p.requantise("residual", hidden_state, 0.9, -(2**19), 2**19, "int32")
     hidden_state = p.layer_norm(
-        "attention_norm", p.emit(build.add(projected, residual, name="attention_sum"))
+        "attention_norm", p.emit(integer.add(projected, residual, name="attention_sum"))
     )
     operand = requantise("feed_forward_in", hidden_state, 1 / 200, channels=hidden)
     inner = p.linear("inner", operand, feed_forward)
     if activation == "relu":
-        active = p.emit(build.relu(inner, name="relu"))
+        active = p.emit(integer.relu(inner, name="relu"))
         active = requantise("active", active, spread, 0, 255, "uint8", channels=feed_forward)
     elif short:
         wide = requantise("wide", inner, 0.1, 1 - 2**14, 2**14 - 1, "int16", channels=feed_forward)
-        active = p.emit(build.gelu(wide, AccurateGelu.from_scale(1e-3), name="gelu"))
+        active = p.emit(integer.gelu(wide, AccurateGelu.from_scale(1e-3), name="gelu"))
         active = requantise("active", active, 0.02, 0, 255, "uint8", 20, feed_forward)
     else:
         scales = p.random.uniform(1e-4, 1e-3, feed_forward)
@@ -271,26 +271,26 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
             p.parameter(f"gelu.{name}", getattr(constants, name))
             for name in ("q_b", "q_c", "q_1", "erf_shift")
         ]
-        active = p.emit(build.gelu_paper(inner, *arrays, name="gelu"))
+        active = p.emit(integer.gelu_paper(inner, *arrays, name="gelu"))
         active = p.requantise("active", active, 1e-6, -127, 127, "int8", 0, feed_forward)
     outer = p.linear("outer", active, hidden)
     if short:
         bounds = {"low": 1 - 2**14, "high": 2**14 - 1}
         outer = requantise("outer_wide", outer, 0.3, **bounds, dtype="int16", channels=hidden)
         residual = requantise("residual_2", hidden_state, 0.6, **bounds, dtype="int16")
-        total = p.emit(build.add_short(outer, residual, name="output_sum", **bounds))
+        total = p.emit(integer.add_short(outer, residual, name="output_sum", **bounds))
         last = p.layer_norm_short("output_norm", total)
     else:
         outer = p.requantise("outer_wide", outer, 0.5, -(2**19), 2**19, "int32")
         residual = p.requantise("residual_2", hidden_state, 0.9, -(2**19), 2**19, "int32")
-        last = p.layer_norm("output_norm", p.emit(build.add(outer, residual, name="output_sum")))
-    mean = p.emit(build.mean_pool(last, mask, name="mean", fraction_bits=8))
-    first = p.emit(build.select_token(last, name="first", index=0))
+        last = p.layer_norm("output_norm", p.emit(integer.add(outer, residual, name="output_sum")))
+    mean = p.emit(integer.mean_pool(last, mask, name="mean", fraction_bits=8))
+    first = p.emit(integer.select_token(last, name="first", index=0))
     first = p.requantise("first_8", first, 1 / 200)
     pooled = p.requantise(
         "pooled_wide", p.linear("pooler", first, hidden), 0.2, -32767, 32767, "int32"
     )
     pooled = p.emit(
-        build.tanh(pooled, BinaryExponential.for_tanh(1e-3), name="tanh", fraction_bits=15)
+        integer.tanh(pooled, BinaryExponential.for_tanh(1e-3), name="tanh", fraction_bits=15)
     )
     return last, mean, pooled

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tvm
-from models import ProgramBuilder
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.integer.relax_ops import operator_name
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.program import bindings
+from tests.passes.models import ProgramBuilder
 
 CHANNELS = 8
 Inputs = Mapping[str, relax.Var]

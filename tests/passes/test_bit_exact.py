@@ -6,8 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from execution import Compiled, inputs_of, reference
-from models import VOCABULARY, encoder_program
+
+from tests.examples import examples
+from tests.passes.execution import Compiled, inputs_of, reference
+from tests.passes.models import VOCABULARY, encoder_program
 
 SHAPES = [(1, 1), (1, 17), (3, 16), (3, 33)]
 # Sizes that straddle vector widths: head sizes 8, 12 and 16, feed-forward sizes no lane count
@@ -30,10 +32,19 @@ MODELS = {
 
 @pytest.mark.parametrize(
     ("model", "target"),
-    [
-        *itertools.product(MODELS, ("x86-avx512-vnni", "x86-64-v3", "x86-64")),
+    # Every model and every target once.
+    examples(
+        [
+            *itertools.product(MODELS, ("x86-avx512-vnni", "x86-64-v3", "x86-64")),
+            ("odd", "x86-avx-vnni"),
+        ],
+        ("whole", "x86-64"),
+        ("even", "x86-64-v3"),
+        ("paper", "x86-64-v3"),
+        ("relu_roberta", "x86-avx512-vnni"),
         ("odd", "x86-avx-vnni"),
-    ],
+        unpack=True,
+    ),
 )
 def test_compiled_program_equals_its_evaluation(model: str, target: str) -> None:
     program = encoder_program(**MODELS[model], seed=3)

@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from models import encoder_program
-from small import small_program
 from tvm import relax, te, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import IntegerOnlyError
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.passes.check_integer_only import (
     CheckIntegerOnly,
     float_nodes,
     is_integer_dtype,
 )
+from tests.passes.models import encoder_program
+from tests.passes.small import small_program
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 LAYER = "encoder.layer.3.intermediate"
@@ -67,7 +67,7 @@ def with_attrs(call: relax.Call, **attrs: object) -> relax.Call:
 
 def relu_with(**attrs: object):
     return lambda p, wide: p.emit(
-        with_attrs(build.relu(wide, name="encoder.layer.7.relu"), **attrs)
+        with_attrs(integer.relu(wide, name="encoder.layer.7.relu"), **attrs)
     )
 
 
@@ -75,7 +75,7 @@ def relu_with(**attrs: object):
 
 
 def test_an_integer_detour_is_no_false_alarm() -> None:
-    CheckIntegerOnly()(detour(lambda p, wide: p.emit(build.relu(wide, name="relu"))))
+    CheckIntegerOnly()(detour(lambda p, wide: p.emit(integer.relu(wide, name="relu"))))
 
 
 def test_a_conversion_to_float_is_refused_with_the_layer_before_it() -> None:

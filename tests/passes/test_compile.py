@@ -8,38 +8,45 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from small import small_program
 from tvm import relax
 
 import ibert_tvm
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import OutputError, UsageError
 from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import IntegerOnlyError
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
+from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.targets import TargetError, get_target
+from tests.passes.small import small_program
 
 LAYER = "encoder.layer.0.output.dense"
 
 
-def model(planted: bool = False, longest: int | None = 16) -> QuantizedModel:
+def integers(planted: bool = False) -> IntegerProgram:
     """Embedding, linear layer, mean; with a float operator between if asked for."""
 
     def body(p, inputs) -> Sequence[relax.Var]:
         table = p.integers("word.weight", -127, 127, (50, 8), "int8")
         factor = p.integers("word.multiplier", 1, 99, (1,), "int32")
         row = p.emit(
-            build.embedding(inputs["input_ids"], table, factor, name="embeddings.word", shift=3)
+            integer.embedding(inputs["input_ids"], table, factor, name="embeddings.word", shift=3)
         )
         hidden = p.linear(LAYER, p.requantise("operand", row, 0.05), 8)
         if planted:
             real = p.emit(relax.op.astype(hidden, "float32"))
             hidden = p.emit(relax.op.astype(real, "int32"))
-        mean = build.mean_pool(hidden, inputs["attention_mask"], name="mean", fraction_bits=4)
+        mean = integer.mean_pool(hidden, inputs["attention_mask"], name="mean", fraction_bits=4)
         return [p.emit(mean)]
 
-    program = small_program(body)
+    return small_program(body)
+
+
+def model(longest: int | None = 16) -> QuantizedModel:
+    """The model of these integers."""
+    program = integers()
     info = ModelInfo(
         architecture="bert",
         head="sentence_embedding",
@@ -53,13 +60,18 @@ def model(planted: bool = False, longest: int | None = 16) -> QuantizedModel:
     )
     outputs = [{"name": "sentence_embedding", "scale": 0.25}]
     return QuantizedModel(
-        program.module, program.parameters, info, {"preset": "accurate", "outputs": outputs}
+        read_program(program.module),
+        program.parameters,
+        info,
+        {"preset": "accurate", "outputs": outputs},
     )
 
 
 def test_a_planted_float_fails_the_compilation_with_the_layers_name() -> None:
+    quantized = model()
+    vars(quantized)["module"] = integers(planted=True).module  # no artefact can hold it
     with pytest.raises(IntegerOnlyError) as caught:
-        ibert_tvm.compile(model(planted=True), target="x86-64", shapes=[(1, 4)])
+        ibert_tvm.compile(quantized, target="x86-64", shapes=[(1, 4)])
     assert str(caught.value) == (
         "a floating-point value is left in the program: relax.TensorType of type float32\n"
         f"  where: main, relax.astype of '{LAYER}'\n"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from execution import inputs_of
-from models import ProgramBuilder
-from small import CHANNELS, small_program
 from tvm import relax, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.build import build_executable
+from tests.passes.execution import inputs_of
+from tests.passes.models import ProgramBuilder
+from tests.passes.small import CHANNELS, small_program
 from tests.twins import runnable_target
 
 SHAPE = (2, 3)
@@ -32,12 +32,12 @@ def attentions(*scales: float) -> IntegerProgram:
     def body(p: ProgramBuilder, inputs):
         table = p.integers("table", -127, 127, (VOCABULARY, CHANNELS), "int8")
         factor = p.integers("factor", 2**20, 2**24, (VOCABULARY,), "int32")
-        rows = build.embedding(inputs["input_ids"], table, factor, name="rows", shift=16)
+        rows = integer.embedding(inputs["input_ids"], table, factor, name="rows", shift=16)
         x = p.requantise("x", p.emit(rows), 1 / 200, channels=CHANNELS)
         multiplier = p.integers("multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16")
         return [
             p.emit(
-                build.attention(
+                integer.attention(
                     x,
                     x,
                     x,

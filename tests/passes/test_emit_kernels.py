@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import ProgramBuilder, encoder_program
-from small import CHANNELS, Inputs, small_program
 from tvm import relax, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.passes.emit_kernels import EmitKernels
@@ -19,6 +17,8 @@ from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
+from tests.passes.models import ProgramBuilder, encoder_program
+from tests.passes.small import CHANNELS, Inputs, small_program
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 SHAPE, NAME = (2, 3), "main_b2_s3"
@@ -258,10 +258,10 @@ def test_a_weight_that_an_embedding_reads_too_is_refused() -> None:
         table = p.integers("tied", -127, 127, (16, CHANNELS), "int8")
         factor = p.integers("factor", 1, 9, (1,), "int32")
         ids = inputs["input_ids"]
-        embedded = p.emit(build.embedding(ids, table, factor, name="embedded", shift=4))
+        embedded = p.emit(integer.embedding(ids, table, factor, name="embedded", shift=4))
         operand = p.requantise("operand", embedded, 0.5)
         bias = p.integers("bias", -9, 9, (16,), "int32")
-        return [p.emit(build.linear(operand, table, bias, name="logits"))]
+        return [p.emit(integer.linear(operand, table, bias, name="logits"))]
 
     with pytest.raises(LoweringError) as caught:
         emitted(small_program(body))

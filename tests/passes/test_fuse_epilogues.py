@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from models import encoder_program
-from small import Body, calls, kernels, small_program
 from tvm import relax
 
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
+from tests.passes.models import encoder_program
+from tests.passes.small import Body, calls, kernels, small_program
 
 NAME = "main_b2_s3"
 
@@ -28,7 +28,7 @@ def fused_kernels(body: Body, **inputs: str) -> dict[str, list[tuple[str, str]]]
 
 def feed_forward(p, inputs):
     inner = p.requantise("wide", p.linear("inner", inputs["x"], 8), 0.1, -9999, 9999, "int16")
-    active = p.emit(build.gelu(inner, AccurateGelu.from_scale(1e-3), name="gelu"))
+    active = p.emit(integer.gelu(inner, AccurateGelu.from_scale(1e-3), name="gelu"))
     return [p.requantise("active", active, 0.02, 0, 255, "uint8", 20)]
 
 
@@ -92,7 +92,7 @@ def test_a_residual_requantisation_moves_into_the_kernel_of_the_addition() -> No
     def body(p, inputs):
         projected = p.requantise("projected", p.linear("dense", inputs["x"], 8), 0.5, dtype="int32")
         residual = p.requantise("residual", inputs["h"], 0.9, dtype="int32")
-        return [p.emit(build.add(projected, residual, name="sum"))]
+        return [p.emit(integer.add(projected, residual, name="sum"))]
 
     assert fused_kernels(body, x="int8", h="int16") == {
         "dense": [
@@ -108,7 +108,7 @@ def test_of_two_layers_that_are_added_the_later_one_brings_the_kernel() -> None:
     def body(p, inputs):
         a = p.requantise("a8", p.linear("a", inputs["x"], 8), 0.5, dtype="int32")
         b = p.requantise("b8", p.linear("b", inputs["x"], 8), 0.5, dtype="int32")
-        return [p.emit(build.add(a, b, name="sum"))]
+        return [p.emit(integer.add(a, b, name="sum"))]
 
     assert fused_kernels(body, x="int8") == {
         "a": [("linear", "a")],
@@ -120,7 +120,7 @@ def test_a_residual_that_others_read_stays_with_its_producer() -> None:
     def body(p, inputs):
         residual = p.requantise("residual", p.linear("early", inputs["x"], 8), 0.9, dtype="int32")
         late = p.requantise("late8", p.linear("late", inputs["x"], 8), 0.5, dtype="int32")
-        return [p.emit(build.add(late, residual, name="sum")), residual]
+        return [p.emit(integer.add(late, residual, name="sum")), residual]
 
     assert fused_kernels(body, x="int8") == {
         "early": [("linear", "early"), ("requantise", "residual")],
@@ -161,7 +161,7 @@ def test_an_operator_does_not_join_a_kernel_that_runs_before_its_other_operand()
     def body(p, inputs):
         early = p.linear("early", inputs["x"], 8)
         late = p.layer_norm("late", inputs["h"])
-        return [p.emit(build.add(early, p.requantise("u", late, 0.5, dtype="int32"), name="sum"))]
+        return [p.emit(integer.add(early, p.requantise("u", late, 0.5, dtype="int32"), name="sum"))]
 
     assert fused_kernels(body, x="int8", h="int32") == {
         "early": [("linear", "early")],
@@ -173,8 +173,8 @@ def test_an_operator_whose_operands_are_ready_after_both_kernels_is_a_kernel_of_
     def body(p, inputs):
         early = p.linear("early", inputs["x"], 8)
         late = p.layer_norm("late", inputs["h"])
-        active = p.emit(build.relu(early, name="relu"))  # joins `early`, which runs before `late`
-        return [p.emit(build.add(active, late, name="sum"))]
+        active = p.emit(integer.relu(early, name="relu"))  # joins `early`, which runs before `late`
+        return [p.emit(integer.add(active, late, name="sum"))]
 
     assert fused_kernels(body, x="int8", h="int32") == {
         "early": [("linear", "early"), ("relu", "relu")],
@@ -189,8 +189,8 @@ def test_all_embeddings_join_their_sum() -> None:
         for name in ("word", "position", "type"):
             table = p.integers(f"{name}.table", -127, 127, (9, 8), "int8")
             factor = p.integers(f"{name}.multiplier", 1, 2**20, (9,), "int32")
-            row = p.emit(build.embedding(inputs["input_ids"], table, factor, name=name, shift=9))
-            total = row if total is None else p.emit(build.add(total, row, name=f"with_{name}"))
+            row = p.emit(integer.embedding(inputs["input_ids"], table, factor, name=name, shift=9))
+            total = row if total is None else p.emit(integer.add(total, row, name=f"with_{name}"))
         return [total]
 
     assert fused_kernels(body) == {
@@ -254,7 +254,7 @@ def test_a_norm_leaves_what_others_read_as_well() -> None:
     def residual(p, inputs):
         table = p.integers("table", -127, 127, (50, 8), "int8")
         factor = p.integers("factor", 1, 500, (50,), "int32")
-        row = p.emit(build.embedding(inputs["input_ids"], table, factor, name="word", shift=9))
+        row = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=9))
         return [row, p.layer_norm("norm", row)]
 
     found = kernels(fused_into_norms(small_program(residual)))

@@ -7,8 +7,8 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
 from ibert_tvm.relay_passes.spec.presets import preset
@@ -32,12 +32,12 @@ def program(name: str) -> IntegerProgram:
     chosen, short = preset(name), name == "accurate"
     with p.builder.function("main", [pixels], attrs={"num_input": 1}):
         with p.builder.dataflow():
-            x = p.emit(build.patches(pixels, name="patches", patch_height=TALL, patch_width=WIDE))
+            x = p.emit(integer.patches(pixels, name="patches", patch_height=TALL, patch_width=WIDE))
             x = p.requantise("stream", p.linear("embed", x, HIDDEN), 0.6, -(2**19), 2**19, "int32")
             tokens = p.integers("tokens", -(2**16), 2**16, (PREFIX, HIDDEN), "int32")
-            x = p.emit(build.prepend_tokens(x, tokens, name="prepended"))
+            x = p.emit(integer.prepend_tokens(x, tokens, name="prepended"))
             table = p.integers("table", -(2**14), 2**14, (TOKENS, HIDDEN), "int32")
-            x = p.emit(build.add_positions(x, table, name="placed"))
+            x = p.emit(integer.add_positions(x, table, name="placed"))
             x = p.layer_norm("norm", x)
             operand = p.requantise("operand", x, 1 / 200, channels=HIDDEN)
             q, k, v = (
@@ -46,7 +46,7 @@ def program(name: str) -> IntegerProgram:
             )
             largest, dtype, shift = (2**15 - 1, "int16", 7) if short else (2**14, "int32", 20)
             context = p.emit(
-                build.attention(
+                integer.attention(
                     q,
                     k,
                     v,
@@ -61,8 +61,8 @@ def program(name: str) -> IntegerProgram:
                     high=127,
                 )
             )
-            mean = p.emit(build.mean_pool(x, name="mean", fraction_bits=8))
-            first = p.emit(build.select_token(x, name="first", index=1))
+            mean = p.emit(integer.mean_pool(x, name="mean", fraction_bits=8))
+            first = p.emit(integer.select_token(x, name="first", index=1))
             results = [p.builder.emit_output(value) for value in (context, mean, first)]
         p.builder.emit_func_output(results)
     built = p.builder.get()["main"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import ProgramBuilder, encoder_program
-from small import CHANNELS, calls, kernels, outputs_of, small_program
 
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.merge_projections import MergeProjections
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.passes.models import ProgramBuilder, encoder_program
+from tests.passes.small import CHANNELS, calls, kernels, outputs_of, small_program
 
 
 def merge(program: IntegerProgram) -> IntegerProgram:
@@ -24,7 +24,7 @@ def merge(program: IntegerProgram) -> IntegerProgram:
 def attention(p: ProgramBuilder, inputs, name: str, q, k, v):
     """Attention of two heads on three 8-bit values."""
     return p.emit(
-        build.attention(
+        integer.attention(
             q,
             k,
             v,
@@ -47,7 +47,7 @@ def projections(p: ProgramBuilder, x, labels: str = "qkv", highs=(127, 127, 127)
     for place, (label, high) in enumerate(zip(labels, highs, strict=True)):
         if shared is not None and place == 0:
             bias = p.integers(f"{label}.bias", -99, 99, (CHANNELS,), "int32")
-            layer = p.emit(build.linear(x, shared, bias, name=label))
+            layer = p.emit(integer.linear(x, shared, bias, name=label))
         else:
             layer = p.linear(label, x, CHANNELS)
         # One channel's constants for some of them: they are repeated.
@@ -144,7 +144,7 @@ def test_a_matrix_that_another_layer_reads_is_not_stored_twice() -> None:
         shared = p.integers("shared", -99, 99, (CHANNELS, CHANNELS), "int8")
         q, k, v = projections(p, inputs["x"], shared=shared)
         bias = p.integers("other.bias", -99, 99, (CHANNELS,), "int32")
-        other = p.emit(build.linear(inputs["x"], shared, bias, name="other"))
+        other = p.emit(integer.linear(inputs["x"], shared, bias, name="other"))
         return [attention(p, inputs, "attention", q, k, v), other]
 
     before = small_program(body, x="int8")
@@ -161,7 +161,7 @@ def test_layers_that_share_their_matrices_share_the_merged_one() -> None:
             parts = []
             for label, matrix in zip("qkv", matrices, strict=True):
                 bias = p.integers(f"{layer}.{label}.bias", -99, 99, (CHANNELS,), "int32")
-                value = p.emit(build.linear(x, matrix, bias, name=f"{layer}.{label}"))
+                value = p.emit(integer.linear(x, matrix, bias, name=f"{layer}.{label}"))
                 parts.append(p.requantise_short(f"{layer}.{label}_8", value, 2.0**-8))
             contexts.append(attention(p, inputs, f"{layer}.attention", *parts))
             x = contexts[-1]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import ProgramBuilder
-from small import calls
 from tvm import relax, tirx
 
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.narrow_inputs import NarrowInputs
 from ibert_tvm.relay_passes.passes.program import bindings
+from tests.passes.models import ProgramBuilder
+from tests.passes.small import calls
 
 
 def program(dtype: str, outputs: int = 2) -> IntegerProgram:
@@ -25,16 +25,16 @@ def program(dtype: str, outputs: int = 2) -> IntegerProgram:
     with p.builder.function("main", [ids, mask], attrs={"num_input": 2}):
         with p.builder.dataflow():
             places = p.emit(
-                build.position_ids(ids, name="places", kind="roberta", offset=0, padding_index=1)
+                integer.position_ids(ids, name="places", kind="roberta", offset=0, padding_index=1)
             )
             values = []
             for name, index in (("word", ids), ("place", places)):
                 table = p.integers(f"{name}.table", -127, 127, (50, 8), "int8")
                 factor = p.integers(f"{name}.multiplier", 2**20, 2**24, (50,), "int32")
-                values.append(p.emit(build.embedding(index, table, factor, name=name, shift=16)))
-            total = p.emit(build.add(*values, name="sum"))
+                values.append(p.emit(integer.embedding(index, table, factor, name=name, shift=16)))
+            total = p.emit(integer.add(*values, name="sum"))
             small = p.requantise("small", total, 1e-3)
-            mean = p.emit(build.mean_pool(small, mask, name="mean", fraction_bits=8))
+            mean = p.emit(integer.mean_pool(small, mask, name="mean", fraction_bits=8))
             results = [p.builder.emit_output(value) for value in (mean, small)[:outputs]]
         p.builder.emit_func_output(results if outputs > 1 else results[0])
     built = p.builder.get()["main"]

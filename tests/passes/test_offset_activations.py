@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from models import encoder_program
-from small import calls, outputs_of, small_program
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import RangeError
-from ibert_tvm.relay_passes.integer import build
-from ibert_tvm.relay_passes.integer.ops import operator_name
+from ibert_tvm.relay_passes.integer.relax_ops import operator_name
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
 from ibert_tvm.relay_passes.passes.program import bindings
+from tests.passes.models import encoder_program
+from tests.passes.small import calls, outputs_of, small_program
 
 UNSIGNED = KernelLayout("uint8", 16, 4, 8)
 SIGNED = KernelLayout("int8", 4, 1, 4)
@@ -43,7 +43,7 @@ def requantised_linear(dtype: str, low: int, high: int, zero_point: int):
     def body(p, inputs):
         multiplier = p.integers("operand.multiplier", 1, 99, (1,), "int32")
         operand = p.emit(
-            build.requantise(
+            integer.requantise(
                 inputs["x"],
                 multiplier,
                 name="operand",
@@ -126,7 +126,7 @@ def mixed_readers(p, inputs):
     operand = p.requantise("operand", inputs["x"], 0.004)
     first = p.linear("first", operand, 8)
     second = p.linear("second", operand, 8)
-    total = p.emit(build.add(operand, p.requantise("narrow", first, 0.01), name="total"))
+    total = p.emit(integer.add(operand, p.requantise("narrow", first, 0.01), name="total"))
     return [second, total, operand]
 
 
@@ -184,7 +184,7 @@ def test_an_input_and_an_output_keep_their_form() -> None:
 def test_names_of_copies_are_unique_though_their_first_readers_are_one_operator() -> None:
     def body(p, inputs):
         a, b = (p.requantise(name, inputs["x"], gain) for name, gain in (("a", 0.3), ("b", 0.6)))
-        total = p.emit(build.add(a, b, name="total"))
+        total = p.emit(integer.add(a, b, name="total"))
         return [p.linear("reads_a", a, 4), p.linear("reads_b", b, 4), total]
 
     program = small_program(body, x="int8")
@@ -198,12 +198,12 @@ def test_layers_that_share_weight_and_bias_are_compensated_apart() -> None:
     def body(p, inputs):
         weight = p.integers("shared.weight", -127, 127, (8, 8), "int8")
         bias = p.integers("shared.bias", -4000, 4000, (8,), "int32")
-        first = p.emit(build.linear(inputs["x"], weight, bias, name="first"))
+        first = p.emit(integer.linear(inputs["x"], weight, bias, name="first"))
         narrow = p.requantise("narrow", first, 0.003)
         unsigned = p.requantise("unsigned", first, 0.003, 0, 255, "uint8")
         return [
-            p.emit(build.linear(narrow, weight, bias, name="second")),
-            p.emit(build.linear(unsigned, weight, bias, name="third")),
+            p.emit(integer.linear(narrow, weight, bias, name="second")),
+            p.emit(integer.linear(unsigned, weight, bias, name="third")),
         ]
 
     program = small_program(body, x="int8")
@@ -239,7 +239,7 @@ def test_a_bias_that_the_offset_pushes_out_of_int32_is_refused() -> None:
     def body(p, inputs):
         weight = p.parameter("layer.weight", np.full((2, 8), -127, "int8"))
         bias = p.parameter("layer.bias", np.array([0, 2**31 - 100_000], "int32"))
-        return [p.emit(build.linear(inputs["x"], weight, bias, name="encoder.layer.1.output"))]
+        return [p.emit(integer.linear(inputs["x"], weight, bias, name="encoder.layer.1.output"))]
 
     with pytest.raises(RangeError) as caught:
         OffsetActivations(UNSIGNED)(small_program(body, x="int8"))

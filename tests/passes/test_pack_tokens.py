@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from execution import Compiled, reference
-from models import VOCABULARY, encoder_program
-from small import calls, small_program
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
@@ -17,6 +14,9 @@ from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
+from tests.passes.execution import Compiled, reference
+from tests.passes.models import VOCABULARY, encoder_program
+from tests.passes.small import calls, small_program
 
 MODELS = {
     # Heads of 32 and sequences of 16 fill all tiles: K and V are packed by shuffles.
@@ -138,19 +138,19 @@ def _refused() -> dict[str, IntegerProgram]:
 
     def output_per_token(p, i):
         ids = p.integers("table", -9, 9, (50, 8), "int8"), p.integers("m", 1, 9, (1,), "int32")
-        x = norm(p, p.emit(build.embedding(i["input_ids"], *ids, name="e", shift=2)))
-        return [p.emit(build.mean_pool(x, i["attention_mask"], name="mean")), x]
+        x = norm(p, p.emit(integer.embedding(i["input_ids"], *ids, name="e", shift=2)))
+        return [p.emit(integer.mean_pool(x, i["attention_mask"], name="mean")), x]
 
     def no_attention(p, i):
         return output_per_token(p, i)[:1]
 
     def tokens_come_in(p, i):
-        x = p.emit(build.mask_tokens(i["x"], i["attention_mask"], name="masked"))
+        x = p.emit(integer.mask_tokens(i["x"], i["attention_mask"], name="masked"))
         return [x]
 
     def behind_an_output(p, i):
         _, x = output_per_token(p, i)
-        masked = p.emit(build.mask_tokens(x, i["attention_mask"], name="masked"))
+        masked = p.emit(integer.mask_tokens(x, i["attention_mask"], name="masked"))
         return [norm(p, masked)]
 
     return {
@@ -210,15 +210,15 @@ def test_rows_without_a_token_are_not_written() -> None:
 
 def test_evaluation_of_the_index_operators() -> None:
     def body(p, i):
-        slots = p.emit(build.token_slots(i["attention_mask"], name="slots", selected=(0,)))
-        tokens = p.emit(build.slot_tokens(slots, name="tokens"))
+        slots = p.emit(integer.token_slots(i["attention_mask"], name="slots", selected="0"))
+        tokens = p.emit(integer.slot_tokens(slots, name="tokens"))
         return [
             slots,
             tokens,
-            p.emit(build.slot_starts(slots, name="starts")),
-            p.emit(build.pack_tokens(i["input_ids"], tokens, name="ids")),
-            p.emit(build.mask_tokens(i["x"], i["attention_mask"], slots, name="masked")),
-            p.emit(build.select_token(i["x"], slots, name="second", index=1)),
+            p.emit(integer.slot_starts(slots, name="starts")),
+            p.emit(integer.pack_tokens(i["input_ids"], tokens, name="ids")),
+            p.emit(integer.mask_tokens(i["x"], i["attention_mask"], slots, name="masked")),
+            p.emit(integer.select_token(i["x"], slots, name="second", index=1)),
         ]
 
     program = small_program(body, x="int16")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from models import encoder_program
-from small import calls, small_program
 from tvm import relax, tirx
 
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import CompilerError, IntegerOnlyError, RangeError
-from ibert_tvm.relay_passes.integer import build
 from ibert_tvm.relay_passes.passes import lower_to_kernels
 from ibert_tvm.relay_passes.passes.program import num_inputs
+from tests.passes.models import encoder_program
+from tests.passes.small import calls, small_program
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 PHASES = [
@@ -69,7 +69,7 @@ def test_a_value_that_does_not_fit_stops_it_before_emission() -> None:
     def body(p, inputs):
         x = inputs["x"]
         for step in range(3):
-            x = p.emit(build.add(x, x, name=f"encoder.sum_{step}"))
+            x = p.emit(integer.add(x, x, name=f"encoder.sum_{step}"))
         return [x]
 
     seen: list[str] = []

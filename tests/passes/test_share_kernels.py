@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from models import ProgramBuilder
-from small import CHANNELS, small_program
 from tvm import tirx
 
 from ibert_tvm.kernel_table import kernel_table
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.passes import lower_to_kernels
 from ibert_tvm.relay_passes.passes.share_kernels import LAYERS, called_kernels
+from tests.passes.models import ProgramBuilder
+from tests.passes.small import CHANNELS, small_program
 
 LAYOUT = KernelLayout("int8", 4, 4, 4)
 

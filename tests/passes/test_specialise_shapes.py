@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import encoder_program
-from small import calls, outputs_of, small_program
 from tvm import relax
 
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
 from ibert_tvm.relay_passes.passes.program import bindings, num_inputs
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
+from tests.passes.models import encoder_program
+from tests.passes.small import calls, outputs_of, small_program
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_operators_and_results_are_unchanged(program: IntegerProgram) -> None:
 
 def test_what_no_output_needs_is_dropped_but_its_parameters_stay() -> None:
     def body(p, inputs):
-        p.requantise("dead", p.emit(build.relu(inputs["x"], name="dead_relu")), 0.5)
+        p.requantise("dead", p.emit(integer.relu(inputs["x"], name="dead_relu")), 0.5)
         return [p.requantise("live", inputs["x"], 0.5)]
 
     program = small_program(body, x="int8")

@@ -11,8 +11,9 @@ from tvm import relax, tirx
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.relay_passes.integer import build
+from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from tests.passes.models import ProgramBuilder
 
 VOCABULARY, CHANNELS, OUTPUTS = 20, 32, 48
@@ -28,10 +29,10 @@ def small_model() -> QuantizedModel:
         with p.builder.dataflow():
             table = p.integers("table", -127, 127, (VOCABULARY, CHANNELS), "int8")
             multiplier = p.parameter("table.multiplier", np.array([1 << 20], "int32"))
-            x = p.emit(build.embedding(ids, table, multiplier, name="emb", shift=20))
+            x = p.emit(integer.embedding(ids, table, multiplier, name="emb", shift=20))
             x = p.linear("fc", p.requantise("in", x, 0.9), OUTPUTS)
             x = p.requantise("out", x, 0.01, channels=OUTPUTS)
-            output = p.builder.emit_output(build.mask_tokens(x, mask, name="hidden"))
+            output = p.builder.emit_output(integer.mask_tokens(x, mask, name="hidden"))
         p.builder.emit_func_output(output)
     built = p.builder.get()["main"]
     function = relax.Function(
@@ -52,7 +53,7 @@ def small_model() -> QuantizedModel:
         "source_sha256": "00" * 32,
     }
     return QuantizedModel(
-        module=relax.transform.Normalize()(tvm.IRModule({"main": function})),
+        program=read_program(relax.transform.Normalize()(tvm.IRModule({"main": function}))),
         parameters=p.parameters,
         info=ModelInfo.from_json(info),
         quantization={

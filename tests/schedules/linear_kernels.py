@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from machine import layout_of
 from tvm import te, tirx
 
-from ibert_tvm.relay_passes.emit.context import KernelContext
-from ibert_tvm.relay_passes.emit.linear import emit_linear
+from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.relay_passes.emit.stage import Stage
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription
+from tests.schedules.machine import layout_of
 
 # Depths that are no multiple of an instruction's 2, 4 or 8, columns that are none of its 4, 8 or
 # 16; and one even pair, for which the operand is not copied where its rows make whole tiles.
@@ -22,19 +21,19 @@ def linear_kernel(
 ) -> tirx.PrimFunc:
     """``x weight^T + bias`` on x [rows, K] of `dtype`, scheduled."""
     columns, depth = weight.shape
-    context = KernelContext(layout_of(target), 1, rows, {"weight": weight})
+    layout = layout_of(target)
+    domain = KernelDomain(layout, 1, "layer")
     x = te.placeholder((rows, depth), dtype, name="x")
+    packed = te.placeholder(layout.packed_shape(columns, depth), "int8", name="weight")
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
-    result = emit_linear(
-        context,
-        Stage(x, bounds.min, bounds.max),
-        "weight",
-        Stage(bias, -(2**20), 2**20),
-        "layer",
+    result = domain.linear(
+        Stage(x, bounds.min, bounds.max, layout.arithmetic),
+        PackedWeight(weight, packed),
+        Stage(bias, -(2**20), 2**20, layout.arithmetic),
     )
-    func = te.create_prim_func([x, context.packed_weight("weight"), bias, result.tensor])
-    for key, value in {"ibert.kernel": "linear", **context.attributes}.items():
+    func = te.create_prim_func([x, packed, bias, result.tensor])
+    for key, value in {"ibert.kernel": "linear", **domain.attributes}.items():
         func = func.with_attr(key, value)
     return schedule_kernel("layer", func, target)
 

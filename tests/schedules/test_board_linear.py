@@ -6,11 +6,17 @@ from itertools import product
 
 import numpy as np
 import pytest
-from linear_kernels import SIZES, activations, expected_rows, linear_kernel, weight_of
-from machine import layout_of
 
 from tests.arm.linux_kernels import BoardKernels
 from tests.arm.tools import BOARDS, board
+from tests.schedules.linear_kernels import (
+    SIZES,
+    activations,
+    expected_rows,
+    linear_kernel,
+    weight_of,
+)
+from tests.schedules.machine import layout_of
 
 ROWS = (1, 3, 7, 16)
 # Of the weights. With -128 on both sides, products of two pairs do not fit 16 bits.

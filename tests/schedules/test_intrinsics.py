@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from machine import TARGETS, Kernels, runnable
 from tvm.s_tir import TensorIntrin
 from tvm.script import from_source
 
@@ -15,6 +14,7 @@ from ibert_tvm.schedules.intrinsics.microkernels import is_microkernel
 from ibert_tvm.targets import DotInstruction, get_target
 from ibert_tvm.targets.arm import ARM_BOARDS
 from ibert_tvm.targets.x86 import HOSTS
+from tests.schedules.machine import TARGETS, Kernels, runnable
 
 WITH_INSTRUCTION = [name for name in TARGETS if get_target(name).dot.name != "none"]
 MNEMONICS = {

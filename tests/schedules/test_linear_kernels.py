@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from linear_kernels import (
+from tvm import te
+
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
+from ibert_tvm.relay_passes.emit.stage import Stage
+from tests.schedules.linear_kernels import (
     SIZES,
     activations,
     expected_rows,
@@ -16,9 +21,7 @@ from linear_kernels import (
     operand_dtypes,
     weight_of,
 )
-from machine import TARGETS, Kernels, layout_of, runnable
-
-from ibert_tvm.relay_passes.emit.linear import product_bounds
+from tests.schedules.machine import TARGETS, Kernels, layout_of, runnable
 
 ROWS = (1, 7, 9, 51)
 
@@ -41,6 +44,17 @@ def test_linear_kernels_equal_numpy(name: str) -> None:
         # The poison shows entries that were never stored.
         got = kernels(case, x, layout.pack(weight), bias, np.full((m, n), 0x5A5A5A5A, "int32"))
         np.testing.assert_array_equal(got, expected_rows(x, weight, bias), err_msg=case)
+
+
+def product_bounds(weight: np.ndarray, low: int, high: int) -> tuple[int, int]:
+    """What emission takes the entries of ``x weight^T`` to be, for x in [low, high]."""
+    layout = KernelLayout("int8", lanes=1, depth=1, max_row_tile=1)
+    columns, depth = weight.shape
+    x = Stage(te.placeholder((1, depth), "int8"), low, high)
+    packed = te.placeholder(layout.packed_shape(columns, depth), "int8")
+    bias = Stage(te.placeholder((columns,), "int32"), 0, 0)
+    result = KernelDomain(layout, 1, "layer").linear(x, PackedWeight(weight, packed), bias)
+    return result.low, result.high
 
 
 @given(

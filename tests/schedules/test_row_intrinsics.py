@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from machine import TARGETS, Kernels, runnable
 from tvm.s_tir import TensorIntrin
 from tvm.script import from_source
 
@@ -18,6 +17,7 @@ from ibert_tvm.schedules.intrinsics import (
     value_packing_sources,
 )
 from ibert_tvm.targets import TargetDescription
+from tests.schedules.machine import TARGETS, Kernels, runnable
 
 # Those whose instruction adds up several products, so that operands have groups to pack.
 PACKING = tuple(name for name in TARGETS if name != "x86-64")

@@ -10,8 +10,6 @@ import tvm
 import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import TARGETS, layout_of
-from models import encoder_program
 from tvm import relax, s_tir, te, tirx
 
 from ibert_tvm.relay_passes.passes import lower_to_kernels
@@ -19,6 +17,8 @@ from ibert_tvm.schedules import ScheduleError, schedule_kernel, schedule_module
 from ibert_tvm.schedules.apply import CPU_RULES
 from ibert_tvm.schedules.rule import Rejection, kernel_name, largest_divisor, vectorise_innermost
 from ibert_tvm.targets import TargetDescription, get_target
+from tests.passes.models import encoder_program
+from tests.schedules.machine import TARGETS, layout_of
 
 RULES = {rule.name: rule for rule in CPU_RULES}
 # Kind of kernel → rule that takes it.

@@ -1,24 +1,20 @@
-"""The encoder that the tests of this folder export; their helper modules importable."""
+"""The encoder that the tests of this folder export."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent / "passes")]
-
 if TYPE_CHECKING:
-    from encoder_library import Build
+    from tests.targets.encoder_library import Build
 
 
 @pytest.fixture(scope="session")
 def build() -> Build:
     """An encoder layer for plain x86-64."""
-    from encoder_library import build_encoder
+    from tests.targets.encoder_library import build_encoder
 
     return build_encoder("x86-64", hidden=30, heads=3, feed_forward=50)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import encoder_program
 from tvm import relax
 
 from ibert_tvm.relay_passes.emit import KernelLayout
@@ -17,6 +16,7 @@ from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.build import build_executable
 from ibert_tvm.targets.export import export_library
+from tests.passes.models import encoder_program
 
 METADATA = {"format": 1, "note": "größer als ASCII", "functions": [{"name": "main_b1_s5"}]}
 

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from encoder_library import build_encoder
-from fp_audit import is_floating_point
+
+from tests.targets.encoder_library import build_encoder
+from tests.targets.fp_audit import is_floating_point
 
 
 @pytest.mark.parametrize("preset", ["accurate", "paper"])

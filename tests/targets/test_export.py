@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tvm
 from elftools.elf.elffile import ELFFile
-from encoder_library import METADATA, Build
 from tvm import relax
 
 from ibert_tvm.targets import TargetError, export
 from ibert_tvm.targets.export import ALIGNMENT, METADATA_SECTION, WEIGHTS_SECTION, layout_weights
+from tests.targets.encoder_library import METADATA, Build
 
 
 def section(path: Path, name: str) -> tuple[bytes, int, int]:

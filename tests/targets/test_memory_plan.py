@@ -8,9 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from encoder_library import build_encoder
-
 from ibert_tvm.targets.export import layout_weights
+from tests.targets.encoder_library import build_encoder
 
 # Counts allocations of a page and more between two calls of `count_allocations`. Preloaded, it
 # replaces the allocator's functions in every library of the process.

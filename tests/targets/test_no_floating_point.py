@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from encoder_library import build_encoder
-from fp_audit import floating_point_instructions, is_floating_point
 
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.fp_rules import is_float_helper
 from ibert_tvm.targets.toolchain import find_linker
+from tests.targets.encoder_library import build_encoder
+from tests.targets.fp_audit import floating_point_instructions, is_floating_point
 
 pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
 

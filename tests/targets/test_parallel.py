@@ -212,25 +212,28 @@ def test_a_failed_task_fails_the_loop(pool: Pool) -> None:
 # The rest needs a process of its own: it counts threads, or forks.
 _PROCESS = """
 import ctypes, os, sys, time
-sys.path[:0] = [{folder!r}]
-from test_parallel import Pool
+from tests.targets.test_parallel import Pool
 from pathlib import Path
 pool = Pool(Path(sys.argv[1]))
 body = lambda *_: 0
 """
 _SLEEP = """
 pool.launch(body, 3)
-def busy():
-    total = 0
+def switches():
+    "How often each helper was given a processor; None while one is not asleep."
+    seen = {}
     for task in os.listdir("/proc/self/task"):
         if int(task) != os.getpid():
-            with open(f"/proc/self/task/{task}/stat") as stat:
-                total += sum(map(int, stat.read().rpartition(")")[2].split()[11:13]))
-    return total
-time.sleep(0.2)
-before = busy()
+            lines = open(f"/proc/self/task/{task}/status").read().splitlines()
+            fields = dict(line.split(":\\t", 1) for line in lines if ":\\t" in line)
+            if not fields["State"].startswith("S"):
+                return None
+            seen[task] = [int(v) for k, v in fields.items() if "ctxt_switches" in k]
+    return seen
+while (before := switches()) is None:
+    time.sleep(0.01)
 time.sleep(0.3)
-print(busy() - before, pool.launch(body, 3))
+print(0 if len(before) == 2 and switches() == before else 1, pool.launch(body, 3))
 """
 _FORK = """
 pool.launch(body, 2)
@@ -245,13 +248,13 @@ print(os.waitpid(child, 0)[1], pool.launch(body, 2))
 
 @pytest.mark.parametrize("script", [_SLEEP, _FORK], ids=["sleep", "fork"])
 def test_threads_sleep_when_idle_and_survive_a_fork(compiled: Path, script: str) -> None:
-    code = _PROCESS.format(folder=str(Path(__file__).parent)) + script
     done = subprocess.run(
-        [sys.executable, "-c", code, str(compiled)],
+        [sys.executable, "-c", _PROCESS + script, str(compiled)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

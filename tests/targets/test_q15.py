@@ -6,7 +6,6 @@ import re
 
 import pytest
 import tvm
-from models import encoder_program
 from tvm import te, tirx
 
 from ibert_tvm.relay_passes.emit import KernelLayout
@@ -17,6 +16,7 @@ from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.pipeline import cpu_pipeline
 from ibert_tvm.targets.q15 import Q15_MULTIPLY, select_q15_instructions
+from tests.passes.models import encoder_program
 
 INSTRUCTION = re.compile(r"\bv?pmulhrsw\b")
 # Products of 64 bits in vector registers, in either operand size.

@@ -11,9 +11,8 @@ import tvm_ffi
 from tvm import te, tirx
 
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.emit.context import KernelContext
-from ibert_tvm.relay_passes.emit.linear import emit_linear
-from ibert_tvm.relay_passes.emit.packing import row_count_argument
+from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
+from ibert_tvm.relay_passes.emit.group import row_count_argument
 from ibert_tvm.relay_passes.emit.stage import Stage
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.tiles import (
@@ -31,36 +30,48 @@ from tests.twins import runnable_target
 ROWS, DEPTH = 24, 16
 
 
+def _layout(target: TargetDescription) -> KernelLayout:
+    return KernelLayout.of(target.dot, target.vector_lanes)
+
+
 def linear(
     target: TargetDescription,
     columns: int = 96,
     rows: int = ROWS,
     layer: str = "a",
     packed: bool = False,
-) -> tuple[tirx.PrimFunc, KernelContext]:
-    """``x weight^T + bias`` on x [rows, DEPTH], unscheduled; `packed`: it is told its rows."""
+) -> tuple[tirx.PrimFunc, np.ndarray]:
+    """``x weight^T + bias`` on x [rows, DEPTH], unscheduled, and the weight.
+
+    `packed`: it is told its rows.
+    """
     weight = np.random.default_rng(columns).integers(-128, 128, (columns, DEPTH)).astype("int8")
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
-    context = KernelContext(layout, 2, rows // 2, {"weight": weight})
+    layout = _layout(target)
+    domain = KernelDomain(layout, 2, layer)
     dtype = layout.lhs_dtype if layout.lhs_dtype in ("int8", "uint8") else "int8"
     x = te.placeholder((rows, DEPTH), dtype, name="x")
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
-    stages = Stage(x, bounds.min, bounds.max), Stage(bias, -(2**20), 2**20)
-    result = emit_linear(context, stages[0], "weight", stages[1], layer)
-    arguments = [x, context.packed_weight("weight"), bias]
-    attributes = {"ibert.kernel": "linear", "ibert.layer": layer, **context.attributes}
+    arithmetic = layout.arithmetic
+    stages = (
+        Stage(x, bounds.min, bounds.max, arithmetic),
+        Stage(bias, -(2**20), 2**20, arithmetic),
+    )
+    operand = te.placeholder(layout.packed_shape(columns, DEPTH), "int8", name="weight")
+    result = domain.linear(stages[0], PackedWeight(weight, operand), stages[1])
+    arguments = [x, operand, bias]
+    attributes = {"ibert.kernel": "linear", "ibert.layer": layer, **domain.attributes}
     if packed:
         attributes["ibert.row_count"] = len(arguments)
-        arguments.append(row_count_argument(context))
+        arguments.append(row_count_argument(2))
     func = te.create_prim_func([*arguments, result.tensor])
     for key, value in attributes.items():
         func = func.with_attr(key, value)
-    return func, context
+    return func, weight
 
 
 def _check(target: TargetDescription, packed: bool, most: int) -> None:
-    func, context = linear(target, packed=packed)
+    func, weight = linear(target, packed=packed)
     space = tile_space(func, target)
     default, *others = space
     assert default == default_decisions(func, target)
@@ -73,7 +84,6 @@ def _check(target: TargetDescription, packed: bool, most: int) -> None:
     named = {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
     library = tvm.compile(tvm.IRModule(named), target=tvm.target.Target(dict(target.tvm_target)))
     generator = np.random.default_rng(1)
-    weight = context.parameters["weight"]
     dtype = str(func.params[0].dtype)
     bounds = np.iinfo(dtype)
     x = generator.integers(bounds.min, bounds.max, (ROWS, DEPTH), endpoint=True).astype(dtype)
@@ -83,7 +93,7 @@ def _check(target: TargetDescription, packed: bool, most: int) -> None:
     for index, tile in enumerate(chosen):
         for count in counts:
             out = tvm.runtime.tensor(np.full(expected.shape, 0x5A5A5A5A, "int32"))
-            arrays = [x, context.layout.pack(weight), bias]
+            arrays = [x, _layout(target).pack(weight), bias]
             if packed:
                 arrays.append(np.array([0, min(count, ROWS // 2), count], "int32"))
             library[f"tile_{index}"](*map(tvm.runtime.tensor, arrays), out)

@@ -45,6 +45,7 @@ from ibert_tvm.frontend.report import (
     source_nodes,
 )
 from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.names import safe_name
 
 __all__ = ["Emitter", "layer_of"]
 
@@ -132,7 +133,8 @@ class Emitter:
     # -- emission ---------------------------------------------------------------------------
 
     def unique(self, name: str) -> str:
-        """Return `name`, with a number appended if it is taken, and take it."""
+        """Return `name` as values are named, with a number appended if it is taken; take it."""
+        name = safe_name(name)
         candidate, count = name, 1
         while candidate in self._taken:
             count += 1
@@ -146,6 +148,7 @@ class Emitter:
         The same name with other elements (a slice, a scaled copy) becomes another parameter.
         """
         data = np.ascontiguousarray(array, dtype=np.float32)
+        name = safe_name(name)
         candidate, count = name, 1
         while candidate in self._weights:
             variable, known = self._weights[candidate]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.frontend import CanonicalModel, load
+from tests.examples import examples
 
 from .exports import exported, inputs_of
 
@@ -51,7 +52,7 @@ def check(file: Path, architecture: str) -> CanonicalModel:
     [
         ("bert", "eager", False, 14),
         ("bert", "sdpa", True, 23),
-        ("distilbert", "eager", True, 18),
+        pytest.param("distilbert", "eager", True, 18, marks=pytest.mark.slow),
     ],
 )
 def test_exports_agree_with_onnx_runtime(folder, architecture, attention, dynamo, opset):
@@ -69,7 +70,10 @@ def test_exports_agree_with_onnx_runtime(folder, architecture, attention, dynamo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize(
+    "architecture",
+    examples(["bert", "roberta", "distilbert", "electra"], "roberta", otherwise="record"),
+)
 @pytest.mark.parametrize(
     ("attention", "dynamo", "opset"),
     [

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.evaluate import evaluate_integers
+from tests.examples import examples
 from tests.frontend.architectures import make
 
 from .exports import exported
@@ -61,7 +62,10 @@ def test_same_integers_as_the_folder(tmp_path, architecture, attention, dynamo, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize(
+    "architecture",
+    examples(["bert", "roberta", "distilbert", "electra"], "electra", otherwise="record"),
+)
 @pytest.mark.parametrize(
     ("attention", "dynamo", "opset"),
     [

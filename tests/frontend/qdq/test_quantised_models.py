@@ -18,6 +18,7 @@ from ibert_tvm.metrics import RunningSimilarity
 from ibert_tvm.quantization import quantize as quantize_model
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import load_library
+from tests.examples import examples
 from tests.frontend.qdq.encoder import HIDDEN, INNER, batches, encoder, quantize, run, weights
 from tests.frontend.qdq.variants import VARIANTS
 from tests.frontend.qdq.writer import QdqWriter
@@ -50,7 +51,9 @@ VERIFIED = ("qdq_all_per_channel", "qoperator_all")
 """Variants whose float graph is compared with ONNX Runtime's; for the others that is the same."""
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", examples(VARIANTS, "qdq_all_per_channel", "qdq_linear_symmetric", "qoperator_linear")
+)
 def test_no_variant_is_worse_than_in_onnx_runtime(variant, tmp_path):
     reference = encoder(layers=1, gemm=variant == "qoperator_all")
     model = quantize(tmp_path, reference, **VARIANTS[variant])
@@ -254,7 +257,7 @@ def test_integers_beyond_int8_are_rounded_again_where_they_occur(tmp_path):
     assert squeezed
 
 
-@pytest.mark.parametrize("preset", ["accurate", "paper"])
+@pytest.mark.parametrize("preset", examples(["accurate", "paper"], "accurate"))
 def test_the_compiled_library_computes_the_same_integers(tmp_path, preset):
     """Rounded sums and inputs of GELU reach kernels that calibration alone never makes."""
     model = quantize(tmp_path, encoder(layers=1), **VARIANTS["qdq_all_per_channel"])

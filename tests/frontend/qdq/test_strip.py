@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ibert_tvm.frontend.qdq.grid import Grid
 from ibert_tvm.frontend.qdq.qoperator import is_quantised, to_qdq
 from ibert_tvm.frontend.qdq.strip import StrippedModel, strip
+from tests.examples import examples
 from tests.frontend.qdq.encoder import batches, encoder, quantize, run
 from tests.frontend.qdq.variants import VARIANTS
 
@@ -56,7 +57,9 @@ def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(
+    scope="module", params=examples(VARIANTS, "qdq_all", "qdq_linear_symmetric", "qoperator_all")
+)
 def quantised(request, tmp_path_factory) -> onnx.ModelProto:
     gemm = request.param in ("qdq_all", "qoperator_all")
     folder = tmp_path_factory.mktemp(request.param)

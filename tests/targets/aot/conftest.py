@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parent.parent / "passes")]
+from ibert_tvm.artefact import QuantizedModel
+from tests.cache import quantised_once
 
 
-@pytest.fixture(scope="session")
-def quantized():
+@quantised_once
+def _bert() -> QuantizedModel:
     """BERT of two layers, 128 wide, with random weights; hidden states and a pooled output."""
     import torch
     import transformers as hf
@@ -48,11 +47,15 @@ def quantized():
 
 
 @pytest.fixture(scope="session")
+def quantized() -> QuantizedModel:
+    return _bert()
+
+
+@pytest.fixture(scope="session")
 def compiled(quantized):
     """It, compiled without runtime for this machine, in several shapes."""
-    from bare_bert import SHAPES
-
     import ibert_tvm as ibert
+    from tests.targets.aot.bare_bert import SHAPES
 
     return ibert.compile(quantized, target="host", shapes=SHAPES, runtime="none")
 

@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bare_bert import assert_equal, expected, inputs_of
-from c_interface import Caller
 
 import ibert_tvm as ibert
 from ibert_tvm.targets import TargetError, get_target
@@ -16,6 +14,8 @@ from ibert_tvm.targets.aot import BareModel, portable_description
 from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.weights import weights_assembly, write_weights
 from ibert_tvm.targets.toolchain import find_linker
+from tests.targets.aot.bare_bert import assert_equal, expected, inputs_of
+from tests.targets.aot.c_interface import Caller
 
 SHAPES = [(1, 12), (2, 5)]
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wcast-align", "-Wundef", "-Werror")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bare_bert import expected, inputs_of
+
+from tests.targets.aot.bare_bert import expected, inputs_of
 
 Call = Callable[..., tuple[int, str, str]]
 

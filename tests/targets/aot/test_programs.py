@@ -8,10 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from c_interface import Caller
-from execution import inputs_of, reference
-from models import encoder_program
-from small import CHANNELS, small_program
 
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
@@ -19,6 +15,10 @@ from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_t
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.aot import BareModel, Interface, ShapeSpec, TensorSpec, compile_bare
 from ibert_tvm.targets.aot.library import export_bare_library
+from tests.passes.execution import inputs_of, reference
+from tests.passes.models import encoder_program
+from tests.passes.small import CHANNELS, small_program
+from tests.targets.aot.c_interface import Caller
 from tests.twins import runnable_target
 
 SHAPES = [(1, 5), (3, 9)]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bare_bert import SHAPES, assert_equal, expected, inputs_of
-from c_interface import Caller
 
 import ibert_tvm as ibert
 from ibert_tvm.runtime.library_file import read_metadata
+from tests.targets.aot.bare_bert import SHAPES, assert_equal, expected, inputs_of
+from tests.targets.aot.c_interface import Caller
 
 
 @pytest.mark.parametrize("padding", [False, True])

@@ -9,11 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bare_bert import SHAPES
-from c_interface import ABI_VERSION, Caller, Context, Hook, Shape, aligned, load, pointers
 
 from ibert_tvm.targets.aot.header import STATUSES
 from ibert_tvm.targets.toolchain import find_linker
+from tests.targets.aot.bare_bert import SHAPES
+from tests.targets.aot.c_interface import (
+    ABI_VERSION,
+    Caller,
+    Context,
+    Hook,
+    Shape,
+    aligned,
+    load,
+    pointers,
+)
 
 CODES = {name.removeprefix("IBERT_ERROR_"): code for code, name, _ in STATUSES}
 SHAPE = (2, 16)

@@ -1,0 +1,313 @@
+"""The domain of kernels: the bodies of operators, traced to tensor expressions of TIR.
+
+See `ibert_tvm.relay_passes.integer.domain`. Each stage is a block of the kernel, in the width that
+its interval allows; what it computes comes from the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from ..errors import LoweringError
+from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
+from ..spec import short_layer_norm
+from ..spec.values import INT32, Condition, Ranged, ranged, trace
+from .attention import KernelHeads
+from .layout import KernelLayout
+from .stage import Stage, expression
+
+_NEGATED_MAXIMUM = -127
+_GROUP = 8
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight that a kernel reads in the order of the dot-product instruction.
+
+    Attributes
+    ----------
+    array
+        [N, K] int8, as the program has it.
+    tensor
+        Placeholder of the packed form.
+    """
+
+    array: np.ndarray
+    tensor: te.Tensor
+
+
+class KernelDomain:
+    """State of one kernel under construction.
+
+    Parameters
+    ----------
+    layout
+        Operand layout of the target.
+    batch
+        Sequences that the kernel serves.
+    layer
+        Name for messages.
+
+    Attributes
+    ----------
+    attributes
+        Attributes of the resulting function, read by schedules.
+    merged_output
+        Whether the result is written as [batch, seq_len, heads, head_dim] and stored as [tokens,
+        channels].
+    keys
+        Tensors that packed attention reads from the first key of a sequence on.
+    """
+
+    def __init__(self, layout: KernelLayout, batch: int, layer: str) -> None:
+        self.layout = layout
+        self.arithmetic = layout.arithmetic
+        self.batch = batch
+        self.layer = layer
+        self.attributes: dict[str, object] = {}
+        self.merged_output = False
+        self.keys: list[te.Tensor] = []
+        self._both_minimum: list[str] = []
+
+    def stage(self, tensor: te.Tensor, low: int, high: int) -> Stage:
+        """Stage of a tensor, with the target's arithmetic."""
+        return Stage(tensor, low, high, self.arithmetic)
+
+    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+        """Value of an expression that the specification did not make."""
+        return Ranged(low, high, expr, arithmetic=self.arithmetic)
+
+    # -- stages ---------------------------------------------------------------------------------
+
+    def define(
+        self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
+    ) -> Stage:
+        """Define a block that computes entry by entry."""
+        bounds: list[Ranged] = []
+
+        def compute(*index: Any) -> Any:
+            value = trace(entry, *index)
+            bounds.append(value)
+            return expression(value, dtype or value.dtype)
+
+        tensor = te.compute(tuple(shape), compute, name=name)
+        return self.stage(tensor, bounds[0].low, bounds[0].high)
+
+    def sum(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        extent: int,
+        entry: Callable[..., Any],
+        dtype: str = "",
+    ) -> Stage:
+        """Define a block that reduces."""
+        bounds: list[Ranged] = []
+        k = te.reduce_axis((0, extent), name="k")
+
+        def compute(*index: Any) -> Any:
+            value = trace(entry, *index, k.var)
+            bounds.append(value)
+            check_sum(name, value, extent, dtype or "int64")
+            total = Ranged(*sum_bounds(value, extent))
+            return te.sum(expression(value, dtype or total.dtype), axis=k)
+
+        tensor = te.compute(tuple(shape), compute, name=name)
+        return self.stage(tensor, *sum_bounds(bounds[0], extent))
+
+    def square_sum(
+        self,
+        name: str,
+        x: Callable[..., Any],
+        total: Stage,
+        mean: Stage,
+        shape: tuple[int, int],
+    ) -> Stage:
+        """Square deviations; without vectors, what saves an operation per entry."""
+        rows, channels = shape
+        if not self.layout.scalar:
+            return self.sum(
+                name,
+                (rows,),
+                channels,
+                lambda row, k: short_layer_norm.square(
+                    short_layer_norm.deviation(x(row, k), mean[row])
+                ),
+            )
+        squares = self._grouped_squares(rows, channels, x)
+        return self.define(
+            name,
+            (rows,),
+            lambda row: short_layer_norm.sum_about_mean(
+                squares[row], total[row], mean[row], channels
+            ),
+            "int64",
+        )
+
+    def _grouped_squares(self, rows: int, channels: int, x: Callable[..., Any]) -> Stage:
+        """Sum of squares, int64, of groups that fit 32 bits: one product and sum per entry."""
+        largest = short_layer_norm.INPUT_LIMIT**2
+        limit = min(_GROUP, INT32[1] // largest)
+        group = next(size for size in range(limit, 0, -1) if channels % size == 0)
+        j = te.reduce_axis((0, group), name="j")
+
+        def squared(row: Any, part: Any) -> Any:
+            channel = part * group + j.var
+            return expression(trace(lambda: short_layer_norm.square(x(row, channel))), "int32")
+
+        groups = te.compute(
+            (rows, channels // group),
+            lambda row, part: te.sum(squared(row, part), axis=j),
+            name="square_groups",
+        )
+        g = te.reduce_axis((0, channels // group), name="g")
+        total = te.compute(
+            (rows,), lambda row: te.sum(groups(row, g).astype("int64"), axis=g), name="squares"
+        )
+        return self.stage(total, 0, largest * channels)
+
+    # -- matrix products ------------------------------------------------------------------------
+
+    def linear(self, x: Stage, weight: PackedWeight, bias: Stage) -> Stage:
+        """Define the product with a packed weight, and the addition of the bias."""
+        layout = self.layout
+        rows, columns = x.shape[0], weight.array.shape[0]
+        lhs = self._lhs(x)
+        self.note_operands("accumulator", lhs.low, int(weight.array.min(initial=0)))
+        padded_rows, padded_depth = lhs.shape
+        packed = self._widened(weight.tensor)
+        lanes, step = layout.lanes, layout.depth
+        k = te.reduce_axis((0, padded_depth), name="k")
+        products = te.compute(
+            (padded_rows, layout.padded_columns(columns)),
+            lambda m, n: te.sum(
+                lhs.tensor[m, k].astype("int32")
+                * packed[n // lanes, k // step, n % lanes, k % step].astype("int32"),
+                axis=k,
+            ),
+            name="accumulator",
+        )
+        # Of partial sums too: an interval of x without 0 is widened to it.
+        low, high = accumulator_bounds(weight.array, min(x.low, 0), max(x.high, 0))
+        accumulator = self.stage(products, int(low.min(initial=0)), int(high.max(initial=0)))
+        return self.define("biased", (rows, columns), lambda m, n: accumulator[m, n] + bias[n])
+
+    def _lhs(self, x: Stage) -> Stage:
+        """Bring activations to what the instruction wants, by a copy only where needed.
+
+        Parameters
+        ----------
+        x
+            [M, K] int8 or uint8.
+
+        Returns
+        -------
+        Stage
+            [padded M, padded K] of the layout's ``lhs_dtype``.
+        """
+        layout = self.layout
+        rows, depth = x.shape
+        tile, padded_rows = layout.row_tile(rows)
+        self.attributes["ibert.row_tile"] = tile
+        padded_depth = layout.padded_depth(depth)
+        if x.dtype != layout.lhs_dtype and not layout.widens_lhs:
+            raise LoweringError(
+                what=f"a matrix operand is {x.dtype}, the instruction takes {layout.lhs_dtype}",
+                where=self.layer,
+                why="the pass offset_activations did not run before emission",
+                todo="use ibert_tvm.relay_passes.passes.pipeline, which orders the passes",
+            )
+        whole = (rows, depth) == (padded_rows, padded_depth)
+        # An instruction that takes several rows at once reads them from a copy that interleaves
+        # them.
+        if x.dtype == layout.lhs_dtype and whole and layout.row_step == 1:
+            return x
+        self.attributes["ibert.lhs_copied"] = True
+
+        def copy(row: tirx.Var, column: tirx.Var) -> tirx.PrimExpr:
+            value = x.tensor[tirx.min(row, rows - 1), tirx.min(column, depth - 1)]
+            value = value.astype(layout.lhs_dtype)
+            if whole:
+                return x.tensor[row, column].astype(layout.lhs_dtype)
+            inside = tirx.all(row < rows, column < depth)
+            return tirx.if_then_else(inside, value, tirx.const(0, layout.lhs_dtype))
+
+        copied = te.compute((padded_rows, padded_depth), copy, name="lhs")
+        return self.stage(copied, min(x.low, 0), max(x.high, 0))
+
+    def _widened(self, packed: te.Tensor) -> te.Tensor:
+        """Packed weight in the type that the instruction takes, by a copy only where needed."""
+        dtype = self.layout.rhs_dtype
+        if str(packed.dtype) == dtype:
+            return packed
+        return te.compute(packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs")
+
+    def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
+        """Tell schedules in which matrix products both factors may be -128.
+
+        The sum of two such products is the only one of two int8 products that 16 bits do not hold.
+
+        Parameters
+        ----------
+        product
+            Name of its block.
+        lhs_low, rhs_low
+            Lower bounds of the factors.
+        """
+        if self.layout.lhs_dtype == "int8" and max(lhs_low, rhs_low) < _NEGATED_MAXIMUM:
+            self._both_minimum.append(product)
+            self.attributes["ibert.both_minimum"] = self._both_minimum
+
+    def heads(self, attention: Any, operands: Mapping[str, Stage]) -> KernelHeads:
+        """Lay the operands of attention out for the instruction."""
+        return KernelHeads(self, attention, operands)
+
+    # -- places ---------------------------------------------------------------------------------
+
+    def lookup(self, value: Ranged, rows: int, source: Stage) -> tirx.Expr:
+        """Clamp: callers check what they pass, and nothing may be read outside of a table."""
+        index = value.expr.astype("int32")
+        return tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
+
+    def index(self, value: Ranged) -> tirx.Expr:
+        """Expression of the value."""
+        return value.expr
+
+    def number(self, index: Any, low: int, high: int) -> Ranged:
+        """Index as a value of 32 bits."""
+        return self.value(low, high, index.astype("int32"))
+
+    def condition(self, comparison: tirx.Expr) -> Condition:
+        """Condition of the expression."""
+        return Condition(comparison, self.arithmetic)
+
+    def choose(self, comparison: tirx.Expr, yes: Any, no: Any) -> Ranged:
+        """Read one of two, and only that."""
+        a, b = ranged(yes), ranged(no)
+        low, high = min(a.low, b.low), max(a.high, b.high)
+        dtype = Ranged(low, high).dtype
+        chosen = tirx.if_then_else(comparison, expression(a, dtype), expression(b, dtype))
+        return self.value(low, high, chosen)
+
+    def at_most(self, index: Any, bound: int) -> tirx.Expr:
+        """``min(index, bound)``."""
+        return tirx.min(index, bound)
+
+    def at_least(self, index: Any, bound: int) -> tirx.Expr:
+        """``max(index, bound)``."""
+        return tirx.max(index, bound)
+
+    def row_of_token(self, x: Stage, slots: Stage | None, batch: Any, token: Any) -> tirx.Expr:
+        """See the protocol."""
+        if slots is None:
+            return batch * (x.shape[0] // self.batch) + token
+        return tirx.max(slots.tensor(batch, token), tirx.const(0, "int32"))
+
+    def bounds(self, tensor: Stage) -> tuple[int, int]:
+        """Interval of the entries."""
+        return tensor.low, tensor.high

@@ -1,0 +1,358 @@
+"""The domain of intervals: what every stage of an operator can be, whatever the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import LoweringError, RangeError
+from ..spec.values import INT32, Condition, Ranged, ranged
+from .operator import per_channel
+from .types import dtype_bounds
+
+Index = Any
+Entry = Any
+
+
+def accumulator_bounds(weight: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Exact bounds of ``sum_k x[k] weight[n, k]`` for x in [low, high], by row of the weight.
+
+    Parameters
+    ----------
+    weight : numpy.ndarray
+        Integers [N, K].
+    low, high : int
+        Interval of every entry of x.
+
+    Returns
+    -------
+    low, high : numpy.ndarray
+        int64 [N]; both are reached by some x.
+    """
+    positive = np.maximum(weight, 0).sum(axis=1, dtype=np.int64)
+    negative = np.minimum(weight, 0).sum(axis=1, dtype=np.int64)
+    return positive * low + negative * high, positive * high + negative * low
+
+
+def check_accumulator(weight: np.ndarray, bias: np.ndarray, low: int, high: int) -> None:
+    """Refuse a product whose partial sums, in any order, might leave int32.
+
+    Overflow of a partial sum would wrap back, but it is undefined in compiled code.
+
+    Raises
+    ------
+    RangeError
+        Naming the row.
+    """
+    largest = max(abs(low), abs(high))
+    partial = np.abs(weight).sum(axis=1, dtype=np.int64) * largest + np.abs(bias.astype(np.int64))
+    row = int(partial.argmax())
+    if partial[row] > INT32[1]:
+        raise RangeError(
+            f"the int32 accumulator of output {row} may overflow",
+            why=f"its sum over {weight.shape[1]} inputs in [{low}, {high}] and a bias of "
+            f"{int(bias[row])} reaches {partial[row]}, and int32 ends at {INT32[1]}",
+            todo="use a coarser weight or activation scale for this layer",
+        )
+
+
+def sum_bounds(value: Ranged, count: int) -> tuple[int, int]:
+    """Bounds of the sum of at most `count` entries, and of all its partial sums."""
+    return min(value.low, 0) * count, max(value.high, 0) * count
+
+
+def check_sum(what: str, value: Ranged, count: int, dtype: str) -> None:
+    """Refuse a sum that might leave its type.
+
+    Raises
+    ------
+    RangeError
+        Naming the sum.
+    """
+    low, high = sum_bounds(value, count)
+    bottom, top = dtype_bounds(dtype)
+    if low < bottom or high > top:
+        raise RangeError(
+            f"the {what} may overflow {dtype}",
+            why=f"the sum of {count} entries in [{value.low}, {value.high}] is in [{low}, {high}]",
+            todo="use a shorter maximal sequence length or narrower operands",
+        )
+
+
+class Place:
+    """Some index: whatever is computed of it is one too, and a comparison may hold or not."""
+
+    def _place(self, other: Any) -> Place:
+        return self
+
+    def _condition(self, other: Any) -> Condition:
+        return Condition()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _place
+    __floordiv__ = __mod__ = _place
+    __lt__ = __le__ = __gt__ = __ge__ = _condition
+
+
+class IntervalTensor:
+    """An operand or a stage.
+
+    Parameters
+    ----------
+    value : Ranged
+        What every entry is.
+    shape : tuple of int
+        Extents.
+    dtype : str
+        Storage type.
+    array : numpy.ndarray, optional
+        Contents, where they are known.
+    """
+
+    def __init__(
+        self, value: Ranged, shape: tuple[int, ...], dtype: str, array: Any = None
+    ) -> None:
+        self.value = value
+        self.shape = shape
+        self.dtype = dtype
+        self.array = array
+
+    def __getitem__(self, index: Any) -> Ranged:
+        return self.value
+
+
+class IntervalDomain:
+    """See the module, and `ibert_tvm.relay_passes.integer.domain`.
+
+    Parameters
+    ----------
+    batch : int
+        Sequences.
+    checked : collection of Ranged
+        Values of the program's inputs: the runtime checks what they name.
+    """
+
+    def __init__(self, batch: int, checked: list[Ranged]) -> None:
+        self.batch = batch
+        self.checked = checked
+        self.stages: dict[str, tuple[int, int]] = {}
+
+    def _stage(
+        self, name: str, value: Ranged, shape: tuple[int, ...], dtype: str
+    ) -> IntervalTensor:
+        if dtype:
+            low, high = dtype_bounds(dtype)
+            if value.low < low or value.high > high:
+                raise RangeError(
+                    f"a value in [{value.low}, {value.high}] does not fit {dtype}",
+                    why=f"{dtype} holds [{low}, {high}]",
+                    todo="use a coarser scale for this value, or a wider storage type",
+                )
+        self.stages[name] = (value.low, value.high)
+        return IntervalTensor(value, shape, dtype or value.dtype)
+
+    def define(
+        self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
+    ) -> IntervalTensor:
+        """Apply the function to any place."""
+        return self._stage(name, ranged(entry(*(Place() for _ in shape))), shape, dtype)
+
+    def sum(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        extent: int,
+        entry: Callable[..., Entry],
+        dtype: str = "",
+    ) -> IntervalTensor:
+        """Add up as many entries as there are."""
+        value = ranged(entry(*(Place() for _ in shape), Place()))
+        check_sum(name, value, extent, dtype or "int64")
+        return self._stage(name, Ranged(*sum_bounds(value, extent)), shape, dtype)
+
+    def square_sum(
+        self,
+        name: str,
+        x: Callable[..., Entry],
+        total: IntervalTensor,
+        mean: IntervalTensor,
+        shape: tuple[int, int],
+    ) -> IntervalTensor:
+        """Sum of squares."""
+
+        def square(row: Index, k: Index) -> Entry:
+            deviation = x(row, k) - mean[row]
+            return deviation * deviation
+
+        return self.sum(name, shape[:1], shape[1], square, "int64")
+
+    def linear(
+        self, x: IntervalTensor, weight: IntervalTensor, bias: IntervalTensor
+    ) -> IntervalTensor:
+        """Bound every row by its own weights and bias."""
+        if weight.array is None or bias.array is None:
+            raise LoweringError(
+                "weight or bias of a linear layer is not a parameter",
+                why="its accumulator is bounded by the actual integers",
+                todo="pass weight and bias as parameters of the function",
+            )
+        check_accumulator(weight.array, bias.array, x.value.low, x.value.high)
+        low, high = accumulator_bounds(weight.array, x.value.low, x.value.high)
+        offset = bias.array.astype(np.int64)
+        value = Ranged(int((low + offset).min()), int((high + offset).max()))
+        return self._stage("accumulator", value, (*x.shape[:-1], weight.shape[0]), "int32")
+
+    def heads(self, attention: Any, operands: Mapping[str, IntervalTensor]) -> _IntervalHeads:
+        """See operands by heads."""
+        return _IntervalHeads(self, attention, operands)
+
+    def lookup(self, value: Ranged, rows: int, source: IntervalTensor) -> Place:
+        """Refuse computed places that a table does not have."""
+        given = any(value is one for one in self.checked)
+        if not given and value.high >= rows:
+            raise RangeError(
+                f"positions up to {value.high}",
+                why=f"the table has {rows} rows; sequences of {source.shape[-1]} tokens are asked "
+                "for",
+                todo="use a shorter maximal sequence length",
+            )
+        return Place()
+
+    def index(self, value: Ranged) -> Place:
+        """Any place."""
+        return Place()
+
+    def number(self, index: Index, low: int, high: int) -> Ranged:
+        """What is known of it."""
+        return Ranged(low, high)
+
+    def condition(self, comparison: Condition) -> Condition:
+        """May hold or not."""
+        return comparison
+
+    def choose(self, comparison: Condition, yes: Entry, no: Entry) -> Ranged:
+        """Either."""
+        a, b = ranged(yes), ranged(no)
+        return Ranged(min(a.low, b.low), max(a.high, b.high))
+
+    def at_most(self, index: Index, bound: int) -> Place:
+        """Any place."""
+        return Place()
+
+    at_least = at_most
+
+    def row_of_token(
+        self, x: IntervalTensor, slots: IntervalTensor | None, batch: Index, token: Index
+    ) -> Place:
+        """Any place."""
+        return Place()
+
+    def bounds(self, tensor: IntervalTensor) -> tuple[int, int]:
+        """Interval of the entries."""
+        return tensor.value.low, tensor.value.high
+
+
+class _IntervalHeads:
+    """Operands of attention at any sequence, head, query and key."""
+
+    def __init__(
+        self, domain: IntervalDomain, attention: Any, operands: Mapping[str, IntervalTensor]
+    ) -> None:
+        self.domain = domain
+        q, k, self.v = operands["q"], operands["k"], operands["v"]
+        self.channels = q.shape[-1] // attention.num_heads
+        self.key_count = q.shape[0] // domain.batch
+        self.table = operands.get("bias")
+        self.has_bias = self.table is not None
+        self.has_window = attention.limits_distance or "pair_mask" in operands
+        entry = q.value * k.value
+        check_sum("score", entry, self.channels, "int32")
+        self._score = Ranged(*sum_bounds(entry, self.channels))
+        low, high = self._score.low, self._score.high
+        if self.table is not None:
+            low, high = low + self.table.value.low, high + self.table.value.high
+        self.score_bounds = (low, high)
+
+    def _stage(self, name: str, value: Ranged, dtype: str = "int32") -> IntervalTensor:
+        return self.domain.define(name, (), lambda: value, dtype)
+
+    def kept_key(self, batch: Index, key: Index) -> Condition:
+        """May count or not."""
+        return Condition()
+
+    def in_window(self, batch: Index, query: Index, key: Index) -> Condition:
+        """May count or not."""
+        return Condition()
+
+    def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Ranged:
+        """Any entry of the table."""
+        assert self.table is not None
+        return self.table.value
+
+    def products(self) -> IntervalTensor:
+        """Scores of keys that count."""
+        return self._stage("score", self._score)
+
+    def key_correction(self, batch: Index, head: Index, key: Index) -> int:
+        """Nothing."""
+        return 0
+
+    def exact_score(
+        self, products: IntervalTensor, batch: Index, head: Index, query: Index, key: Index
+    ) -> Ranged:
+        """Any product."""
+        return products.value
+
+    def per_key(self, name: str, entry: Callable[..., Entry]) -> IntervalTensor:
+        """Any key."""
+        return self.domain.define(name, (0,) * 3, entry, "int32")
+
+    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> IntervalTensor:
+        """Any row."""
+        return self.domain.define(name, (0,) * 3, entry, dtype)
+
+    def per_score(self, name: str, entry: Callable[..., Entry]) -> IntervalTensor:
+        """Any query and key."""
+        return self.domain.define(name, (0,) * 4, entry, "int32")
+
+    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> IntervalTensor:
+        """Any query and key."""
+        return self.domain.define(name, (0,) * 4, entry, "uint8")
+
+    def row_max(self, name: str, scores: IntervalTensor) -> IntervalTensor:
+        """A score."""
+        return self._stage(name, scores.value)
+
+    def row_sum(self, name: str, x: IntervalTensor, largest: int) -> IntervalTensor:
+        """Sum over as many keys as there are."""
+        check_sum(name, x.value, self.key_count, "int32")
+        return self._stage(name, Ranged(*sum_bounds(x.value, self.key_count)))
+
+    def context(self, weights: IntervalTensor, largest: int) -> Callable[..., Entry]:
+        """Sum over as many keys as there are."""
+        entry = weights.value * self.v.value
+        check_sum("context", entry, self.key_count, "int32")
+        value = self._stage("context", Ranged(*sum_bounds(entry, self.key_count)))
+        return lambda b, h, i, d: value.value
+
+    def output(
+        self, entry: Callable[..., Entry], multiplier: IntervalTensor, dtype: str
+    ) -> IntervalTensor:
+        """Any entry of the result."""
+        return self.domain.define(
+            "attended",
+            (0,) * 4,
+            lambda b, h, i, d: entry(b, h, i, d, per_channel(multiplier, d)),
+            dtype,
+        )
+
+
+__all__ = [
+    "IntervalDomain",
+    "IntervalTensor",
+    "accumulator_bounds",
+    "check_accumulator",
+    "check_sum",
+    "sum_bounds",
+]

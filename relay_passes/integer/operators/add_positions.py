@@ -1,0 +1,35 @@
+"""`integer.add_positions`: a table of rows added to the tokens of every sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..domain import Domain, Tensor
+from ..operator import Operand, Operator, Traits
+from ..types import NARROW, TensorType
+
+
+@dataclass(frozen=True)
+class AddPositions(Operator):
+    """``x + table``: row s to token s of every sequence; both at one scale, s static."""
+
+    OP = "integer.add_positions"
+    OPERANDS = (Operand("x", NARROW, "b s C"), Operand("table", ("int32",), "s C"))
+    RESULT = "b s C"
+    TRAITS = Traits(elementwise=True)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """int32."""
+        return "int32"
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """See the class."""
+        x, table = operands["x"], operands["table"]
+        length = table.shape[0]
+        return domain.define(
+            "sum",
+            x.shape,
+            lambda row, channel: x[row, channel] + table[row % length, channel],
+            "int32",
+        )

@@ -1,0 +1,47 @@
+"""`integer.add_short`: the sum of two values of one scale, in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...spec.short_requantise import saturating_sum
+from ..domain import Entry
+from ..operator import Elementwise, Operand, Traits, check_bounds
+from ..types import NARROW, TensorType
+
+
+@dataclass(frozen=True)
+class AddShort(Elementwise):
+    """``clamp(a + b, low, high)``; both operands already have the result's scale.
+
+    Parameters
+    ----------
+    low, high : int
+        Closed interval of the sum, within int16.
+    """
+
+    low: int
+    high: int
+
+    OP = "integer.add_short"
+    OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True, sums=True)
+    STAGE = "sum"
+
+    @property
+    def dtype(self) -> str:
+        """Type of the sum."""
+        return "int16"
+
+    def __post_init__(self) -> None:
+        check_bounds(self, ("int16",))
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """int16."""
+        return self.dtype
+
+    def entry(self, a: Entry, b: Entry) -> Entry:
+        """See the class."""
+        return saturating_sum(a, b, self.low, self.high)

@@ -1,0 +1,285 @@
+"""`integer.attention`: Q K^T, i-softmax and P V of all heads, requantised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import LoweringError
+from ...spec import short_softmax, softmax
+from ...spec.exponential import Exponential, PolynomialExponential
+from ...spec.released import ReleasedExponential
+from ...spec.short_requantise import requantise_short
+from ...spec.short_softmax import ShortExponential
+from ...spec.values import indicator, not_equal, select
+from ..domain import Domain, Entry, Heads, Index, Tensor
+from ..operator import (
+    SHORT_DTYPES,
+    Operand,
+    Operator,
+    Traits,
+    check_bounds,
+    check_shift,
+    check_short_shift,
+    choose,
+    flattened,
+)
+from ..types import MASK, TensorType, static
+
+SOFTMAX_MODES = ("short", "normalised")
+_EXPONENTIALS = {
+    "short": ShortExponential,
+    "polynomial": PolynomialExponential,
+    "released": ReleasedExponential,
+}
+UNBOUNDED = 2**31 - 1
+"""A distance that no window limits."""
+
+
+@dataclass(frozen=True)
+class Attention(Operator):
+    """Attention of all heads, [b, s, H D].
+
+    A key counts for a query if the mask keeps it, `pair_mask` keeps the pair of query and key, and
+    the distance, key - query, lies in the window.
+    A score may get a term that depends on the head, the query and the key. Values per token are
+    packed if `starts` are given (the first row of each sequence); the mask must be, then, and where
+    distances matter `tokens`, the token in each row.
+
+    Parameters
+    ----------
+    num_heads : int
+        H; the channels of q, k and v are H * D.
+    softmax : str
+        "short": u8 exponentials times V, divided once per row by their sum, in 16-bit arithmetic.
+        "normalised": u8 probabilities of scale 1/256 times V, as published.
+    exponential : ShortExponential, PolynomialExponential or ReleasedExponential
+        The first belongs to "short", the others to "normalised".
+    shift, low, high, dtype, zero_point
+        Requantisation of the context. "short": its values come with 7 fraction bits in V's scale,
+        the int16 multiplier is Q15, ``S_v / 128 / S_out * 2^shift``; dtype int8, uint8 or int16.
+        "normalised": 8 fraction bits, a multiplier ``S_v / 256 / S_out * 2^shift`` of 15 bits at
+        most; dtype int8, uint8, int16 or int32.
+    before, after : int
+        Window: the largest distance at which a key in front of its query counts, and behind it
+        (0 for causal attention). `UNBOUNDED` where nothing limits it.
+    """
+
+    num_heads: int
+    softmax: str
+    exponential: Exponential | ShortExponential = field(
+        metadata=flattened("exp", _EXPONENTIALS, "exponential")
+    )
+    shift: int
+    low: int
+    high: int
+    dtype: str = "int8"
+    zero_point: int = 0
+    before: int = UNBOUNDED
+    after: int = UNBOUNDED
+
+    OP = "integer.attention"
+    # bias, in the scale of the scores: by distance, entry d + P - 1 of [H or 1, 2 P - 1] for
+    # d = key - query; or by query and key, [H or 1, P, P]. P positions are as many as s at least.
+    OPERANDS = (
+        Operand("q", ("int8",), "b s C"),
+        Operand("k", ("int8",), "b s C"),
+        Operand("v", ("int8",), "b s C"),
+        Operand("mask", MASK, "b s", optional=True, by_token=True, is_mask=True),
+        Operand("multiplier", ("int16", "int32"), "1|C"),
+        Operand("pair_mask", MASK, "b s s", optional=True),
+        Operand("bias", ("int32",), "1|H D or 1|H P P", optional=True),
+        Operand("starts", ("int32",), "n", optional=True),
+        Operand("tokens", ("int32",), "b s", optional=True, by_token=True),
+    )
+    RESULT = "b s C"
+    TRAITS = Traits(
+        takes_epilogue=False, reads_views=("q", "k", "v"), offsets=True, by_sequence=True
+    )
+
+    def __post_init__(self) -> None:
+        choose("softmax", self.softmax, SOFTMAX_MODES, self.name)
+        if (self.softmax == "short") != isinstance(self.exponential, ShortExponential):
+            raise LoweringError(
+                f"a {type(self.exponential).__name__} in {self.softmax} softmax",
+                self.name,
+                "a ShortExponential belongs to short softmax, the others to normalised softmax",
+                "derive both from one preset",
+            )
+        if min(self.before, self.after) < 0:
+            raise LoweringError(
+                f"a window of {self.before} keys before and {self.after} after the query",
+                self.name,
+                "a query sees itself at least",
+                "give distances of 0 and more",
+            )
+        if self.softmax == "short":
+            check_bounds(self, SHORT_DTYPES)
+            check_short_shift(self)
+            return
+        check_bounds(self)
+        check_shift(self)
+        if self.exponential.maximum > 65535:
+            raise LoweringError(
+                f"exponentials up to {self.exponential.maximum} in normalised softmax",
+                self.name,
+                "this mode stores them in 16 bits",
+                "derive the exponential with a smaller maximum",
+            )
+
+    @property
+    def limits_distance(self) -> bool:
+        """Whether a key can be too far from its query."""
+        return min(self.before, self.after) < UNBOUNDED
+
+    def needs_places(self, operands: Collection[str]) -> bool:
+        """A window or a bias is a matter of distances."""
+        return self.limits_distance or "bias" in operands
+
+    def dtypes_of(self, operand: Operand) -> tuple[str, ...]:
+        """The multiplier of the short softmax has 16 bits."""
+        if operand.name == "multiplier":
+            return ("int16",) if self.softmax == "short" else ("int32",)
+        return operand.dtypes
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Heads divide the channels, and a bias has a row for each."""
+        if self.num_heads < 1 or dims["C"] % self.num_heads:
+            raise LoweringError(
+                f"{self.num_heads} heads do not divide {dims['C']} channels",
+                self.where,
+                "every head has the same number of channels",
+                "set num_heads as the source model does",
+            )
+        heads, distances = dims.get("H", self.num_heads), dims.get("D", 0)
+        positions = dims.get("P", (distances + 1) // 2)
+        odd = distances % 2 or not distances
+        if heads != self.num_heads or not odd or _positions_lacking(positions, dims["s"]) > 0:
+            raise LoweringError(
+                f"a bias of {heads} heads and {positions} positions for {self.num_heads} heads and "
+                f"{dims['s']} tokens",
+                self.where,
+                "it has a row for each head, or one for all, and an entry for each distance from "
+                "1 - positions to positions - 1, or for each pair of positions",
+                "give the bias of as many positions as the model has",
+            )
+
+    def sequence_limit(self, types: Mapping[str, TensorType]) -> int | None:
+        """As many tokens as the bias has positions."""
+        if "bias" not in types:
+            return None
+        *_, extent = shape = static(types["bias"].shape)
+        return extent if len(shape) == 3 else (extent + 1) // 2
+
+    def multiply_accumulates(self, types: Mapping[str, TensorType]) -> int:
+        """Q K^T and P V."""
+        batch, queries, channels = static(types["q"].shape)
+        return 2 * batch * queries * static(types["k"].shape)[1] * channels
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """See the class."""
+        heads = domain.heads(self, operands)
+        if isinstance(self.exponential, ShortExponential):
+            context = self._short(heads, self.exponential)
+        else:
+            context = self._normalised(heads, self.exponential)
+        requantised = self.shift, self.zero_point, self.low, self.high
+
+        def entry(b: Index, h: Index, i: Index, d: Index, factor: Entry) -> Entry:
+            if self.softmax == "short":
+                return requantise_short(context(b, h, i, d), factor, 0, *requantised)
+            return softmax.output_of(context(b, h, i, d), factor, *requantised)
+
+        return heads.output(entry, operands["multiplier"], self.dtype)
+
+    def _short(self, heads: Heads, k: ShortExponential) -> Callable[..., Entry]:
+        """u8 exponentials times V, divided by the row's sum once per entry of the context."""
+        products = heads.products()
+        short_softmax.check_scores(*heads.score_bounds)
+        offset = heads.per_key(
+            "key_offset",
+            lambda b, h, j: short_softmax.score_of(
+                heads.key_correction(b, h, j), short_softmax.key_offset(heads.kept_key(b, j))
+            ),
+        )
+
+        def pair_term(b: Index, h: Index, i: Index, j: Index) -> Entry:
+            bias = heads.bias(b, h, i, j) if heads.has_bias else 0
+            if not heads.has_window:
+                return bias
+            return select(heads.in_window(b, i, j), bias, short_softmax.PAIR_MASKED)
+
+        paired = heads.has_bias or heads.has_window
+        term = heads.per_score("pair_term", pair_term) if paired else None
+
+        def score(b: Index, h: Index, i: Index, j: Index) -> Entry:
+            value = short_softmax.score_of(products[b, h, i, j], offset[b, h, j])
+            return value if term is None else short_softmax.score_of(value, term[b, h, i, j])
+
+        scores = heads.per_score("scores", score)
+        top = heads.row_max("row_max", scores)
+        e = heads.weights(
+            "exponential",
+            lambda b, h, i, j: short_softmax.exponential_of(
+                scores[b, h, i, j], short_softmax.row_floor(top[b, h, i]), k
+            ),
+            k.maximum,
+        )
+        total = heads.row_sum("row_sum", e, k.maximum)
+        largest = k.maximum * heads.key_count
+        bits = heads.per_row(
+            "row_bits", lambda b, h, i: short_softmax.sum_bits(total[b, h, i], largest), "int32"
+        )
+        factor = heads.per_row(
+            "row_factor",
+            lambda b, h, i: short_softmax.reciprocal(total[b, h, i], bits[b, h, i]),
+            "int32",
+        )
+        products_v = heads.context(e, k.maximum)
+        return lambda b, h, i, d: short_softmax.context_of(
+            products_v(b, h, i, d), bits[b, h, i], factor[b, h, i]
+        )
+
+    def _normalised(self, heads: Heads, k: Exponential) -> Callable[..., Entry]:
+        """Probabilities of 8 bits, as published, times V."""
+        products = heads.products()
+        softmax.check_scores(*heads.score_bounds)
+        near = None
+        if heads.has_window:
+            near = heads.per_score("near", lambda b, h, i, j: indicator(heads.in_window(b, i, j)))
+
+        def kept(b: Index, h: Index, i: Index, j: Index) -> Any:
+            by_key = heads.kept_key(b, j)
+            return by_key if near is None else by_key & not_equal(near[b, h, i, j], 0)
+
+        def score(b: Index, h: Index, i: Index, j: Index) -> Entry:
+            value = heads.exact_score(products, b, h, i, j)
+            if heads.has_bias:
+                value = value + heads.bias(b, h, i, j)
+            return softmax.masked_score(value, kept(b, h, i, j))
+
+        scores = heads.per_score("scores", score)
+        top = heads.row_max("row_max", scores)
+        exponential = heads.per_score(
+            "exponential",
+            lambda b, h, i, j: softmax.exp_of(
+                scores[b, h, i, j], top[b, h, i], kept(b, h, i, j), k
+            ),
+        )
+        total = heads.row_sum("row_sum", exponential, k.maximum)
+        factor = heads.per_row(
+            "row_factor", lambda b, h, i: softmax.factor_of_sum(total[b, h, i]), "int64"
+        )
+        probability = heads.weights(
+            "probability",
+            lambda b, h, i, j: softmax.probability_of(exponential[b, h, i, j], factor[b, h, i]),
+            255,
+        )
+        products_v = heads.context(probability, 255)
+        return lambda b, h, i, d: softmax.context_of_probabilities(products_v(b, h, i, d))
+
+
+def _positions_lacking(positions: int, length: Any) -> int:
+    """How many more positions a static length has than a bias; symbolic ones are bound later."""
+    return length - positions if positions and isinstance(length, int) else 0

@@ -1,0 +1,42 @@
+"""`integer.gelu`: i-GELU by a polynomial that stays in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...spec.gelu import AccurateGelu, gelu_accurate
+from ..domain import Entry
+from ..operator import Elementwise, Operand, Traits, flattened
+from ..types import TensorType
+
+
+@dataclass(frozen=True)
+class Gelu(Elementwise):
+    """Accurate i-GELU of a value at one scale; the result has the same scale.
+
+    Parameters
+    ----------
+    constants : AccurateGelu
+        Of the polynomial.
+    """
+
+    constants: AccurateGelu = field(metadata=flattened("gelu", AccurateGelu))
+
+    OP = "integer.gelu"
+    OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True)
+    STAGE = "gelu"
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """int16."""
+        return "int16"
+
+    def stage_dtype(self, dtype: str) -> str:
+        """Keep it as wide as the polynomial leaves it: what follows goes on from there."""
+        return ""
+
+    def entry(self, x: Entry) -> Entry:
+        """See the class."""
+        return gelu_accurate(x, self.constants)

@@ -1,0 +1,36 @@
+"""`integer.gelu_paper`: i-GELU as published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...spec.gelu import gelu_paper
+from ..domain import Entry
+from ..operator import Elementwise, Operand, Traits
+from ..types import NARROW, TensorType
+
+
+@dataclass(frozen=True)
+class GeluPaper(Elementwise):
+    """Published i-GELU; the operands are the arrays of `PaperGelu`, as are the scales."""
+
+    OP = "integer.gelu_paper"
+    OPERANDS = (
+        Operand("x", NARROW, "... C"),
+        Operand("q_b", ("int32",), "1|C"),
+        Operand("q_c", ("int64",), "1|C"),
+        Operand("q_1", ("int32",), "1|C"),
+        Operand("erf_shift", ("int32",), "1|C"),
+    )
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True)
+    STAGE = "gelu"
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """int64."""
+        return "int64"
+
+    def entry(self, x: Entry, q_b: Entry, q_c: Entry, q_1: Entry, erf_shift: Entry) -> Entry:
+        """See the class."""
+        return gelu_paper(x, q_b, q_c, q_1, erf_shift)

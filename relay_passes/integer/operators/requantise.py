@@ -1,0 +1,47 @@
+"""`integer.requantise`: to another scale, by a dyadic multiplier of 31 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...spec.fixed_point import requantise_clamped
+from ..domain import Entry
+from ..operator import Elementwise, Operand, Traits, check_bounds, check_shift
+from ..types import DTYPES
+
+
+@dataclass(frozen=True)
+class Requantise(Elementwise):
+    """``clamp(((x m + half) >> shift) + zero_point, low, high)``.
+
+    Parameters
+    ----------
+    shift : int
+        Right shift, 0..62, the same for every channel.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8, int16 or int32.
+    zero_point : int
+        Added after the shift.
+    """
+
+    shift: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP = "integer.requantise"
+    OPERANDS = (Operand("x", DTYPES, "... C"), Operand("multiplier", ("int32",), "1|C"))
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True)
+    STAGE = "requantised"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        check_shift(self)
+
+    def entry(self, x: Entry, multiplier: Entry) -> Entry:
+        """See the class."""
+        return requantise_clamped(x, multiplier, self.shift, self.zero_point, self.low, self.high)

@@ -1,0 +1,60 @@
+"""`integer.requantise_short`: to another scale, in 16-bit arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...spec.short_requantise import requantise_short
+from ..domain import Entry
+from ..operator import (
+    SHORT_DTYPES,
+    Elementwise,
+    Operand,
+    Traits,
+    check_bounds,
+    check_short_shift,
+)
+from ..types import NARROW
+
+
+@dataclass(frozen=True)
+class RequantiseShort(Elementwise):
+    """``clamp(sat16(q15(sat16(x >> p), m) + z 2^shift + half) >> shift, low, high)``.
+
+    Parameters
+    ----------
+    shift : int
+        Fraction bits of the Q15 product, 0..14, the same for every channel.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8 or int16.
+    zero_point : int
+        Added before the shift, as ``zero_point 2^shift``.
+    """
+
+    shift: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP = "integer.requantise_short"
+    OPERANDS = (
+        Operand("x", ("uint8", *NARROW), "... C"),
+        Operand("multiplier", ("int16",), "1|C"),
+        Operand("pre_shift", ("int32",), "1|C"),
+    )
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True, merges=True)
+    STAGE = "requantised"
+
+    def __post_init__(self) -> None:
+        check_bounds(self, SHORT_DTYPES)
+        check_short_shift(self)
+
+    def entry(self, x: Entry, multiplier: Entry, pre_shift: Entry) -> Entry:
+        """See the class."""
+        return requantise_short(
+            x, multiplier, pre_shift, self.shift, self.zero_point, self.low, self.high
+        )

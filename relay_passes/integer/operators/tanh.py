@@ -1,0 +1,45 @@
+"""`integer.tanh`: i-tanh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...spec.exponential import BinaryExponential
+from ...spec.tanh import i_tanh
+from ..domain import Entry
+from ..operator import Elementwise, Operand, Traits, check_attribute, flattened
+from ..types import NARROW, TensorType
+
+
+@dataclass(frozen=True)
+class Tanh(Elementwise):
+    """i-tanh at the scale 2^-fraction_bits.
+
+    Parameters
+    ----------
+    exponential : BinaryExponential
+        Constants of 2^(-2 |x| log2 e), from ``BinaryExponential.for_tanh(scale)``.
+    fraction_bits : int
+        The result's scale is 2^-fraction_bits, its bound 2^fraction_bits - 1.
+    """
+
+    exponential: BinaryExponential = field(metadata=flattened("exp", BinaryExponential))
+    fraction_bits: int = 15
+
+    OP = "integer.tanh"
+    OPERANDS = (Operand("x", NARROW, "... C"),)
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True)
+    STAGE = "tanh"
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "fraction_bits", 1, 15)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """int32."""
+        return "int32"
+
+    def entry(self, x: Entry) -> Entry:
+        """See the class."""
+        return i_tanh(x, self.exponential, self.fraction_bits)

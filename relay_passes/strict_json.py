@@ -1,0 +1,107 @@
+"""JSON of strangers: one meaning, bounded work, and no exception but `DocumentError`.
+
+Python's parser takes more than JSON (NaN, the last of two equal keys, numbers of any length), and
+answers deep nesting with a RecursionError.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import accumulate
+from typing import Any, NoReturn
+
+from .errors import DocumentError
+
+MAX_DIGITS = 32
+"""Characters of a number."""
+_SHOWN = 60
+_NESTING = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+def shown(value: Any) -> str:
+    """Part of a document as an error shows it: JSON in printable ASCII, cut where it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def parse(text: str, max_depth: int) -> Any:
+    """Parse a document.
+
+    Parameters
+    ----------
+    text : str
+        JSON.
+    max_depth : int
+        How deep arrays and objects may be nested.
+
+    Returns
+    -------
+    dict, list, str, int, float, bool or None
+        Numbers are finite, strings can be encoded.
+
+    Raises
+    ------
+    DocumentError
+        If the text is not JSON, is nested deeper, has a key twice, a number that is too long or is
+        none, or half of a surrogate pair.
+    """
+    if _depth(text) > max_depth:
+        raise DocumentError(
+            "arrays and objects are nested too deep", why=f"the format has {max_depth} levels"
+        )
+    try:
+        document = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_real,
+            parse_constant=_constant,
+        )
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise DocumentError(f"it is not readable JSON: {error}") from None
+    except UnicodeEncodeError:
+        raise DocumentError("a string has half of a surrogate pair") from None
+    return document
+
+
+def _depth(text: str) -> int:
+    """Deepest nesting of a text, exact as far as it is JSON."""
+    unescaped = text.replace("\\\\", "").replace('\\"', "")
+    outside_of_strings = "".join(unescaped.split('"')[::2])
+    levels = (_NESTING.get(character, 0) for character in outside_of_strings)
+    return max(accumulate(levels), default=0)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise DocumentError(f"the key {shown(twice)} is there twice in one object")
+    return found
+
+
+def _integer(text: str) -> int:
+    return int(_short(text))
+
+
+def _real(text: str) -> float:
+    value = float(_short(text))
+    if not math.isfinite(value):
+        raise DocumentError(f"the number {text} is too large")
+    return value
+
+
+def _short(text: str) -> str:
+    if len(text) > MAX_DIGITS:
+        raise DocumentError(
+            f"a number has {len(text)} characters",
+            why=f"{text[:8]}... is longer than {MAX_DIGITS}",
+        )
+    return text
+
+
+def _constant(text: str) -> NoReturn:
+    raise DocumentError(f"{text} is not a number of JSON")

@@ -1,0 +1,36 @@
+"""One example of each kind in a faster set of tests; the other cases in a slower one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def examples(
+    cases: Iterable[Any], *kept: Any, unpack: bool = False, otherwise: str = "slow"
+) -> list[Any]:
+    """Cases for `parametrize`.
+
+    Parameters
+    ----------
+    cases
+        All of them.
+    kept
+        Those that stay in the set of the test.
+    unpack
+        Each case is a tuple of several arguments.
+    otherwise
+        Marker of the others: ``slow``, or ``record`` for a test that is slow itself.
+    """
+    cases = list(cases)
+    missing = [case for case in kept if case not in cases]
+    if missing:
+        raise ValueError(f"no such cases: {missing}; there are {cases}")
+    return [
+        case
+        if case in kept
+        else pytest.param(*(case if unpack else (case,)), marks=getattr(pytest.mark, otherwise))
+        for case in cases
+    ]

@@ -1,0 +1,271 @@
+"""The models that have golden integers, from their source to the integer program.
+
+Calibration runs a float model, whose last bits depend on the processor (vector lengths, fused
+multiply-add, BLAS), so what it chooses is read from `tables.json` instead: scales, ranges and
+smoothing of every activation. Integer weights follow from these by rounding to the nearest, which
+every processor does alike. Everything behind the table is the product's own code.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.frontend import CanonicalModel
+from ibert_tvm.quantization import CalibrationOptions, calibrate
+from ibert_tvm.quantization.weights import nearest, quantize_embedding, row_scales
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
+from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
+from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant
+from ibert_tvm.relay_passes.spec.presets import preset as preset_of
+from ibert_tvm.texts import data_file
+from tests.golden import sources
+
+TABLES = Path(__file__).with_name("tables.json")
+Arrays = dict[str, NDArray[Any]]
+
+TRAINED, GIVEN = "trained", "given"
+_DEFAULT = CalibrationOptions()
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One model with golden integers.
+
+    Attributes
+    ----------
+    source
+        A name of `tests.golden.sources.load`.
+    preset
+        Numerics.
+    scales
+        "" where activations were calibrated, `TRAINED` where a checkpoint and `GIVEN` where a
+        quantised file brings all of them.
+    options
+        Of the calibration that made its entry of the table.
+    whole
+        A model of a real size.
+    fast
+        Part of the default tests, with a digest for every name.
+    """
+
+    source: str
+    preset: str = "accurate"
+    scales: str = ""
+    options: CalibrationOptions = _DEFAULT
+    whole: bool = False
+    fast: bool = False
+
+
+# How well these are quantised does not matter.
+_PLAIN = CalibrationOptions(observer="minmax", alphas=(0.0,), compensate=False)
+MODELS = {
+    "bert": Golden("bert", fast=True),
+    "bert-paper": Golden("bert", "paper", fast=True),
+    "bert-mean": Golden("bert-mean"),
+    "bert-mean-paper": Golden("bert-mean", "paper"),
+    "bert-classifier": Golden("bert-classifier"),
+    "odd": Golden("odd"),
+    "odd-paper": Golden("odd", "paper"),
+    "roberta": Golden("roberta"),
+    "roberta-paper": Golden("roberta", "paper"),
+    "distilbert": Golden("distilbert"),
+    "distilbert-paper": Golden("distilbert", "paper"),
+    "electra": Golden("electra"),
+    "deit": Golden("deit", fast=True),
+    "deit-paper": Golden("deit", "paper"),
+    "ibert": Golden("ibert", "released", TRAINED, fast=True),
+    "ibert-mean": Golden("ibert-mean", "released", TRAINED),
+    "ibert-accurate": Golden("ibert"),
+    "onnx": Golden("onnx"),
+    "qdq": Golden("qdq", scales=GIVEN, fast=True),
+    "qdq-widened": Golden("qdq", scales=GIVEN, options=CalibrationOptions(widen=True)),
+    "qdq-paper": Golden("qdq", "paper", scales=GIVEN),
+    "qoperator": Golden("qoperator"),
+    "minilm": Golden("minilm", whole=True),
+    "minilm-paper": Golden("minilm", "paper", whole=True),
+    "bert-base": Golden("bert-base", options=_PLAIN, whole=True),
+}
+RANGES = "ranges of checkpoints"
+"""Key of `tables.json`."""
+
+
+@functools.cache
+def tables() -> dict[str, Any]:
+    """What `tests.golden.update --tables` wrote."""
+    document: dict[str, Any] = json.loads(TABLES.read_text(encoding="utf-8"))
+    return document
+
+
+@functools.lru_cache(maxsize=2)
+def canonical(source: str) -> CanonicalModel:
+    """The float model."""
+    return sources.load(source, tables()[RANGES].get(source))
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def stored_activations(table: QuantizationTable, smoothing: bool = True) -> dict[str, Any]:
+    """The activations of a calibrated table, in few digits: what `tables.json` has of a model."""
+    document, arrays = table.to_json()
+    result: dict[str, Any] = {}
+    for section in ("matmul", "stream", "grids"):
+        result[section] = {}
+        for name, entry in document[section].items():
+            kept = [float(f"{entry['scale']:.6g}"), entry["low"], entry["high"]]
+            kept.append(entry["zero_point"])
+            if smoothing and "channel_divisor" in entry:
+                divisor = arrays[entry["channel_divisor"]]
+                kept.append([float(f"{number:.3g}") for number in divisor])
+            result[section][name] = kept
+    return result
+
+
+def _activations(stored: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
+    """Sections of the document of a table, and its arrays."""
+    sections: dict[str, Any] = {}
+    arrays: Arrays = {}
+    for section in ("matmul", "stream", "grids"):
+        sections[section] = {}
+        for name, (scale, low, high, zero_point, *divisor) in stored[section].items():
+            entry = {"scale": scale, "low": low, "high": high, "zero_point": zero_point}
+            if divisor:
+                key = f"{section}.{name}.channel_divisor"
+                arrays[key] = np.array(divisor[0])
+                entry["channel_divisor"] = key
+            sections[section][name] = entry
+    return sections, arrays
+
+
+def _rounded_weights(
+    model: CanonicalModel, preset: str, matmul: Mapping[str, Any]
+) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant]]:
+    """Nearest integers of all matrices, and of all embeddings."""
+    needed = requirements(model.module, preset)
+    per_row = preset_of(preset).smoothing
+    weights, embeddings = {}, {}
+    for name, value in needed.items():
+        if value.op == "canonical.embedding":
+            embeddings[name] = quantize_embedding(model.parameters[value.weight], per_row)
+        readers = [reader for op, reader, _ in value.readers if op == "canonical.linear"]
+        for reader in readers if value.matmul else ():
+            matrix = model.parameters[needed[reader].weight]
+            divisor = matmul[name].channel_divisor
+            if divisor is not None:
+                matrix = matrix * divisor.astype(np.float32)
+            scale = row_scales(matrix)
+            weights[reader] = WeightQuant(nearest(matrix, scale), scale)
+    return weights, embeddings
+
+
+def table(name: str) -> QuantizationTable:
+    """The quantisation table of a model, the same on every machine."""
+    golden = MODELS[name]
+    model = canonical(golden.source)
+    if golden.scales:
+        return calibrate(model, None, golden.preset, golden.options)[0]
+    sections, arrays = _activations(tables()[name])
+    empty: dict[str, Any] = {"weights": {}, "embeddings": {}, "norm_shifts": {}}
+    document = {"schema_version": 1, "preset": golden.preset, **sections, **empty}
+    result = QuantizationTable.from_json(document, arrays)
+    if model.given is None:
+        weights, embeddings = _rounded_weights(model, golden.preset, result.matmul)
+    else:  # its integers are those of the file
+        own, _ = calibrate(model, calibration(name), golden.preset, golden.options)
+        weights, embeddings = dict(own.weights), dict(own.embeddings)
+    return replace(result, weights=weights, embeddings=embeddings)
+
+
+@functools.lru_cache(maxsize=4)
+def quantized(name: str) -> QuantizedModel:
+    """The integer program of a model."""
+    chosen = table(name)
+    model = canonical(MODELS[name].source)
+    lowered = lower_to_integer(model.module, model.parameters, chosen)
+    quantization = {"preset": chosen.preset, **lowered.scales, "calibration": {}}
+    return QuantizedModel(
+        read_program(lowered.module), lowered.parameters, model.info, quantization
+    )
+
+
+# -- inputs ------------------------------------------------------------------------------------
+
+BATCH, LENGTH = 3, 17
+CALIBRATION_LENGTH = 24
+
+
+def _tokens(
+    names: Iterable[str], vocabulary: int, seed: int, batch: int, length: int, padding: bool
+) -> Arrays:
+    random = np.random.default_rng(seed)
+    mask = np.ones((batch, length), np.int64)
+    if padding:
+        mask[1] = 0
+        mask[-1, length // 2 :] = 0
+    values = {
+        "input_ids": random.integers(3, vocabulary, (batch, length)),
+        "attention_mask": mask,
+        "token_type_ids": random.integers(0, 2, (batch, length)),
+    }
+    return {name: values[name] for name in names}
+
+
+def inputs(name: str) -> Arrays:
+    """A batch: three images, or a whole text, one that is all padding, and one that is half."""
+    info = canonical(MODELS[name].source).info
+    if info.image_size is not None:
+        random = np.random.default_rng(5)
+        return {"pixel_values": random.integers(-127, 128, (BATCH, *info.image_size), np.int8)}
+    return _tokens(info.inputs, info.vocab_size, 5, BATCH, LENGTH, padding=True)
+
+
+def shape(name: str) -> tuple[int, int]:
+    """What to compile for `inputs`."""
+    info = canonical(MODELS[name].source).info
+    return BATCH, info.max_sequence_length if info.image_size is not None else LENGTH
+
+
+def calibration(name: str) -> list[str] | list[Arrays]:
+    """What a model is calibrated on."""
+    golden = MODELS[name]
+    info = canonical(golden.source).info
+    if info.image_size is not None:
+        random = np.random.default_rng(6)
+        images = random.integers(-256, 257, (20, *info.image_size)).astype(np.float32) / 64
+        return [{"pixel_values": images}]
+    if golden.whole and golden.source == "minilm":
+        return data_file("calibration.txt").read_text(encoding="utf-8").splitlines()[:16]
+    length = min(CALIBRATION_LENGTH, info.max_sequence_length or CALIBRATION_LENGTH)
+    names, vocabulary = info.inputs, info.vocab_size
+    return [_tokens(names, vocabulary, seed, 2, length, padding=False) for seed in range(10, 14)]
+
+
+def evaluated(name: str) -> tuple[Arrays, Arrays]:
+    """Outputs and every captured value of the reference on `inputs`."""
+    model = quantized(name)
+    outputs, values = evaluate(model.module, inputs(name), model.parameters, capture=True)
+    names = [output.name for output in model.info.outputs]
+    return dict(zip(names, outputs, strict=True)), values
+
+
+def library(name: str, path: Path, build: Callable[..., Any] | None = None) -> Arrays:
+    """Outputs on `inputs` of the library for this machine, or of what `build` makes."""
+    model, shapes = quantized(name), [shape(name)]
+    if build is None:
+        ibert.compile(model, target="host", shapes=shapes).export(path)
+        loaded = ibert.load_library(path, num_threads=1)
+    else:
+        loaded = build(model, shapes, path)
+    results = loaded.run(**inputs(name), dequantize=False)
+    return {key: np.asarray(output.values) for key, output in results.items()}

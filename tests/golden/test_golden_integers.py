@@ -1,0 +1,147 @@
+"""Integers that no change of structure may change: compared with digests written down before it.
+
+Equality of compiled code and specification does not show it if both change alike; these tests do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.quantization import calibrate
+from tests.arm.packages import link_package, run_package
+from tests.arm.tools import board, run_library
+from tests.cuda import gpu_models
+from tests.cuda.stand_in_gpu import load as load_gpu
+from tests.cuda.tools import needs
+from tests.golden import digests
+from tests.golden.models import (
+    MODELS,
+    calibration,
+    canonical,
+    inputs,
+    library,
+    quantized,
+    shape,
+    stored_activations,
+    tables,
+)
+
+SLOW = pytest.mark.slow
+CHEAPEST = "deit"
+"""The model that the default tests compile."""
+# The others have no kernel that none of these has.
+COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
+COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
+ON_TARGETS = ("bert", "odd-paper", "ibert")
+CALIBRATED = [name for name, golden in MODELS.items() if not golden.scales and name != "bert-base"]
+
+
+def some_slow(names: Iterable[str], fast: Container[str]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in fast else SLOW) for name in names]
+
+
+def golden_outputs(name: str) -> digests.Section:
+    return digests.stored()[name]["outputs"]
+
+
+@pytest.mark.parametrize(
+    "name", some_slow(MODELS, {name for name, golden in MODELS.items() if golden.fast})
+)
+def test_the_specification_gives_the_golden_integers(name: str) -> None:
+    assert digests.differences(digests.stored()[name], digests.specification(name)) == []
+
+
+@pytest.mark.parametrize("name", some_slow(COMPILED, {CHEAPEST}))
+def test_the_library_for_this_machine_gives_the_golden_outputs(name: str, tmp_path: Path) -> None:
+    assert digests.of_arrays(library(name, tmp_path / "model.so")) == golden_outputs(name)
+
+
+def test_every_model_has_digests_and_what_it_needs_in_the_table() -> None:
+    assert list(digests.stored()) == list(MODELS)
+    assert {n for n, golden in MODELS.items() if not golden.scales} <= tables().keys()
+
+
+def test_one_bit_makes_another_digest() -> None:
+    array = np.arange(6, dtype=np.int8).reshape(2, 3)
+    changed = array.copy()
+    changed[1, 2] ^= 1
+    others = [changed, array.reshape(3, 2), array.astype(np.int16), array.view(np.uint8)]
+    assert len({digests.of_array(one) for one in [array, *others]}) == 5
+    assert digests.of_array(np.asfortranarray(array)) == digests.of_array(array)
+    want = {"values": {"a": "0", "b": "1", "c": "2"}}
+    got = {"values": {"a": "0", "b": "3", "d": "2"}}
+    assert digests.differences(want, want) == []
+    assert digests.differences(want, got) == ["values: 3 of 4 differ, first 'b'"]
+
+
+# -- calibration: not the same bits on every processor -------------------------------------------
+
+
+@SLOW
+@pytest.mark.parametrize("name", CALIBRATED)
+def test_calibration_comes_to_the_scales_of_the_table(name: str) -> None:
+    """The float model's last bits depend on the processor: scales differ by less than 1e-6."""
+    golden = MODELS[name]
+    table, _ = calibrate(canonical(golden.source), calibration(name), golden.preset, golden.options)
+    got, want = stored_activations(table), tables()[name]
+    assert got.keys() == want.keys()
+    for section, entries in want.items():
+        assert list(got[section]) == list(entries)
+        for key, (scale, low, high, zero_point, *divisor) in entries.items():
+            ours = got[section][key]
+            assert ours[1:4] == [low, high, zero_point], key
+            assert ours[0] == pytest.approx(scale, rel=1e-4), key
+            assert len(ours) == 4 + len(divisor), key
+            if divisor:
+                np.testing.assert_allclose(ours[4], divisor[0], rtol=0.02, err_msg=key)
+
+
+# -- other targets -------------------------------------------------------------------------------
+
+
+@SLOW
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["aarch64-dotprod", "aarch64-i8mm", "armv7-neon"])
+@pytest.mark.parametrize("name", ON_TARGETS)
+def test_boards_give_the_golden_outputs(name: str, target: str, tmp_path: Path) -> None:
+    description = board(target)
+    compiled = ibert.compile(quantized(name), target, shapes=[shape(name)], runtime="none")
+    path = compiled.export(tmp_path / "model.so")
+    outputs = run_library(path, description, inputs(name))
+    assert digests.of_arrays(outputs) == golden_outputs(name)
+
+
+@SLOW
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("name", ON_TARGETS)
+def test_microcontrollers_give_the_golden_outputs(name: str, target: str, tmp_path: Path) -> None:
+    board(target)
+    model = quantized(name)
+    package = ibert.compile(model, target, shapes=[shape(name)]).export(tmp_path / "package")
+    elf = link_package(package, tmp_path)
+    run = run_package(package, elf, inputs(name), tmp_path)
+    names = [output.name for output in model.info.outputs]
+    outputs = dict(zip(names, run.outputs, strict=True))
+    assert digests.of_arrays(outputs) == golden_outputs(name)
+
+
+@SLOW
+@pytest.mark.parametrize("name", ON_TARGETS)
+def test_gpus_give_the_golden_outputs(name: str, gpu_target: str, tmp_path: Path) -> None:
+    needs("g++")
+
+    def build(model: Any, shapes: list[tuple[int, int]], path: Path) -> Any:
+        return gpu_models.build(model, gpu_target, shapes, path)
+
+    try:
+        outputs = library(name, tmp_path / "model.so", build)
+        assert digests.of_arrays(outputs) == golden_outputs(name)
+    finally:
+        load_gpu().reset()

@@ -1,0 +1,649 @@
+"""The document of a program: every operator comes back, and everything else is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ibert_tvm import quantization_file
+from ibert_tvm.relay_passes import names, strict_json
+from ibert_tvm.relay_passes.errors import DocumentError
+from ibert_tvm.relay_passes.integer import OPERATORS, Operator, document
+from ibert_tvm.relay_passes.integer.document import read_document, write_document
+from ibert_tvm.relay_passes.integer.operators.add import Add
+from ibert_tvm.relay_passes.integer.operators.embedding import Embedding
+from ibert_tvm.relay_passes.integer.operators.prepend_tokens import PrependTokens
+from ibert_tvm.relay_passes.integer.operators.relu import Relu
+from ibert_tvm.relay_passes.integer.program import Program, Step
+from ibert_tvm.relay_passes.integer.relax_ops import read_program, to_module
+from ibert_tvm.relay_passes.integer.types import SymbolicDim, TensorType
+from tests.integer.test_operator_records import RECORDS
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "ibert-format.md"
+BATCH, LENGTH = SymbolicDim("batch"), SymbolicDim("seq_len")
+TOKENS = TensorType((BATCH, LENGTH), "int64")
+DAMAGED = (
+    "the file is damaged or was changed; copy it again, or make it again with `ibert quantize`"
+)
+
+
+def program(steps: list[tuple[Operator, dict[str, str]]], **values: TensorType) -> Program:
+    """A program of these calls: values of dimensions in numbers are its parameters."""
+    symbolic = {n: t for n, t in values.items() if not all(isinstance(d, int) for d in t.shape)}
+    types, made = dict(values), []
+    for operator, operands in steps:
+        type_ = operator.result_type({name: types[read] for name, read in operands.items()})
+        types[operator.name] = type_
+        made.append(Step(operator, operands, type_))
+    parameters = {name: type_ for name, type_ in values.items() if name not in symbolic}
+    return Program(symbolic, parameters, tuple(made), (made[-1].name,))
+
+
+EXAMPLE = program(
+    [
+        (
+            Embedding("words", 4),
+            {"ids": "input_ids", "table": "words.weight", "multiplier": "words.multiplier"},
+        )
+    ],
+    input_ids=TOKENS,
+    **{
+        "words.weight": TensorType((30, 8), "int8"),
+        "words.multiplier": TensorType((1,), "int32"),
+    },
+)
+LONGER = program(
+    [
+        (
+            Embedding("words", 4),
+            {"ids": "input_ids", "table": "table", "multiplier": "multiplier"},
+        ),
+        (PrependTokens("longer"), {"x": "words", "tokens": "tokens"}),
+        (Relu("relu"), {"x": "longer"}),
+        (Add("sum"), {"a": "relu", "b": "longer"}),
+    ],
+    input_ids=TOKENS,
+    table=TensorType((30, 8), "int8"),
+    multiplier=TensorType((30,), "int32"),
+    tokens=TensorType((1, 8), "int32"),
+)
+
+
+def test_a_document_is_the_one_that_is_documented() -> None:
+    documented = re.search(r"```json\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert documented is not None
+    assert write_document(EXAMPLE) == documented[1]
+    assert read_document(documented[1]) == EXAMPLE
+
+
+def test_symbolic_dimensions_and_order() -> None:
+    assert '"result": {"dtype": "int32", "shape": ["batch", "seq_len + 1", 8]}' in write_document(
+        LONGER
+    )
+    again = read_document(write_document(LONGER))
+    assert again == LONGER
+    assert (list(again.parameters), again.outputs) == (["table", "multiplier", "tokens"], ("sum",))
+
+
+# -- every operator -----------------------------------------------------------------------------
+
+
+def _of_record(operator: Operator, static: bool, optional: bool) -> Program:
+    """One call; operands that are no constants are inputs."""
+    batch, length = (2, 5) if static else (BATCH, LENGTH)
+    length = 5 if operator.OP == "integer.add_positions" else length  # as long as its table
+    extents: dict[str, Any] = {"b": batch, "s": length, "n": batch + 1}
+    extents |= {"C": 12, "K": 6, "N": 4, "V": 9, "H": 2, "W": 4, "D": 15, "P": 8}
+    if operator.OP == "integer.patches":
+        extents["H"] = 6
+    inputs, parameters = {}, {}
+    for operand in operator.OPERANDS:
+        if operand.optional and not optional:
+            continue
+        tokens = operand.shape.split(" or ")[0].split()
+        shape: list[Any] = [batch, length] if tokens[0] == "..." else []
+        shape += [extents[token.rpartition("|")[2]] for token in tokens if token != "..."]
+        type_ = TensorType(tuple(shape), operator.dtypes_of(operand)[0])
+        (parameters if operand.is_constant else inputs)[f"value.{operand.name}"] = type_
+    types = {name.removeprefix("value."): t for name, t in {**inputs, **parameters}.items()}
+    step = Step(operator, {name: f"value.{name}" for name in types}, operator.result_type(types))
+    return Program(inputs, parameters, (step,), (step.name,))
+
+
+@pytest.mark.parametrize("optional", [True, False], ids=["all", "needed"])
+@pytest.mark.parametrize("static", [True, False], ids=["static", "symbolic"])
+@pytest.mark.parametrize("operator", RECORDS, ids=lambda operator: operator.OP)
+def test_every_operator_comes_back(operator: Operator, static: bool, optional: bool) -> None:
+    made = _of_record(operator, static, optional)
+    assert read_document(write_document(made)) == made
+    module = to_module(made)
+    assert tvm.relax.analysis.check_well_formed(module)
+    assert read_program(module) == made
+
+
+def test_a_whole_encoder_comes_back(encoder: Any) -> None:
+    module, _ = encoder
+    made = read_program(module)
+    assert read_document(write_document(made)) == made
+    assert read_program(to_module(made)) == made
+
+
+# Attributes in documents of version 1, for each case of `RECORDS`. Whoever changes those of an
+# operator raises `document.VERSION`; new operators leave it.
+VERSION_1 = """
+add
+add_positions
+add_short low high
+attention num_heads softmax exponential exp_down_shift exp_up_shift exp_multiplier exp_c0 exp_c1
+  exp_c2 shift low high dtype zero_point before after
+attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_d exp_q_c exp_max_z
+  exp_reciprocal exp_reciprocal_shift exp_pre_shift exp_multiplier exp_shift exp_maximum shift low
+  high dtype zero_point before after
+attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_c exp_reciprocal
+  exp_reciprocal_shift exp_split exp_multiplier exp_shift exp_maximum shift low high dtype
+  zero_point before after
+embedding shift
+gelu gelu_limit gelu_up_shift gelu_multiplier gelu_result_shift
+gelu_paper
+layer_norm norm_input_limit norm_epsilon norm_reciprocal_bits norm_normalised_bits
+  norm_root_fraction_bits shift low high dtype
+layer_norm_short norm_epsilon norm_root_fraction_bits shift low high dtype
+linear
+mask_tokens
+mean_pool fraction_bits
+pack_tokens
+patches patch_height patch_width
+position_ids kind offset padding_index
+prepend_tokens
+released_layer_norm norm_shift
+relu
+requantise shift low high dtype zero_point
+requantise_even split low high dtype zero_point
+requantise_short shift low high dtype zero_point
+select_token index
+slot_starts
+slot_tokens
+split_channels index parts
+tanh exp_limit exp_pre_shift exp_multiplier exp_shift exp_fraction_bits exp_c0 exp_c1 exp_c2
+  exp_c3 fraction_bits
+token_slots selected
+"""
+
+
+def test_operators_of_version_1_have_the_attributes_of_version_1() -> None:
+    assert document.VERSION == 1
+    known = {tuple(line.split()) for line in VERSION_1.replace("\n  ", " ").strip().split("\n")}
+    old = {operator for operator, *_ in known}
+    has = {(r.OP.removeprefix("integer."), *list(r.to_dict())[1:]) for r in RECORDS}
+    assert {case for case in has if case[0] in old} == known
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(DocumentError) as caught:
+        read_document(text)
+    return str(caught.value)
+
+
+def message(what: str, where: str = "", why: str = "", todo: str = DAMAGED) -> str:
+    return str(DocumentError(what, where, why, todo))
+
+
+def step(index: int, **changes: Any) -> Change:
+    return lambda d: d["steps"][index].update(changes)
+
+
+def attributes(**changes: Any) -> Change:
+    return lambda d: d["steps"][0]["attributes"].update(changes)
+
+
+def operands(index: int, **changes: Any) -> Change:
+    return lambda d: d["steps"][index]["operands"].update(changes)
+
+
+def shape(*dims: Any) -> Change:
+    return lambda d: d["inputs"][0].update(shape=list(dims))
+
+
+WORDS, RELU = "steps[0] 'words'", "steps[2] 'relu'"
+NO_VALUE = "no input, parameter or earlier step has this name"
+NAMES = "a name has 1 to 512 letters, digits and characters of _ . / : # [ ] -"
+DIMS = (
+    "a number from 1 to 2147483647 is needed, or batch or seq_len, to which a number may be added, "
+    'as in "batch + 1"'
+)
+ATTRIBUTE = "an integer of 64 bits or a word is needed"
+KEYS = "keys: format, version, inputs, parameters, steps, outputs"
+TENSOR_KEYS = "keys: name, dtype, shape"
+REFUSED: dict[str, tuple[Change, str]] = {
+    "reads itself": (
+        operands(2, x="relu"),
+        message('operand x is "relu"', RELU, NO_VALUE),
+    ),
+    "reads a later step": (operands(2, x="sum"), message('operand x is "sum"', RELU, NO_VALUE)),
+    "circle": (
+        lambda d: (operands(1, x="relu")(d), operands(2, x="longer")(d)),
+        message('operand x is "relu"', "steps[1] 'longer'", NO_VALUE),
+    ),
+    "reads nothing": (operands(2, x="nope"), message('operand x is "nope"', RELU, NO_VALUE)),
+    "reads a number": (operands(2, x=3), message("operand x is 3", RELU, NO_VALUE)),
+    "unknown operand": (
+        operands(2, y="longer"),
+        message('unknown operand "y"', RELU, "integer.relu has: x"),
+    ),
+    "missing operand": (
+        step(3, operands={"a": "relu"}),
+        message("integer.add got the operands a", "steps[3] 'sum'", "it takes: a, b"),
+    ),
+    "no operands": (
+        step(2, operands=["x"]),
+        message('operands is ["x"]', RELU, "an object of names is needed"),
+    ),
+    "computed weight": (
+        operands(1, tokens="words"),
+        message(
+            'operand tokens is "words"', "steps[1] 'longer'", "a parameter is needed: a constant"
+        ),
+    ),
+    "wrong dtype of an operand": (
+        lambda d: d["parameters"][0].update(dtype="int16"),
+        message("operand table is int16", WORDS, "allowed: int8"),
+    ),
+    "unknown operator": (
+        step(2, operator="integer.softplus"),
+        message(
+            'operator is "integer.softplus"',
+            RELU,
+            "this version of ibert_tvm does not know it",
+            "upgrade ibert_tvm, or quantise the model again with `ibert quantize`",
+        ),
+    ),
+    "operator of a list": (
+        step(2, operator=["integer.relu"]),
+        message(
+            'operator is ["integer.relu"]',
+            RELU,
+            "this version of ibert_tvm does not know it",
+            "upgrade ibert_tvm, or quantise the model again with `ibert quantize`",
+        ),
+    ),
+    "missing attribute": (
+        lambda d: d["steps"][0]["attributes"].pop("shift"),
+        message("attribute shift is missing", WORDS, "integer.embedding needs an integer"),
+    ),
+    "unknown attribute": (
+        attributes(scale=3),
+        message('unknown attribute "scale"', WORDS, "integer.embedding has none"),
+    ),
+    "name as an attribute": (
+        attributes(name="other"),
+        message('attribute "name" is "other"', WORDS, ATTRIBUTE),
+    ),
+    "word for a number": (
+        attributes(shift="four"),
+        message("attribute shift is 'four'", WORDS, "integer.embedding needs an integer"),
+    ),
+    "truth for a number": (
+        attributes(shift=True),
+        message('attribute "shift" is true', WORDS, ATTRIBUTE),
+    ),
+    "fraction": (attributes(shift=4.0), message('attribute "shift" is 4.0', WORDS, ATTRIBUTE)),
+    "65 bits": (
+        attributes(shift=2**63),
+        message('attribute "shift" is 9223372036854775808', WORDS, ATTRIBUTE),
+    ),
+    "code in a word": (
+        attributes(shift="4; system()"),
+        message('attribute "shift" is "4; system()"', WORDS, ATTRIBUTE),
+    ),
+    "64 bits to shift by": (
+        attributes(shift=64),
+        message("attribute shift is 64", WORDS, "it counts bits, 0 to 63"),
+    ),
+    "attributes of a list": (
+        step(0, attributes=[]),
+        message("attributes is []", WORDS, "an object is needed"),
+    ),
+    "result of another type": (
+        lambda d: d["steps"][2]["result"].update(dtype="int8"),
+        message(
+            "result is int8[batch, seq_len + 1, 8]",
+            RELU,
+            "integer.relu of these operands is int32[batch, seq_len + 1, 8]",
+        ),
+    ),
+    "result of another shape": (
+        lambda d: d["steps"][2]["result"].update(shape=["batch", "seq_len", 8]),
+        message(
+            "result is int32[batch, seq_len, 8]",
+            RELU,
+            "integer.relu of these operands is int32[batch, seq_len + 1, 8]",
+        ),
+    ),
+    "name twice": (
+        step(2, name="table"),
+        message("name is 'table'", "steps[2]", "an earlier value has this name"),
+    ),
+    "input twice": (
+        lambda d: d["inputs"].append(d["inputs"][0]),
+        message("name is 'input_ids'", "inputs[1]", "an earlier value has this name"),
+    ),
+    "end of a comment": (
+        step(2, name="relu*/ int x;"),
+        message('name is "relu*/ int x;"', "steps[2]", NAMES),
+    ),
+    "line splice": (step(2, name="relu\\"), message(r'name is "relu\\"', "steps[2]", NAMES)),
+    "line": (step(2, name="relu\n#"), message(r'name is "relu\n#"', "steps[2]", NAMES)),
+    "line at the end": (step(2, name="relu\n"), message(r'name is "relu\n"', "steps[2]", NAMES)),
+    "alphabet": (step(2, name="τ"), message(r'name is "\u03c4"', "steps[2]", NAMES)),
+    "no name": (step(2, name=""), message('name is ""', "steps[2]", NAMES)),
+    "long name": (
+        step(2, name="a" * 513),
+        message(f'name is "{"a" * 59}...', "steps[2]", NAMES),
+    ),
+    "number for a name": (step(2, name=7), message("name is 7", "steps[2]", NAMES)),
+    "dimension 0": (shape("batch", 0), message("a dimension is 0", "inputs[0] 'input_ids'", DIMS)),
+    "dimension -1": (
+        shape("batch", -1),
+        message("a dimension is -1", "inputs[0] 'input_ids'", DIMS),
+    ),
+    "long dimension": (
+        shape("batch", 2**31),
+        message("a dimension is 2147483648", "inputs[0] 'input_ids'", DIMS),
+    ),
+    "true dimension": (
+        shape("batch", True),
+        message("a dimension is true", "inputs[0] 'input_ids'", DIMS),
+    ),
+    "other symbol": (
+        shape("batch", "length"),
+        message('a dimension is "length"', "inputs[0] 'input_ids'", DIMS),
+    ),
+    "long sum": (
+        shape("batch", "seq_len + 1000000000"),
+        message('a dimension is "seq_len + 1000000000"', "inputs[0] 'input_ids'", DIMS),
+    ),
+    "rank 5": (
+        shape("batch", 1, 1, 1, 1),
+        message(
+            'shape is ["batch", 1, 1, 1, 1]',
+            "inputs[0] 'input_ids'",
+            "a list of 1 to 4 dimensions is needed",
+        ),
+    ),
+    "rank 0": (
+        shape(),
+        message("shape is []", "inputs[0] 'input_ids'", "a list of 1 to 4 dimensions is needed"),
+    ),
+    "too many entries": (
+        lambda d: d["parameters"][0].update(shape=[2**16, 2**15]),
+        message(
+            "shape is [65536, 32768]",
+            "parameters[0] 'table'",
+            "a tensor has 2147483647 entries at most",
+        ),
+    ),
+    "symbolic parameter": (
+        lambda d: d["parameters"][0].update(shape=["batch", 8]),
+        message(
+            "it is int8[batch, 8]",
+            "parameters[0] 'table'",
+            "the dimensions of a parameter are numbers",
+        ),
+    ),
+    "float dtype": (
+        lambda d: d["parameters"][0].update(dtype="float32"),
+        message(
+            'dtype is "float32"',
+            "parameters[0] 'table'",
+            "allowed: int8, uint8, int16, int32, int64",
+        ),
+    ),
+    "dtype of a list": (
+        lambda d: d["parameters"][0].update(dtype=[]),
+        message(
+            "dtype is []", "parameters[0] 'table'", "allowed: int8, uint8, int16, int32, int64"
+        ),
+    ),
+    "unknown key": (
+        lambda d: d.update(module="os"),
+        message('the key "module" is unknown', "document", KEYS),
+    ),
+    "missing key": (
+        lambda d: d.pop("outputs"),
+        message('the key "outputs" is missing', "document", KEYS),
+    ),
+    "missing key of a tensor": (
+        lambda d: d["inputs"][0].pop("dtype"),
+        message('the key "dtype" is missing', "inputs[0]", TENSOR_KEYS),
+    ),
+    "no object": (
+        lambda d: d["inputs"].append(None),
+        message("null", "inputs[1]", "an object of name, dtype, shape is needed"),
+    ),
+    "no list": (
+        lambda d: d.update(steps={}),
+        message("{}", "steps", "a list is needed"),
+    ),
+    "no steps": (
+        lambda d: d.update(steps=[]),
+        message("0 steps", "steps", "1 to 4096 are allowed"),
+    ),
+    "no outputs": (
+        lambda d: d.update(outputs=[]),
+        message("0 outputs", "outputs", "1 to 64 are allowed"),
+    ),
+    "too many outputs": (
+        lambda d: d.update(outputs=["sum"] * 65),
+        message("65 outputs", "outputs", "1 to 64 are allowed"),
+    ),
+    "too many inputs": (
+        lambda d: d.update(inputs=d["inputs"] * 17),
+        message("17 inputs", "inputs", "1 to 16 are allowed"),
+    ),
+    "too many parameters": (
+        lambda d: d.update(parameters=[0] * 16385),
+        message("16385 parameters", "parameters", "0 to 16384 are allowed"),
+    ),
+    "too many steps": (
+        lambda d: d.update(steps=[0] * 4097),
+        message("4097 steps", "steps", "1 to 4096 are allowed"),
+    ),
+    "unknown output": (
+        lambda d: d.update(outputs=["nope"]),
+        message('output "nope"', "outputs[0]", "no step has this name"),
+    ),
+    "input as an output": (
+        lambda d: d.update(outputs=["input_ids"]),
+        message('output "input_ids"', "outputs[0]", "no step has this name"),
+    ),
+    "newer version": (
+        lambda d: d.update(version=2),
+        message(
+            "it is ibert-program version 2",
+            "",
+            "this version of ibert_tvm reads version 1",
+            "upgrade ibert_tvm, or quantise the model again with `ibert quantize`",
+        ),
+    ),
+    "older version": (
+        lambda d: d.update(version=0),
+        message(
+            "it is ibert-program version 0",
+            "",
+            "this version of ibert_tvm reads version 1",
+            "quantise the model again with `ibert quantize`",
+        ),
+    ),
+    "true version": (
+        lambda d: d.update(version=True),
+        message("version is true", "", "a number is needed"),
+    ),
+    "other format": (
+        lambda d: d.update(format="onnx"),
+        message("it is no ibert-program", "", 'a document starts with "format": "ibert-program"'),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    change, expected = REFUSED[case]
+    changed = json.loads(write_document(LONGER))
+    change(changed)
+    assert refusal(json.dumps(changed)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "why"),
+    [
+        ("[" * 100_000, "arrays and objects are nested too deep", "the format has 5 levels"),
+        ('{"a":' * 100_000, "arrays and objects are nested too deep", "the format has 5 levels"),
+        ('{"a": "\\"[[[[[[[[", "b": [[[[[[]]]]]]}', "arrays and objects are nested too deep",
+         "the format has 5 levels"),
+        ("9" * 6_000, "a number has 6000 characters", "99999999... is longer than 32"),
+        ("-1." + "9" * 6_000, "a number has 6003 characters", "-1.99999... is longer than 32"),
+        ("1e999", "the number 1e999 is too large", ""),
+        ('{"version": NaN}', "NaN is not a number of JSON", ""),
+        ('{"version": -Infinity}', "-Infinity is not a number of JSON", ""),
+        ('{"a": 1, "b": 2, "a": 3}', 'the key "a" is there twice in one object', ""),
+        ('["\\ud800"]', "a string has half of a surrogate pair", ""),
+        ("{", "it is not readable JSON: Expecting property name enclosed in double quotes: "
+         "line 1 column 2 (char 1)", ""),
+        (" " * (8 * 2**20 + 1), "it has 8388609 characters", "8388608 are allowed"),
+        ('"[[[[[["', "it is no ibert-program",
+         'a document starts with "format": "ibert-program"'),
+    ],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_refused_before_it_is_a_document(text: str, what: str, why: str) -> None:
+    assert refusal(text) == message(what, "", why)
+
+
+def test_the_graphs_of_earlier_versions_are_refused_with_what_to_do() -> None:
+    assert refusal(tvm.ir.save_json(to_module(EXAMPLE))) == message(
+        "it is the object graph of TVM that earlier versions stored",
+        "",
+        "this version of ibert_tvm reads ibert-program version 1",
+        "quantise the model again with `ibert quantize`",
+    )
+
+
+def test_what_could_not_be_read_is_not_written() -> None:
+    step = EXAMPLE.steps[0]
+    odd = replace(step, operator=replace(step.operator, name="two words"))
+    with pytest.raises(DocumentError) as caught:
+        write_document(replace(EXAMPLE, steps=(odd,), outputs=("two words",)))
+    assert str(caught.value) == message('name is "two words"', "steps[0]", NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "becomes"),
+    [
+        ("bert/encoder:0", "bert/encoder:0"),
+        ("onnx::MatMul #2\n", "onnx::MatMul_#2_"),
+        ("qkv[0:24]", "qkv[0:24]"),
+        ("", "_"),
+        ("x" + "a" * 200, "a" * 200),
+    ],
+)
+def test_names_of_sources_become_names_that_can_be_written(name: str, becomes: str) -> None:
+    assert names.safe_name(name) == becomes
+    assert names.NAME.fullmatch(becomes)
+
+
+def test_limits_are_those_that_are_documented() -> None:
+    text = DOCUMENTATION.read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", text, re.MULTILINE))
+    assert document.MAX_BYTES == 8 * 2**20 and rows["bytes of `model.json`"] == "8 MiB"
+    assert rows["nesting of arrays and objects"] == str(document.MAX_DEPTH)
+    assert rows["characters of a number"] == str(strict_json.MAX_DIGITS)
+    assert rows["inputs"] == f"1 to {document.MAX_INPUTS}"
+    assert rows["parameters"] == f"{document.MAX_PARAMETERS:,}"
+    assert rows["steps"] == f"1 to {document.MAX_STEPS:,}"
+    assert rows["outputs"] == f"1 to {document.MAX_OUTPUTS}"
+    assert rows["name"] == f"1 to {names.MAX_NAME} of `A-Z a-z 0-9 _ . / : # [ ] -`"
+    assert rows["word (attribute)"] == f"{names.MAX_NAME} of `A-Z a-z 0-9 _ ,`"
+    assert rows["dimensions of a tensor"] == f"1 to {document.MAX_RANK}"
+    assert document.MAX_ENTRIES == 2**31 - 1
+    assert rows["a dimension"] == "1 to 2³¹ - 1; in a parameter a number"
+    assert rows["entries of a tensor"] == "2³¹ - 1, symbolic dimensions counted as one"
+    assert f"has at most {quantization_file.MAX_BYTES // 2**20} MiB" in text
+
+
+# -- anything -----------------------------------------------------------------------------------
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            found += _paths(item, (*path, key))
+    return found
+
+
+WHOLE = json.loads(write_document(LONGER))
+PATHS = _paths(WHOLE)
+LEAVES = [
+    *("input_ids", "table", "tokens", "words", "relu", "sum", "batch", "seq_len", "seq_len + 1"),
+    *("int8", "int64", *OPERATORS, "x", "a", "name", "shift", "", "\x00", "\\", "a\nb"),
+    *(0, 1, -1, 7, 8, 30, 31, 2**31, 2**63, -(2**63), 10**30, True, None, 1.5, 4.0, [], {}),
+]
+VALUES = st.sampled_from(LEAVES) | st.recursive(
+    st.integers() | st.text(max_size=4) | st.sampled_from(LEAVES),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "dtype", "shape", "x", "a"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 3), VALUES), min_size=1, max_size=3)
+)
+def test_an_edited_document_is_refused_or_means_what_it_says(edits: Any) -> None:
+    edited = copy.deepcopy(WHOLE)
+    for path, action, value in edits:
+        parent: Any = edited
+        try:
+            for key in path[:-1]:
+                parent = parent[key]
+            if action == 0:
+                del parent[path[-1]]
+            elif action == 1 and isinstance(parent, list):
+                parent.insert(path[-1], value)
+            elif action == 1:
+                parent[str(value)[:9]] = value
+            else:
+                parent[path[-1]] = value
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier edit took the place away
+    try:
+        read = read_document(json.dumps(edited))
+    except DocumentError as error:
+        assert error.what and error.todo
+        return
+    assert json.loads(write_document(read)) == edited
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text() | st.text(alphabet='{}[]",:\\0123456789-.eE ntrufalsNI', max_size=40))
+def test_any_text_is_refused(text: str) -> None:
+    with pytest.raises(DocumentError):
+        read_document(text)

@@ -1,9 +1,0 @@
-"""Let the tests of this folder import its helper modules, and those of tests/passes."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent / "passes")]

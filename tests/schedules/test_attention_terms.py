@@ -1,0 +1,93 @@
+"""Attention with a window, a mask of pairs, or a term of the scores, scheduled for every family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.targets import TargetDescription, get_target
+from tests.arm import bare_kernels
+from tests.arm.linux_kernels import BoardKernels
+from tests.arm.row_kernels import RowKernel
+from tests.arm.tools import needs
+from tests.cuda.attention_kernels import AttentionCase, AttentionKernel, attention_kernel
+from tests.cuda.test_attention_kernels import run as run_on_gpu
+from tests.schedules.machine import TARGETS, Kernels, runnable
+
+# Sizes that no tile divides, and sizes that all do; a padded sequence beside a whole one.
+ODD = AttentionCase(seq_len=20, batch=2, head_dim=40, padded=(5,))
+WHOLE = AttentionCase(seq_len=64, heads=1, head_dim=32, mask="")
+CASES = {
+    "causal": replace(ODD, after=0),
+    "sliding": replace(ODD, before=3, after=2),
+    "by_distance": replace(ODD, bias="distance"),
+    "one_for_all_heads": replace(ODD, bias="shared", mask=""),
+    "by_query_and_key": replace(ODD, bias="pairs"),
+    "pairs_of_tokens": replace(ODD, pairs=True),
+    "causal_by_distance_in_whole_tiles": replace(WHOLE, bias="distance", after=0),
+    "published_causal": replace(ODD, preset="paper", after=0),
+    "published_by_distance_and_window": replace(ODD, preset="paper", bias="distance", before=4),
+}
+FEW = ("causal", "by_distance", "published_by_distance_and_window")
+
+
+def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:
+    """The kernel of a case; without its term it would answer something else."""
+    case = CASES[name]
+    kernel = attention_kernel(target, case)
+    plain = replace(case, before=AttentionCase.before, after=AttentionCase.after, pairs=False)
+    if not case.bias:
+        assert (attention_kernel(target, plain).expected != kernel.expected).any()
+    return kernel
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_on_this_processor(name: str) -> None:
+    target = runnable(name)
+    kernels = {case: kernel_for(target, case) for case in CASES}
+    functions = {case: schedule_kernel(case, k.func, target) for case, k in kernels.items()}
+    compiled = Kernels(functions, target)
+    for case, kernel in kernels.items():
+        answer = compiled(case, *kernel.arguments)
+        np.testing.assert_array_equal(answer, kernel.expected, err_msg=case)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("name", "compiler", "emulator"),
+    [
+        ("rpi4", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
+        ("aarch64-i8mm", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
+        ("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm"),
+    ],
+)
+def test_on_boards(name: str, compiler: str, emulator: str) -> None:
+    needs(compiler, emulator)
+    target = get_target(name)
+    kernels = {case: kernel_for(target, case) for case in FEW}
+    functions = {case: schedule_kernel(case, k.func, target) for case, k in kernels.items()}
+    board = BoardKernels(functions, target)
+    for case, kernel in kernels.items():
+        kernel.check(board.run(case, *kernel.arguments))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("case", FEW)
+def test_on_microcontrollers(case: str, target: str) -> None:
+    needs("arm-none-eabi-gcc", "qemu-system-arm")
+    kernel = kernel_for(get_target(target), case)
+    alone = RowKernel(case, kernel.func, kernel.inputs, [kernel.expected], 1)
+    outputs, counts = bare_kernels.run(alone, get_target(target))
+    np.testing.assert_array_equal(outputs[0], kernel.expected)
+    assert counts.floating_point == 0
+
+
+@pytest.mark.parametrize("target", ["t4", "a100"])
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu(case: str, target: str) -> None:
+    """By the rule for attention, not by its fallback."""
+    run_on_gpu(replace(CASES[case], head_dim=32), target)
