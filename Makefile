@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
 
-.PHONY: help setup demo test test-slow test-record test-gpu compatibility lint format bench clean distclean
+.PHONY: help setup demo test test-slow test-record test-gpu compatibility docs lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -32,6 +32,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-bench: $(VENV)/.installed
 	@echo "Installing the peers that the benchmark measures ..."
 	$(PIP) -e ".[$(EXTRAS),bench]"
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) -e ".[$(EXTRAS),docs]"
 	@touch $@
 
 setup: $(VENV)/.installed  ## make .venv and install the project into it
@@ -53,6 +57,9 @@ test-gpu: setup  ## what needs an NVIDIA GPU; skipped, saying why, where there i
 
 compatibility: setup  ## write docs/compatibility.md anew: every architecture, imported or refused
 	$(BIN)/python -m tests.compatibility.table
+
+docs: $(VENV)/.installed-docs  ## the documents and the public functions as a site, build/site
+	$(BIN)/mkdocs build --strict $(ARGS)
 
 lint: setup  ## ruff (rules and format) and mypy, as CI runs them
 	$(BIN)/ruff check .

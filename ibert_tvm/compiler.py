@@ -62,8 +62,9 @@ class CompiledModel:
         What it was compiled for.
     report
         ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``,
-        ``runtime``; without runtime also ``memory``, the sizes of `targets.aot.BareModel`; for a
-        GPU also ``cuda``, what `ibert_tvm.targets.build.GpuBuild` reports of its device code.
+        ``runtime``; without runtime also ``memory``, the sizes of
+        `ibert_tvm.targets.aot.BareModel`; for a GPU also ``cuda``, what
+        `ibert_tvm.targets.build.GpuBuild` reports of its device code.
     bare
         The program without runtime; None if it was compiled for TVM's.
     device
@@ -178,7 +179,7 @@ def compile(
     quantized
         The integer program.
     target
-        Name of a target; `targets.target_names` lists them.
+        Name of a target; `ibert_tvm.targets.target_names` lists them.
     shapes
         (batch, sequence length) pairs; all share one copy of the weights. By default batch 1 and
         128 tokens, or the one length that images become.

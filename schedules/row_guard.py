@@ -1,9 +1,10 @@
 """Skipping what a kernel would compute for rows that hold no token.
 
-Where the tokens of a padded batch are packed (`relay_passes.passes.pack_tokens`), the first rows of
-every activation hold tokens and the others nothing; the rows of one sequence lie together. How many
-there are is known at run time only, so shapes and schedules stay those of the whole batch. Rules
-say which rows a loop goes over, and each iteration whose first row holds no token is skipped.
+Where the tokens of a padded batch are packed (`ibert_tvm.relay_passes.passes.pack_tokens`), the
+first rows of every activation hold tokens and the others nothing; the rows of one sequence lie
+together. How many there are is known at run time only, so shapes and schedules stay those of the
+whole batch. Rules say which rows a loop goes over, and each iteration whose first row holds no
+token is skipped.
 """
 
 from __future__ import annotations

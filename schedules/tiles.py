@@ -1,9 +1,9 @@
 """What a schedule rule decides about a kernel, and how tuning says otherwise.
 
 Every rule has a default, which depends on the target and on the kernel's sizes. Tuning
-(``schedules.tuning``) tries others on the processor itself; a decision that was found better
-reaches the rule as an attribute of the unscheduled kernel. Without one, kernels are scheduled as if
-there were no tuning.
+(``ibert_tvm.schedules.tuning``) tries others on the processor itself; a decision that was found
+better reaches the rule as an attribute of the unscheduled kernel. Without one, kernels are
+scheduled as if there were no tuning.
 """
 
 from __future__ import annotations

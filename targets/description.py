@@ -17,8 +17,8 @@ class DotInstruction:
     Attributes
     ----------
     name
-        Name of the tensor intrinsic in ``schedules.intrinsics``, or ``"none"`` where the compiler's
-        own vectoriser does the work.
+        Name of the tensor intrinsic in ``ibert_tvm.schedules.intrinsics``, or ``"none"`` where the
+        compiler's own vectoriser does the work.
     lhs_dtype
         Type of the broadcast (activation) operand: ``"uint8"``, ``"int8"``, or ``"int16"`` or
         ``"int32"`` where the instruction takes activations widened beforehand.

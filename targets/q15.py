@@ -1,4 +1,4 @@
-"""The instructions of 16-bit arithmetic: what `relay_passes.spec.q15` becomes on a target.
+"""Instruction selection for 16-bit arithmetic: the operators of `relay_passes/spec/q15.py`.
 
 LLVM does not recognise them in the arithmetic that defines them, so kernels carry operators. Left
 alone, an operator becomes that arithmetic; here it becomes the target's instruction.

@@ -32,7 +32,8 @@ def float_module(module: Any, cells: Iterable[Cell]) -> Any:
     """Stock Relax operators at static shapes, one function per cell.
 
     `canonical.attention` is taken apart into matrix products and a softmax, each of which dlight
-    has a schedule for; all other operators mean what `relay_passes.canonical.legalize` says.
+    has a schedule for; all other operators mean what `ibert_tvm.relay_passes.canonical.legalize`
+    says.
 
     Parameters
     ----------

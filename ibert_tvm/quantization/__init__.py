@@ -2,8 +2,9 @@
 
 `quantize` is the entry point. What it does, in order: `batches` makes checked inputs, `observe`
 runs the canonical float model compiled by TVM over them, `table` turns the statistics into a
-`relay_passes.quantization_table.QuantizationTable` (`observers` choose clippings, `smoothing` and
-`weights` the integer weights), and `relay_passes.lower` derives the integer program from it.
+`ibert_tvm.relay_passes.quantization_table.QuantizationTable` (`observers` choose clippings,
+`smoothing` and `weights` the integer weights), and `ibert_tvm.relay_passes.lower` derives the
+integer program from it.
 """
 
 from __future__ import annotations

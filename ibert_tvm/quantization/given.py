@@ -1,6 +1,7 @@
 """Fill a quantisation table from what a model came quantised with.
 
-Each value of the canonical module has up to three entries in a table (`relay_passes.lower`):
+Each value of the canonical module has up to three entries in a table
+(`ibert_tvm.relay_passes.lower`):
 
 * its *matmul* form takes the grid before the matrix products that read it as it is. Attention takes
   symmetric int8 only: there the grid keeps its scale, is counted from its zero point, and what then

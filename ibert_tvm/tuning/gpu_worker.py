@@ -1,7 +1,7 @@
 """The process that measures kernels on a GPU.
 
-It answers the requests that `targets.rpc.worker` answers for processors. A kernel that breaks
-something takes this process with it, and the GPU's context, and nothing else.
+It answers the requests that `ibert_tvm.targets.rpc.worker` answers for processors. A kernel that
+breaks something takes this process with it, and the GPU's context, and nothing else.
 """
 
 from __future__ import annotations

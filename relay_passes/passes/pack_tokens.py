@@ -1,4 +1,4 @@
-"""Pack the tokens of a padded batch, so that padding is not computed."""
+"""Unpadding: pack the tokens of a padded batch, so that padding is not computed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How operations on values become expressions: a strategy that every value carries.
 
 An operation asks the arithmetic of its operands for another expression than the plain one. The
-methods get `relay_passes.spec.ranged.Ranged` values and give one, or None, which leaves the
-operation as it is; the intervals are the same either way.
+methods get `ibert_tvm.relay_passes.spec.ranged.Ranged` values and give one, or None, which leaves
+the operation as it is; the intervals are the same either way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The second domain of the specification: intervals of integers, with the expressions they bound.
 
-`relay_passes.spec.values` has the functions on them and says how they are meant; this module has
-the type, its operators, and how an operation gets its width and its expression.
+`ibert_tvm.relay_passes.spec.values` has the functions on them and says how they are meant; this
+module has the type, its operators, and how an operation gets its width and its expression.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """i-layer-norm of a 15-bit input, in 32-bit arithmetic: preset ``accurate``.
 
-As `relay_passes.spec.layer_norm`, with an input of 15 bits and a reciprocal that is normalised to
-15 bits per token, so that no entry needs a 64-bit product. Over the C channels of a token:
+As `ibert_tvm.relay_passes.spec.layer_norm`, with an input of 15 bits and a reciprocal that is
+normalised to 15 bits per token, so that no entry needs a 64-bit product. Over the C channels of a
+token:
 
 1. ``mean = mean_of(sum of x, C)``, ``d = deviation(x, mean)``, 16 bits;
 2. ``V = sum of d^2`` (int64), ``s = root(V)``, the exact square root with `root_fraction_bits`;

@@ -2,7 +2,7 @@
 
 ``space`` lists the decisions that a kernel allows, ``workload`` names a kernel by what it computes,
 ``database`` remembers what was measured, ``search`` says what to measure next. What compiles and
-measures is given by the caller (``ibert_tvm.tune``).
+measures is given by the caller (``ibert_tvm.tuning``).
 """
 
 from .database import DatabaseError, Trial, TuningDatabase

@@ -29,8 +29,8 @@ def decisions_extractor(func: tirx.PrimFunc, gpu: Gpu, kind: type[Tile]) -> Any:
     Returns
     -------
     tvm.s_tir.meta_schedule.FeatureExtractor
-        Takes candidates that carry their decisions as `schedules.tiles.with_tile` puts them there,
-        and gives `ibert_tvm.schedules.cuda.space.gpu_features` of each.
+        Takes candidates that carry their decisions as `ibert_tvm.schedules.tiles.with_tile` puts
+        them there, and gives `ibert_tvm.schedules.cuda.space.gpu_features` of each.
     """
     from tvm.ir.utils import derived_object
     from tvm.s_tir.meta_schedule.feature_extractor import PyFeatureExtractor

@@ -35,8 +35,8 @@ def kernels_source(model: BareModel) -> str:
     Parameters
     ----------
     model
-        Compiled for `targets.aot.portable_description`, whose kernels use no instruction that C has
-        no word for.
+        Compiled for `ibert_tvm.targets.aot.portable_description`, whose kernels use no instruction
+        that C has no word for.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Proof, from the machine code of every architecture, that kernels compute with integers only.
 
-`targets.fp_rules` says which instructions compute with floating-point numbers. An opcode that is in
-no list is refused as well, so that a new compiler cannot bring in what the rules have not heard of.
-Matrix kernels must use tensor cores and keep everything in registers.
+`ibert_tvm.targets.fp_rules` says which instructions compute with floating-point numbers. An opcode
+that is in no list is refused as well, so that a new compiler cannot bring in what the rules have
+not heard of. Matrix kernels must use tensor cores and keep everything in registers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class KernelAudit:
     instructions, matrix, local
         Number of instructions; of those on tensor cores; of accesses of local memory.
     registers, shared_bytes, stack_bytes
-        As in `targets.cuda.sass.Resources`, without what the system takes of shared memory.
+        As in `ibert_tvm.targets.cuda.sass.Resources`, without what the system takes of shared
+        memory.
     floating, unknown
         Instructions that compute with floating-point numbers, and those that no rule knows: a few,
         as ``"+0x0120 I2F.RP R5, R4"``.

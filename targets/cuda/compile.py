@@ -67,8 +67,9 @@ class DeviceCode:
     report
         For the library's metadata: ``compiler``, ``architectures``, ``ptx`` (whether it holds code
         that only a driver will compile), ``image_bytes``, per architecture ``code_bytes`` and
-        ``constant_moves`` (how many were written anew, see `targets.cuda.constant_moves`),
-        ``launches`` of device kernels by name, and ``kernels``, what the audit found in each.
+        ``constant_moves`` (how many were written anew, see
+        `ibert_tvm.targets.cuda.constant_moves`), ``launches`` of device kernels by name, and
+        ``kernels``, what the audit found in each.
     """
 
     image: bytes

@@ -1,8 +1,8 @@
 """Reading compiled device code: instructions as nvdisasm prints them, resources from ELF headers.
 
-What an instruction computes with is told by `targets.fp_rules`. Beyond that, every opcode that may
-stand in a kernel is listed here: an audit that met an instruction it does not know would otherwise
-take it for an integer one.
+What an instruction computes with is told by `ibert_tvm.targets.fp_rules`. Beyond that, every opcode
+that may stand in a kernel is listed here: an audit that met an instruction it does not know would
+otherwise take it for an integer one.
 """
 
 from __future__ import annotations

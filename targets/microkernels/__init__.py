@@ -1,8 +1,9 @@
 """Microkernels: inner loops in C, for instructions that LLVM cannot be brought to use well.
 
-A tensor intrinsic (`schedules.intrinsics.microkernels`) calls such a function; its description, in
-plain loops, is what the function computes, and tests hold both to it. Which files a target takes is
-a field of its description. Each file has the same functions in plain C for other processors.
+A tensor intrinsic (`ibert_tvm.schedules.intrinsics.microkernels`) calls such a function; its
+description, in plain loops, is what the function computes, and tests hold both to it. Which files a
+target takes is a field of its description. Each file has the same functions in plain C for other
+processors.
 """
 
 from __future__ import annotations
