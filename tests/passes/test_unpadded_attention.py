@@ -1,0 +1,93 @@
+"""Attention that depends on distances, in programs that leave out padding: positions stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.spec.short_requantise import short_factors
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.targets import get_target
+from tests.passes.execution import Compiled
+from tests.passes.small import CHANNELS, kernels, small_program
+from tests.twins import runnable_target
+
+POSITIONS, SHAPE = 24, (3, 20)
+
+
+def program(bias: bool, **window: int) -> IntegerProgram:
+    """Two heads of attention over random embeddings, masked outputs."""
+
+    def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
+        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
+        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
+        x = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=14))
+        heads = [p.requantise(name, x, scale) for name, scale in (("q", 0.9), ("k", 0.7), ("v", 1))]
+        out = short_factors(np.full(CHANNELS, 0.008), 2**14, -127, 127)
+        terms = {}
+        if bias:
+            shape = (2, 2 * POSITIONS - 1)
+            terms["bias"] = p.integers("bias", -9000, 9000, shape, "int32")
+        attended = integer.attention(
+            *heads,
+            inputs["attention_mask"],
+            p.parameter("multiplier", out.multipliers),
+            **terms,
+            name="attended",
+            num_heads=2,
+            softmax="short",
+            exponential=ShortExponential.from_scale(2e-4),
+            shift=out.shift,
+            low=-127,
+            high=127,
+            **window,
+        )
+        y = p.emit(attended)
+        return [p.emit(integer.mask_tokens(y, inputs["attention_mask"], name="out"))]
+
+    return small_program(body)
+
+
+def batch() -> dict[str, np.ndarray]:
+    """A whole sequence, one padded at the end, and one with holes and padding in front."""
+    random = np.random.default_rng(0)
+    mask = np.ones(SHAPE, "int32")
+    mask[1, 7:] = 0
+    mask[2, [0, 1, 5, 6, 7, 15]] = 0
+    return {"input_ids": random.integers(2, 50, SHAPE).astype("int32"), "attention_mask": mask}
+
+
+TERMS: list[dict[str, Any]] = [
+    {"bias": True},
+    {"bias": False, "after": 0},
+    {"bias": True, "before": 3, "after": 2},
+]
+
+
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+def test_positions_are_those_of_the_sequence(terms: dict[str, Any]) -> None:
+    p, inputs = program(**terms), batch()
+    (expected,) = evaluate(p.module, inputs, p.parameters)
+    plain = program(False)
+    assert (evaluate(plain.module, inputs, plain.parameters)[0] != expected).any()
+    for name in ("x86-avx512-vnni", "x86-64"):
+        target = runnable_target(name)
+        layout = KernelLayout.of(target.dot, target.vector_lanes)
+        assert "packing.slots" in kernels(lower_to_kernels(p, layout, [SHAPE]).fused.module)
+        answer = Compiled(p, name, [SHAPE])(inputs["input_ids"], inputs["attention_mask"])
+        np.testing.assert_array_equal(answer[0], expected)
+
+
+def test_microcontrollers_compile_the_same_program() -> None:
+    target = get_target("cortex-m4")
+    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
+    lowered = lower_to_kernels(program(True, after=0), layout, [(1, 20)])
+    assert "attended" in kernels(lowered.fused.module)
