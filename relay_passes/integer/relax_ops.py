@@ -304,12 +304,19 @@ class _Reader:
         self.aliases: dict[relax.Var, relax.Expr] = {}
         self.tuples: dict[relax.Var, tuple[relax.Expr, ...]] = {}
         self.names: dict[relax.Var, str] = {}
+        self.known: set[str] = set()
 
     def read(self) -> Program:
         params = tuple(self.function.params)
         attrs = self.function.attrs
         count = int(attrs["num_input"]) if attrs is not None and "num_input" in attrs else 0
-        types = {self._named(var, str(var.name)): own_type(var, str(var.name)) for var in params}
+        types: dict[str, TensorType] = {}
+        for var in params:
+            name, type_ = str(var.name), own_type(var, str(var.name))
+            # A kernel gets one value as often as it reads it at other places.
+            again = attrs is not None and "Primitive" in attrs and types.get(name) == type_
+            self.names[var] = name if again else self._new_name(name)
+            types[name] = type_
         names = list(types)
         body = self.function.body
         steps = []
@@ -326,15 +333,15 @@ class _Reader:
             tuple(self._name_of(member, "a result", self.name) for member in self._members(end)),
         )
 
-    def _named(self, var: relax.Var, name: str) -> str:
-        if name in self.names.values():
+    def _new_name(self, name: str) -> str:
+        if name in self.known:
             raise LoweringError(
                 f"two values are called {name!r}",
                 self.name,
                 "names of values are unique in a program",
                 "give each operator a name of its own",
             )
-        self.names[var] = name
+        self.known.add(name)
         return name
 
     def _binding(self, binding: relax.VarBinding) -> Step | None:
@@ -364,7 +371,7 @@ class _Reader:
         return None
 
     def _result(self, var: relax.Var, operator: Operator, type_: TensorType) -> TensorType:
-        self._named(var, operator.name)
+        self.names[var] = self._new_name(operator.name)
         return type_
 
     def _resolve(self, expr: relax.Expr) -> relax.Expr:

