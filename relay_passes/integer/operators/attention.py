@@ -210,6 +210,8 @@ class Attention(Operator):
                 return bias
             return select(heads.in_window(b, i, j), bias, short_softmax.PAIR_MASKED)
 
+        # A stage: the maximum and the exponentials read scores in two loops, and in both TVM's
+        # elimination of common subexpressions would share the distances across them, wrongly.
         paired = heads.has_bias or heads.has_window
         term = heads.per_score("pair_term", pair_term) if paired else None
 
