@@ -192,9 +192,9 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
 
         library = load_library(library_path)
     with timed("sentences", f"run {len(sentences)} sentences, float and integer"):
-        from ibert_tvm.relay_passes.canonical.float_execution import float_executable
+        from ibert_tvm.relay_passes.canonical import FloatModel
 
-        executable = float_executable(model.module, model.parameters)
+        executable = FloatModel(model.module, model.parameters)
         batch = library.encode(sentences)
         inputs = batch.inputs([record.name for record in library.metadata.inputs])
         reference = np.concatenate(

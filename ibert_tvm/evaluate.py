@@ -135,11 +135,11 @@ def fidelity(
         check_seq_len(seq_len, info, candidate.metadata)
     tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
 
-    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
+    from ibert_tvm.relay_passes.canonical import FloatModel
 
     configure_threads(default_threads())
     runner = _runner(candidate, layers)
-    executable = float_executable(reference.module, reference.parameters, runner.names)
+    executable = FloatModel(reference.module, reference.parameters, runner.names)
     kind = info.outputs[0].kind
     expected: list[NDArray[np.float64]] = [np.zeros(0)] * len(texts)
     actual = list(expected)

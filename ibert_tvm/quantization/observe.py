@@ -91,12 +91,12 @@ def observe(
     ModelError
         If a value is infinite or not a number.
     """
-    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
+    from ibert_tvm.relay_passes.canonical import FloatModel
 
     statistics = {name: Statistics() for name in names}
     with_rows = set(sampled)
     configure_threads(default_threads())
-    executable = float_executable(model.module, model.parameters, list(statistics))
+    executable = FloatModel(model.module, model.parameters, list(statistics))
     chosen = sampled_positions(batches, sample_tokens, seed)
     for batch, positions in zip(batches, chosen, strict=True):
         inputs = {name: batch.inputs[name] for name in executable.input_names}

@@ -9,8 +9,8 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import (
     CanonicalError,
+    FloatModel,
     check_canonical,
-    float_executable,
     float_kernels,
 )
 from tests.canonical.reference import Tiny, run
@@ -44,7 +44,7 @@ def test_stock_tvm_computes_the_meaning_at_any_shape(tiny, stock, batch, length)
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 7), (3, 17), (2, 64)])
 def test_float_kernels_compute_the_meaning_of_every_value(tiny, batch, length):
     inputs = tiny.inputs(batch, length)
-    result = float_executable(tiny.module, tiny.parameters, "all").run(inputs)
+    result = FloatModel(tiny.module, tiny.parameters, "all").run(inputs)
     expected = run(tiny.module, {**inputs, **tiny.parameters})
     assert list(result.values) == [name for name in expected if not name.endswith(".ids")]
     for name, value in result.values.items():
@@ -59,7 +59,7 @@ def test_float_kernels_compute_the_meaning_of_every_value(tiny, batch, length):
 def test_float_kernels_take_any_width(width, heads, feed):
     tiny = Tiny(width, heads, feed)
     inputs = tiny.inputs(2, 9)
-    result = float_executable(tiny.module, tiny.parameters, tiny.outputs).run(inputs)
+    result = FloatModel(tiny.module, tiny.parameters, tiny.outputs).run(inputs)
     expected = run(tiny.module, {**inputs, **tiny.parameters})
     for name, value in result.values.items():
         np.testing.assert_allclose(value, expected[name], atol=TOLERANCE, err_msg=name)
@@ -68,9 +68,7 @@ def test_float_kernels_take_any_width(width, heads, feed):
 def test_a_row_without_tokens_attends_to_nothing(tiny):
     inputs = tiny.inputs(2, 9)
     assert not inputs["attention_mask"][1].any()
-    values = (
-        float_executable(tiny.module, tiny.parameters, ["attention", "mean"]).run(inputs).values
-    )
+    values = FloatModel(tiny.module, tiny.parameters, ["attention", "mean"]).run(inputs).values
     np.testing.assert_array_equal(values["attention"][1], 0)
     np.testing.assert_array_equal(values["mean"][1], 0)
 
@@ -79,7 +77,7 @@ def test_padding_weighs_exactly_nothing(tiny):
     """Ids under the mask may be anything: the tokens' results keep every bit."""
     inputs = tiny.inputs(1, 12)
     inputs["attention_mask"][0, 8:] = 0
-    executable = float_executable(tiny.module, tiny.parameters, ["attention", "mean"])
+    executable = FloatModel(tiny.module, tiny.parameters, ["attention", "mean"])
     before = executable.run(inputs)
     changed = {**inputs, "input_ids": inputs["input_ids"].copy()}
     changed["input_ids"][0, 8:] = 5
@@ -91,7 +89,7 @@ def test_padding_weighs_exactly_nothing(tiny):
 
 
 def test_one_compilation_serves_a_shape(tiny):
-    executable = float_executable(tiny.module, tiny.parameters)
+    executable = FloatModel(tiny.module, tiny.parameters)
     assert executable.machine(2, 5) is executable.machine(2, 5)
     assert executable.machine(2, 5) is not executable.machine(1, 5)
 
@@ -128,13 +126,13 @@ def test_wrong_inputs_are_refused(tiny, change, message):
     inputs = tiny.inputs(1, 4)
     change(inputs)
     with pytest.raises(CanonicalError) as error:
-        float_executable(tiny.module, tiny.parameters).run(inputs)
+        FloatModel(tiny.module, tiny.parameters).run(inputs)
     assert str(error.value) == message
 
 
 def test_an_unknown_value_is_refused(tiny):
     with pytest.raises(CanonicalError) as error:
-        float_executable(tiny.module, tiny.parameters, ["nothing"])
+        FloatModel(tiny.module, tiny.parameters, ["nothing"])
     known = ", ".join(n for n in run_names(tiny) if not n.endswith(".ids"))
     assert str(error.value) == (
         "there is no float value named 'nothing'\n  where: capture_names\n"
@@ -166,5 +164,5 @@ def test_wrong_weights_are_refused(tiny, change, message):
     parameters = dict(tiny.parameters)
     change(parameters)
     with pytest.raises(CanonicalError) as error:
-        float_executable(tiny.module, parameters)
+        FloatModel(tiny.module, parameters)
     assert str(error.value) == message

@@ -11,9 +11,9 @@ from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.canonical import (
     CanonicalError,
+    FloatModel,
     build,
     check_canonical,
-    float_executable,
 )
 from tests.canonical.reference import run
 
@@ -75,7 +75,7 @@ def tiny() -> Tiny:
 
 def test_patches_hold_the_pixels_in_the_order_of_convolution_weights(tiny):
     inputs = tiny.inputs(2)
-    values = float_executable(tiny.module, tiny.parameters, ["patches"]).run(inputs).values
+    values = FloatModel(tiny.module, tiny.parameters, ["patches"]).run(inputs).values
     image = inputs["pixel_values"][1]
     assert values["patches"].shape == (2, TOKENS, 24)
     np.testing.assert_array_equal(values["patches"][1, 5], image[:, 4:8, 2:4].reshape(-1))
@@ -92,7 +92,7 @@ def test_an_image_module_is_canonical_and_its_length_is_static(tiny):
 def test_float_kernels_and_stock_tvm_compute_the_meaning(tiny, batch):
     arrays: dict[str, Any] = {**tiny.inputs(batch), **tiny.parameters}
     expected = run(tiny.module, arrays)
-    result = float_executable(tiny.module, tiny.parameters, "all").run(tiny.inputs(batch))
+    result = FloatModel(tiny.module, tiny.parameters, "all").run(tiny.inputs(batch))
     for name, value in expected.items():
         np.testing.assert_allclose(result.values[name], value, atol=TOLERANCE, err_msg=name)
     machine = relax.VirtualMachine(tvm.compile(tiny.module, target="llvm"), tvm.cpu())
@@ -103,7 +103,7 @@ def test_float_kernels_and_stock_tvm_compute_the_meaning(tiny, batch):
 
 
 def test_images_of_another_size_are_refused(tiny):
-    executable = float_executable(tiny.module, tiny.parameters)
+    executable = FloatModel(tiny.module, tiny.parameters)
     with pytest.raises(CanonicalError) as error:
         executable.run({"pixel_values": np.zeros((1, 3, 8, 8), np.float32)})
     assert str(error.value) == (

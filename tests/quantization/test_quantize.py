@@ -27,7 +27,7 @@ def compile_once():
     # The package has a function of the same name, which hides the module.
     float_module = importlib.import_module("ibert_tvm.relay_passes.canonical.float_execution")
     executables = {}
-    original = float_module.float_executable
+    original = float_module.FloatModel
 
     def cached(module, parameters, capture_names=()):
         key = (id(module), id(parameters), tuple(capture_names))
@@ -36,7 +36,7 @@ def compile_once():
         return executables[key][2]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(float_module, "float_executable", cached)
+        patch.setattr(float_module, "FloatModel", cached)
         yield
 
 

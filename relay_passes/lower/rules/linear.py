@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from .. import integer
-from ..errors import LoweringError, RangeError
-from ..quantization_table import ActivationQuant, WeightQuant
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form
-from .rule import MATMUL, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...errors import LoweringError, RangeError
+from ...quantization_table import ActivationQuant, WeightQuant
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form
+from ..rule import MATMUL, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 _INT32_MAX = 2**31 - 1
 
