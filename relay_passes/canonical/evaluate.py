@@ -118,7 +118,9 @@ class FloatModel:
         uses.update(returned)
         for step in self._steps:
             operands = {name: values[v] for name, v in step.operands.items()}
-            values[step.result] = step.operator.evaluate(**operands)
+            # A value that is no number is for the caller to find, by its name.
+            with np.errstate(all="ignore"):
+                values[step.result] = step.operator.evaluate(**operands)
             for variable in {*step.operands.values(), step.result}:
                 uses[variable] -= sum(variable.same_as(v) for v in step.operands.values())
                 if not uses[variable]:

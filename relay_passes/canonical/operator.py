@@ -21,7 +21,7 @@ from .errors import CanonicalError
 CANONICAL = Dialect(
     "canonical",
     CanonicalError,
-    "build the call with ibert_tvm.relay_passes.canonical.build",
+    "build the call with ibert_tvm.relay_passes.canonical",
     "cast it before it reaches the operator",
 )
 """The canonical dialect."""
