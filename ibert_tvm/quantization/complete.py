@@ -166,7 +166,7 @@ class _MissingBuilder(TableBuilder):
         return {} if any(layer in self.fixed for layer in layers) else layers
 
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
-        if self._attention_positions(name):
+        if self.needed[name].factor_forms:
             return super()._attention_operand(name, statistics)
         options = self.options
         return choose_range(

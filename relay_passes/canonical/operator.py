@@ -25,7 +25,7 @@ CANONICAL = Dialect(
     "cast it before it reaches the operator",
 )
 """The canonical dialect."""
-OPERATORS = CANONICAL.operators
+OPERATORS: dict[str, type[CanonicalOperator]] = CANONICAL.operators  # type: ignore[assignment]
 """Its operators by name, "canonical.linear" and so on."""
 
 FLOAT = ("float32",)
@@ -63,7 +63,7 @@ class CanonicalOperator(Record):
 
     DIALECT: ClassVar[Dialect] = CANONICAL
     BY_SEQUENCE: ClassVar[bool] = False
-    OPERANDS: ClassVar[tuple[Operand, ...]] = ()  # type: ignore[assignment]
+    OPERANDS: ClassVar[tuple[Operand, ...]] = ()
 
     @classmethod
     def _problems(cls) -> list[str]:
@@ -74,8 +74,8 @@ class CanonicalOperator(Record):
         """float32."""
         return FLOAT[0]
 
-    def evaluate(self, **operands: NDArray[Any]) -> NDArray[Any]:
-        """Compute the result with NumPy; operands are never written to."""
+    def evaluate(self, *unnamed: Any, **operands: Any) -> NDArray[Any]:
+        """Compute the result with NumPy from operands by name, which are never written to."""
         raise NotImplementedError
 
 

@@ -336,7 +336,7 @@ class Record:
 def _attribute(cls: type[Record], flat: Mapping[str, Any], name: str, kind: str) -> Any:
     """One attribute, of the type that its field declares."""
     where = str(flat["name"]) if "name" in flat else cls.OP
-    value = flat[name] if name in flat else None  # noqa: SIM401  (TVM's mapping has no get)
+    value: Any = flat[name] if name in flat else None  # noqa: SIM401  (TVM's mapping has no get)
     wanted: Any = {"str": str, "float": (int, float)}.get(kind, int)
     fits = isinstance(value, wanted) and not isinstance(value, bool)
     if not fits or (kind == "float" and not math.isfinite(value)):

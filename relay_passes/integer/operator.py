@@ -23,7 +23,7 @@ INTEGER = Dialect(
     "integer", LoweringError, "quantise the model again", "requantise or convert it first"
 )
 """The integer dialect."""
-OPERATORS = INTEGER.operators
+OPERATORS: dict[str, type[Operator]] = INTEGER.operators  # type: ignore[assignment]
 """Its operators by name."""
 
 

@@ -163,7 +163,7 @@ def _require(value: Requirement, form: str, producer: Need) -> None:
 
 def _section(call: relax.Call) -> tuple[str, str]:
     """The constant of a call that has integers of its own in the table: its section and name."""
-    sections = {o.name: o.section for o in OPERATORS[call.op.name].OPERANDS}  # type: ignore[attr-defined]
+    sections = {o.name: o.section for o in OPERATORS[call.op.name].OPERANDS}
     for name, value in operands_of(call).items():
         if sections[name]:
             return sections[name], str(value.name)
