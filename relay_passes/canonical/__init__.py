@@ -15,7 +15,7 @@ from .check import (
 )
 from .errors import CanonicalError
 from .evaluate import FloatModel, FloatResult
-from .operator import OPERATORS, CanonicalOperator, Operand
+from .operator import OPERATORS, CanonicalOperator
 
 __all__ = [
     "OPERATORS",
@@ -23,7 +23,6 @@ __all__ = [
     "CanonicalOperator",
     "FloatModel",
     "FloatResult",
-    "Operand",
     "build",
     "canonical_calls",
     "check_canonical",

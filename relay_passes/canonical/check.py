@@ -14,7 +14,7 @@ from tvm.ir import Op
 from ..dialect.calls import infer_type, operands_of, record_of, register
 from . import operators  # noqa: F401  (defines the records)
 from .errors import CanonicalError
-from .operator import FLOAT, INDEX, OPERATORS, Operand
+from .operator import FLOAT, INDEX, OPERATORS
 
 for _record in OPERATORS.values():
     register(_record)
@@ -255,8 +255,7 @@ def _check_binding(
                 why="operands are results of canonical operators or parameters, never constants",
                 todo="emit it, or make it a parameter",
             )
-        operand = known[label]
-        if isinstance(operand, Operand) and operand.is_input and argument not in inputs:
+        if known[label].is_input and argument not in inputs:
             raise CanonicalError(
                 f"operand {label} is {argument.name}, which is not an input of the model",
                 where=operator.where,

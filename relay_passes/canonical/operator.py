@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from ..dialect import record
-from ..dialect.record import Dialect, Record
+from ..dialect.record import Dialect, Operand, Record
 from ..dialect.types import TensorType
 from .errors import CanonicalError
 
@@ -32,23 +31,6 @@ FLOAT = ("float32",)
 """The only float type of the canonical form."""
 INDEX = ("int64",)
 """Type of ids and of the attention mask."""
-
-
-@dataclass(frozen=True)
-class Operand(record.Operand):
-    """An operand of a canonical operator.
-
-    Parameters
-    ----------
-    is_input : bool
-        Whether it must be an input of the model itself.
-    section : str
-        Of the quantisation table, where the integers of this constant are, "weights" or
-        "embeddings".
-    """
-
-    is_input: bool = False
-    section: str = ""
 
 
 @dataclass(frozen=True)

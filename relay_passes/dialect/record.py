@@ -91,6 +91,11 @@ class Operand:
         Whether it is 0 at padding.
     packed : bool
         Whether kernels read it in the order of the target's dot-product instruction: a weight.
+    is_input : bool
+        Whether it must be an input of the model itself.
+    section : str
+        Of the quantisation table, where the integers of a matrix of floats are: "weights" or
+        "embeddings".
     """
 
     name: str
@@ -100,6 +105,8 @@ class Operand:
     by_token: bool = False
     is_mask: bool = False
     packed: bool = False
+    is_input: bool = False
+    section: str = ""
 
     @property
     def is_constant(self) -> bool:

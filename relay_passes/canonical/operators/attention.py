@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dialect.record import Operand
 from ..errors import CanonicalError
-from ..operator import FLOAT, CanonicalOperator, Operand, mask_operand
+from ..operator import FLOAT, CanonicalOperator, mask_operand
 
 
 @dataclass(frozen=True)

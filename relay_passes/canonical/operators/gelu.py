@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operator import CANONICAL, FLOAT, CanonicalOperator, Operand
+from ...dialect.record import Operand
+from ..operator import CANONICAL, FLOAT, CanonicalOperator
 
 GELU_FORMS = ("erf", "tanh")
 

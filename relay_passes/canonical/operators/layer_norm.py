@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operator import FLOAT, CanonicalOperator, Operand
+from ...dialect.record import Operand
+from ..operator import FLOAT, CanonicalOperator
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operator import FLOAT, CanonicalOperator, Operand, mask_operand
+from ...dialect.record import Operand
+from ..operator import FLOAT, CanonicalOperator, mask_operand
 
 
 @dataclass(frozen=True)

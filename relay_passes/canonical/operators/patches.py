@@ -8,9 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ...dialect.record import Operand
 from ...dialect.types import Dim
 from ..errors import CanonicalError
-from ..operator import FLOAT, CanonicalOperator, Operand
+from ..operator import FLOAT, CanonicalOperator
 
 
 @dataclass(frozen=True)

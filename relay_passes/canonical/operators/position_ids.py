@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dialect.record import Operand
 from ...dialect.types import TensorType
-from ..operator import CANONICAL, INDEX, CanonicalOperator, Operand
+from ..operator import CANONICAL, INDEX, CanonicalOperator
 
 POSITION_KINDS = ("absolute", "roberta")
 

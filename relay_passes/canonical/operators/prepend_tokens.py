@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dialect.record import Operand
 from ...dialect.types import Dim
-from ..operator import FLOAT, CanonicalOperator, Operand
+from ..operator import FLOAT, CanonicalOperator
 
 
 @dataclass(frozen=True)
