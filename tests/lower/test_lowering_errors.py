@@ -120,10 +120,10 @@ def test_a_bias_beyond_int32_names_layer_and_channel(tiny, table):
         tiny, changed(table, "weights", "up", WeightQuant(matrix.values, scale)), RangeError
     )
     lines = text.splitlines()
-    assert lines[0].startswith("the accumulator of channel 7 can reach ")
+    assert lines[0] == "the int32 accumulator of output 7 may overflow"
     assert lines[1] == "  where: up"
-    assert lines[2].endswith("and an accumulator is int32")
-    assert lines[3] == "  what to do: use a coarser scale for this row of the weight"
+    assert lines[2].endswith("and int32 ends at 2147483647")
+    assert lines[3] == "  what to do: use a coarser weight or activation scale for this layer"
 
 
 def test_constants_that_do_not_fit_name_the_layer(tiny, table):
