@@ -1,8 +1,8 @@
 """The main job on a real model, step by step: what `ibert demo` shows.
 
 all-MiniLM-L6-v2 is imported from its Hugging Face folder, calibrated on English texts, lowered to
-integers, compiled for this machine, run on sentences, and compared with its float original, which
-the same TVM compiles. Every statement that the demo makes is computed here, none is assumed.
+integers, compiled for this machine, run on sentences, and compared with its float original in
+PyTorch. Every statement that the demo makes is computed here, none is assumed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ibert_tvm.texts import data_file
 
 if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
-    from ibert_tvm.relay_passes.canonical.float_execution import FloatExecutable
     from ibert_tvm.runtime import Library
 
 __all__ = ["DemoResult", "Latency", "find_model", "run_demo"]
@@ -192,16 +191,16 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
 
         library = load_library(library_path)
     with timed("sentences", f"run {len(sentences)} sentences, float and integer"):
-        from ibert_tvm.relay_passes.canonical.float_execution import float_executable
+        from ibert_tvm.relay_passes.canonical import FloatModel
 
-        executable = float_executable(model.module, model.parameters)
+        float_model = FloatModel(model.module, model.parameters)
         batch = library.encode(sentences)
         inputs = batch.inputs([record.name for record in library.metadata.inputs])
         reference = np.concatenate(
             [
-                executable.run({name: array[row : row + 1] for name, array in inputs.items()})
-                .outputs[0]
-                .copy()
+                float_model.run(
+                    {name: array[row : row + 1] for name, array in inputs.items()}
+                ).outputs[0]
                 for row in range(len(sentences))
             ]
         )
@@ -210,7 +209,7 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
     with timed("verify", "compare with the NumPy reference, bit for bit"):
         _check_exact(quantized, inputs, {name: o.values for name, o in outputs.items()})
     with timed("latency", "measure latency against the float model"):
-        latencies = tuple(_latencies(library, executable))
+        latencies = tuple(_latencies(library, source))
     held_out = _lines("heldout.txt")
     with timed("fidelity", f"compare on {len(held_out)} texts that calibration has not seen"):
         # The library, whose integers were just found to be those of the reference, is far faster.
@@ -255,13 +254,23 @@ def _check_exact(
             )
 
 
-def _latencies(library: Library, executable: FloatExecutable) -> Iterator[Latency]:
-    """Measure every compiled shape with one thread and with all."""
+def _latencies(library: Library, source: Path) -> Iterator[Latency]:
+    """Measure every compiled shape with one thread and with all, beside PyTorch."""
+    import torch
+    from transformers import AutoModel
+
+    float_model = AutoModel.from_pretrained(source).eval()
+
+    def run_float(inputs: Mapping[str, torch.Tensor]) -> None:
+        with torch.inference_mode():
+            float_model(**inputs)
+
     rng = np.random.default_rng(0)
     names = [record.name for record in library.metadata.inputs]
     most = library.num_threads
     for threads in sorted({1, most}):
         library.num_threads = threads
+        torch.set_num_threads(threads)
         for batch, seq_len in _SHAPES:
             ids = rng.integers(0, library.metadata.info.vocab_size, (batch, seq_len))
             given = {
@@ -270,11 +279,12 @@ def _latencies(library: Library, executable: FloatExecutable) -> Iterator[Latenc
                 "token_type_ids": np.zeros_like(ids),
             }
             inputs = {name: given[name] for name in names}
+            tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
             times: tuple[list[float], list[float]] = ([], [])
             # In turns, so that a change of the machine's speed touches both alike.
             for round_number in range(_ROUNDS + 5):
                 for store, call in (
-                    (times[0], lambda inputs=inputs: executable.run(inputs)),
+                    (times[0], lambda tensors=tensors: run_float(tensors)),
                     (times[1], lambda inputs=inputs: library.run(**inputs, dequantize=False)),
                 ):
                     started = time.perf_counter()

@@ -21,7 +21,6 @@ from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
 from ibert_tvm.model_info import ModelInfo
 from ibert_tvm.runtime.metadata import LibraryMetadata
 from ibert_tvm.runtime.pixels import image_record, quantize_images
-from ibert_tvm.runtime.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
@@ -135,11 +134,10 @@ def fidelity(
         check_seq_len(seq_len, info, candidate.metadata)
     tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
 
-    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
+    from ibert_tvm.relay_passes.canonical import FloatModel
 
-    configure_threads(default_threads())
     runner = _runner(candidate, layers)
-    executable = float_executable(reference.module, reference.parameters, runner.names)
+    float_model = FloatModel(reference.module, reference.parameters, runner.names)
     kind = info.outputs[0].kind
     expected: list[NDArray[np.float64]] = [np.zeros(0)] * len(texts)
     actual = list(expected)
@@ -147,7 +145,7 @@ def fidelity(
     done = 0
     for rows, inputs in _batches(tokens, info, seq_len):
         mask = inputs["attention_mask"]
-        result = executable.run({name: inputs[name] for name in executable.input_names})
+        result = float_model.run({name: inputs[name] for name in float_model.input_names})
         output, values = runner.run(inputs)
         for name, value in values.items():
             a, b = (_real_part(v, mask, len(rows)) for v in (result.values[name], value))

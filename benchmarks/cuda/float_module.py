@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.models import Cell
 
 from .limits import compile_fat_binary
@@ -31,9 +33,8 @@ def float_function(cell: Cell) -> str:
 def float_module(module: Any, cells: Iterable[Cell]) -> Any:
     """Stock Relax operators at static shapes, one function per cell.
 
-    `canonical.attention` is taken apart into matrix products and a softmax, each of which dlight
-    has a schedule for; all other operators mean what `ibert_tvm.relay_passes.canonical.legalize`
-    says.
+    Attention is taken apart into matrix products and a softmax, each of which dlight has a schedule
+    for.
 
     Parameters
     ----------
@@ -55,28 +56,93 @@ def float_module(module: Any, cells: Iterable[Cell]) -> Any:
         bound = relax.transform.BindSymbolicVars(
             {"batch": cell.batch, "seq_len": cell.seq_len}, "main"
         )(module)
-        taken_apart = _take_attention_apart(bound)
+        stock = _with_stock_operators(bound)
         name = float_function(cell)
-        function = relax.utils.copy_with_new_vars(taken_apart["main"])
+        function = relax.utils.copy_with_new_vars(stock["main"])
         joined[name] = function.with_attr("global_symbol", name)
     return relax.transform.Normalize()(tvm.IRModule(joined))
 
 
-def _take_attention_apart(module: Any) -> Any:
+def _with_stock_operators(module: Any) -> Any:
     from tvm import relax
 
     class Mutator(relax.PyExprMutator):
         def visit_call_(self, call: Any) -> Any:
             call = self.visit_expr_post_order(call)
-            if getattr(call.op, "name", "") != "canonical.attention":
-                return call
-            return _attention(self.builder_, call)
+            dialect, _, name = str(getattr(call.op, "name", "")).partition(".")
+            return _MEANING[name](self.builder_, call) if dialect == "canonical" else call
 
     mutator = relax.expr_functor.mutator(Mutator)(module)
     for variable, function in module.functions_items():
         if isinstance(function, relax.Function):
             mutator.builder_.update_func(variable, mutator.visit_expr(function))
     return mutator.builder_.get()
+
+
+def _embedding(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    return relax.op.take(*call.args, axis=0)
+
+
+def _position_ids(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    batch, length = (int(extent) for extent in call.args[0].ty.shape.values)
+    first = int(call.attrs["offset"])
+    if str(call.attrs["kind"]) != "absolute":
+        raise NotImplementedError("positions that depend on padding")
+    return relax.const(np.tile(np.arange(first, first + length), (batch, 1)), "int64")
+
+
+def _linear(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    x, weight, bias = call.args
+    transposed = builder.emit(relax.op.permute_dims(weight))
+    return relax.op.add(builder.emit(relax.op.matmul(x, transposed)), bias)
+
+
+def _layer_norm(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    return relax.op.nn.layer_norm(*call.args, axes=-1, epsilon=float(call.attrs["epsilon"]))
+
+
+def _gelu(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    exact = str(call.attrs["form"]) == "erf"
+    return (relax.op.nn.gelu if exact else relax.op.nn.gelu_tanh)(call.args[0])
+
+
+def _tanh(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    return relax.op.tanh(call.args[0])
+
+
+def _add(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    return relax.op.add(*call.args)
+
+
+def _select_token(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    return relax.op.take(call.args[0], relax.const(int(call.attrs["index"]), "int64"), axis=1)
+
+
+def _mean_pool(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    x, mask = call.args
+    kept = builder.emit(relax.op.astype(mask, "float32"))
+    weighed = builder.emit(relax.op.multiply(x, builder.emit(relax.op.expand_dims(kept, 2))))
+    total = builder.emit(relax.op.sum(weighed, axis=1))
+    count = builder.emit(relax.op.sum(kept, axis=1, keepdims=True))
+    return relax.op.divide(total, count)
 
 
 def _attention(builder: Any, call: Any) -> Any:
@@ -102,6 +168,21 @@ def _attention(builder: Any, call: Any) -> Any:
     context = builder.emit(relax.op.matmul(weights, by_head(v, [0, 2, 1, 3])))
     joined = builder.emit(relax.op.permute_dims(context, [0, 2, 1, 3]))
     return relax.op.reshape(joined, [batch, length, channels])
+
+
+_MEANING = {
+    "add": _add,
+    "attention": _attention,
+    "embedding": _embedding,
+    "gelu": _gelu,
+    "layer_norm": _layer_norm,
+    "linear": _linear,
+    "mean_pool": _mean_pool,
+    "position_ids": _position_ids,
+    "select_token": _select_token,
+    "tanh": _tanh,
+}
+"""What the encoders of this benchmark consist of."""
 
 
 def build_float_library(

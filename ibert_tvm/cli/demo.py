@@ -118,7 +118,7 @@ def _similarities(console: Console, result: DemoResult) -> None:
 
 
 def _latency(console: Console, result: DemoResult) -> None:
-    console.print("\nLatency, the float model compiled by the same TVM, measured in turns\n")
+    console.print("\nLatency beside PyTorch in float, measured in turns\n")
     rows = [
         (
             f"{item.batch} x {item.seq_len}",

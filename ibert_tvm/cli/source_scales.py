@@ -93,7 +93,7 @@ def model_document(model: CanonicalModel, given: GivenQuantization, preset: str)
     from ibert_tvm.quantization.given import fill_scales
     from ibert_tvm.relay_passes.lower import requirements
 
-    scales = fill_scales(given, requirements(model.module, preset), preset)
+    scales = fill_scales(given, requirements(model.module, preset))
     return {
         "preset": preset,
         "edges": [asdict(edge) for edge in given.edges],

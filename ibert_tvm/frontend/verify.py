@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ibert_tvm.frontend.canonicalise import Canonical
 from ibert_tvm.frontend.errors import UnsupportedModelError
 from ibert_tvm.frontend.sizes import Sizes
-from ibert_tvm.relay_passes.canonical import float_executable
+from ibert_tvm.relay_passes.canonical import FloatModel
 
 __all__ = ["TOLERANCE", "VERIFY_SHAPE", "verify"]
 
@@ -98,7 +98,7 @@ def verify(canonical: Canonical, inputs: Mapping[str, NDArray[Any]], source: Sou
         If it is above `TOLERANCE`.
     """
     expected = source(inputs)
-    result = float_executable(canonical.module, canonical.parameters).run(inputs)
+    result = FloatModel(canonical.module, canonical.parameters).run(inputs)
     worst = 0.0
     for index, (want, have) in enumerate(zip(expected, result.outputs, strict=True)):
         same = want.shape == have.shape

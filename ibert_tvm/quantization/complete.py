@@ -18,6 +18,7 @@ from ibert_tvm.quantization.observers import Statistics, choose_range
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.table import TableBuilder, TableReport
 from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
+from ibert_tvm.relay_passes.dialect.calls import operands_of
 from ibert_tvm.relay_passes.lower import Requirement, requirements
 from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,
@@ -125,7 +126,7 @@ def complete(
         If scales are missing and there is no calibration data; lists them.
     """
     needed = requirements(model.module, preset)
-    scales = fill_scales(given, needed, preset, options.widen)
+    scales = fill_scales(given, needed, options.widen)
     if scales.missing and batches is None:
         raise missing_scales(scales, given)
     estimated = QuantizationTable(preset)
@@ -165,7 +166,7 @@ class _MissingBuilder(TableBuilder):
         return {} if any(layer in self.fixed for layer in layers) else layers
 
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
-        if self._attention_positions(name):
+        if self.needed[name].factor_forms:
             return super()._attention_operand(name, statistics)
         options = self.options
         return choose_range(
@@ -204,25 +205,21 @@ def _weights(
     matmul: Mapping[str, ActivationQuant],
     estimated: QuantizationTable,
 ) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant], dict[str, WeightUse]]:
-    operand = {
-        layer: value.name
-        for value in needed.values()
-        for op, layer, _ in value.readers
-        if op == "canonical.linear"
-    }
+    operand = {layer: value.name for value in needed.values() for layer in value.layers}
     weights: dict[str, WeightQuant] = {}
     embeddings: dict[str, WeightQuant] = {}
     uses: dict[str, WeightUse] = {}
     for _, call in canonical_calls(model.module):
-        name, op = value_name(call), str(call.op.name)
+        name = value_name(call)
         if name not in needed:
             continue
-        if op == "canonical.embedding":
-            table = model.parameters[call.args[0].name]
+        value = needed[name]
+        if value.section == "embeddings":
+            table = model.parameters[value.weight]
             embeddings[name], uses[name] = embedding_rows(
                 table, given.matrices.get(name), scales.tables.get(name)
             )
-        elif op == "canonical.linear":
+        elif value.section == "weights":
             if name in estimated.weights and name not in given.matrices:
                 weights[name] = estimated.weights[name]
                 rows = len(weights[name].values)
@@ -230,9 +227,9 @@ def _weights(
                 continue
             quant = matmul[operand[name]]
             weights[name], uses[name] = linear_rows(
-                model.parameters[call.args[1].name],
+                model.parameters[value.weight],
                 given.matrices.get(name),
-                model.parameters[call.args[2].name],
+                model.parameters[operands_of(call)["bias"].name],
                 quant.scale,
                 quant.channel_divisor,
             )

@@ -27,14 +27,10 @@ from numpy.typing import NDArray
 from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend.given import GivenQuantization, GivenScale
 from ibert_tvm.relay_passes.lower import Requirement
+from ibert_tvm.relay_passes.lower.rule import FACTOR_BY_CHANNEL, MATMUL, STREAM
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
-from ibert_tvm.relay_passes.spec.gelu import gelu_scale
-from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
 __all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "missing_scales"]
-
-SUMS = ("canonical.add", "canonical.add_positions", "canonical.prepend_tokens")
-"""Operators whose terms come at the scale of their result."""
 
 _STREAM_HIGH = 2**15 - 1
 _SHORT_HIGH = 2**14 - 1
@@ -116,7 +112,6 @@ class GivenScales:
 def fill_scales(
     given: GivenQuantization,
     needed: Mapping[str, Requirement],
-    preset_name: str,
     widen: bool = False,
 ) -> GivenScales:
     """Turn the source's grids into entries of a table.
@@ -127,8 +122,6 @@ def fill_scales(
         What the source rounds.
     needed : mapping of str to Requirement
         What lowering needs, from `ibert_tvm.relay_passes.lower.requirements`.
-    preset_name : str
-        "accurate" or "paper".
     widen : bool
         Keep what matrix products do not read in 15 or 16 bits, over the range that the source
         gives it, instead of rounding it to the source's 8.
@@ -138,9 +131,8 @@ def fill_scales(
     GivenScales
     """
     result = GivenScales()
-    chosen = preset(preset_name)
     for value in needed.values():
-        _Filler(given, value, chosen, widen, result).run()
+        _Filler(given, value, widen, result).run()
     return result
 
 
@@ -172,24 +164,19 @@ class _Filler:
         self,
         given: GivenQuantization,
         value: Requirement,
-        chosen: Preset,
         widen: bool,
         result: GivenScales,
     ) -> None:
         self.value = value
-        self.preset = chosen
         self.widen = widen
         self.result = result
         readers = given.readers.get(value.name, ())
         self.products = [r.scale for r in readers if r.product and r.scale is not None]
         self.others = [r.scale for r in readers if not r.product]
-        self.attention = {
-            position for op, _, position in value.readers if op == "canonical.attention"
-        }
 
     def run(self) -> None:
         rounded = self._common(self.others)
-        if self.value.op == "canonical.embedding":
+        if self.value.section == "embeddings":
             # Rounding a row of a constant table is done once, in the table.
             if rounded is not None:
                 self.result.tables[self.value.name] = rounded
@@ -232,22 +219,22 @@ class _Filler:
 
     def _round(self, scale: GivenScale) -> None:
         """Every reader but matrix products sees the value on this grid."""
-        op = self.value.op
+        need = self.value.need
         grid = _plain(scale)
-        if op == "canonical.attention":
+        if MATMUL in need.result and not need.given:
             self._note(scale, "not used: the context leaves attention as a matrix operand")
         elif self.widen and scale.bits < _WIDE:
             if self.value.stream:
-                wide = _finer_sum(grid) if op in SUMS else self._finer(grid)
+                wide = _finer_sum(grid) if need.sums else self._finer(grid)
                 self._set("stream", wide, scale)
-        elif op in SUMS:
+        elif need.sums:
             if scale.bits >= _WIDE:
                 # Terms may exceed their sum: they get room for it.
                 self._set("stream", ActivationQuant(grid.scale, -_SUM_HIGH, _SUM_HIGH), scale)
             else:
                 self._set("grids", grid, scale)
                 self._set("stream", _finer_sum(grid), scale)
-        elif op == "canonical.layer_norm":
+        elif STREAM in need.result:
             self._set("stream", grid, scale)  # rounds to it by itself
         elif not self.value.stream:
             self._set("grids", grid, scale)
@@ -260,9 +247,8 @@ class _Filler:
     def _finer(self, grid: ActivationQuant) -> ActivationQuant:
         """A 16-bit form that holds the values of `grid`."""
         largest = max(-grid.low, grid.high)
-        readers = {op for op, _, _ in self.value.readers}
-        if self.preset.gelu == "accurate" and readers == {"canonical.gelu"}:
-            return ActivationQuant(gelu_scale(largest * grid.scale), -_SHORT_HIGH, _SHORT_HIGH)
+        if self.value.stream_for is not None:
+            return self.value.stream_for(largest * grid.scale)
         finer = 2.0 ** np.floor(np.log2(_STREAM_HIGH / largest))
         return ActivationQuant(grid.scale / finer, -_STREAM_HIGH, _STREAM_HIGH)
 
@@ -272,13 +258,13 @@ class _Filler:
         if not scale.per_tensor:
             return
         grid = _plain(scale)
-        if self.value.op == "canonical.layer_norm":
-            self._set("stream", grid, scale)
-        elif self.value.op in SUMS:
+        need = self.value.need
+        if need.sums:
             wide = ActivationQuant(grid.scale, -_SUM_HIGH, _SUM_HIGH)
             self._set("stream", wide if scale.bits >= _WIDE else _finer_sum(grid), scale)
         else:
-            self._set("stream", self._finer(grid), scale)
+            itself = STREAM in need.result  # it rounds to its stream form by itself
+            self._set("stream", grid if itself else self._finer(grid), scale)
 
     # -- matrix products ----------------------------------------------------------------------
 
@@ -294,7 +280,7 @@ class _Filler:
         if not self.products:
             return
         scale = self._largest(self.products)
-        quant = self._symmetric(scale) if self.attention else self._any_zero_point(scale)
+        quant = self._symmetric(scale) if self.value.factor_forms else self._any_zero_point(scale)
         self._set("matmul", quant, scale)
 
     def _any_zero_point(self, scale: GivenScale) -> ActivationQuant:
@@ -313,11 +299,7 @@ class _Filler:
 
     def _symmetric(self, scale: GivenScale) -> ActivationQuant:
         """For attention."""
-        divisible = (
-            self.attention == {_VALUES}
-            and self.value.readers
-            and not any(op != "canonical.attention" for op, _, _ in self.value.readers)
-        )
+        divisible = {reader.form for reader in self.value.readers} == {FACTOR_BY_CHANNEL}
         step, zero = scale.scale, scale.zero_point
         if not scale.per_tensor and not divisible:
             self._note(scale, "scales per channel: queries and keys take one, the largest")
@@ -342,10 +324,6 @@ class _Filler:
             what = f"{scale.bits} bits reduced to symmetric int8 over the same range"
         self._note(scale, what)
         return _asymmetric(coarser, np.zeros_like(zero), -127, 127)
-
-
-_VALUES = 2
-"""Position of V among the operands of attention."""
 
 
 def _finer_sum(grid: ActivationQuant) -> ActivationQuant:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ibert_tvm.errors import ModelError
 from ibert_tvm.quantization.batches import Batch
 from ibert_tvm.quantization.observers import Statistics
-from ibert_tvm.runtime.threads import configure_threads, default_threads
 
 if TYPE_CHECKING:
     from ibert_tvm.frontend import CanonicalModel
@@ -70,7 +69,7 @@ def observe(
     Parameters
     ----------
     model : CanonicalModel
-        The float model; compiled once per shape of a batch.
+        The float model.
     batches : sequence of Batch
         Calibration data.
     names : iterable of str
@@ -91,16 +90,15 @@ def observe(
     ModelError
         If a value is infinite or not a number.
     """
-    from ibert_tvm.relay_passes.canonical.float_execution import float_executable
+    from ibert_tvm.relay_passes.canonical import FloatModel
 
     statistics = {name: Statistics() for name in names}
     with_rows = set(sampled)
-    configure_threads(default_threads())
-    executable = float_executable(model.module, model.parameters, list(statistics))
+    float_model = FloatModel(model.module, model.parameters, list(statistics))
     chosen = sampled_positions(batches, sample_tokens, seed)
     for batch, positions in zip(batches, chosen, strict=True):
-        inputs = {name: batch.inputs[name] for name in executable.input_names}
-        values = executable.run(inputs).values
+        inputs = {name: batch.inputs[name] for name in float_model.input_names}
+        values = float_model.run(inputs).values
         for name, entry in statistics.items():
             value = values[name]
             mask, chosen_here = batch.mask, positions

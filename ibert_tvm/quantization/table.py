@@ -18,11 +18,11 @@ from ibert_tvm.relay_passes.quantization_table import (
     QuantizationTable,
     WeightQuant,
 )
-from ibert_tvm.relay_passes.spec.gelu import gelu_scale
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
+from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, TERM
 
 __all__ = ["TableBuilder", "TableReport"]
 
@@ -125,7 +125,7 @@ class TableBuilder:
                     self.options,
                     unsigned=self._unsigned(name),
                     smooth=self.preset.smoothing and self._may_divide(name),
-                    compensate=self.preset.smoothing,
+                    compensate=self.preset.compensated_rounding,
                 )
                 matmul[name] = quant.activation
                 weights.update(quant.weights)
@@ -136,9 +136,11 @@ class TableBuilder:
             statistics[name].rows.clear()
             advance()
         embeddings = {
-            name: quantize_embedding(self.parameters[value.weight], per_row=self.preset.smoothing)
+            name: quantize_embedding(
+                self.parameters[value.weight], per_row=self.preset.embedding_scale_per_row
+            )
             for name, value in self.needed.items()
-            if value.op == "canonical.embedding"
+            if value.section == "embeddings"
         }
         table = QuantizationTable(self.preset.name, matmul, stream, weights, embeddings)
         return table, report
@@ -146,14 +148,7 @@ class TableBuilder:
     def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:
         """Matrices of the linear layers that read a value, by layer name."""
         return {
-            reader: self.parameters[self.needed[reader].weight]
-            for op, reader, _ in self.needed[name].readers
-            if op == "canonical.linear"
-        }
-
-    def _attention_positions(self, name: str) -> set[int]:
-        return {
-            position for op, _, position in self.needed[name].readers if op == "canonical.attention"
+            layer: self.parameters[self.needed[layer].weight] for layer in self.needed[name].layers
         }
 
     def _may_divide(self, name: str) -> bool:
@@ -161,20 +156,18 @@ class TableBuilder:
 
         Pixels are quantised by the caller, with one scale.
         """
-        made_here = self.needed[name].op != "canonical.patches"
-        return made_here and self._attention_positions(name) <= {_VALUES}
+        value = self.needed[name]
+        return not value.need.given and FACTOR not in value.factor_forms
 
     def _unsigned(self, name: str) -> bool:
         """Whether the values lie on one side of 0, so that a sign would waste half the range."""
-        return (
-            self.preset.unsigned_gelu_output
-            and self.needed[name].op in ("canonical.gelu", "canonical.relu")
-            and not self._attention_positions(name)
-        )
+        value = self.needed[name]
+        return self.preset.unsigned_gelu_output and value.need.one_sided and not value.factor_forms
 
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
         divisor = None
-        if self.preset.smoothing and self._attention_positions(name) == {_VALUES}:
+        forms = self.needed[name].factor_forms
+        if self.preset.value_scale_per_channel and forms == {FACTOR_BY_CHANNEL}:
             # The context is requantised per channel anyway, so every channel of V has its own
             # scale at no cost.
             magnitude = statistics.channel_magnitude
@@ -190,34 +183,26 @@ class TableBuilder:
         for name, value in reversed(list(self.needed.items())):
             if not value.stream:
                 continue
-            readers = {op for op, _, _ in value.readers}
-            if self.preset.gelu == "accurate" and readers == {"canonical.gelu"}:
-                scale = gelu_scale(statistics[name].magnitude * _SHORT_HEADROOM)
-                result[name] = ActivationQuant(scale, -_SHORT_HIGH, _SHORT_HIGH)
+            if value.stream_for is not None:
+                result[name] = value.stream_for(statistics[name].magnitude * _SHORT_HEADROOM)
                 continue
-            if value.op not in _SUMS:
+            if not value.need.sums:
                 largest = max(statistics[name].magnitude * _HEADROOM, _SMALLEST_STREAM)
                 result[name] = ActivationQuant(largest / _STREAM_HIGH, -_STREAM_HIGH, _STREAM_HIGH)
                 continue
-            sums = {reader for op, reader, _ in value.readers if op in _SUMS}
+            sums = {reader.name for reader in value.readers if reader.form == TERM}
             if len(sums) == 1 and len(value.readers) == 1 and sums <= result.keys():
                 following = result[sums.pop()]
                 result[name] = ActivationQuant(following.scale, following.low, following.high)
             else:
-                result[name] = self._sum(statistics[name], value.op == "canonical.add")
+                result[name] = self._sum(statistics[name], value.need.short)
         return result
 
     def _sum(self, statistics: Statistics, may_be_short: bool) -> ActivationQuant:
         """Quantise a sum: in 15 bits where that serves most channels, otherwise in 20."""
         short = max(statistics.magnitude * _SHORT_HEADROOM, _SMALLEST_STREAM) / _SHORT_HIGH
         median = float(np.median(statistics.channel_magnitude))
-        if may_be_short and self.preset.short and median >= _CHANNEL_STEPS * short:
+        if may_be_short and median >= _CHANNEL_STEPS * short:
             return ActivationQuant(short, -_SHORT_HIGH, _SHORT_HIGH)
         scale = max(statistics.magnitude, _SMALLEST_STREAM) / _SUM_STEPS
         return ActivationQuant(scale, -_SUM_HIGH, _SUM_HIGH)
-
-
-_SUMS = ("canonical.add", "canonical.add_positions", "canonical.prepend_tokens")
-"""Operators whose terms come at the scale of their result."""
-_VALUES = 2
-"""Position of V among the operands of attention."""

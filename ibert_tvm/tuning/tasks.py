@@ -158,11 +158,8 @@ class _Data:
 
     def _special(self) -> tuple[set[str], set[str]]:
         """Names of parameters that are masks, and first rows of packed sequences."""
-        from ibert_tvm.relay_passes.integer.relax_ops import (
-            is_integer_op,
-            operands_of,
-            operator_of,
-        )
+        from ibert_tvm.relay_passes.dialect.calls import operands_of
+        from ibert_tvm.relay_passes.integer.relax_ops import is_integer_op, operator_of
         from ibert_tvm.relay_passes.passes.program import bindings
 
         masks, starts = set(), set()

@@ -1,27 +1,34 @@
 """The canonical dialect: the one float form in which every imported model arrives.
 
-`docs/architecture.md` has the table of operators. Importing this package registers them with TVM.
+Each operator is a record, one class in `ibert_tvm.relay_passes.canonical.operators`.
 """
 
-from . import build, legalize
-from .check import canonical_calls, check_canonical, main_function, num_inputs
+from . import build
+from .check import (
+    canonical_calls,
+    check_canonical,
+    is_canonical,
+    main_function,
+    num_inputs,
+    output_fields,
+    value_name,
+)
 from .errors import CanonicalError
-from .float_execution import FloatExecutable, FloatResult, float_executable
-from .ops import SPECS, OpSpec, is_canonical, value_name
+from .evaluate import FloatModel, FloatResult
+from .operator import OPERATORS, CanonicalOperator
 
 __all__ = [
-    "SPECS",
+    "OPERATORS",
     "CanonicalError",
-    "FloatExecutable",
+    "CanonicalOperator",
+    "FloatModel",
     "FloatResult",
-    "OpSpec",
     "build",
     "canonical_calls",
     "check_canonical",
-    "float_executable",
     "is_canonical",
-    "legalize",
     "main_function",
     "num_inputs",
+    "output_fields",
     "value_name",
 ]

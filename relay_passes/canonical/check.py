@@ -9,9 +9,25 @@ from collections.abc import Iterator
 
 import tvm
 from tvm import relax, tirx
+from tvm.ir import Op
 
+from ..dialect.calls import infer_type, operands_of, record_of, register
+from . import operators  # noqa: F401  (defines the records)
 from .errors import CanonicalError
-from .ops import FLOAT, INDEX, SPECS, is_canonical, value_name
+from .operator import FLOAT, INDEX, OPERATORS
+
+for _record in OPERATORS.values():
+    register(_record)
+
+
+def value_name(call: relax.Call) -> str:
+    """Return the canonical name of the value that a call of a canonical operator produces."""
+    return str(call.attrs["name"])
+
+
+def is_canonical(expr: relax.Expr) -> bool:
+    """Tell whether `expr` is a call of a canonical operator."""
+    return isinstance(expr, relax.Call) and isinstance(expr.op, Op) and expr.op.name in OPERATORS
 
 
 def main_function(module: tvm.IRModule) -> relax.Function:
@@ -60,6 +76,30 @@ def canonical_calls(module: tvm.IRModule) -> Iterator[tuple[relax.Var, relax.Cal
         for binding in block.bindings:
             if is_canonical(binding.value):
                 yield binding.var, binding.value
+
+
+def output_fields(function: relax.Function) -> list[relax.Expr]:
+    """Expressions that `function` returns, with aliases and tuples of the last block resolved."""
+    aliases = _aliases(function)
+    body = function.body.body
+    body = aliases.get(body, body)
+    fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
+    return [_follow(item, aliases) for item in fields]
+
+
+def _aliases(function: relax.Function) -> dict[relax.Var, relax.Expr]:
+    return {
+        binding.var: binding.value
+        for block in function.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, (relax.Var, relax.Tuple))
+    }
+
+
+def _follow(item: relax.Expr, aliases: dict[relax.Var, relax.Expr]) -> relax.Expr:
+    while item in aliases:
+        item = aliases[item]
+    return item
 
 
 def num_inputs(function: relax.Function) -> int:
@@ -166,19 +206,19 @@ def _check_parameters(function: relax.Function, inputs: int) -> None:
             )
         shape = list(kind.shape.values)
         if index < inputs:
-            if (str(kind.dtype), len(shape)) not in ((INDEX, 2), (FLOAT, 4)):
+            if (str(kind.dtype), len(shape)) not in ((INDEX[0], 2), (FLOAT[0], 4)):
                 raise CanonicalError(
                     f"input {name} is {kind.dtype} with {len(shape)} dimensions",
                     where=where,
-                    why=f"inputs are {INDEX} [batch, seq_len] or {FLOAT} [batch, channels, "
+                    why=f"inputs are {INDEX[0]} [batch, seq_len] or {FLOAT[0]} [batch, channels, "
                     "height, width]",
                     todo="cast or reshape in the frontend",
                 )
-        elif str(kind.dtype) != FLOAT or not all(isinstance(d, tirx.IntImm) for d in shape):
+        elif str(kind.dtype) != FLOAT[0] or not all(isinstance(d, tirx.IntImm) for d in shape):
             raise CanonicalError(
                 f"weight {name} is {kind}",
                 where=where,
-                why=f"weights are {FLOAT} with a static shape",
+                why=f"weights are {FLOAT[0]} with a static shape",
                 todo="cast it, and bind its shape",
             )
 
@@ -189,68 +229,51 @@ def _check_binding(
     value = binding.value
     if isinstance(value, (relax.Var, relax.Tuple)):
         return  # the output of the dataflow block
-    if not is_canonical(value) or value.op.name not in SPECS:
+    if not is_canonical(value):
         label = f"{value.op.name}" if isinstance(value, relax.Call) else type(value).__name__
         raise CanonicalError(
             f"{label} is not a canonical operator",
             where=f"variable {binding.var.name!r}",
-            why=f"the canonical form has only: {', '.join(SPECS)}",
+            why=f"the canonical form has only: {', '.join(OPERATORS)}",
             todo="canonicalise the module first (ibert_tvm.frontend)",
         )
-    spec = SPECS[value.op.name]
-    where = f"{spec.name} {value_name(value)!r}"
-    got = set(value.attrs.keys()) if value.attrs is not None else set()
-    if got != set(spec.attributes):
+    operator = record_of(value)
+    if not operator.name or operator.name in seen:
         raise CanonicalError(
-            f"attributes are {sorted(got)}",
-            where=f"{spec.name} bound to {binding.var.name!r}",
-            why=f"{spec.name} carries exactly {sorted(spec.attributes)}",
-            todo="build the call with ibert_tvm.relay_passes.canonical.build",
-        )
-    name = value_name(value)
-    if not name or name in seen:
-        raise CanonicalError(
-            "the name is empty" if not name else f"two values are named {name}",
-            where=where,
+            "the name is empty" if not operator.name else f"two values are named {operator.name}",
+            where=operator.where,
             why="scales, reports and errors are keyed by it",
             todo="give every value its own name",
         )
-    seen.add(name)
-    if len(value.args) not in range(len(spec.arguments) - spec.optional, len(spec.arguments) + 1):
-        spec.infer(value)  # refuses with the count
-    for label, argument in zip(spec.arguments, value.args, strict=False):
+    seen.add(operator.name)
+    known = {operand.name: operand for operand in type(operator).OPERANDS}
+    for label, argument in operands_of(value).items():
         if not isinstance(argument, relax.Var) or argument not in defined:
             raise CanonicalError(
                 f"operand {label} is a {type(argument).__name__}, not a defined variable",
-                where=where,
+                where=operator.where,
                 why="operands are results of canonical operators or parameters, never constants",
                 todo="emit it, or make it a parameter",
             )
-        if label == "attention_mask" and argument not in inputs:
+        if known[label].is_input and argument not in inputs:
             raise CanonicalError(
-                f"the mask {argument.name} is not an input of the model",
-                where=where,
-                why="the padding mask is the plain [batch, seq_len] input: 0 is padding",
+                f"operand {label} is {argument.name}, which is not an input of the model",
+                where=operator.where,
+                why="the padding mask (0 is padding) and pixels are inputs themselves: nothing "
+                "computes them in integers",
                 todo="pass the input itself",
             )
-        if label == "pixel_values" and argument not in inputs:
-            raise CanonicalError(
-                f"patches are cut out of {argument.name}, which is not an input of the model",
-                where=where,
-                why="pixels become integers before the compiled program sees them",
-                todo="pass the input itself",
-            )
-    spec.infer(value)
+    infer_type(value)
 
 
 def _check_outputs(function: relax.Function) -> None:
     kinds = function.body.body.ty
     fields = list(kinds.fields) if isinstance(kinds, relax.TupleType) else [kinds]
     for index, kind in enumerate(fields):
-        if not isinstance(kind, relax.TensorType) or str(kind.dtype) != FLOAT:
+        if not isinstance(kind, relax.TensorType) or str(kind.dtype) != FLOAT[0]:
             raise CanonicalError(
                 f"output {index} is {kind}",
                 where="function main",
-                why=f"outputs are {FLOAT} tensors",
+                why=f"outputs are {FLOAT[0]} tensors",
                 todo="return a value of a canonical operator other than position_ids",
             )

@@ -9,15 +9,9 @@ import numpy as np
 from tvm import relax, s_tir, te, tirx
 from tvm.script import from_source
 
+from ..dialect.calls import operands_of, own_type
 from ..integer.operator import Serial
-from ..integer.relax_ops import (
-    is_integer_op,
-    multiply_accumulates,
-    operands_of,
-    operator_of,
-    own_type,
-    traits_of,
-)
+from ..integer.relax_ops import is_integer_op, multiply_accumulates, operator_of, traits_of
 from ..integer.types import dtype_bounds, is_per_token
 from .domain import KernelDomain, PackedWeight
 from .layout import KernelLayout

@@ -36,6 +36,25 @@ def accumulator_bounds(weight: np.ndarray, low: int, high: int) -> tuple[np.ndar
     return positive * low + negative * high, positive * high + negative * low
 
 
+def largest_partial_sum(weight: np.ndarray, bias: np.ndarray, magnitude: int) -> np.ndarray:
+    """Bound of ``|bias[n] + sum_k x[k] weight[n, k]|`` and of its partial sums, in any order.
+
+    Parameters
+    ----------
+    weight, bias : numpy.ndarray
+        Integers [N, K] and [N].
+    magnitude : int
+        Bound of every ``|x[k]|``.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64 [N].
+    """
+    wide = np.abs(weight.astype(np.int64)).sum(axis=1)
+    return wide * magnitude + np.abs(bias.astype(np.int64))
+
+
 def check_accumulator(weight: np.ndarray, bias: np.ndarray, low: int, high: int) -> None:
     """Refuse a product whose partial sums, in any order, might leave int32.
 
@@ -46,8 +65,7 @@ def check_accumulator(weight: np.ndarray, bias: np.ndarray, low: int, high: int)
     RangeError
         Naming the row.
     """
-    largest = max(abs(low), abs(high))
-    partial = np.abs(weight).sum(axis=1, dtype=np.int64) * largest + np.abs(bias.astype(np.int64))
+    partial = largest_partial_sum(weight, bias, max(abs(low), abs(high)))
     row = int(partial.argmax())
     if partial[row] > INT32[1]:
         raise RangeError(
@@ -354,5 +372,6 @@ __all__ = [
     "accumulator_bounds",
     "check_accumulator",
     "check_sum",
+    "largest_partial_sum",
     "sum_bounds",
 ]

@@ -1,28 +1,20 @@
-"""Integer operators in Relax: registration with TVM, calls, and reading a function back.
-
-A call holds its operands in the order of the record. Where a record has optional operands, the
-attribute ``operands`` of the call names those that are there.
-"""
+"""Integer operators in Relax: registration with TVM, and programs as modules and back."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-import tvm.ir
 from tvm import IRModule, relax, tirx
 from tvm.ir import Op
-from tvm.ir import op as _tvm_op
 
+from ..dialect.calls import call_operator, operands_of, own_type, register, relax_type, types_of
 from ..errors import LoweringError
 from . import operators  # noqa: F401  (defines the records)
 from .operator import OPERATORS, Operator
 from .program import Program, Step
-from .types import Dim, SymbolicDim, TensorType
+from .types import TensorType
 
-RelaxExpr = relax.Expr
-_OPERANDS = "operands"
 _MAIN = "main"
 
 
@@ -49,145 +41,6 @@ def traits_of(expr: Any) -> Any:
     return OPERATORS[name].TRAITS if name else None
 
 
-def operands_of(call: relax.Call) -> dict[str, relax.Expr]:
-    """Operands of an integer operator's call by name, in the order of its arguments.
-
-    Raises
-    ------
-    LoweringError
-        If it has more or fewer than it should.
-    """
-    names = [operand.name for operand in OPERATORS[call.op.name].OPERANDS]
-    if call.attrs is not None and _OPERANDS in call.attrs:
-        names = str(call.attrs[_OPERANDS]).split(",")
-    if len(set(names)) != len(call.args):
-        raise LoweringError(
-            f"{call.op.name} got {len(call.args)} operands",
-            operator_of(call).where,
-            f"they are said to be: {', '.join(names)}",
-            "build the call with ibert_tvm.relay_passes.integer",
-        )
-    return dict(zip(names, call.args, strict=True))
-
-
-def call_operator(operator: Operator, operands: Mapping[str, relax.Expr | None]) -> relax.Call:
-    """Build a call.
-
-    Parameters
-    ----------
-    operator : Operator
-        With its attributes.
-    operands : mapping of str to relax.Expr or None
-        By name; None leaves an optional one out.
-
-    Returns
-    -------
-    relax.Call
-
-    Raises
-    ------
-    LoweringError
-        If an operand is missing, or its type is not what the operator takes (checked here if all
-        operands have types, else when a block builder infers the type of the call).
-    """
-    _register(type(operator))
-    given = {name: value for name, value in operands.items() if value is not None}
-    operator.check_operands(given)
-    order = [operand.name for operand in operator.OPERANDS if operand.name in given]
-    attrs: dict[str, int | str] = operator.to_dict()
-    if any(operand.optional for operand in operator.OPERANDS):
-        attrs[_OPERANDS] = ",".join(order)
-    arguments = [given[name] for name in order]
-    call = relax.Call(Op.get(operator.OP), arguments, tvm.ir.make_node("ir.DictAttrs", **attrs))
-    if all(isinstance(argument.ty, relax.TensorType) for argument in arguments):
-        # An exception that crosses TVM's C++ comes back as a RuntimeError: check on this side.
-        infer_type(call)
-    return call
-
-
-def with_attributes(call: relax.Call, **changes: int | str) -> relax.Call:
-    """Return the same call with other attributes."""
-    attrs = {**dict(call.attrs.items()), **changes}
-    return relax.Call(call.op, call.args, tvm.ir.make_node("ir.DictAttrs", **attrs))
-
-
-def with_operands(call: relax.Call, **changes: relax.Expr) -> relax.Call:
-    """Return the same call with other operands, or with optional ones that it had left out."""
-    return call_operator(operator_of(call), {**operands_of(call), **changes})
-
-
-def own_type(expr: relax.Expr, where: str, label: str = "") -> TensorType:
-    """Type of a Relax value as the records have it.
-
-    Raises
-    ------
-    LoweringError
-        If it is no tensor of known shape.
-    """
-    kind = expr.ty
-    if not isinstance(kind, relax.TensorType) or kind.shape is None:
-        raise LoweringError(
-            f"operand {label} has no known shape ({kind})",
-            where,
-            "widths and kernels depend on shapes",
-            "give the variable a TensorType with dimensions (symbolic ones serve)",
-        )
-    return TensorType(tuple(_dim(extent) for extent in kind.shape.values), str(kind.dtype))
-
-
-def _dim(extent: Any) -> Dim:
-    if hasattr(extent, "value"):
-        return int(extent.value)
-    if hasattr(extent, "name"):
-        return SymbolicDim(str(extent.name))
-    symbol, plus = _dim(extent.a), _dim(extent.b)  # a sum, as `SymbolicDim` has it
-    if isinstance(symbol, int):
-        symbol, plus = plus, symbol
-    assert isinstance(symbol, SymbolicDim) and isinstance(plus, int)
-    return symbol + plus
-
-
-def relax_type(type_: TensorType, symbols: Mapping[str, Any]) -> relax.TensorType:
-    """Relax's form of a type; `symbols` are its variables by name."""
-    shape = [
-        dim
-        if isinstance(dim, int)
-        else symbols[dim.symbol] + dim.plus
-        if dim.plus
-        else symbols[dim.symbol]
-        for dim in type_.shape
-    ]
-    return relax.TensorType(shape, type_.dtype)
-
-
-def symbols_of(expr: relax.Expr) -> dict[str, Any]:
-    """Symbolic variables in the shape of a value, by name."""
-    found = {}
-    for extent in expr.ty.shape.values:
-        for part in (extent, getattr(extent, "a", None), getattr(extent, "b", None)):
-            if part is not None and hasattr(part, "name"):
-                found[str(part.name)] = part
-    return found
-
-
-def infer_type(call: relax.Call) -> relax.TensorType:
-    """Type of an integer operator's call.
-
-    Raises
-    ------
-    LoweringError
-        If an operand's shape or dtype is not what the operator takes.
-    """
-    operator = operator_of(call)
-    operands = operands_of(call)
-    types = {name: own_type(value, operator.where, name) for name, value in operands.items()}
-    result = operator.result_type(types)
-    symbols: dict[str, Any] = {}
-    for value in operands.values():
-        symbols |= symbols_of(value)
-    return relax_type(result, symbols)
-
-
 def multiply_accumulates(function: relax.Function) -> int:
     """Count the multiply-accumulates of the matrix products in a function of static shapes.
 
@@ -199,32 +52,12 @@ def multiply_accumulates(function: relax.Function) -> int:
         for binding in block.bindings:
             if is_integer_op(binding.value):
                 operator = operator_of(binding.value)
-                types = {
-                    name: own_type(value, operator.where, name)
-                    for name, value in operands_of(binding.value).items()
-                }
-                total += operator.multiply_accumulates(types)
+                total += operator.multiply_accumulates(types_of(binding.value))
     return total
 
 
-_registered: set[str] = set()
-
-
-def _register(record: type[Operator]) -> None:
-    if record.OP in _registered:
-        return
-
-    def infer(call: relax.Call, _builder: relax.BlockBuilder) -> relax.TensorType:
-        return infer_type(call)
-
-    _tvm_op._ffi_api.RegisterOp(record.OP, record.__doc__)
-    tvm.ir.register_op_attr(record.OP, "FInferType", infer)
-    tvm.ir.register_op_attr(record.OP, "FPurity", True)
-    _registered.add(record.OP)
-
-
 for _record in OPERATORS.values():
-    _register(_record)
+    register(_record)
 
 
 def read_program(module: IRModule, function: str = "main") -> Program:

@@ -1,9 +1,24 @@
-"""Types of integer values: a dtype and dimensions, which may be symbolic."""
+"""Types of integer values: what their dtypes hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ..dialect.types import Dim, SymbolicDim, TensorType, static
+
+__all__ = [
+    "DTYPES",
+    "INDEX",
+    "LARGEST_INDEX",
+    "MASK",
+    "NARROW",
+    "Dim",
+    "SymbolicDim",
+    "TensorType",
+    "dtype_bounds",
+    "is_per_token",
+    "static",
+]
 
 _BOUNDS = {
     "int8": (-128, 127),
@@ -27,56 +42,6 @@ LARGEST_INDEX = 2**20
 def dtype_bounds(dtype: str) -> tuple[int, int]:
     """Smallest and largest integer of a storage type, for example (-128, 127) for int8."""
     return _BOUNDS[dtype]
-
-
-@dataclass(frozen=True)
-class SymbolicDim:
-    """A dimension that is known when a program is specialised: ``symbol + plus``.
-
-    Parameters
-    ----------
-    symbol : str
-        "batch" or "seq_len".
-    plus : int
-        What is added to it.
-    """
-
-    symbol: str
-    plus: int = 0
-
-    def __add__(self, number: int) -> SymbolicDim:
-        return SymbolicDim(self.symbol, self.plus + number)
-
-    def __str__(self) -> str:
-        return f"{self.symbol} + {self.plus}" if self.plus else self.symbol
-
-
-Dim = int | SymbolicDim
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """Type of an integer tensor.
-
-    Parameters
-    ----------
-    shape : tuple of int or SymbolicDim
-        Dimensions.
-    dtype : str
-        One of `DTYPES`.
-    """
-
-    shape: tuple[Dim, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-def static(shape: Sequence[Dim]) -> tuple[int, ...]:
-    """Extents of a shape without symbols."""
-    assert all(isinstance(dim, int) for dim in shape), shape
-    return tuple(dim for dim in shape if isinstance(dim, int))
 
 
 def is_per_token(shape: Sequence[object]) -> bool:

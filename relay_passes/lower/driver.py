@@ -25,8 +25,7 @@ from .required_scales import (
     output_names,
     requirements,
 )
-from .rule import activation
-from .rules import rules_of
+from .rule import activation, rules_of
 from .value import IntegerValue
 
 
@@ -94,7 +93,11 @@ def lower_to_integer(
     count = num_inputs(function)
     names_of_values = [value_name(call) for _, call in live_calls(module)]
     context = LoweringContext(table, parameters, names_of_values)
-    images = _images(module, table)
+    images = {
+        str(call.args[0].name): table.matmul[value_name(call)]
+        for _, call in live_calls(module)
+        if value_name(call) in needed and needed[value_name(call)].need.given
+    }
     inputs = symbolic_inputs(function, count, images)
     values: dict[relax.Var, IntegerValue | relax.Var] = dict(
         zip(function.params[:count], inputs, strict=True)
@@ -132,15 +135,6 @@ def _output(
     return replace(form, var=context.emit(mask_tokens(form.var, mask, name=name)), value=name)
 
 
-def _images(module: tvm.IRModule, table: QuantizationTable) -> dict[str, ActivationQuant]:
-    """The 8-bit form of every input that holds pixels: that of the patches cut out of it."""
-    return {
-        str(call.args[0].name): table.matmul[value_name(call)]
-        for _, call in live_calls(module)
-        if call.op.name == "canonical.patches"
-    }
-
-
 def _describe_input(name: str, quant: ActivationQuant) -> dict[str, Any]:
     return {
         "name": name,
@@ -168,9 +162,8 @@ def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) ->
     for name, value in needed.items():
         missing += [f"matmul {name}"] if value.matmul and name not in table.matmul else []
         missing += [f"stream {name}"] if value.stream and name not in table.stream else []
-        section = {"canonical.linear": "weights", "canonical.embedding": "embeddings"}.get(value.op)
-        if section and name not in getattr(table, section):
-            missing.append(f"{section} {name}")
+        if value.section and name not in getattr(table, value.section):
+            missing.append(f"{value.section} {name}")
     if missing:
         raise LoweringError(
             f"the quantisation table lacks {len(missing)} entries",

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import relax
 
-from ..canonical import canonical_calls, main_function, value_name
+from ..canonical import OPERATORS, canonical_calls, main_function, output_fields, value_name
+from ..dialect.calls import operands_of
 from ..errors import LoweringError
+from ..quantization_table import ActivationQuant
 from ..spec.presets import preset as preset_of
-from .rule import MATMUL, NATIVE, SCALAR, STREAM, Need
-from .rules import rules_of
+from .rule import FACTORS, MATMUL, NATIVE, SCALAR, STREAM, Need, rules_of
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads a value.
+
+    Attributes
+    ----------
+    name : str
+        Canonical name of its result.
+    form : str
+        How it reads the value, one of the forms of `ibert_tvm.relay_passes.lower.rule`.
+    stream_for : callable, optional
+        See `Need`.
+    """
+
+    name: str
+    form: str
+    stream_for: Callable[[float], ActivationQuant] | None = None
 
 
 @dataclass
@@ -23,15 +44,18 @@ class Requirement:
     name : str
         Canonical name.
     op : str
-        Operator that produces it, ``canonical.linear`` for example.
+        Operator that produces it, ``canonical.linear`` for example: for messages.
     channels : int
         Extent of its last axis.
+    need : Need
+        Of the rule that lowers the operator.
+    section, weight : str
+        Section of the table that holds the integers of the operator's matrix, and the matrix's
+        parameter; "" if it has none.
     matmul, stream : bool
         Whether the table must hold the name in that section.
-    readers : list of tuple of (str, str, int)
-        Operator, canonical name and operand position of everything that reads the value.
-    weight : str
-        Parameter that holds the operator's matrix (linear, embedding), or "".
+    readers : list of Reader
+        Everything that reads the value.
     is_output : bool
         Whether the module returns it.
     """
@@ -39,11 +63,33 @@ class Requirement:
     name: str
     op: str
     channels: int
+    need: Need
+    section: str = ""
+    weight: str = ""
     matmul: bool = False
     stream: bool = False
-    readers: list[tuple[str, str, int]] = field(default_factory=list)
-    weight: str = ""
+    readers: list[Reader] = field(default_factory=list)
     is_output: bool = False
+
+    def __post_init__(self) -> None:
+        self.matmul |= MATMUL in self.need.result
+        self.stream |= STREAM in self.need.result
+
+    @property
+    def factor_forms(self) -> set[str]:
+        """Forms in which products of two activations read it."""
+        return {reader.form for reader in self.readers} & set(FACTORS)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers that multiply it by weights."""
+        return [reader.name for reader in self.readers if reader.form == MATMUL]
+
+    @property
+    def stream_for(self) -> Callable[[float], ActivationQuant] | None:
+        """The stream form that suits all readers best, if they agree on one."""
+        wishes = {reader.stream_for for reader in self.readers}
+        return wishes.pop() if len(wishes) == 1 else None
 
 
 def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
@@ -91,13 +137,12 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
                 name,
                 str(call.op.name),
                 int(variable.ty.shape.values[-1]),
-                matmul=MATMUL in need.result,
-                stream=STREAM in need.result,
-                weight=_matrix(call),
+                need,
+                *_section(call),
             )
         for index, form in enumerate(need.operands):
             operand = names[call.args[index]]
-            needed[operand].readers.append((str(call.op.name), name, index))
+            needed[operand].readers.append(Reader(name, form, need.stream_for))
             _require(needed[operand], form, rule_needs[operand])
     for name in output_names(module):
         needed[name].is_output = True
@@ -106,7 +151,7 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
 
 
 def _require(value: Requirement, form: str, producer: Need) -> None:
-    if form == MATMUL:
+    if form == MATMUL or form in FACTORS:
         value.matmul = True
     elif (
         form == STREAM
@@ -116,9 +161,13 @@ def _require(value: Requirement, form: str, producer: Need) -> None:
         value.stream = True
 
 
-def _matrix(call: relax.Call) -> str:
-    position = {"canonical.linear": 1, "canonical.embedding": 0}.get(str(call.op.name))
-    return "" if position is None else str(call.args[position].name)
+def _section(call: relax.Call) -> tuple[str, str]:
+    """The constant of a call that has integers of its own in the table: its section and name."""
+    sections = {o.name: o.section for o in OPERATORS[call.op.name].OPERANDS}
+    for name, value in operands_of(call).items():
+        if sections[name]:
+            return sections[name], str(value.name)
+    return "", ""
 
 
 def live_calls(module: tvm.IRModule) -> list[tuple[relax.Var, relax.Call]]:
@@ -150,8 +199,12 @@ def attention_mask(module: tvm.IRModule) -> relax.Var | None:
     relax.Var or None
         None if there is no attention, or one without a mask, or there are several masks.
     """
-    calls = [call for _, call in live_calls(module) if call.op.name == "canonical.attention"]
-    masks = [call.args[3] if len(call.args) > 3 else None for call in calls]
+    masks = [
+        operands_of(call).get(operand.name)
+        for _, call in live_calls(module)
+        for operand in OPERATORS[call.op.name].OPERANDS
+        if operand.is_mask and OPERATORS[call.op.name].BY_SEQUENCE
+    ]
     first = masks[0] if masks else None
     return first if all(mask is not None and mask.same_as(first) for mask in masks) else None
 
@@ -175,30 +228,6 @@ def output_names(module: tvm.IRModule) -> list[str]:
     """
     calls = {variable: value_name(call) for variable, call in canonical_calls(module)}
     return [_resolve(item, calls) for item in output_fields(main_function(module))]
-
-
-def output_fields(function: relax.Function) -> list[relax.Expr]:
-    """Expressions that `function` returns, with aliases and tuples of the last block resolved."""
-    aliases = _aliases(function)
-    body = function.body.body
-    body = aliases.get(body, body)
-    fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
-    return [_follow(item, aliases) for item in fields]
-
-
-def _aliases(function: relax.Function) -> dict[relax.Var, relax.Expr]:
-    return {
-        binding.var: binding.value
-        for block in function.body.blocks
-        for binding in block.bindings
-        if isinstance(binding.value, (relax.Var, relax.Tuple))
-    }
-
-
-def _follow(item: relax.Expr, aliases: dict[relax.Var, relax.Expr]) -> relax.Expr:
-    while item in aliases:
-        item = aliases[item]
-    return item
 
 
 def _resolve(item: relax.Expr, calls: dict[relax.Var, str]) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-from ..integer.operator import Traits
-from ..integer.relax_ops import is_integer_op, operands_of, operator_of, traits_of
+from ..dialect.calls import operands_of
+from ..integer.relax_ops import is_integer_op, operator_of, traits_of
+from ..integer.traits import Traits
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
 
 

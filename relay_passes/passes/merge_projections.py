@@ -10,7 +10,8 @@ import tvm
 from tvm import relax
 
 from .. import integer
-from ..integer.relax_ops import operands_of, operator_of, traits_of, with_attributes, with_operands
+from ..dialect.calls import operands_of, with_attributes, with_operands
+from ..integer.relax_ops import operator_of, traits_of
 from .program import IntegerProgram, bindings, num_inputs, substitute, variables
 
 

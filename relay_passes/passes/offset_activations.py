@@ -10,15 +10,10 @@ import tvm
 from tvm import relax
 
 from .. import integer
+from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..emit.layout import KernelLayout
 from ..errors import RangeError
-from ..integer.relax_ops import (
-    is_integer_op,
-    operands_of,
-    traits_of,
-    with_attributes,
-    with_operands,
-)
+from ..integer.relax_ops import is_integer_op, traits_of
 from .program import IntegerProgram, bindings, substitute, variables
 
 OFFSET = 128

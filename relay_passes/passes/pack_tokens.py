@@ -6,14 +6,9 @@ import tvm
 from tvm import relax
 
 from .. import integer
-from ..integer.operator import Operand
-from ..integer.relax_ops import (
-    is_integer_op,
-    operands_of,
-    operator_of,
-    traits_of,
-    with_operands,
-)
+from ..dialect.calls import operands_of, with_operands
+from ..dialect.record import Operand
+from ..integer.relax_ops import is_integer_op, operator_of, traits_of
 from .program import IntegerProgram, bindings, substitute, variables
 
 PACKED = "ibert.packed"

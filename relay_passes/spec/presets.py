@@ -23,11 +23,11 @@ class Preset:
     name : str
         "paper", "accurate" or "released".
     gelu : str
-        "paper" (i-erf on the accumulator, constants per channel) or "accurate" (polynomial of
-        16 bits at one scale) or "released" (i-erf with its fixed shift).
+        "polynomial" (of 16 bits, at one scale), "i-erf" (published, on the accumulator, constants
+        per channel) or "i-erf-fixed-shift" (released).
     exponential : str
-        "polynomial" (published), "short" (by powers of two, 16 bits) or "released" (with a
-        calibrated result).
+        "short" (by powers of two, 16 bits), "polynomial" (published) or "calibrated" (released: its
+        result has a scale from training).
     softmax : str
         "normalised" (published) or "short" (divided once per row, 16 bits).
     reciprocal_bits : int
@@ -36,6 +36,13 @@ class Preset:
         Whether GELU's output may use uint8 with a zero point.
     smoothing : bool
         Whether calibration may move scale from activations to weights.
+    compensated_rounding : bool
+        Whether weights are rounded one column after the other, and what a column loses is made up
+        for by those that follow.
+    embedding_scale_per_row : bool
+        Whether every row of an embedding table has a scale of its own.
+    value_scale_per_channel : bool
+        Whether the values of attention have a scale per channel, which the context divides by.
     short : bool
         Whether to requantise, add and normalise in 16-bit arithmetic where the ranges allow it.
     exponential_coefficients : ExponentialCoefficients
@@ -51,6 +58,9 @@ class Preset:
     reciprocal_bits: int
     unsigned_gelu_output: bool
     smoothing: bool
+    compensated_rounding: bool
+    embedding_scale_per_row: bool
+    value_scale_per_channel: bool
     short: bool = False
     exponential_coefficients: ExponentialCoefficients = RELEASED_EXPONENTIAL
     erf_coefficients: ErfCoefficients = PRINTED_ERF
@@ -74,7 +84,7 @@ class Preset:
         PresetError
             If the exponential has a calibrated result: its constants need that scale as well.
         """
-        if self.exponential == "released":
+        if self.exponential == "calibrated":
             raise PresetError(
                 f"the exponential of the preset {self.name!r} has no constants for a scale alone",
                 why="the scale of its result was calibrated in training",
@@ -87,35 +97,44 @@ class Preset:
 
 ACCURATE = Preset(
     name="accurate",
-    gelu="accurate",
+    gelu="polynomial",
     exponential="short",
     softmax="short",
     reciprocal_bits=40,
     unsigned_gelu_output=True,
     smoothing=True,
+    compensated_rounding=True,
+    embedding_scale_per_row=True,
+    value_scale_per_channel=True,
     short=True,
 )
 """Better polynomials of the same cost, rounding instead of floors: the default."""
 
 PAPER = Preset(
     name="paper",
-    gelu="paper",
+    gelu="i-erf",
     exponential="polynomial",
     softmax="normalised",
     reciprocal_bits=31,
     unsigned_gelu_output=False,
     smoothing=False,
+    compensated_rounding=False,
+    embedding_scale_per_row=False,
+    value_scale_per_channel=False,
 )
 """The published formulas and constants, in widths that hold them."""
 
 RELEASED = Preset(
     name="released",
-    gelu="released",
-    exponential="released",
+    gelu="i-erf-fixed-shift",
+    exponential="calibrated",
     softmax="normalised",
     reciprocal_bits=31,
     unsigned_gelu_output=False,
     smoothing=False,
+    compensated_rounding=False,
+    embedding_scale_per_row=False,
+    value_scale_per_channel=False,
     erf_coefficients=RELEASED_ERF,
 )
 """The arithmetic of the released code to the last bit, for checkpoints that were trained with it:

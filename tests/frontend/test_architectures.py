@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ibert_tvm.frontend import CanonicalModel, load
-from ibert_tvm.relay_passes.canonical import canonical_calls, check_canonical, float_executable
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls, check_canonical
 from tests.examples import examples
 from tests.frontend.architectures import CONFIGS, USABLE_LENGTH, make
 
@@ -92,7 +92,7 @@ def test_architecture_and_head(architecture, head):
     check_canonical(loaded.module)
     batch = padded_batch(model)
     assert tuple(batch) == loaded.info.inputs
-    executable = float_executable(loaded.module, loaded.parameters)
+    executable = FloatModel(loaded.module, loaded.parameters)
     (output,) = executable.run(batch).outputs
     assert output.shape == SHAPES[head]
     np.testing.assert_allclose(output, torch_output(model, head, batch), atol=1e-4)
@@ -181,7 +181,7 @@ def test_the_same_model_at_every_length():
     """One symbolic module: each length, and padding up to it, gives the same first row."""
     model = make("distilbert")
     loaded = load(model, verify=False)
-    executable = float_executable(loaded.module, loaded.parameters)
+    executable = FloatModel(loaded.module, loaded.parameters)
     row = padded_batch(model, 40)["input_ids"][:1]
     reference = None
     for length in (5, 17, 40):

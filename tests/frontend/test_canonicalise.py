@@ -9,7 +9,7 @@ from tvm.relax import op
 
 from ibert_tvm.frontend.canonicalise import canonicalise
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.relay_passes.canonical import canonical_calls, float_executable, value_name
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls, value_name
 from tests.frontend.relax_models import (
     BATCH,
     CHANNELS,
@@ -40,7 +40,7 @@ def check(body, expected: list[tuple[str, str]], inputs=("input_ids", "attention
     found = [(call.op.name.removeprefix("canonical."), value_name(call)) for call in calls]
     assert found == expected
     batch = {name: padded_batch().get(name, padded_batch()["input_ids"]) for name in inputs}
-    outputs = float_executable(result.module, result.parameters).run(batch).outputs
+    outputs = FloatModel(result.module, result.parameters).run(batch).outputs
     for have, want in zip(outputs, run_source(body, batch, inputs), strict=True):
         np.testing.assert_allclose(have, want, atol=5e-6)
     return result

@@ -12,7 +12,7 @@ import torch
 
 from ibert_tvm.frontend import MissingExtraError, ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.frontend.hf_folder import HfFolder, head_of_class
-from ibert_tvm.relay_passes.canonical import float_executable
+from ibert_tvm.relay_passes.canonical import FloatModel
 from tests.frontend.architectures import make
 
 TESTED = "bert, camembert, deit, distilbert, electra, roberta, vit, xlm-roberta"
@@ -294,6 +294,6 @@ def test_minilm_with_its_real_weights(minilm):
         hidden = model(**tokens).last_hidden_state.numpy()
     mask = tokens["attention_mask"].numpy()[:, :, None]
     expected = (hidden * mask).sum(1) / mask.sum(1)
-    executable = float_executable(loaded.module, loaded.parameters)
+    executable = FloatModel(loaded.module, loaded.parameters)
     inputs = {name: tokens[name].numpy() for name in info.inputs}
     np.testing.assert_allclose(executable.run(inputs).outputs[0], expected, atol=1e-5)

@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.relay_passes.canonical import canonical_calls, float_executable
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 from tests.frontend.relax_models import (
     BATCH,
     CHANNELS,
@@ -124,7 +124,7 @@ def test_the_canonical_module_computes_the_same(spelling):
     body = attention(spelling)
     batch = padded_batch()
     result = canonical_of(body)
-    output = float_executable(result.module, result.parameters).run(batch).outputs[0]
+    output = FloatModel(result.module, result.parameters).run(batch).outputs[0]
     np.testing.assert_allclose(output, run_source(body, batch)[0], atol=2e-6)
 
 
@@ -232,7 +232,7 @@ def test_no_constant_depends_on_the_probe_shape():
     ids = random.integers(0, 17, (3, 31))
     mask = np.ones_like(ids)
     mask[2, 9:] = 0
-    executable = float_executable(result.module, result.parameters)
+    executable = FloatModel(result.module, result.parameters)
     padded = executable.run({"input_ids": ids, "attention_mask": mask}).outputs[0][2:, :9]
     short = executable.run({"input_ids": ids[2:, :9], "attention_mask": mask[2:, :9]}).outputs[0]
     np.testing.assert_allclose(padded, short, atol=2e-6)

@@ -153,13 +153,12 @@ def _rounded_weights(
 ) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant]]:
     """Nearest integers of all matrices, and of all embeddings."""
     needed = requirements(model.module, preset)
-    per_row = preset_of(preset).smoothing
+    per_row = preset_of(preset).embedding_scale_per_row
     weights, embeddings = {}, {}
     for name, value in needed.items():
-        if value.op == "canonical.embedding":
+        if value.section == "embeddings":
             embeddings[name] = quantize_embedding(model.parameters[value.weight], per_row)
-        readers = [reader for op, reader, _ in value.readers if op == "canonical.linear"]
-        for reader in readers if value.matmul else ():
+        for reader in value.layers if value.matmul else ():
             matrix = model.parameters[needed[reader].weight]
             divisor = matmul[name].channel_divisor
             if divisor is not None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
-from ibert_tvm.relay_passes.canonical import canonical_calls, float_executable
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 
 WIDTH, HEADS, PATCH = 24, 3, 4
 
@@ -38,9 +38,7 @@ def test_transformers_models(make, pixels, architecture, head, tokens, attention
         ops.index("attention")
     ] == 3
     batch = pixels(3, seed=4)
-    (output,) = (
-        float_executable(loaded.module, loaded.parameters).run({"pixel_values": batch}).outputs
-    )
+    (output,) = FloatModel(loaded.module, loaded.parameters).run({"pixel_values": batch}).outputs
     with torch.no_grad():
         result = model(pixel_values=torch.from_numpy(batch))
     want = result.logits if head == "image_classification" else result.pooler_output

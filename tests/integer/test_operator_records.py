@@ -14,15 +14,18 @@ import tvm
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.dialect.calls import call_operator, operands_of
+from ibert_tvm.relay_passes.dialect.record import Operand
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer import OPERATORS, Operator
 from ibert_tvm.relay_passes.integer.evaluate import check_unbounded, evaluate
-from ibert_tvm.relay_passes.integer.operator import Elementwise, Operand, Serial, Traits
+from ibert_tvm.relay_passes.integer.operator import Elementwise, Serial
 from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.integer.operators.requantise import Requantise
 from ibert_tvm.relay_passes.integer.operators.tanh import Tanh
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.relax_ops import call_operator, operands_of, read_program
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
+from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu

@@ -6,6 +6,7 @@ import pytest
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.dialect.calls import call_operator
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.operators.add_short import AddShort
 from ibert_tvm.relay_passes.integer.operators.attention import Attention
@@ -14,7 +15,6 @@ from ibert_tvm.relay_passes.integer.operators.position_ids import PositionIds
 from ibert_tvm.relay_passes.integer.operators.relu import Relu
 from ibert_tvm.relay_passes.integer.operators.requantise import Requantise
 from ibert_tvm.relay_passes.integer.operators.requantise_short import RequantiseShort
-from ibert_tvm.relay_passes.integer.relax_ops import call_operator
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants

@@ -11,18 +11,16 @@ import pytest
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.dialect.calls import builder
+from ibert_tvm.relay_passes.dialect.record import Operand
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.integer import OPERATORS, builder
+from ibert_tvm.relay_passes.integer import OPERATORS
+from ibert_tvm.relay_passes.integer.checks import check_attribute
 from ibert_tvm.relay_passes.integer.domain import Domain, Entry, Index, Tensor
 from ibert_tvm.relay_passes.integer.evaluate import check_unbounded, evaluate
-from ibert_tvm.relay_passes.integer.operator import (
-    Elementwise,
-    Operand,
-    Operator,
-    Traits,
-    check_attribute,
-)
+from ibert_tvm.relay_passes.integer.operator import Elementwise, Operator
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import NARROW, TensorType
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.spec.values import clamp, floor_divide, maximum

@@ -71,13 +71,13 @@ def table_for(
         if value.stream:
             stream[name] = (
                 ActivationQuant(top / (0.75 * sum_high), -sum_high, sum_high)
-                if value.op == "canonical.add"
+                if len(value.need.operands) == 2
                 else ActivationQuant(top / 32767, -32767, 32767)
             )
     return QuantizationTable(
         preset,
         matmul,
         stream,
-        {n: rows(parameters[v.weight]) for n, v in needed.items() if v.op == "canonical.linear"},
-        {n: rows(parameters[v.weight]) for n, v in needed.items() if v.op == "canonical.embedding"},
+        {n: rows(parameters[v.weight]) for n, v in needed.items() if v.section == "weights"},
+        {n: rows(parameters[v.weight]) for n, v in needed.items() if v.section == "embeddings"},
     )

@@ -8,8 +8,11 @@ import pytest
 from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization, GivenReader, GivenScale
 from ibert_tvm.quantization.given import fill_scales
 from ibert_tvm.quantization.given_weights import embedding_rows, linear_rows
-from ibert_tvm.relay_passes.lower import Requirement
+from ibert_tvm.relay_passes.canonical import OPERATORS
+from ibert_tvm.relay_passes.lower.required_scales import Reader, Requirement
+from ibert_tvm.relay_passes.lower.rule import rules_of
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
+from ibert_tvm.relay_passes.spec.presets import preset as preset_of
 
 RANGES = {"u8": (0, 255), "s8": (-128, 127), "s16": (-(2**15), 2**15 - 1), "u16": (0, 2**16 - 1)}
 SHORT, STREAM, SUM = 2**14 - 1, 2**15 - 1, 2**19 - 1
@@ -25,9 +28,13 @@ def fill(op, products=(), others=(), readers=(), preset="accurate", widen=False,
     """Entries of one value v, whose readers are rounded as given."""
     found = [GivenReader("n", True, s) for s in products]
     found += [GivenReader("n", False, s) for s in others]
-    value = Requirement("v", f"canonical.{op}", 4, readers=list(readers), **flags)
+    op = f"canonical.{op}"
+    sections = [operand.section for operand in OPERATORS[op].OPERANDS if operand.section]
+    need = rules_of(preset)[op].need(preset_of(preset))
+    read = [reader(preset) for reader in readers]
+    value = Requirement("v", op, 4, need, *sections, readers=read, **flags)
     given = GivenQuantization({"v": tuple(found)}, {})
-    return fill_scales(given, {"v": value}, preset, widen)
+    return fill_scales(given, {"v": value}, widen)
 
 
 def fields(quant: ActivationQuant):
@@ -39,12 +46,22 @@ def texts(result) -> list[str]:
     return [note.what for note in result.notes]
 
 
-LINEAR = [("canonical.linear", "l", 0)]
-GELU = [("canonical.gelu", "g", 0)]
+def reads(op: str, position: int = 0):
+    """A reader by operator and operand."""
+
+    def reader(preset: str) -> Reader:
+        need = rules_of(preset)[f"canonical.{op}"].need(preset_of(preset))
+        return Reader(op, need.operands[position], need.stream_for)
+
+    return reader
+
+
+LINEAR = [reads("linear")]
+GELU = [reads("gelu")]
 
 
 def attention(*positions: int):
-    return [("canonical.attention", "a", position) for position in positions]
+    return [reads("attention", position) for position in positions]
 
 
 # -- matrix operands --------------------------------------------------------------------------
@@ -162,7 +179,7 @@ def test_other_streams_are_finer_by_a_power_of_two():
     result = fill(
         "linear",
         others=[scale("u8", 0.5, 100)],
-        readers=[("canonical.tanh", "t", 0)],
+        readers=[reads("tanh")],
         stream=True,
     )
     assert fields(result.stream["v"]) == (0.5 / 128, -STREAM, STREAM, 0)

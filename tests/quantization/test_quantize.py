@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -19,25 +18,6 @@ from tests.quantization.models import ARCHITECTURES, random_batches, random_mode
 # Error of the outputs, relative to their norm, on inputs that were not calibrated on. These
 # models amplify errors more than trained ones: their weights are noise.
 TOLERANCE = {"accurate": 0.08, "paper": 0.15}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_once():
-    """Compiling the float model is most of the time here: do it once per model and set of names."""
-    # The package has a function of the same name, which hides the module.
-    float_module = importlib.import_module("ibert_tvm.relay_passes.canonical.float_execution")
-    executables = {}
-    original = float_module.float_executable
-
-    def cached(module, parameters, capture_names=()):
-        key = (id(module), id(parameters), tuple(capture_names))
-        if key not in executables:  # the entry keeps its arguments alive, so ids stay unique
-            executables[key] = (module, parameters, original(module, parameters, capture_names))
-        return executables[key][2]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(float_module, "float_executable", cached)
-        yield
 
 
 @pytest.fixture(scope="module", params=["accurate", "paper"])

@@ -8,9 +8,11 @@ import pytest
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.table import TableBuilder
-from ibert_tvm.relay_passes.lower.required_scales import Requirement
+from ibert_tvm.relay_passes.lower.required_scales import Reader, Requirement
+from ibert_tvm.relay_passes.lower.rule import rules_of
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from ibert_tvm.relay_passes.spec.gelu import gelu_scale
+from ibert_tvm.relay_passes.spec.presets import preset as preset_of
 
 CHANNELS = 65
 SHORT = 2**14 - 1
@@ -28,9 +30,21 @@ def streams(
     preset: str, readers: dict[str, list[tuple[str, str, int]]], ops: dict[str, str], **seen
 ) -> dict[str, ActivationQuant]:
     """Stream section of the table for values that nothing multiplies."""
+    needs = {op: rule.need(preset_of(preset)) for op, rule in rules_of(preset).items()}
+
+    def reader(op: str, name: str, position: int) -> Reader:
+        return Reader(name, needs[op].operands[position], needs[op].stream_for)
+
     needed = {
-        name: Requirement(name, ops[name], CHANNELS, stream=True, readers=readers.get(name, []))
-        for name in ops
+        name: Requirement(
+            name,
+            op,
+            CHANNELS,
+            needs[op],
+            stream=True,
+            readers=[reader(*read) for read in readers.get(name, [])],
+        )
+        for name, op in ops.items()
     }
     table, _ = TableBuilder(needed, {}, preset, CalibrationOptions()).build(seen, lambda: None)
     return dict(table.stream)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ..domain import Domain, Tensor
-from ..operator import Operand, Operator, Traits
+from ..operator import Operator
+from ..traits import Traits
 from ..types import NARROW, TensorType
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.short_requantise import saturating_sum
+from ..checks import check_bounds
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, check_bounds
+from ..operator import Elementwise
+from ..traits import Traits
 from ..types import NARROW, TensorType
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...dialect.record import Operand, flattened
 from ...errors import LoweringError
 from ...spec import short_softmax, softmax
 from ...spec.exponential import Exponential, PolynomialExponential
@@ -13,18 +14,10 @@ from ...spec.released import ReleasedExponential
 from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import indicator, not_equal, select
+from ..checks import SHORT_DTYPES, check_bounds, check_shift, check_short_shift, choose
 from ..domain import Domain, Entry, Heads, Index, Tensor
-from ..operator import (
-    SHORT_DTYPES,
-    Operand,
-    Operator,
-    Traits,
-    check_bounds,
-    check_shift,
-    check_short_shift,
-    choose,
-    flattened,
-)
+from ..operator import Operator
+from ..traits import Traits
 from ..types import MASK, TensorType, static
 
 SOFTMAX_MODES = ("short", "normalised")

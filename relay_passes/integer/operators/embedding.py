@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.fixed_point import requantise
+from ..checks import check_shift
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, check_shift, per_channel
+from ..operator import Operator, per_channel
+from ..traits import Traits
 from ..types import INDEX, TensorType
 
 

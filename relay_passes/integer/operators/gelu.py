@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...dialect.record import Operand, flattened
 from ...spec.gelu import AccurateGelu, gelu_accurate
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, flattened
+from ..operator import Elementwise
+from ..traits import Traits
 from ..types import TensorType
 
 

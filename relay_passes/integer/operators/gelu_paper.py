@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.gelu import gelu_paper
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits
+from ..operator import Elementwise
+from ..traits import Traits
 from ..types import NARROW, TensorType
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...dialect.record import Operand, flattened
 from ...spec import layer_norm as norm
 from ...spec.layer_norm import LayerNormConstants
+from ..checks import check_bounds, check_shift
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, check_bounds, check_shift, flattened
+from ..operator import Operator
+from ..traits import Traits
 from ..types import NARROW
 
 

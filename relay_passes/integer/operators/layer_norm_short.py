@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...dialect.record import Operand, flattened
 from ...spec import short_layer_norm as norm
 from ...spec.short_layer_norm import ShortLayerNorm
+from ..checks import SHORT_DTYPES, check_bounds, check_shift
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import (
-    SHORT_DTYPES,
-    Operand,
-    Operator,
-    Traits,
-    check_bounds,
-    check_shift,
-    flattened,
-)
+from ..operator import Operator
+from ..traits import Traits
 from ..types import NARROW
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.values import not_equal, select
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits
+from ..operator import Operator
+from ..traits import Traits
 from ..types import MASK, NARROW, TensorType
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec import pooling
 from ...spec.values import Ranged, indicator, not_equal
+from ..checks import check_attribute
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, check_attribute
+from ..operator import Operator
 from ..types import MASK, NARROW, TensorType
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...dialect.record import Operand
 from ...errors import LoweringError
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator
+from ..operator import Operator
 from ..types import Dim, TensorType
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.values import indicator, not_equal, select
+from ..checks import check_attribute, choose
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, check_attribute, choose
+from ..operator import Operator
+from ..traits import Traits
 from ..types import INDEX, LARGEST_INDEX, TensorType
 
 POSITION_KINDS = ("absolute", "roberta")

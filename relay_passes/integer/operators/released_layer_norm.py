@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...dialect.record import Operand, flattened
 from ...spec.released import ReleasedLayerNorm as Constants
 from ...spec.released import layer_norm as norm
 from ...spec.values import known
 from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operand, Operator, Traits, flattened
+from ..operator import Operator
+from ..traits import Traits
 from ..types import NARROW, TensorType
 
 

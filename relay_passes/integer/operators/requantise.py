@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.fixed_point import requantise_clamped
+from ..checks import check_bounds, check_shift
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, check_bounds, check_shift
+from ..operator import Elementwise
+from ..traits import Traits
 from ..types import DTYPES
 
 

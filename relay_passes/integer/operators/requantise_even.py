@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.released import requantise_even
+from ..checks import check_attribute, check_bounds
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, check_attribute, check_bounds
+from ..operator import Elementwise
+from ..traits import Traits
 from ..types import DTYPES
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dialect.record import Operand
 from ...spec.short_requantise import requantise_short
+from ..checks import SHORT_DTYPES, check_bounds, check_short_shift
 from ..domain import Entry
-from ..operator import (
-    SHORT_DTYPES,
-    Elementwise,
-    Operand,
-    Traits,
-    check_bounds,
-    check_short_shift,
-)
+from ..operator import Elementwise
+from ..traits import Traits
 from ..types import NARROW
 
 

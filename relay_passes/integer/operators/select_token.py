@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...dialect.record import Operand
 from ...errors import LoweringError
+from ..checks import check_attribute
 from ..domain import Domain, Tensor
-from ..operator import Operand, Operator, Traits, check_attribute
+from ..operator import Operator
+from ..traits import Traits
 from ..types import LARGEST_INDEX, NARROW, TensorType
 
 

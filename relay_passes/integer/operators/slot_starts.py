@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..operator import Operand, Serial, Traits
+from ...dialect.record import Operand
+from ..operator import Serial
+from ..traits import Traits
 from ..types import Dim, TensorType
 
 _SCRIPT = """

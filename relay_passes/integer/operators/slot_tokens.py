@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..operator import Operand, Serial
+from ...dialect.record import Operand
+from ..operator import Serial
 from ..types import TensorType
 
 _SCRIPT = """

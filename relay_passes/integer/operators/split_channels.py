@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...dialect.record import Operand
 from ...errors import LoweringError
 from ..domain import Domain, Tensor
-from ..operator import Operand, Operator, Traits
+from ..operator import Operator
+from ..traits import Traits
 from ..types import NARROW, Dim, TensorType
 
 

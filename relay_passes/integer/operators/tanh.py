@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...dialect.record import Operand, flattened
 from ...spec.exponential import BinaryExponential
 from ...spec.tanh import i_tanh
+from ..checks import check_attribute
 from ..domain import Entry
-from ..operator import Elementwise, Operand, Traits, check_attribute, flattened
+from ..operator import Elementwise
+from ..traits import Traits
 from ..types import NARROW, TensorType
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ...dialect.record import Operand
 from ...errors import LoweringError
-from ..operator import Operand, Serial
+from ..operator import Serial
 from ..types import MASK, TensorType
 
 _POSITIONS = re.compile(r"(\d{1,9}(,\d{1,9})*)?", re.ASCII)

@@ -5,24 +5,10 @@ requantisation by a 31-bit mantissa with an exponent per channel, halves to even
 that a matrix product reads in 8 bits enters additions in those 8 bits too.
 """
 
-from ..rule import LoweringRule
-from .add import LowerReleasedAdd
-from .attention import LowerReleasedAttention
-from .embedding import LowerReleasedEmbedding
-from .gelu import LowerReleasedGelu
-from .layer_norm import LowerReleasedLayerNorm
-from .linear import LowerReleasedLinear
+from __future__ import annotations
 
-RELEASED_RULES: dict[str, LoweringRule] = {
-    rule.op: rule
-    for rule in (
-        LowerReleasedAdd(),
-        LowerReleasedAttention(),
-        LowerReleasedEmbedding(),
-        LowerReleasedGelu(),
-        LowerReleasedLayerNorm(),
-        LowerReleasedLinear(),
-    )
-}
+import importlib
+import pkgutil
 
-__all__ = ["RELEASED_RULES"]
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -8,15 +8,15 @@ import numpy as np
 from tvm import relax
 
 from ... import integer
-from ..add import LowerAdd
 from ..context import LoweringContext
 from ..forms import Form, storage
 from ..rule import activation
+from ..rules.add import LowerAdd
 from ..value import IntegerValue
 from .value import ReleasedValue
 
 
-class LowerReleasedAdd(LowerAdd):
+class LowerReleasedAdd(LowerAdd, preset="released"):
     """Sum of two values, each requantised to the sum's scale, clamped once.
 
     The terms are not clamped, the sum is: to 16 bits for embeddings, to 22 bits for residuals::

@@ -11,10 +11,10 @@ from ... import integer
 from ...spec.presets import Preset
 from ...spec.released import ReleasedExponential
 from ...spec.softmax import CONTEXT_BITS, CONTEXT_LIMIT
-from ..attention import check_operand
 from ..context import LoweringContext
 from ..forms import Form
-from ..rule import MATMUL, LoweringRule, Need, activation
+from ..rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, LoweringRule, Need, activation
+from ..rules.attention import check_operand
 from ..value import IntegerValue
 from .value import ReleasedValue
 
@@ -22,7 +22,7 @@ EXPONENTIAL = "{}.exponential"
 """Name of the stream entry that holds the scale of an attention's 16-bit exponentials."""
 
 
-class LowerReleasedAttention(LoweringRule):
+class LowerReleasedAttention(LoweringRule, preset="released"):
     """Masked attention with exponentials of a calibrated range and floored probabilities.
 
     Expects q, k and v as int8 with one scale each, and in the table's ``stream`` section the scale
@@ -38,7 +38,7 @@ class LowerReleasedAttention(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Reads 8-bit forms and yields one."""
-        return Need(operands=(MATMUL, MATMUL, MATMUL), result=(MATMUL,))
+        return Need(operands=(FACTOR, FACTOR, FACTOR_BY_CHANNEL), result=(MATMUL,))
 
     def lower(
         self,

@@ -17,7 +17,7 @@ from ..value import IntegerValue
 from .value import ReleasedValue
 
 
-class LowerReleasedEmbedding(LoweringRule):
+class LowerReleasedEmbedding(LoweringRule, preset="released"):
     """Row lookup in an int8 table with one scale for all rows.
 
     The row leaves as it is, and the sum that reads it requantises it as it does every term::

@@ -16,7 +16,7 @@ from ..value import IntegerValue
 from .value import ReleasedValue
 
 
-class LowerReleasedGelu(LoweringRule):
+class LowerReleasedGelu(LoweringRule, preset="released"):
     """i-GELU on the int32 accumulator with the fixed shift of 14.
 
     Emits the published form with its constants per channel, int64 at a negative scale::
@@ -28,7 +28,7 @@ class LowerReleasedGelu(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Takes what the producer yields."""
-        return Need(operands=(NATIVE,), readable=False)
+        return Need(operands=(NATIVE,), readable=False, one_sided=True)
 
     def lower(
         self,

@@ -17,7 +17,7 @@ from ..value import IntegerValue
 from .value import ReleasedValue
 
 
-class LowerReleasedLayerNorm(LoweringRule):
+class LowerReleasedLayerNorm(LoweringRule, preset="released"):
     """Layer normalisation with 2^31 / sigma and a bias of beta / gamma.
 
     Expects x with one scale and no zero point: the clamped sum. Emits

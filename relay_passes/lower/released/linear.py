@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from ...errors import RangeError
 from ...quantization_table import ActivationQuant, WeightQuant
-from ..linear import LowerLinear
+from ..rules.linear import LowerLinear
 from ..value import IntegerValue
 from .value import ReleasedValue
 
 
-class LowerReleasedLinear(LowerLinear):
+class LowerReleasedLinear(LowerLinear, preset="released"):
     """``x W^T + b`` as in the other presets, with the bias rounded as the released code does.
 
     It forms ``round((1 / S) b)`` in float32, S being the float32 product of the input's and the

@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from .. import integer
-from ..errors import LoweringError
-from ..quantization_table import ActivationQuant
-from ..spec import short_softmax, softmax
-from ..spec.fixed_point import DyadicVector
-from ..spec.presets import Preset
-from ..spec.short_requantise import ShortFactors, short_factors
-from .context import LoweringContext
-from .forms import Form, multipliers, storage
-from .rule import MATMUL, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...errors import LoweringError
+from ...quantization_table import ActivationQuant
+from ...spec import short_softmax, softmax
+from ...spec.fixed_point import DyadicVector
+from ...spec.presets import Preset
+from ...spec.short_requantise import ShortFactors, short_factors
+from ..context import LoweringContext
+from ..forms import Form, multipliers, storage
+from ..rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 
 class LowerAttention(LoweringRule):
@@ -38,7 +38,7 @@ class LowerAttention(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Reads 8-bit forms and yields one."""
-        return Need(operands=(MATMUL, MATMUL, MATMUL), result=(MATMUL,))
+        return Need(operands=(FACTOR, FACTOR, FACTOR_BY_CHANNEL), result=(MATMUL,))
 
     def lower(
         self,

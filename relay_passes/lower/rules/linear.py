@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from .. import integer
-from ..errors import LoweringError, RangeError
-from ..quantization_table import ActivationQuant, WeightQuant
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form
-from .rule import MATMUL, LoweringRule, Need, activation
-from .value import IntegerValue
-
-_INT32_MAX = 2**31 - 1
+from ... import integer
+from ...errors import LoweringError, RangeError
+from ...integer.intervals import check_accumulator, largest_partial_sum
+from ...quantization_table import ActivationQuant, WeightQuant
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form
+from ..rule import MATMUL, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 
 class LowerLinear(LoweringRule):
@@ -62,16 +61,11 @@ class LowerLinear(LoweringRule):
         source = x.matmul()
         scale = quant.scale * rows.scale
         integers = self.bias_integers(name, context.weight(call.args[2], name), quant, rows)
-        bound = _bound(rows.values, integers, source.magnitude)
-        if bound.max() > _INT32_MAX:
-            channel = int(bound.argmax())
-            raise RangeError(
-                f"the accumulator of channel {channel} can reach {int(bound[channel])}",
-                where=name,
-                why=f"its bias is {int(integers[channel])} in units of {scale[channel]:.3g}, and "
-                "an accumulator is int32",
-                todo="use a coarser scale for this row of the weight",
-            )
+        context.guard(
+            name,
+            lambda: check_accumulator(rows.values, integers, -source.magnitude, source.magnitude),
+        )
+        magnitude = int(largest_partial_sum(rows.values, integers, source.magnitude).max())
         out = context.emit(
             integer.linear(
                 source.var,
@@ -83,7 +77,7 @@ class LowerLinear(LoweringRule):
                 name=name,
             )
         )
-        return self.value(context, name, Form(out, name, scale, 0, int(bound.max())))
+        return self.value(context, name, Form(out, name, scale, 0, magnitude))
 
     value: ClassVar[type[IntegerValue]] = IntegerValue
     """What the result is wrapped in: it decides how other forms are made from the accumulator."""
@@ -136,8 +130,3 @@ def _bias(
         )
     compensation = zero_point * rows.values.astype(np.int64).sum(axis=1)
     return np.floor(steps + 0.5).astype(np.int64) - compensation
-
-
-def _bound(values: NDArray[np.int8], bias: NDArray[np.int64], magnitude: int) -> NDArray[np.int64]:
-    """Upper bound of the absolute accumulator per channel; int64 [N]."""
-    return np.abs(values.astype(np.int64)).sum(axis=1) * magnitude + np.abs(bias)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from .. import integer
-from ..quantization_table import ActivationQuant
-from ..spec.gelu import GELU_LIMIT, AccurateGelu, PaperGelu, gelu_scale
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form
-from .rule import NATIVE, STREAM, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...quantization_table import ActivationQuant
+from ...spec.gelu import GELU_LIMIT, AccurateGelu, PaperGelu, gelu_scale
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form
+from ..rule import NATIVE, STREAM, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 # The approximation is below 0.2 in absolute value for negative inputs.
 _NEGATIVE_LOBE = 0.2
@@ -39,8 +39,9 @@ class LowerGelu(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """One scale for the accurate form, any for the published one."""
-        accurate = preset.gelu == "accurate"
-        return Need(operands=(STREAM if accurate else NATIVE,), readable=accurate)
+        if preset.gelu == "polynomial":
+            return Need(operands=(STREAM,), one_sided=True, stream_for=_short_stream)
+        return Need(operands=(NATIVE,), readable=False, one_sided=True)
 
     def lower(
         self,
@@ -51,7 +52,7 @@ class LowerGelu(LoweringRule):
         """See the class."""
         name = str(call.attrs["name"])
         operand = activation(operands[0])
-        if context.preset.gelu == "accurate":
+        if context.preset.gelu == "polynomial":
             form = _accurate(name, operand, context)
         else:
             native = operand.native()
@@ -60,11 +61,16 @@ class LowerGelu(LoweringRule):
         return IntegerValue(context, name, form)
 
 
+def _short_stream(largest: float) -> ActivationQuant:
+    """15 bits at a scale that the polynomial takes."""
+    return ActivationQuant(gelu_scale(largest), -_HIGH, _HIGH)
+
+
 def _accurate(name: str, operand: IntegerValue, context: LoweringContext) -> Form:
     source = operand.stream()
     if source.magnitude >= 2**15 or source.scale[0] * (2**15 - 1) < GELU_LIMIT:
         largest = float(source.scale[0]) * source.magnitude
-        source = operand.term(ActivationQuant(gelu_scale(largest), -_HIGH, _HIGH), name)
+        source = operand.term(_short_stream(largest), name)
     scale = float(source.scale[0])
     constants = context.guard(name, lambda: AccurateGelu.from_scale(scale))
     out = context.emit(integer.gelu(source.var, constants, name=name))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from .. import integer
-from ..spec.exponential import BinaryExponential
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form
-from .rule import SCALAR, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...spec.exponential import BinaryExponential
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form
+from ..rule import SCALAR, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 _FRACTION_BITS = 15
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from .. import integer
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .rule import LoweringRule, Need
-from .value import IntegerValue
+from ... import integer
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..rule import LoweringRule, Need
+from ..value import IntegerValue
 
 
 class LowerPositionIds(LoweringRule):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from .. import integer
-from ..quantization_table import ActivationQuant
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form, multipliers
-from .rule import LoweringRule, Need
-from .value import IntegerValue
+from ... import integer
+from ...quantization_table import ActivationQuant
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form, multipliers
+from ..rule import LoweringRule, Need
+from ..value import IntegerValue
 
 
 class LowerEmbedding(LoweringRule):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import relax
 
-from .. import integer
-from .rows import LowerLearnedRows
+from ... import integer
+from ..learned_rows import LowerLearnedRows
 
 
 class LowerPrependTokens(LowerLearnedRows):

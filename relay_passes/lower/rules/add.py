@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from .. import integer
-from ..spec.presets import Preset
-from ..spec.short_layer_norm import INPUT_LIMIT
-from .context import LoweringContext
-from .forms import Form
-from .rule import STREAM, TERM, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...spec.presets import Preset
+from ...spec.short_layer_norm import INPUT_LIMIT
+from ..context import LoweringContext
+from ..forms import Form
+from ..rule import STREAM, TERM, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 
 class LowerAdd(LoweringRule):
@@ -32,7 +32,7 @@ class LowerAdd(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Reads both terms at its own stream scale."""
-        return Need(operands=(TERM, TERM), result=(STREAM,), plain=True)
+        return Need(operands=(TERM, TERM), result=(STREAM,), plain=True, short=preset.short)
 
     def lower(
         self,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from .. import integer
-from ..errors import LoweringError
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form, storage
-from .rule import MATMUL, LoweringRule, Need
-from .value import IntegerValue
+from ... import integer
+from ...errors import LoweringError
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form, storage
+from ..rule import MATMUL, LoweringRule, Need
+from ..value import IntegerValue
 
 
 class LowerPatches(LoweringRule):
@@ -30,7 +30,7 @@ class LowerPatches(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """The 8-bit form, in which the pixels come."""
-        return Need(result=(MATMUL,), plain=False)
+        return Need(result=(MATMUL,), plain=False, given=True)
 
     def lower(
         self,

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from .. import integer
-from ..quantization_table import ActivationQuant
-from ..spec.layer_norm import LayerNormAffine, LayerNormConstants
-from ..spec.presets import Preset
-from ..spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
-from .context import LoweringContext
-from .forms import Form, storage
-from .rule import SCALAR, STREAM, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...quantization_table import ActivationQuant
+from ...spec.layer_norm import LayerNormAffine, LayerNormConstants
+from ...spec.presets import Preset
+from ...spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
+from ..context import LoweringContext
+from ..forms import Form, storage
+from ..rule import SCALAR, STREAM, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 
 class LowerLayerNorm(LoweringRule):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from .. import integer
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form
-from .rule import SCALAR, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form
+from ..rule import SCALAR, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 # The mean of n integers is known to 1/n of a step; eight bits keep that for 256 tokens.
 _FRACTION_BITS = 8

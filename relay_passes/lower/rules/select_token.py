@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from .. import integer
-from ..spec.presets import Preset
-from .context import LoweringContext
-from .forms import Form
-from .rule import NATIVE, LoweringRule, Need, activation
-from .value import IntegerValue
+from ... import integer
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form
+from ..rule import NATIVE, LoweringRule, Need, activation
+from ..value import IntegerValue
 
 
 class LowerSelectToken(LoweringRule):

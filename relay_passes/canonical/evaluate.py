@@ -1,0 +1,192 @@
+"""Run a canonical module in float with NumPy, with any of its values as extra outputs.
+
+Calibration, the check of an import against its source, and reports read named values here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from ..dialect.calls import operands_of, record_of
+from .check import canonical_calls, main_function, num_inputs, output_fields, value_name
+from .errors import CanonicalError
+from .operator import FLOAT, CanonicalOperator
+
+
+@dataclass(frozen=True)
+class FloatResult:
+    """What one run returns.
+
+    Parameters
+    ----------
+    outputs : tuple of numpy.ndarray
+        The module's outputs in order, float32.
+    values : mapping of str to numpy.ndarray
+        The captured values by canonical name, float32.
+    """
+
+    outputs: tuple[NDArray[np.float32], ...]
+    values: Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class _Step:
+    operator: CanonicalOperator
+    operands: dict[str, relax.Var]
+    result: relax.Var
+
+
+class FloatModel:
+    """A canonical module with its weights, ready to run in float.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        A canonical module.
+    parameters : mapping of str to numpy.ndarray
+        Its weights by parameter name, float32.
+    capture_names : iterable of str or "all"
+        Canonical names of the values that `run` returns besides the outputs; ``"all"`` for every
+        float value.
+
+    Raises
+    ------
+    CanonicalError
+        If a weight is missing or has another shape, or a name does not exist.
+    """
+
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        parameters: Mapping[str, NDArray[Any]],
+        capture_names: Iterable[str] | str = (),
+    ) -> None:
+        function = main_function(module)
+        count = num_inputs(function)
+        self._inputs = function.params[:count]
+        self._weights = {v: _weight(v, parameters) for v in function.params[count:]}
+        self._steps = [
+            _Step(record_of(call), operands_of(call), variable)  # type: ignore[arg-type]
+            for variable, call in canonical_calls(module)
+        ]
+        self._outputs = output_fields(function)
+        self.input_names = tuple(str(v.name) for v in self._inputs)
+        known = {
+            value_name(call): variable
+            for variable, call in canonical_calls(module)
+            if str(variable.ty.dtype) in FLOAT
+        }
+        if isinstance(capture_names, str):
+            capture_names = known if capture_names == "all" else (capture_names,)
+        self._captured = {name: _known(name, known) for name in capture_names}
+
+    @property
+    def capture_names(self) -> tuple[str, ...]:
+        """Names of the values that `run` returns besides the outputs."""
+        return tuple(self._captured)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> FloatResult:
+        """Run one batch.
+
+        Parameters
+        ----------
+        inputs : mapping of str to numpy.ndarray
+            Every input of the module by name: [batch, seq_len] of any integer type, or images
+            [batch, channels, height, width] of any float type.
+
+        Returns
+        -------
+        FloatResult
+            Outputs and captured values; they may share memory, so copy before writing.
+
+        Raises
+        ------
+        CanonicalError
+            If an input is missing, unknown, or of another shape than the first one.
+        """
+        values: dict[relax.Var, NDArray[Any]] = {**self._weights, **self._checked(inputs)}
+        returned = [*self._outputs, *self._captured.values()]
+        uses = Counter(v for step in self._steps for v in step.operands.values())
+        uses.update(returned)
+        for step in self._steps:
+            operands = {name: values[v] for name, v in step.operands.items()}
+            # A value that is no number is for the caller to find, by its name.
+            with np.errstate(all="ignore"):
+                values[step.result] = step.operator.evaluate(**operands)
+            for variable in {*step.operands.values(), step.result}:
+                uses[variable] -= sum(variable.same_as(v) for v in step.operands.values())
+                if not uses[variable]:
+                    del values[variable]
+        outputs = tuple(values[variable] for variable in self._outputs)
+        return FloatResult(outputs, {name: values[v] for name, v in self._captured.items()})
+
+    def _checked(self, inputs: Mapping[str, NDArray[Any]]) -> dict[relax.Var, NDArray[Any]]:
+        if set(inputs) != set(self.input_names):
+            raise CanonicalError(
+                f"got inputs {', '.join(sorted(inputs)) or 'none'}",
+                where="run",
+                why=f"the model takes {', '.join(self.input_names)}",
+                todo="pass exactly these",
+            )
+        arrays: dict[relax.Var, NDArray[Any]] = {}
+        first: tuple[int, ...] | None = None
+        for variable in self._inputs:
+            name = str(variable.name)
+            array = np.asarray(inputs[name], dtype=str(variable.ty.dtype))
+            arrays[variable] = array
+            if array.dtype == np.float32:
+                _check_images(name, array, variable)
+                continue
+            first = first or array.shape
+            if array.ndim != 2 or array.shape != first or 0 in array.shape:
+                raise CanonicalError(
+                    f"input {name} has shape {array.shape}",
+                    where="run",
+                    why="all inputs are [batch, seq_len] of one shape, not empty",
+                    todo="pad the batch to one length",
+                )
+        return arrays
+
+
+def _known(name: str, known: Mapping[str, relax.Var]) -> relax.Var:
+    if name not in known:
+        raise CanonicalError(
+            f"there is no float value named {name!r}",
+            where="capture_names",
+            why=f"the module has: {', '.join(known)}",
+            todo="use one of these names, or 'all'",
+        )
+    return known[name]
+
+
+def _weight(variable: relax.Var, parameters: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    name = str(variable.name)
+    shape = tuple(int(extent) for extent in variable.ty.shape.values)
+    if name not in parameters or np.shape(parameters[name]) != shape:
+        has = f"has shape {np.shape(parameters[name])}" if name in parameters else "is missing"
+        raise CanonicalError(
+            f"weight {name} {has}",
+            where=f"parameter {name!r}",
+            why=f"the function expects {shape}",
+            todo="pass the parameters that came with the module",
+        )
+    return np.ascontiguousarray(parameters[name], dtype=np.float32)
+
+
+def _check_images(name: str, array: NDArray[Any], variable: relax.Var) -> None:
+    size = [int(extent) for extent in variable.ty.shape.values[1:]]
+    if list(array.shape[1:]) != size or array.shape[0] == 0:
+        raise CanonicalError(
+            f"input {name} has shape {array.shape}",
+            where="run",
+            why=f"the model takes images of {' x '.join(map(str, size))} (channels, height, width)",
+            todo="resize the images as the model's image processor does",
+        )

@@ -1,0 +1,30 @@
+"""`canonical.linear`: a dense layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...dialect.record import Operand
+from ..operator import FLOAT, CanonicalOperator
+
+
+@dataclass(frozen=True)
+class Linear(CanonicalOperator):
+    """``x weight^T + bias``."""
+
+    OP = "canonical.linear"
+    OPERANDS = (
+        Operand("x", FLOAT, "... K"),
+        Operand("weight", FLOAT, "N K", section="weights"),
+        Operand("bias", FLOAT, "N"),
+    )
+    RESULT = "... N"
+
+    def evaluate(self, x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
+        """See the class."""
+        product = x.reshape(-1, x.shape[-1]) @ weight.T
+        product += bias
+        return product.reshape(*x.shape[:-1], -1)

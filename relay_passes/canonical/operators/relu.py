@@ -1,0 +1,25 @@
+"""`canonical.relu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dialect.record import Operand
+from ..operator import FLOAT, CanonicalOperator
+
+
+@dataclass(frozen=True)
+class Relu(CanonicalOperator):
+    """``max(x, 0)``, elementwise."""
+
+    OP = "canonical.relu"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        """See the class."""
+        return np.maximum(x, np.float32(0))

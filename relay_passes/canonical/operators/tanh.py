@@ -1,0 +1,25 @@
+"""`canonical.tanh`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dialect.record import Operand
+from ..operator import FLOAT, CanonicalOperator
+
+
+@dataclass(frozen=True)
+class Tanh(CanonicalOperator):
+    """Hyperbolic tangent, elementwise."""
+
+    OP = "canonical.tanh"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        """See the class."""
+        return np.tanh(x)

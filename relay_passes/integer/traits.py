@@ -1,0 +1,69 @@
+"""What passes ask of integer operators, in place of their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What passes ask of an operator.
+
+    Parameters
+    ----------
+    elementwise : bool
+        An entry of the result needs entries at its own place only (and constants, or table rows
+        that it looks up), so it joins the kernel that makes its operand.
+    takes_epilogue : bool
+        Elementwise operators may join its kernel; not where the result has another iteration
+        space than what would follow.
+    per_token : bool
+        Every token is treated by itself, wherever it lies: closed under leaving out padding.
+    row_statistics : bool
+        It reduces rows of channels, and a kernel may keep a row in registers meanwhile.
+    rescales : bool
+        It only changes the scale of what a sum takes: the sum's kernel may do it instead.
+    lookup : bool
+        It reads rows of a table.
+    sums : bool
+        It adds two values of one scale; of the two, the one made last brings the kernel.
+    view : bool
+        The result is a run of its operand's channels, which a reader may find in place.
+    reads_views : tuple of str
+        Operands that are read in place where a view makes them.
+    offsets : bool
+        It has the attributes zero_point, low, high and dtype, and the result moves with them.
+    matrix_product : bool
+        It is ``x weight^T + bias`` of 8-bit operands, of either signedness.
+    merges : bool
+        Its constants by channel may be joined with those of another call with equal attributes.
+    hides_padding : bool
+        Its result per token is 0 at padding.
+    by_sequence : bool
+        Tokens of one sequence meet, [b, s, C] to [b, s, C]; of packed operands, `starts` says
+        where sequences begin.
+    gathers : bool
+        The result has entries of the first operand at other places.
+    counts_rows : bool
+        Its result says how many rows of packed values are in use.
+    serial : bool
+        What it writes depends on what it wrote before: a kernel of its own, never scheduled.
+    """
+
+    elementwise: bool = False
+    takes_epilogue: bool = True
+    per_token: bool = False
+    row_statistics: bool = False
+    rescales: bool = False
+    lookup: bool = False
+    sums: bool = False
+    view: bool = False
+    reads_views: tuple[str, ...] = ()
+    offsets: bool = False
+    matrix_product: bool = False
+    merges: bool = False
+    hides_padding: bool = False
+    by_sequence: bool = False
+    gathers: bool = False
+    counts_rows: bool = False
+    serial: bool = False
