@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..domain import Domain, Tensor
 from ..operator import Operand, Operator, Traits
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -17,11 +16,8 @@ class AddPositions(Operator):
     OP = "integer.add_positions"
     OPERANDS = (Operand("x", NARROW, "b s C"), Operand("table", ("int32",), "s C"))
     RESULT = "b s C"
+    dtype = "int32"
     TRAITS = Traits(elementwise=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""

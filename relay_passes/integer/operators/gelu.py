@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...spec.gelu import AccurateGelu, gelu_accurate
 from ..domain import Entry
 from ..operator import Elementwise, Operand, Traits, flattened
-from ..types import TensorType
 
 
 @dataclass(frozen=True)
@@ -26,12 +24,9 @@ class Gelu(Elementwise):
     OP = "integer.gelu"
     OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)
     RESULT = "... C"
+    dtype = "int16"
     TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "gelu"
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int16."""
-        return "int16"
 
     def stage_dtype(self, dtype: str) -> str:
         """Keep it as wide as the polynomial leaves it: what follows goes on from there."""

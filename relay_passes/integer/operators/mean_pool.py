@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...spec import pooling
 from ...spec.values import Ranged, indicator, not_equal
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operand, Operator, check_attribute
-from ..types import MASK, NARROW, TensorType
+from ..types import MASK, NARROW
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,10 @@ class MeanPool(Operator):
         Operand("slots", ("int32",), "b s", optional=True),
     )
     RESULT = "b C"
+    dtype = "int32"
 
     def __post_init__(self) -> None:
         check_attribute(self, "fraction_bits", 0, 15)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """Sum of the tokens, their count, one division per sequence."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...spec.released import ReleasedLayerNorm as Constants
@@ -10,7 +9,7 @@ from ...spec.released import layer_norm as norm
 from ...spec.values import known
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operand, Operator, Traits, flattened
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,8 @@ class ReleasedLayerNorm(Operator):
     OP = "integer.released_layer_norm"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("offset", ("int64",), "C"))
     RESULT = "... C"
+    dtype = "int64"
     TRAITS = Traits(per_token=True, row_statistics=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int64."""
-        return "int64"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """Statistics of a row, then its normalised entries."""

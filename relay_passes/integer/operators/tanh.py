@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...spec.exponential import BinaryExponential
 from ...spec.tanh import i_tanh
 from ..domain import Entry
 from ..operator import Elementwise, Operand, Traits, check_attribute, flattened
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,12 @@ class Tanh(Elementwise):
     OP = "integer.tanh"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     RESULT = "... C"
+    dtype = "int32"
     TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "tanh"
 
     def __post_init__(self) -> None:
         check_attribute(self, "fraction_bits", 1, 15)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def entry(self, x: Entry) -> Entry:
         """See the class."""
