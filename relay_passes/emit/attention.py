@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from tvm import te, tirx
 
 from ..integer.operator import per_channel
-from ..spec.values import Arithmetic, Condition, Ranged, known, not_equal
+from ..spec.arithmetic import Arithmetic
+from ..spec.values import Condition, Ranged, known, not_equal
 from .layout import KernelLayout
 from .stage import Stage
 

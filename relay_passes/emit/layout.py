@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from ..spec.arithmetic import VECTORS, Arithmetic
 from ..spec.scalar import Scalar
 from ..spec.scalar_minimum import ScalarWithMinimum
-from ..spec.values import VECTORS, Arithmetic
 
 
 class DotOperands(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...spec import short_layer_norm as norm
+from ...spec.layer_norm import mean_of
 from ...spec.short_layer_norm import ShortLayerNorm
 from ..domain import Domain, Entry, Tensor
 from ..operator import SHORT_DTYPES, flattened
@@ -32,7 +33,7 @@ class LayerNormShort(AffineNorm):
         """Statistics of a row, then its normalised entries."""
         x, gain, offset = (operands[name] for name in ("x", "gain", "offset"))
         k = self.constants
-        row = Rows(domain, x, norm.bounded, norm.mean_of, norm.deviation)
+        row = Rows(domain, x, norm.bounded, mean_of, norm.deviation)
         squares = domain.square_sum("square_sum", row.bounded, row.total, row.mean, row.shape)
         half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
         root = row.number("square_root", lambda v, h: norm.root(v, h, k), squares, half)
