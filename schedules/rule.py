@@ -9,7 +9,7 @@ from tvm import s_tir, tirx
 
 from ibert_tvm.targets import TargetDescription
 
-from .intrinsics import reduction_intrinsic
+from .intrinsics.reduction import reduction_intrinsic
 
 
 @dataclass(frozen=True)
