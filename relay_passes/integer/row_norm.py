@@ -5,13 +5,13 @@ The names of stages are those of the blocks in emitted code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .domain import Domain, Entry, Tensor
 from .operator import STORAGE_DTYPES, Operand, Operator, Traits, check_bounds, check_shift
-from .types import NARROW
+from .types import NARROW, TensorType
 
 Function = Callable[..., Entry]
 NORM_TRAITS = Traits(per_token=True, row_statistics=True)
@@ -125,3 +125,7 @@ class AffineNorm(Operator):
     def __post_init__(self) -> None:
         check_bounds(self, self.DTYPES)
         check_shift(self)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """The attribute `dtype`."""
+        return self.dtype
