@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...spec import layer_norm as norm
 from ...spec.layer_norm import LayerNormConstants
-from ..domain import Domain, Entry, Tensor
+from ..domain import Domain, Tensor
 from ..operator import flattened
 from ..row_norm import AffineNorm, Rows
 
@@ -37,8 +38,6 @@ class LayerNorm(AffineNorm):
         inverse = row.number(
             "inverse", lambda v, h: norm.inverse_std(v, h, k), squares, half, dtype="int64"
         )
-
-        def normalise(*of: Entry) -> Entry:
-            return norm.normalise(*of, k, self.shift, self.low, self.high)
-
+        requantised = {"shift": self.shift, "low": self.low, "high": self.high}
+        normalise = partial(norm.normalise, constants=k, **requantised)
         return row.normalised(normalise, (inverse,), (gain, offset), self.dtype)

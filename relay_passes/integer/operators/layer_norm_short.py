@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...spec import short_layer_norm as norm
 from ...spec.layer_norm import mean_of
 from ...spec.short_layer_norm import ShortLayerNorm
-from ..domain import Domain, Entry, Tensor
+from ..domain import Domain, Tensor
 from ..operator import SHORT_DTYPES, flattened
 from ..row_norm import AffineNorm, Rows
 
@@ -39,8 +40,6 @@ class LayerNormShort(AffineNorm):
         root = row.number("square_root", lambda v, h: norm.root(v, h, k), squares, half)
         bits = row.number("root_bits", lambda s: norm.root_bits(s, k), root)
         inverse = row.number("inverse", norm.reciprocal, root, bits)
-
-        def normalise(*of: Entry) -> Entry:
-            return norm.normalise(*of, k, self.shift, self.low, self.high)
-
+        requantised = {"shift": self.shift, "low": self.low, "high": self.high}
+        normalise = partial(norm.normalise, constants=k, **requantised)
         return row.normalised(normalise, (bits, inverse), (gain, offset), self.dtype)
