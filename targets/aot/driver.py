@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..weights import Weight
 from . import driver_parts
 from .c_text import C_TYPES, comment, quoted, shape_suffix
 from .graph import Place, PlacedGraph
 from .header import STATUSES, function_prototype, tensor_identifiers
 from .interface import Interface, TensorSpec, item_size
-from .model import BareKernel, BareWeight
+from .model import BareKernel
 
 _SHAPES = {
     "batch": "IBERT_BATCH",
@@ -37,7 +38,7 @@ class Program:
     interface: Interface
     graphs: tuple[PlacedGraph, ...]
     kernels: dict[str, BareKernel]
-    weights: tuple[BareWeight, ...]
+    weights: tuple[Weight, ...]
 
 
 def driver_text(program: Program) -> str:
