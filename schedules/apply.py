@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from ibert_tvm.targets import TargetDescription
 
@@ -16,7 +17,7 @@ from .errors import ScheduleError
 from .linear import LinearRule
 from .row_guard import guard_rows
 from .rows import RowsRule, SerialRule
-from .rule import Rejection, Rule, kernel_name
+from .rule import Rejection, kernel_name
 from .tiles import Tile, with_tile, without_tile
 from .weight_prefetch import request_panels
 from .whole_vectors import keep_whole_vectors
@@ -27,19 +28,14 @@ Tuned = Callable[[str, tirx.PrimFunc], Tile | None]
 """``tuned(name, kernel)``: decisions on an unscheduled kernel; None for the rule's default."""
 
 # First match wins.
-CPU_RULES: tuple[Rule, ...] = (
-    LinearRule(),
-    AttentionRule(),
-    SerialRule(),
-    RowsRule(),
-)
+CPU_RULES = (LinearRule(), AttentionRule(), SerialRule(), RowsRule())
 
 
 def schedule_kernel(
     name: str,
     func: tirx.PrimFunc,
     target: TargetDescription,
-    rules: tuple[Rule, ...] = CPU_RULES,
+    rules: Sequence[Any] | None = None,
 ) -> tirx.PrimFunc:
     """Schedule one kernel with the first rule that takes it.
 
@@ -52,7 +48,7 @@ def schedule_kernel(
     target
         What to schedule for.
     rules
-        Rules in order of preference.
+        Rules in order of preference; those of processors or GPUs by default.
 
     Returns
     -------
@@ -64,41 +60,29 @@ def schedule_kernel(
     ScheduleError
         If no rule applies; the message lists every rule's reason.
     """
-    if target.gpu is not None:
-        return _schedule_for_gpu(name, func, target)
+    if rules is None:
+        rules = CPU_RULES if target.gpu is None else CUDA_RULES
     rejections = []
     for rule in rules:
         result = rule.apply(func, target)
         if not isinstance(result, Rejection):
             log.debug("kernel %s scheduled by rule %s", name, rule.name)
-            scheduled = without_tile(request_panels(guard_rows(result.mod["main"], name)))
-            if target.whole_vectors:
-                scheduled = keep_whole_vectors(scheduled)
-            return scheduled.with_attr("tirx.is_scheduled", True)
-        rejections.append(f"{result.rule}: {result.reason}")
-    raise _no_schedule(name, func, target, rejections)
-
-
-def _schedule_for_gpu(name: str, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc:
-    rejections = []
-    for rule in CUDA_RULES:
-        result = rule.apply(func, target)
-        if not isinstance(result, Rejection):
-            log.debug("kernel %s written by rule %s", name, rule.name)
+            if isinstance(result, s_tir.Schedule):
+                result = _finished(result, name, target)
             return result.with_attr("tirx.is_scheduled", True)
         rejections.append(f"{result.rule}: {result.reason}")
-    raise _no_schedule(name, func, target, rejections)
-
-
-def _no_schedule(
-    name: str, func: tirx.PrimFunc, target: TargetDescription, rejections: list[str]
-) -> ScheduleError:
-    return ScheduleError(
+    raise ScheduleError(
         what=f"no schedule for a kernel of kind {kernel_name(func)!r}",
         where=f"kernel {name}, target {target.name}",
         why="; ".join(rejections),
         todo="report this model: a rule is missing",
     )
+
+
+def _finished(sch: s_tir.Schedule, name: str, target: TargetDescription) -> tirx.PrimFunc:
+    """What becomes of the marks that rules for processors leave."""
+    func = without_tile(request_panels(guard_rows(sch.mod["main"], name)))
+    return keep_whole_vectors(func) if target.whole_vectors else func
 
 
 def schedule_module(

@@ -22,7 +22,7 @@ from .intrinsics.microkernels import is_microkernel
 from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
 from .rule import (
-    Rejection,
+    Rule,
     extent,
     inline_elementwise,
     output_blocks,
@@ -31,7 +31,7 @@ from .rule import (
     vectorise_innermost,
 )
 from .scalar_rows import fuse_row_passes
-from .stages import NotElementwise, StageGraph
+from .stages import StageGraph
 from .tensorised import exact_instruction, tile_matrix_product
 from .tiles import AttentionTile, tile_of
 
@@ -43,17 +43,14 @@ FEW_QUERIES = (2, 4)
 UNROLLED_DEPTH = 32
 
 
-class AttentionRule:
+class AttentionRule(Rule[s_tir.Schedule]):
     """Schedule kernels of two matrix products, the second weighing by the scores of the first."""
 
     name = "attention"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
+    def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """See the module's strategy."""
-        try:
-            stages = AttentionStages(StageGraph.of(func))
-        except NotElementwise as reason:
-            return Rejection(self.name, str(reason))
+        stages = AttentionStages(StageGraph.of(func))
         sch, dot = s_tir.Schedule(func), target.dot
         outputs = [sch.get(block).name_hint for block in output_blocks(sch)]
         inline_elementwise(sch, keep=stages.kept)

@@ -23,28 +23,29 @@ from .microkernel import schedule_linear
 from .products import linear_product
 from .row_guard import mark_row_loop
 from .rule import (
-    Rejection,
+    Rule,
     extent,
     inline_elementwise,
     largest_divisor,
     output_blocks,
     vectorise_innermost,
 )
+from .stages import NotElementwise
 from .tensorised import exact_instruction, tile_matrix_product
 from .tiles import LinearTile, tile_of
 from .weight_prefetch import mark_panel_loop
 
 
-class LinearRule:
+class LinearRule(Rule[s_tir.Schedule]):
     """Schedule kernels with one matrix product, of rows and columns."""
 
     name = "linear"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
+    def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """See the module's strategy."""
         product = linear_product(func)
         if product is None:
-            return Rejection(self.name, "the kernel is no matrix product of rows and columns")
+            raise NotElementwise("the kernel is no matrix product of rows and columns")
         dot = exact_instruction(target.dot, func, product.name)
         sch = s_tir.Schedule(func)
         if is_microkernel(dot):

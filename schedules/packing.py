@@ -6,15 +6,10 @@ from tvm import s_tir
 
 from ibert_tvm.targets import DotInstruction
 
-from .intrinsics import (
-    LOADED_BYTES,
-    key_packing_intrinsic,
-    value_packing_intrinsic,
-    zipped_key_intrinsic,
-    zipped_value_intrinsic,
-)
 from .intrinsics.microkernels import is_microkernel
 from .intrinsics.mve import MICROKERNELS
+from .intrinsics.packing import LOADED_BYTES, key_packing_intrinsic, value_packing_intrinsic
+from .intrinsics.zipping import zipped_key_intrinsic, zipped_value_intrinsic
 from .rule import extent, vectorise_innermost
 
 # Lanes from which on a whole transposition is one shuffle.

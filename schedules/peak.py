@@ -13,7 +13,7 @@ from tvm import tirx
 
 from ibert_tvm.targets import DotInstruction
 
-from .intrinsics import dot_intrinsic
+from .intrinsics.dot import dot_intrinsic
 from .intrinsics.microkernels import is_microkernel
 
 # Independent accumulators: enough to hide the latency of every processor known (5 cycles, two
@@ -138,5 +138,5 @@ def peak_kernel(dot: DotInstruction, threads: int, steps: int) -> tirx.PrimFunc 
     )
     schedule = s_tir.Schedule(from_source(source))
     _step, _chain, lane, _depth = schedule.get_loops(schedule.get_sblock("update"))
-    schedule.tensorize(lane, intrinsic.name)
+    schedule.tensorize(lane, intrinsic)
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)

@@ -21,7 +21,7 @@ from .row_guard import mark_row_loop
 from .row_stages import RowStages, counts_on
 from .row_sums import split_row_sums, vectorise_row_sums
 from .rule import (
-    Rejection,
+    Rule,
     block_names,
     inline_elementwise,
     output_blocks,
@@ -31,12 +31,12 @@ from .scalar_rows import unroll_innermost, unroll_row_reductions
 from .stages import NotElementwise, StageGraph, loads_of
 
 
-class SerialRule:
+class SerialRule(Rule[s_tir.Schedule]):
     """Leave a kernel as emission wrote it: each number from those before it, or from nothing."""
 
     name = "serial"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
+    def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """Accept loops in one block, running counts, and entries that read nothing."""
         try:
             graph = StageGraph.of(func)
@@ -44,20 +44,17 @@ class SerialRule:
             return s_tir.Schedule(func)
         if counts_on(graph) or not any(loads_of(stage.value) for stage in graph.stages.values()):
             return s_tir.Schedule(func)
-        return Rejection(self.name, "no entry is computed from the one before it")
+        raise NotElementwise("no entry is computed from the one before it")
 
 
-class RowsRule:
+class RowsRule(Rule[s_tir.Schedule]):
     """Schedule kernels whose results are entries of rows, or numbers of rows."""
 
     name = "rows"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
+    def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """See the module's strategy."""
-        try:
-            stages = RowStages(StageGraph.of(func))
-        except NotElementwise as reason:
-            return Rejection(self.name, str(reason))
+        stages = RowStages(StageGraph.of(func))
         sch = s_tir.Schedule(func)
         inline_elementwise(sch, keep=stages.kept)
         for name in stages.columns:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Generic, TypeVar
 
 from tvm import s_tir, tirx
 
 from ibert_tvm.targets import TargetDescription
 
-from .intrinsics import reduction_intrinsic
+from .intrinsics.reduction import reduction_intrinsic
+from .stages import NotElementwise
+
+Scheduled = TypeVar("Scheduled")
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,21 @@ class Rejection:
     reason: str
 
 
-class Rule(Protocol):
-    """One schedule rule: the strategy for one kernel."""
+class Rule(Generic[Scheduled]):
+    """Base of the rules: the strategy for one structure of a kernel."""
 
-    name: str
+    name: ClassVar[str]
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule | Rejection:
+    def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> Scheduled:
+        """Schedule `func` for `target`; NotElementwise says why not."""
+        raise NotImplementedError
+
+    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> Scheduled | Rejection:
         """Schedule `func` for `target`, or say why not."""
-        ...
+        try:
+            return self.schedule(func, target)
+        except NotElementwise as reason:
+            return Rejection(self.name, str(reason))
 
 
 def kernel_name(func: tirx.PrimFunc) -> str:

@@ -9,7 +9,8 @@ from tvm import s_tir, tirx
 
 from ibert_tvm.targets import DotInstruction
 
-from .intrinsics import dot_intrinsic, drain_intrinsic
+from .intrinsics.dot import dot_intrinsic
+from .intrinsics.matrix import drain_intrinsic
 from .intrinsics.microkernels import is_microkernel
 from .intrinsics.mve import MICROKERNELS, mve_product_intrinsic
 from .microkernel import multiply_by_microkernel
@@ -102,7 +103,7 @@ def tile_matrix_product(
         sch.unroll(loop)
     sch.vectorize(zeroed[-1])
     if intrinsic is not None:
-        sch.tensorize(first, intrinsic.name)
+        sch.tensorize(first, intrinsic)
     unroll = max(unroll, math.gcd(extent(sch, chunks), dot.unroll))
     if unroll > 1:
         _, step = sch.split(chunks, [None, unroll])

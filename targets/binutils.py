@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import shutil
-import subprocess
 
 from ibert_tvm.errors import TargetError
 
 from .description import TargetDescription
+from .programs import run
 from .toolchain import find_linker
 
 
@@ -43,5 +43,4 @@ def binary_tool(description: TargetDescription, name: str) -> str:
 @functools.cache
 def _asked(compiler: tuple[str, ...], name: str) -> str:
     """What the compiler answers: a path, or the name where it knows none."""
-    command = [*compiler, f"-print-prog-name={name}"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return run([*compiler, f"-print-prog-name={name}"]).stdout.strip()

@@ -18,6 +18,7 @@ from ibert_tvm.errors import TargetError
 
 from .description import Emulator, TargetDescription
 from .host import cpu_features, missing_features
+from .programs import run
 
 # What platform.machine() says on processors that run code of an ELF machine. A 64-bit ARM may or
 # may not run 32-bit programs, so it counts as another machine.
@@ -123,9 +124,7 @@ def emulator_command(description: TargetDescription, sysroot: Path | None = None
     return [path, "-cpu", emulator.processor, "-L", str(libraries)]
 
 
-def run_program(
-    command: Sequence[str], seconds: float, folder: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_program(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run a program that may be one of another machine, with this process's environment.
 
     Parameters
@@ -134,36 +133,16 @@ def run_program(
         What `emulator_command` gives, then the program and its arguments.
     seconds
         When to give up.
-    folder
-        Working directory.
 
     Returns
     -------
     subprocess.CompletedProcess
-        With its output as text; a program that was stopped for its time has the return code 124,
-        one that could not be started 126.
+        As `ibert_tvm.targets.programs.run` gives it.
     """
     # LD_PRELOAD and its like name libraries of this machine, and QEMU_... would change the machine
     # that is emulated.
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "QEMU_"))}
-    try:
-        return subprocess.run(
-            list(command),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            cwd=folder,
-            env=kept,
-            stdin=subprocess.DEVNULL,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(
-            list(command), 124, "", f"it was stopped after {seconds:.0f} s"
-        )
-    except OSError as error:
-        return subprocess.CompletedProcess(list(command), 126, "", error.strerror or str(error))
+    return run(command, None, seconds, kept)
 
 
 def _libraries(description: TargetDescription, emulator: Emulator, sysroot: Path | None) -> Path:

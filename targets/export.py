@@ -25,6 +25,14 @@ from .library_check import LibraryCheck, check_library
 from .linking import replacing, run_tool, unwritable
 from .registry import check_runtime
 from .toolchain import find_linker
+from .weights import (
+    METADATA_ASSEMBLY,
+    METADATA_FILE,
+    WEIGHTS_FILE,
+    WEIGHTS_SECTION,
+    weight_rows,
+    write_weights,
+)
 
 if TYPE_CHECKING:
     import tvm
@@ -37,8 +45,6 @@ _PARALLEL = Path(__file__).with_name("parallel.c")
 # What a library tells a program on another machine about the one that it is on; see there.
 _BOARD = Path(__file__).with_name("board.c")
 
-WEIGHTS_SECTION = ".ibert.weights"
-METADATA_SECTION = ".ibert.metadata"
 ALIGNMENT = 64
 
 _OUR_SYMBOLS = (
@@ -53,75 +59,34 @@ _LOADED_SYMBOLS = ("__tvm_ffi__library_bin", *_OUR_SYMBOLS)
 _VERSION_SCRIPT = "{ global: __tvm*; __TVM*; TVM*; ibert_*; local: *; };\n"
 
 _ASSEMBLY = """\
-    .section {weights_section},"a",%progbits
+    .section {section},"a",%progbits
     .balign 4096
     .globl ibert_weights
     .type ibert_weights, %object
 ibert_weights:
-    .incbin "weights.bin"
+    .incbin "{file}"
     .size ibert_weights, . - ibert_weights
     .globl ibert_weights_size
     .type ibert_weights_size, %object
     .balign 8
 ibert_weights_size:
-    .quad {weights_size}
+    .quad {size}
     .size ibert_weights_size, 8
-    .section {metadata_section},"a",%progbits
-    .globl ibert_metadata
-    .type ibert_metadata, %object
-ibert_metadata:
-    .incbin "metadata.json"
-    .size ibert_metadata, . - ibert_metadata
-    .section .note.GNU-stack,"",%progbits
 """
 
 
-def layout_weights(parameters: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], int]:
-    """Offsets of every parameter in the weights section.
-
-    Parameters
-    ----------
-    parameters
-        Arrays by name, in the order in which the program takes them.
-
-    Returns
-    -------
-    rows, size
-        One ``{"name", "dtype", "shape", "offset"}`` per parameter, and the section's size in bytes.
-    """
-    rows: list[dict[str, Any]] = []
-    offset = 0
-    for name, array in parameters.items():
-        rows.append(
-            {
-                "name": name,
-                "dtype": str(array.dtype),
-                "shape": list(array.shape),
-                "offset": offset,
-            }
-        )
-        offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-    return rows, max(offset, ALIGNMENT)
-
-
-def _write_weights(path: Path, parameters: Mapping[str, np.ndarray], size: int) -> None:
-    with path.open("wb") as stream:
-        for array in parameters.values():
-            data = np.ascontiguousarray(array)
-            stream.write(data.tobytes())
-            stream.write(b"\0" * (-data.nbytes % ALIGNMENT))
-        stream.write(b"\0" * (size - stream.tell()))
-
-
 def _write_sources(
-    folder: Path, parameters: Mapping[str, np.ndarray], size: int, metadata: str
+    folder: Path, parameters: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
 ) -> None:
     """Write what is assembled and linked besides TVM's object files."""
-    (folder / "metadata.json").write_text(metadata, encoding="utf-8")
-    _write_weights(folder / "weights.bin", parameters, size)
-    assembly = _ASSEMBLY.format(
-        weights_section=WEIGHTS_SECTION, metadata_section=METADATA_SECTION, weights_size=size
-    )
+    rows, size = weight_rows(parameters, ALIGNMENT)
+    size = max(size, ALIGNMENT)  # a section is never empty
+    write_weights(rows, parameters, size, folder)
+    document = {**metadata, "parameters": [row.to_json() for row in rows]}
+    text = json.dumps(document, sort_keys=True)
+    (folder / METADATA_FILE).write_text(text, encoding="utf-8")
+    assembly = _ASSEMBLY.format(section=WEIGHTS_SECTION, file=WEIGHTS_FILE, size=size)
+    assembly += METADATA_ASSEMBLY
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
     (folder / "parallel.c").write_bytes(_PARALLEL.read_bytes())
     (folder / "board.c").write_bytes(_BOARD.read_bytes())
@@ -181,11 +146,9 @@ def export_library(
     """
     check_runtime(description, "tvm")
     linker = find_linker(description)
-    rows, size = layout_weights(parameters)
-    text = json.dumps({**metadata, "parameters": rows}, sort_keys=True)
     with replacing(path, "model.so") as work:
         try:
-            _write_sources(work, parameters, size, text)
+            _write_sources(work, parameters, metadata)
         except OSError as error:
             raise unwritable(path, error) from error
         run_tool(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +11,18 @@ from pathlib import Path
 from ibert_tvm.errors import TargetError
 
 from .description import TargetDescription
+from .programs import output_of
 
 
 def run_tool(
-    command: Sequence[str], folder: Path, what: str, description: TargetDescription
-) -> None:
-    """Run a tool of the toolchain inside a folder.
+    command: Sequence[str],
+    folder: Path | None,
+    what: str,
+    description: TargetDescription,
+    todo: str = "check that the C toolchain works for this target; see `ibert doctor`",
+    error: type[TargetError] = TargetError,
+) -> str:
+    """Run a tool of the toolchain inside a folder; return what it printed.
 
     Parameters
     ----------
@@ -29,20 +34,16 @@ def run_tool(
         What failed if it fails, for the error.
     description
         The target, for the error.
+    todo, error
+        What the user can do, and the class of the error.
 
     Raises
     ------
     TargetError
         With the tool's own words, if it ends with another status than 0.
     """
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise TargetError(
-            what=what,
-            where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
-            why=(done.stderr or done.stdout).strip()[-2000:] or f"exit status {done.returncode}",
-            todo="check that the C toolchain works for this target; see `ibert doctor`",
-        )
+    where = f"target {description.name!r}, command: {' '.join(command[:4])} ..."
+    return output_of(command, what=what, where=where, todo=todo, folder=folder, error=error)
 
 
 def unwritable(path: Path, error: OSError) -> TargetError:

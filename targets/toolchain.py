@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 
 from ibert_tvm.errors import TargetError
 
 from .description import TargetDescription, Toolchain
+from .programs import run
 
 _NATIVE = ("gcc", "cc", "clang")
 _PURPOSE = "the library's weights are assembled and linked by the {} C compiler"
@@ -98,18 +98,7 @@ def machine_of(command: tuple[str, ...]) -> str:
     str
         Its answer to ``-dumpmachine``.
     """
-    try:
-        done = subprocess.run(
-            [*command, "-dumpmachine"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=_ANSWER_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    done = run([*command, "-dumpmachine"], seconds=_ANSWER_SECONDS)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

@@ -15,9 +15,10 @@ from benchmarks.models import MODELS, Cell, ModelSpec, model_folder
 from benchmarks.peers.ibert import IbertPeer
 from ibert_tvm.targets import TargetDescription
 from ibert_tvm.targets.aot.interface import TensorSpec, item_size
-from ibert_tvm.targets.aot.weights import weights_assembly, write_weights
+from ibert_tvm.targets.aot.weights import weights_assembly
 from ibert_tvm.targets.emulation import emulator_command
 from ibert_tvm.targets.toolchain import find_linker
+from ibert_tvm.targets.weights import write_weights
 from tests.arm import packages
 
 from .counting import Counting, Counts
@@ -225,7 +226,7 @@ def _link(compiled: CompiledModel, folder: Path, target: TargetDescription) -> P
     """Link the model's objects and `model_main.c` at fixed addresses."""
     bare = compiled.bare
     assert bare is not None
-    write_weights(bare, folder)
+    write_weights(bare.weights, bare.parameters, bare.weight_bytes, folder)
     (folder / "weights.s").write_text(weights_assembly(bare, separate=False), encoding="utf-8")
     (folder / "ibert_model.h").write_text(bare.header, encoding="utf-8")
     (folder / "driver.c").write_text(bare.driver_c, encoding="utf-8")

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from tvm import te, tirx
 
 from ..integer.operator import per_channel
-from ..spec.values import Arithmetic, Condition, Ranged, known, not_equal
+from ..spec.arithmetic import Arithmetic
+from ..spec.values import Condition, Ranged, known, not_equal
 from .layout import KernelLayout
 from .stage import Stage
 
@@ -32,21 +33,17 @@ class Kernel(Protocol):
 
     def stage(self, tensor: te.Tensor, low: int, high: int) -> Stage:
         """Stage of a tensor."""
-        ...
 
     def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
         """Value of an expression."""
-        ...
 
     def define(
         self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
     ) -> Stage:
         """Define a block."""
-        ...
 
     def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
         """Tell in which products both factors may be -128."""
-        ...
 
 
 class KernelHeads:

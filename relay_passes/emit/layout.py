@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from ..spec.arithmetic import VECTORS, Arithmetic
 from ..spec.scalar import Scalar
 from ..spec.scalar_minimum import ScalarWithMinimum
-from ..spec.values import VECTORS, Arithmetic
 
 
 class DotOperands(Protocol):
@@ -24,37 +24,30 @@ class DotOperands(Protocol):
     @property
     def lhs_dtype(self) -> str:
         """Type of activations."""
-        ...
 
     @property
     def rhs_dtype(self) -> str:
         """Type of weights."""
-        ...
 
     @property
     def lanes(self) -> int:
         """Columns that one instruction updates."""
-        ...
 
     @property
     def depth(self) -> int:
         """Products per column."""
-        ...
 
     @property
     def tile_rows(self) -> int:
         """Most rows of a register tile."""
-        ...
 
     @property
     def rows(self) -> int:
         """Rows that one instruction multiplies."""
-        ...
 
     @property
     def either_sign(self) -> bool:
         """Whether activations may be bytes of either signedness."""
-        ...
 
 
 @dataclass(frozen=True)

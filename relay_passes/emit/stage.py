@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..spec.values import VECTORS, Arithmetic, Ranged
+from ..spec.arithmetic import VECTORS, Arithmetic
+from ..spec.values import Ranged
 
 
 @dataclass(frozen=True)

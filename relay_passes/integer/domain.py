@@ -31,16 +31,13 @@ class Tensor(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Static extents."""
-        ...
 
     @property
     def dtype(self) -> str:
         """Storage type; of a stage without one, that of the widest entry."""
-        ...
 
     def __getitem__(self, index: Any) -> Entry:
         """One entry, as a value of the specification."""
-        ...
 
 
 class Heads(Protocol):
@@ -66,61 +63,47 @@ class Heads(Protocol):
 
     def kept_key(self, batch: Index, key: Index) -> Any:
         """Whether a key counts, as far as that depends on the key alone: a condition."""
-        ...
 
     def in_window(self, batch: Index, query: Index, key: Index) -> Any:
         """Whether a query may see a key, by what depends on both: a condition."""
-        ...
 
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
         """What is added to a score."""
-        ...
 
     def products(self) -> Tensor:
         """Define Q K^T, [batch, heads, rows, keys], which may lack `key_correction`."""
-        ...
 
     def key_correction(self, batch: Index, head: Index, key: Index) -> Entry:
         """What a product of this key lacks to be the score; 0 where operands carry no offset."""
-        ...
 
     def exact_score(
         self, products: Any, batch: Index, head: Index, query: Index, key: Index
     ) -> Entry:
         """One of the products, corrected."""
-        ...
 
     def per_key(self, name: str, entry: Callable[..., Entry]) -> Tensor:
         """Define a stage [batch, heads, keys], int32."""
-        ...
 
     def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> Tensor:
         """Define a stage [batch, heads, rows]."""
-        ...
 
     def per_score(self, name: str, entry: Callable[..., Entry]) -> Tensor:
         """Define a stage [batch, heads, rows, keys], int32."""
-        ...
 
     def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> Tensor:
         """Define the bytes 0..`largest` that V is multiplied with, [batch, heads, rows, keys]."""
-        ...
 
     def row_max(self, name: str, scores: Any) -> Tensor:
         """Define the maximum over the keys of a row, [batch, heads, rows]."""
-        ...
 
     def row_sum(self, name: str, x: Any, largest: int) -> Tensor:
         """Define the sum over the keys of a row of entries 0..`largest`, [batch, heads, rows]."""
-        ...
 
     def context(self, weights: Any, largest: int) -> Callable[..., Entry]:
         """``sum_j weights[b, h, i, j] v[b, h, j, d]`` as a function of b, h, i, d."""
-        ...
 
     def output(self, entry: Callable[..., Entry], multiplier: Any, dtype: str) -> Tensor:
         """Define the result by ``entry(b, h, i, d, factor)``, factor being the channel's."""
-        ...
 
 
 class Domain(Protocol):
@@ -129,7 +112,6 @@ class Domain(Protocol):
     @property
     def batch(self) -> int:
         """Sequences."""
-        ...
 
     def define(
         self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
@@ -147,7 +129,6 @@ class Domain(Protocol):
         dtype
             Storage type; the narrowest of int32 and int64 where it is left out.
         """
-        ...
 
     def sum(
         self,
@@ -164,7 +145,6 @@ class Domain(Protocol):
         RangeError
             If a partial sum, in any order, might leave `dtype`, or 64 bits where it is left out.
         """
-        ...
 
     def square_sum(
         self, name: str, x: Callable[..., Entry], total: Any, mean: Any, shape: Any
@@ -182,51 +162,39 @@ class Domain(Protocol):
         shape
             [rows, channels].
         """
-        ...
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Tensor:
         """Define ``x weight^T + bias``: 8-bit [M, K] and [N, K], int32 [N] and [M, N]."""
-        ...
 
     def heads(self, attention: Any, operands: Mapping[str, Any]) -> Heads:
         """See the operands of an `Attention` by heads."""
-        ...
 
     def lookup(self, value: Entry, rows: int, source: Any) -> Index:
         """Row of a table that a value of `source` names, which is checked to be one."""
-        ...
 
     def number(self, index: Index, low: int, high: int) -> Entry:
         """Return an index as a value, which is known to lie in [low, high]."""
-        ...
 
     def condition(self, comparison: Any) -> Any:
         """Condition of the specification for a comparison of indices."""
-        ...
 
     def choose(self, comparison: Any, yes: Entry, no: Entry) -> Entry:
         """Read one of two operands, by a comparison of indices."""
-        ...
 
     def at_most(self, index: Index, bound: int) -> Index:
         """``min(index, bound)``."""
-        ...
 
     def at_least(self, index: Index, bound: int) -> Index:
         """``max(index, bound)``."""
-        ...
 
     def index(self, value: Entry) -> Index:
         """Use a value that is known to be one as an index."""
-        ...
 
     def row_of_token(self, x: Any, slots: Any, batch: Index, token: Index) -> Index:
         """Row of x that holds a token: its own, or where x is packed that of its slot.
 
         For a token that was not kept this is row 0: the reader must not use what it finds there.
         """
-        ...
 
     def bounds(self, tensor: Any) -> tuple[int, int]:
         """What is known of the entries of a tensor: the least and the largest there may be."""
-        ...

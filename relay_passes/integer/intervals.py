@@ -364,14 +364,3 @@ class _IntervalHeads:
             lambda b, h, i, d: entry(b, h, i, d, per_channel(multiplier, d)),
             dtype,
         )
-
-
-__all__ = [
-    "IntervalDomain",
-    "IntervalTensor",
-    "accumulator_bounds",
-    "check_accumulator",
-    "check_sum",
-    "largest_partial_sum",
-    "sum_bounds",
-]

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import CompilerError, LoweringError, RangeError
-from ..spec.values import INT32, Ranged, audit, ranged
+from ..spec.values import INT32, Ranged, ranged
+from ..spec.widths import audit
 from .evaluate import as_program, lookup
 from .intervals import IntervalDomain, IntervalTensor
 from .operator import Serial

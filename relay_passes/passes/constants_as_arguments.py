@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
 from ..spec.q15 import MULTIPLY_ADD, Q15_MULTIPLY, SATURATE
-from .program import IntegerProgram, bindings, relax_functions
+from .program import IntegerProgram, bindings, relax_functions, with_parameters
 from .share_kernels import nameless
 
 # What a shift amount says about an interval is lost where it is not a constant, and the others
@@ -69,7 +69,7 @@ class ConstantsAsArguments:
             if isinstance(function, tirx.PrimFunc)
         }
         for name, caller in callers.items():
-            builder.add_func(_with_parameters(caller, parameters, moved), name)
+            builder.add_func(_with_constants(caller, parameters, moved), name)
         return IntegerProgram(builder.get(), {**program.parameters, **dict(parameters.values())})
 
 
@@ -83,7 +83,7 @@ def _is_call(value: relax.Expr) -> bool:
     return isinstance(value, ir.Call) and str(getattr(value.op, "name", "")) == _CALL
 
 
-def _with_parameters(
+def _with_constants(
     function: relax.Function,
     parameters: Mapping[ir.GlobalVar, tuple[str, np.ndarray]],
     moved: Mapping[ir.GlobalVar, ir.GlobalVar],
@@ -103,13 +103,7 @@ def _with_parameters(
         return relax.Call(value.op, [moved[kernel], operands, *rest], value.attrs, value.ty_args)
 
     changed = tvm_ffi.structural_map(function, (ir.Call, call))
-    return relax.Function(
-        [*changed.params, *new.values()],
-        changed.body,
-        changed.ret_ty,
-        changed.is_pure,
-        changed.attrs,
-    )
+    return with_parameters(changed, [*changed.params, *new.values()])
 
 
 def _fits_int32(values: np.ndarray) -> bool:

@@ -6,13 +6,20 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
-import tvm
 from tvm import relax
 
 from .. import integer
 from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..integer.relax_ops import operator_of, traits_of
-from .program import IntegerProgram, bindings, num_inputs, substitute, variables
+from .program import (
+    IntegerProgram,
+    Rewriter,
+    bindings,
+    normalised,
+    num_inputs,
+    variables,
+    with_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -71,61 +78,47 @@ class MergeProjections:
 
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
-        return _Merger(program).run()
+        return _Merger(program).merged()
 
 
-class _Merger:
+class _Merger(Rewriter):
     def __init__(self, program: IntegerProgram) -> None:
+        super().__init__(program.module["main"])
         self.program = program
-        self.main = program.module["main"]
         self.parameters = dict(program.parameters)
-        self.made_by = {binding.var: binding for binding in bindings(self.main)}
+        self.made_by = {binding.var: binding for binding in bindings(self.function)}
         self.readers: dict[relax.Var, int] = defaultdict(int)
-        for binding in bindings(self.main):
+        for binding in bindings(self.function):
             for operand in variables(binding.value):
                 self.readers[operand] += 1
-        for operand in variables(self.main.body.body):
+        for operand in variables(self.function.body.body):
             self.readers[operand] += 1
-        self.added: dict[tuple[str, ...], relax.Var] = {}
-
-    def run(self) -> IntegerProgram:
-        """Return the rewritten program; the same one where nothing can be merged."""
-        groups = self._groups()
-        if not groups:
-            return self.program
+        self.joined: dict[tuple[str, ...], relax.Var] = {}
+        self.groups = self._groups()
         # A merged layer is emitted where the last of its parts was.
-        last = {group[-1].requantised.var: group for group in groups.values()}
-        owner = {group[-1].requantised.var: name for name, group in groups.items()}
-        dropped = {
+        self.last = {group[-1].requantised.var: name for name, group in self.groups.items()}
+        self.dropped = {
             var
-            for group in groups.values()
+            for group in self.groups.values()
             for part in group
             for var in (part.linear.var, part.requantised.var)
         }
-        new: dict[relax.Var, relax.Expr] = {}
-        builder = relax.BlockBuilder()
-        params = list(self.main.params)
-        returned = self.main.body.body
-        if returned in self.made_by and isinstance(self.made_by[returned].value, relax.Tuple):
-            dropped.add(returned)
-            returned = self.made_by[returned].value
-        with builder.function("main", params, attrs=dict(self.main.attrs.items())):
-            with builder.dataflow():
-                for binding in bindings(self.main):
-                    if binding.var in last:
-                        self._emit(builder, owner[binding.var], last[binding.var], new)
-                    elif binding.var not in dropped:
-                        new[binding.var] = builder.emit(substitute(binding.value, new))
-                results = [builder.emit_output(substitute(var, new)) for var in variables(returned)]
-            many = isinstance(returned, relax.Tuple)
-            builder.emit_func_output(results if many else results[0])
-        return self._with_parameters(builder.get()["main"])
+
+    def merged(self) -> IntegerProgram:
+        """Return the rewritten program; the same one where nothing can be merged."""
+        return self._with_parameters(self.run()["main"]) if self.groups else self.program
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        if binding.var in self.last:
+            name = self.last[binding.var]
+            self._emit(name, self.groups[name])
+        return None if binding.var in self.dropped else super().rewrite(binding)
 
     def _groups(self) -> dict[str, list[_Projection]]:
         """Layers to be merged, in the order of the program, by name of the merged one."""
-        position = {binding.var: index for index, binding in enumerate(bindings(self.main))}
+        position = {binding.var: index for index, binding in enumerate(bindings(self.function))}
         groups: dict[str, list[_Projection]] = {}
-        for binding in bindings(self.main):
+        for binding in bindings(self.function):
             traits = traits_of(binding.value)
             found: dict[tuple[object, ...], list[_Projection]] = defaultdict(list)
             for name in () if traits is None else traits.reads_views:
@@ -173,31 +166,26 @@ class _Merger:
             )
         }
 
-    def _emit(
-        self,
-        builder: relax.BlockBuilder,
-        name: str,
-        parts: list[_Projection],
-        new: dict[relax.Var, relax.Expr],
-    ) -> None:
+    def _emit(self, name: str, parts: list[_Projection]) -> None:
+        emit, new = self.builder.emit, self.new
         joined: dict[str, dict[str, relax.Var]] = {"product": {}, "scale": {}}
         for kind, operand in parts[0].weights:
             rows = [part.weights[kind, operand] for part in parts]
             joined[kind][operand] = self._joined(rows, parts)
         source = new.get(parts[0].source, parts[0].source)
         product = with_attributes(parts[0].linear.value, name=name)
-        value = builder.emit(with_operands(product, x=source, **joined["product"]))
+        value = emit(with_operands(product, x=source, **joined["product"]))
         scale = with_attributes(parts[0].requantised.value, name=f"{name}.matmul")
-        requantised = builder.emit(with_operands(scale, x=value, **joined["scale"]))
+        requantised = emit(with_operands(scale, x=value, **joined["scale"]))
         for index, part in enumerate(parts):
             own = str(part.requantised.value.attrs["name"])
             run = integer.split_channels(requantised, name=own, index=index, parts=len(parts))
-            new[part.requantised.var] = builder.emit(run)
+            new[part.requantised.var] = emit(run)
 
     def _joined(self, variables_: list[relax.Var], parts: list[_Projection]) -> relax.Var:
         """Parameter with the rows of several; one entry for all channels is repeated."""
         names = tuple(str(var.name) for var in variables_)
-        if names not in self.added:
+        if names not in self.joined:
             rows = [int(part.matrix.ty.shape.values[0]) for part in parts]
             arrays = [
                 np.repeat(self.parameters[name], count if len(self.parameters[name]) == 1 else 1, 0)
@@ -207,8 +195,8 @@ class _Merger:
             label = f"{names[0]}.with.{len(names) - 1}.more"
             self.parameters[label] = joined
             kind = relax.TensorType(list(joined.shape), str(joined.dtype))
-            self.added[names] = relax.Var(label, kind)
-        return self.added[names]
+            self.joined[names] = relax.Var(label, kind)
+        return self.joined[names]
 
     def _with_parameters(self, function: relax.Function) -> IntegerProgram:
         """Give the function the new parameters and take from it those that nothing reads now."""
@@ -216,10 +204,7 @@ class _Merger:
         read = {var for binding in bindings(function) for var in variables(binding.value)}
         read.update(variables(function.body.body))
         kept = [var for var in function.params[count:] if var in read]
-        params = [*function.params[:count], *kept, *self.added.values()]
-        function = relax.Function(
-            params, function.body, function.ret_ty, function.is_pure, function.attrs
-        )
-        module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
+        params = [*function.params[:count], *kept, *self.joined.values()]
+        module = normalised(with_parameters(function, params))
         names = [str(var.name) for var in params[count:]]
         return IntegerProgram(module, {name: self.parameters[name] for name in names})

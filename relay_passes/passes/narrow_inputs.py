@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tvm
 from tvm import relax
 
-from .program import IntegerProgram, bindings, num_inputs, substitute, variables
+from .program import IntegerProgram, Rewriter, num_inputs
 
 _WIDE, _NARROW = "int64", "int32"
 
@@ -33,20 +32,6 @@ class NarrowInputs:
         }
         if not new:
             return program
-        made_by = {binding.var: binding.value for binding in bindings(main)}
-        returned = main.body.body
-        result = made_by.get(returned, returned)
-        many = isinstance(result, relax.Tuple)
-        params = [new.get(var, var) for var in main.params]
-        builder = relax.BlockBuilder()
-        with builder.function("main", params, attrs=dict(main.attrs.items())):
-            with builder.dataflow():
-                for binding in bindings(main):
-                    if not (many and binding.var.same_as(returned)):
-                        new[binding.var] = builder.emit(substitute(binding.value, new))
-                leaving = variables(result) if many else [returned]
-                results = [builder.emit_output(substitute(var, new)) for var in leaving]
-            builder.emit_func_output(results if many else results[0])
-        return program.with_module(
-            relax.transform.Normalize()(tvm.IRModule({"main": builder.get()["main"]}))
-        )
+        rewriter = Rewriter(main, [new.get(var, var) for var in main.params])
+        rewriter.new.update(new)
+        return program.with_module(rewriter.run())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
-import tvm
 from tvm import relax
 
 from .. import integer
@@ -14,7 +12,7 @@ from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..emit.layout import KernelLayout
 from ..errors import RangeError
 from ..integer.relax_ops import is_integer_op, traits_of
-from .program import IntegerProgram, bindings, substitute, variables
+from .program import IntegerProgram, Rewriter, bindings, substitute, variables
 
 OFFSET = 128
 _ONE = "ibert.one"
@@ -52,63 +50,41 @@ class OffsetActivations:
         """Apply the pass."""
         if self.layout.lhs_dtype not in ("int8", "uint8"):
             return program
-        return _Offsetter(program, self.layout.lhs_dtype).run()
+        offsetter = _Offsetter(program, self.layout.lhs_dtype)
+        return IntegerProgram(offsetter.run(), offsetter.parameters)
 
 
-class _Offsetter:
-    """Rebuilds ``main`` binding by binding."""
-
+class _Offsetter(Rewriter):
     def __init__(self, program: IntegerProgram, wanted: str) -> None:
+        super().__init__(program.module["main"])
         self.program = program
         self.wanted = wanted
         self.delta = OFFSET if wanted == "uint8" else -OFFSET
         self.parameters = dict(program.parameters)
-        self.main = program.module["main"]
-        self.builder = relax.BlockBuilder()
-        self.new: dict[relax.Var, relax.Expr] = {}
         self.copies: dict[relax.Var, relax.Var] = {}
-        self.added: list[relax.Var] = []
         self.readers: dict[relax.Var, list[relax.Call]] = defaultdict(list)
-        self.escaping = set(variables(self.main.body.body))
-        for binding in bindings(self.main):
+        self.escaping = set(variables(self.function.body.body))
+        for binding in bindings(self.function):
             if is_integer_op(binding.value):
                 for arg in binding.value.args:
                     self.readers[arg].append(binding.value)
             else:
                 self.escaping.update(variables(binding.value))
-
-    def run(self) -> IntegerProgram:
-        """Return the rewritten program."""
-        params = list(self.main.params)
-        self.new = {var: var for var in params}
-        shifted = {
+        self.shifted = {
             binding.var
-            for binding in bindings(self.main)
+            for binding in bindings(self.function)
             if self._moves(binding.var, binding.value)
         }
-        builder = self.builder
-        with builder.function("main", params, attrs=dict(self.main.attrs.items())):
-            with builder.dataflow():
-                for binding in bindings(self.main):
-                    call = binding.value
-                    if isinstance(call, relax.Var):  # an alias
-                        self.new[binding.var] = self.new[call]
-                        continue
-                    if binding.var in shifted:
-                        value = self._shifted(call)
-                    elif _is_product(call):
-                        value = self._product(call, operands_of(call)["x"] in shifted)
-                    else:
-                        value = substitute(call, self.new)
-                    self.new[binding.var] = builder.emit(value)
-                results = [self.new[var] for var in variables(self.main.body.body)]
-                results = [builder.emit_output(value) for value in results]
-            many = isinstance(self.main.body.body, relax.Tuple)
-            builder.emit_func_output(results if many else results[0])
-        function = builder.get()["main"]
-        function = _with_parameters(function, self.added)
-        module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
-        return IntegerProgram(module, self.parameters)
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr:
+        call = binding.value
+        if isinstance(call, relax.Var):  # an alias
+            return substitute(call, self.new)
+        if binding.var in self.shifted:
+            return self.builder.emit(self._shifted(call))
+        if _is_product(call):
+            return self.builder.emit(self._product(call, operands_of(call)["x"] in self.shifted))
+        return self.builder.emit(substitute(call, self.new))
 
     def _moves(self, var: relax.Var, call: relax.Expr) -> bool:
         """Tell whether a value can be stored with the offset by the operator that makes it."""
@@ -134,7 +110,7 @@ class _Offsetter:
         sums = self.parameters[weight.name].astype(np.int64).sum(axis=1)
         layer = str(call.attrs["name"])
         compensated = self.program.parameters[bias.name].astype(np.int64) - self.delta * sums
-        operand = self.new[x] if shifted else self._copy(x, layer)
+        operand = substitute(x, self.new) if shifted else self._copy(x, layer)
         offset_bias = self._replace(bias, _narrow(compensated, layer), layer)
         return with_operands(call, x=operand, bias=offset_bias)
 
@@ -152,7 +128,7 @@ class _Offsetter:
 
     def _one(self) -> relax.Var:
         """Return the multiplier of a copy that changes only the offset."""
-        known = (*self.main.params, *self.added)
+        known = (*self.function.params, *self.added)
         one = next((var for var in known if var.name == _ONE), None)
         return self._add(_ONE, np.ones(1, np.int32)) if one is None else one
 
@@ -161,7 +137,7 @@ class _Offsetter:
             low, high = (0, 255) if self.wanted == "uint8" else (-128, 127)
             self.copies[x] = self.builder.emit(
                 integer.requantise(
-                    self.new[x],
+                    substitute(x, self.new),
                     self._one(),
                     name=f"{layer}.operand",
                     shift=0,
@@ -188,13 +164,3 @@ def _narrow(bias: np.ndarray, layer: str) -> np.ndarray:
             todo="use a coarser scale for this layer's input",
         )
     return bias.astype(np.int32)
-
-
-def _with_parameters(function: relax.Function, added: Sequence[relax.Var]) -> relax.Function:
-    return relax.Function(
-        [*function.params, *added],
-        function.body,
-        function.ret_ty,
-        function.is_pure,
-        function.attrs,
-    )

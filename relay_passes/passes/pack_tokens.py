@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tvm
 from tvm import relax
 
 from .. import integer
 from ..dialect.calls import operands_of, with_operands
 from ..dialect.record import Operand
 from ..integer.relax_ops import is_integer_op, operator_of, traits_of
-from .program import IntegerProgram, bindings, substitute, variables
+from .program import IntegerProgram, Rewriter, bindings, substitute, variables
 
 PACKED = "ibert.packed"
 """Attribute of a function whose tokens are packed."""
@@ -46,8 +45,7 @@ class PackTokens:
         mask = _common_mask(function)
         if mask is None or not _packable(function):
             return program
-        packed = _Packing(function, mask).run()
-        return program.with_module(tvm.IRModule({"main": packed}))
+        return program.with_module(_Packing(function, mask).run())
 
 
 def _per_token(expr: relax.Expr) -> bool:
@@ -117,31 +115,14 @@ def _results(function: relax.Function) -> list[relax.Var]:
     return variables(tuples.get(body, body))
 
 
-class _Packing:
-    """The rewriting of one function."""
-
+class _Packing(Rewriter):
     def __init__(self, function: relax.Function, mask: relax.Var) -> None:
-        self.function = function
+        super().__init__(function, attrs={PACKED: 1})
         self.mask = mask
-        self.builder = relax.BlockBuilder()
-        self.new: dict[relax.Var, relax.Expr] = {var: var for var in function.params}
         self.packed: dict[relax.Var, relax.Var] = {}
 
-    def run(self) -> relax.Function:
-        """Return the packed function."""
-        function, builder = self.function, self.builder
-        attrs = {**dict(function.attrs.items()), PACKED: 1}
-        with builder.function("main", list(function.params), attrs=attrs):
-            with builder.dataflow():
-                self._count()
-                for binding in bindings(function):
-                    self._rewrite(binding)
-                body = substitute(function.body.body, self.new)
-                output = builder.emit_output(body)
-            builder.emit_func_output(output)
-        return builder.get()["main"]
-
-    def _count(self) -> None:
+    def begin(self) -> None:
+        """Count the tokens."""
         selected = {
             position
             for binding in bindings(self.function)
@@ -156,7 +137,8 @@ class _Packing:
         # Emission passes it to every kernel on packed rows.
         self.starts = emit(integer.slot_starts(self.slots, name="packing.starts"))
 
-    def _rewrite(self, binding: relax.VarBinding) -> None:
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr:
+        """Have the operator read packed operands, and be told where tokens lie."""
         call = substitute(binding.value, self.new)
         if is_integer_op(binding.value):
             per_token = _per_token(binding.var) or any(map(_per_token, variables(binding.value)))
@@ -172,7 +154,7 @@ class _Packing:
             changes |= {name: var for name, var in told.items() if name in known and per_token}
             if changes:
                 call = with_operands(call, **changes)
-        self.new[binding.var] = self.builder.emit(call)
+        return self.builder.emit(call)
 
     def _packed(self, numbers: relax.Var) -> relax.Var:
         """Pack ids, positions or the mask, each of them once."""

@@ -31,7 +31,6 @@ class ProgramPass(Protocol):
 
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Return the rewritten program."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ in place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,6 +81,83 @@ def substitute(expr: relax.Expr, new: Mapping[relax.Var, relax.Expr]) -> relax.E
     if isinstance(expr, relax.Call):
         return relax.Call(expr.op, [substitute(arg, new) for arg in expr.args], expr.attrs)
     return expr
+
+
+class Rewriter:
+    """Builds ``main`` anew, binding by binding: base of passes that replace values.
+
+    Parameters
+    ----------
+    function
+        What is rewritten.
+    params
+        Its new parameters, in the place of the old.
+    attrs
+        Attributes besides its own.
+
+    Attributes
+    ----------
+    builder
+        In the scope of the new function.
+    new
+        What variables of the old function stand for; others stand for themselves.
+    added
+        Parameters behind all others.
+    """
+
+    def __init__(
+        self,
+        function: relax.Function,
+        params: Sequence[relax.Var] | None = None,
+        attrs: Mapping[str, object] | None = None,
+    ) -> None:
+        self.function = function
+        self.builder = relax.BlockBuilder()
+        self.new: dict[relax.Var, relax.Expr] = {}
+        self.added: list[relax.Var] = []
+        self._params = list(function.params if params is None else params)
+        self._attrs = {**dict(function.attrs.items()), **(attrs or {})}
+
+    def begin(self) -> None:
+        """Emit what comes before all else."""
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        """Emit what a binding's variable is to stand for; None where nothing reads it any more."""
+        return self.builder.emit(substitute(binding.value, self.new))
+
+    def run(self) -> tvm.IRModule:
+        """Return a module with the new function; what it returns is made last."""
+        function, builder = self.function, self.builder
+        made_by = {binding.var: binding.value for binding in bindings(function)}
+        returned = function.body.body
+        result = made_by.get(returned, returned)
+        many = isinstance(result, relax.Tuple)
+        with builder.function("main", self._params, attrs=self._attrs):
+            with builder.dataflow():
+                self.begin()
+                for binding in bindings(function):
+                    if many and binding.var.same_as(returned):
+                        continue
+                    value = self.rewrite(binding)
+                    if value is not None:
+                        self.new[binding.var] = value
+                leaving = variables(result) if many else [returned]
+                results = [builder.emit_output(substitute(var, self.new)) for var in leaving]
+            builder.emit_func_output(results if many else results[0])
+        built = builder.get()["main"]
+        return normalised(with_parameters(built, [*built.params, *self.added]))
+
+
+def normalised(function: relax.Function) -> tvm.IRModule:
+    """Module of one function, ``main``, with the types of all its values."""
+    return relax.transform.Normalize()(tvm.IRModule({"main": function}))
+
+
+def with_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
+    """The same function of other parameters."""
+    return relax.Function(
+        list(params), function.body, function.ret_ty, function.is_pure, function.attrs
+    )
 
 
 def num_inputs(function: relax.Function) -> int:

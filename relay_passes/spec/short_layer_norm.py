@@ -4,7 +4,7 @@ As `ibert_tvm.relay_passes.spec.layer_norm`, with an input of 15 bits and a reci
 normalised to 15 bits per token, so that no entry needs a 64-bit product. Over the C channels of a
 token:
 
-1. ``mean = mean_of(sum of x, C)``, ``d = deviation(x, mean)``, 16 bits;
+1. ``mean = layer_norm.mean_of(sum of x, C)``, ``d = deviation(x, mean)``, 16 bits;
 2. ``V = sum of d^2`` (int64), ``s = root(V)``, the exact square root with `root_fraction_bits`;
 3. ``b = root_bits(s)``, ``r = reciprocal(s, b)``: one division per token;
 4. ``out = normalise(d, b, r, gain, offset)``.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .layer_norm import LayerNormConstants, mean_of
+from .layer_norm import LayerNormConstants
 from .square_root import half_bits, i_sqrt
 from .values import (
     Value,
@@ -38,21 +38,6 @@ NORMALISED_BITS = 16
 
 _ROOT_BITS = 62
 _LEAST_EPSILON = 4
-
-__all__ = [
-    "INPUT_LIMIT",
-    "ShortLayerNorm",
-    "bounded",
-    "deviation",
-    "mean_of",
-    "normalise",
-    "reciprocal",
-    "root",
-    "root_bits",
-    "root_half_bits",
-    "square",
-    "sum_about_mean",
-]
 
 
 @dataclass(frozen=True)
@@ -122,7 +107,7 @@ def sum_about_mean(squares: Value, total: Value, mean: Value, channels: int) -> 
     squares, total : Value
         Sums of ``x^2`` (int64) and of ``x`` over the channels.
     mean : Value
-        m, `mean_of` the total.
+        m, `layer_norm.mean_of` the total.
     channels : int
         C.
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RangeError
-from .arithmetic import VECTORS, Arithmetic, shared
+from .arithmetic import shared
 from .binding import bind, scope, tirx_module
 from .ranged import (
     Condition,
@@ -44,44 +44,7 @@ from .ranged import (
     ranged,
     respelled,
 )
-from .widths import INT16, INT32, INT64, Audit, audit, bits_of, fits
-
-__all__ = [
-    "INT16",
-    "INT32",
-    "INT64",
-    "VECTORS",
-    "Arithmetic",
-    "Audit",
-    "Condition",
-    "Ranged",
-    "Value",
-    "absolute",
-    "audit",
-    "bind",
-    "bits_of",
-    "clamp",
-    "cut",
-    "floor_divide",
-    "greater_equal",
-    "indicator",
-    "is_ranged",
-    "known",
-    "less",
-    "maximum",
-    "minimum",
-    "not_equal",
-    "power_of_two",
-    "q15_multiply",
-    "ranged",
-    "saturate_short",
-    "scope",
-    "select",
-    "shift_right_round",
-    "short",
-    "spelled_as",
-    "trace",
-]
+from .widths import INT16, INT32, fits
 
 
 def trace(function: Callable[..., Value], *arguments: Any, **keywords: Any) -> Ranged:

@@ -8,8 +8,6 @@ from .linear import TensorCoreLinearRule
 from .rows import RowsRule
 from .rule import GpuRule
 
-__all__ = ["CUDA_RULES"]
-
 # First match wins.
 CUDA_RULES: tuple[GpuRule, ...] = (
     TensorCoreLinearRule(),

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets import Gpu
 
-from ..rule import Rejection
-from ..stages import Leaf, NotElementwise, StageDefinition
+from ..stages import Leaf, StageDefinition
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, reader
+from .rule import GpuRule
 from .statements import (
     address,
     launch,
@@ -39,19 +39,14 @@ from .stores import unpacked, unsaturated
 _KEEP_LOOPS = "pragma_unroll_explicit"
 
 
-class AttentionRule:
+class AttentionRule(GpuRule):
     """Write kernels of two matrix products with a softmax between them."""
 
     name = "attention"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+    def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        if target.gpu is None:
-            return Rejection(self.name, f"target {target.name} is no GPU")
-        try:
-            return without_tile(func).with_body(_Kernel(func, target.gpu).body())
-        except NotElementwise as error:
-            return Rejection(self.name, str(error))
+        return without_tile(func).with_body(_Kernel(func, gpu).body())
 
 
 class _Kernel(AttentionParts):

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from tvm import tirx
 
-from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets import Gpu
 
-from ..rule import Rejection
 from ..stages import Leaf, NotElementwise, StageGraph
 from .elementwise import results_of
 from .row_statistics import RowScalars
+from .rule import GpuRule
 from .runs import Loads, RunOfChannels
 from .statements import WARP, call, guarded, launch, registers, sequence, serial, thread
 from .stores import Results
@@ -28,20 +28,14 @@ _WARPS = 8
 _WIDTHS = (4, 2, 1)
 
 
-class ColumnSumsRule:
+class ColumnSumsRule(GpuRule):
     """Write kernels whose results [rows, channels] are made of sums over a third axis."""
 
     name = "column sums"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+    def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        if target.gpu is None:
-            return Rejection(self.name, f"target {target.name} is no GPU")
-        try:
-            graph = StageGraph.of(func)
-            return func.with_body(_Kernel(graph, target.gpu.multiprocessors).body())
-        except NotElementwise as reason:
-            return Rejection(self.name, str(reason))
+        return func.with_body(_Kernel(StageGraph.of(func), gpu.multiprocessors).body())
 
 
 @dataclass

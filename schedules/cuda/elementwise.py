@@ -13,10 +13,10 @@ import math
 
 from tvm import tirx
 
-from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets import Gpu
 
-from ..rule import Rejection
 from ..stages import NotElementwise, StageDefinition, StageGraph
+from .rule import GpuRule
 from .runs import Loads, RunOfChannels, itemsize
 from .statements import guarded, launch, sequence, thread
 from .stores import Results
@@ -58,24 +58,19 @@ def run_width(entries: int, channels: int, itemsizes: list[int], multiprocessors
     return fitting[-1]
 
 
-class ElementwiseRule:
+class ElementwiseRule(GpuRule):
     """Write kernels without reductions, whose results have one shape."""
 
     name = "elementwise"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+    def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        if target.gpu is None:
-            return Rejection(self.name, f"target {target.name} is no GPU")
-        try:
-            graph = StageGraph.of(func)
-            results = results_of(graph)
-            for stage in graph.stages.values():
-                if stage.reduced:
-                    raise NotElementwise(f"stage {stage.name!r} is a reduction")
-            return func.with_body(_kernel(graph, results, target.gpu.multiprocessors))
-        except NotElementwise as reason:
-            return Rejection(self.name, str(reason))
+        graph = StageGraph.of(func)
+        results = results_of(graph)
+        for stage in graph.stages.values():
+            if stage.reduced:
+                raise NotElementwise(f"stage {stage.name!r} is a reduction")
+        return func.with_body(_kernel(graph, results, gpu.multiprocessors))
 
 
 def results_of(graph: StageGraph) -> list[StageDefinition]:

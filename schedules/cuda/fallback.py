@@ -11,21 +11,22 @@ import logging
 
 from tvm import s_tir, tirx
 
-from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets import Gpu
 
-from ..rule import Rejection, block_names, kernel_name
+from ..rule import block_names, kernel_name
+from .rule import GpuRule
 
 log = logging.getLogger(__name__)
 
 _THREADS = 128
 
 
-class FallbackRule:
+class FallbackRule(GpuRule):
     """Bind the entries of every stage to threads."""
 
     name = "fallback"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+    def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's text."""
         log.info("a kernel of kind %r takes one grid per stage", kernel_name(func))
         sch = s_tir.Schedule(func)

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from ibert_tvm.targets import Gpu, TargetDescription
+from ibert_tvm.targets import Gpu
 
 from ..errors import ScheduleError
 from ..products import matrix_products
-from ..rule import Rejection
 from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from ..tiles import tile_of, without_tile
 from .gemm_tile import PIECE_ROWS, GemmTile, choose_tile
+from .rule import GpuRule
 from .runs import Loads, RunOfChannels, itemsize
 from .statements import address, call, guarded, launch, registers, sequence, thread, unrolled
 from .stores import Results
@@ -65,22 +65,17 @@ class MatrixProduct:
     padded_depth: int
 
 
-class TensorCoreLinearRule:
+class TensorCoreLinearRule(GpuRule):
     """Write kernels with one matrix product round ``ibert::Gemm``."""
 
     name = "tensor core linear"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+    def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        if target.gpu is None:
-            return Rejection(self.name, f"target {target.name} is no GPU")
-        try:
-            graph = StageGraph.of(func)
-            product = matrix_product(graph)
-            tile = _tile(func, graph, product, target.gpu)
-            body = _Kernel(graph, product, tile).body()
-        except NotElementwise as error:
-            return Rejection(self.name, str(error))
+        graph = StageGraph.of(func)
+        product = matrix_product(graph)
+        tile = _tile(func, graph, product, gpu)
+        body = _Kernel(graph, product, tile).body()
         # Blocks of s_tir are gone: what remains is plain loops.
         plain = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
         return without_tile(plain)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets import Gpu
 
-from ..rule import Rejection
 from ..stages import NotElementwise, StageDefinition, StageGraph
 from .row_statistics import RowScalars
+from .rule import GpuRule
 from .runs import Loads, RunOfChannels
 from .statements import WARP, guarded, launch, sequence, thread
 from .stores import Results
@@ -108,22 +108,17 @@ def row_tile(rows: int, channels: int, multiprocessors: int) -> RowTile:
     return RowTile(width, warps, together)
 
 
-class RowsRule:
+class RowsRule(GpuRule):
     """Write kernels with sums over the channels of a row, and results for each channel."""
 
     name = "rows"
 
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> tirx.PrimFunc | Rejection:
+    def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        if target.gpu is None:
-            return Rejection(self.name, f"target {target.name} is no GPU")
-        try:
-            graph = StageGraph.of(func)
-            rows, channels, scalars, results = _parts(graph)
-            tile = row_tile(rows, channels, target.gpu.multiprocessors)
-            return func.with_body(_kernel(graph, rows, channels, scalars, results, tile))
-        except NotElementwise as reason:
-            return Rejection(self.name, str(reason))
+        graph = StageGraph.of(func)
+        rows, channels, scalars, results = _parts(graph)
+        tile = row_tile(rows, channels, gpu.multiprocessors)
+        return func.with_body(_kernel(graph, rows, channels, scalars, results, tile))
 
 
 def _parts(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from ibert_tvm.targets import DotInstruction
 
 from . import neon, x86
 from .matrix import matrix_sources
-from .registration import register
+from .registration import Sources, register, sources_of
 
 # One file per family of instructions: what is added to ``C[0:lanes]``, as an expression of
 # TVMScript that takes so many groups of products.
@@ -38,28 +37,12 @@ _BY_LOOPS = """for i in T.serial(0, {lanes}):
 _AT_ONCE = "C[T.ramp(T.int32(0), 1, {lanes})] = {value}"
 
 
-@dataclass(frozen=True)
-class DotIntrinsic:
-    """A registered tensor intrinsic.
-
-    Attributes
-    ----------
-    name
-        Name under which TVM knows it.
-    dot
-        Its shape: ``C[lanes] += A[depth] . B[lanes, depth]``, or that of several groups at once.
-    """
-
-    name: str
-    dot: DotInstruction
-
-
 def known_intrinsics() -> tuple[str, ...]:
     """Names of the dot-product instructions there is an implementation of."""
     return (*_BODIES, *neon.MATRIX_BODIES)
 
 
-def intrinsic_sources(dot: DotInstruction, groups: int = 1) -> tuple[str, str]:
+def intrinsic_sources(dot: DotInstruction, groups: int = 1) -> Sources:
     """Text of the description and of the implementation of `dot`.
 
     ``C[i] += sum_k A[k] B[i, k]``, and of several groups ``C[i] += sum_k A[k] B[k // depth, i, k %
@@ -92,15 +75,12 @@ def intrinsic_sources(dot: DotInstruction, groups: int = 1) -> tuple[str, str]:
         entry = f"vk // {depth}, vi, vk % {depth}"
     loops = _BY_LOOPS.format(lanes=lanes, span=groups * depth, entry=entry)
     once = _AT_ONCE.format(lanes=lanes, value=_BODIES[dot.name](groups))
-    return (
-        _SIGNATURE.format(which="description", body=loops, **shape),
-        _SIGNATURE.format(which="implementation", body=once, **shape),
-    )
+    return sources_of(_SIGNATURE, loops, once, **shape)
 
 
 @cache
-def dot_intrinsic(dot: DotInstruction, groups: int = 1) -> DotIntrinsic | None:
-    """Register the intrinsic of `dot` with TVM once.
+def dot_intrinsic(dot: DotInstruction, groups: int = 1) -> str | None:
+    """Register the intrinsic of `dot` with TVM once; return its name.
 
     Parameters
     ----------
@@ -111,11 +91,11 @@ def dot_intrinsic(dot: DotInstruction, groups: int = 1) -> DotIntrinsic | None:
 
     Returns
     -------
-    DotIntrinsic or None
+    str or None
         None where the target has no dot-product instruction, so that the compiler vectorises plain
         loops.
     """
     if dot.name == "none":
         return None
     name = f"ibert.{dot.name}" + (f"_x{groups}" if groups > 1 else "")
-    return DotIntrinsic(register(name, intrinsic_sources(dot, groups)), dot)
+    return register(name, intrinsic_sources(dot, groups))

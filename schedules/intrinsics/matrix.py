@@ -11,7 +11,7 @@ from functools import cache
 
 from ibert_tvm.targets import DotInstruction
 
-from .registration import register
+from .registration import Sources, register, sources_of
 
 _PRODUCT = """
 @T.prim_func(s_tir=True)
@@ -59,7 +59,7 @@ def _shape(dot: DotInstruction) -> dict[str, int]:
     return {"rows": dot.rows, "lanes": dot.lanes, "pairs": dot.lanes // dot.rows}
 
 
-def matrix_sources(dot: DotInstruction, body: str) -> tuple[str, str]:
+def matrix_sources(dot: DotInstruction, body: str) -> Sources:
     """Text of the description and of the implementation of a matrix product.
 
     ``C[j // 2, i, j % 2] += sum_k A[i, k] B[j, k]`` for two rows i and ``dot.lanes`` columns j.
@@ -74,13 +74,10 @@ def matrix_sources(dot: DotInstruction, body: str) -> tuple[str, str]:
     shape = {**_shape(dot), "depth": dot.depth}
     operands = {"lhs": dot.lhs_dtype, "rhs": dot.rhs_dtype}
     loops = _MULTIPLIED_BY_LOOPS.format(**shape)
-    return (
-        _PRODUCT.format(which="description", body=loops, **shape, **operands),
-        _PRODUCT.format(which="implementation", body=body, **shape, **operands),
-    )
+    return sources_of(_PRODUCT, loops, body, **shape, **operands)
 
 
-def drain_sources(dot: DotInstruction) -> tuple[str, str]:
+def drain_sources(dot: DotInstruction) -> Sources:
     """Text of the description and of the implementation of the drain.
 
     ``C[i, j] = A[j // 2, i, j % 2]``.
@@ -100,10 +97,7 @@ def drain_sources(dot: DotInstruction) -> tuple[str, str]:
             for column in range(dot.rows)
         ]
         stores.append(f"C.vstore([{row}, 0], T.Shuffle([{vectors}], {order}))")
-    return (
-        _DRAIN.format(which="description", body=loops, **shape),
-        _DRAIN.format(which="implementation", body="\n        ".join(stores), **shape),
-    )
+    return sources_of(_DRAIN, loops, "\n        ".join(stores), **shape)
 
 
 @cache

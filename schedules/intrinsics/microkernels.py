@@ -14,7 +14,7 @@ from functools import cache
 
 from ibert_tvm.targets import DotInstruction
 
-from .registration import register
+from .registration import Sources, register, sources_of
 
 _PRODUCT = """
 @T.prim_func(s_tir=True)
@@ -138,7 +138,7 @@ def _nest(axes: dict[str, int]) -> dict[str, str]:
     }
 
 
-def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> tuple[str, str]:
+def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> Sources:
     """Text of the description and of the implementation of a tile's product.
 
     Parameters
@@ -178,10 +178,8 @@ def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> tuple[str
         "a_region": ", ".join(f"0:{size}" for size in a_shape),
         "b_region": ", ".join(f"0:{size}" for size in b_shape),
     }
-    return (
-        _PRODUCT.format(which="description", body=_BY_LOOPS.format(**sizes), **shape, **sizes),
-        _PRODUCT.format(which="implementation", body=_BY_CALL.format(**sizes), **shape, **sizes),
-    )
+    loops, call = _BY_LOOPS.format(**sizes), _BY_CALL.format(**sizes)
+    return sources_of(_PRODUCT, loops, call, **shape, **sizes)
 
 
 @cache
@@ -191,7 +189,7 @@ def microkernel_intrinsic(dot: DotInstruction, rows: int, depth: int) -> str:
     return register(name, microkernel_sources(dot, rows, depth))
 
 
-def widening_sources(lanes: int, depth: int) -> tuple[str, str]:
+def widening_sources(lanes: int, depth: int) -> Sources:
     """Text of the description and of the implementation of widening a column tile's weights.
 
     ``C[q, j, i % 2, i // 2] = A[q, j, i]``: bytes become halves, in the order of SXTB16.
@@ -200,10 +198,7 @@ def widening_sources(lanes: int, depth: int) -> tuple[str, str]:
     nest = _nest({"q": depth // 4, "j": lanes, "i": 4})
     loops = _WIDENED_BY_LOOPS.format(**nest, q=nest.get("vq", "vq"))
     call = _WIDENED_BY_CALL.format(words=depth // 4 * lanes)
-    return (
-        _WIDENING.format(which="description", body=loops, **shape),
-        _WIDENING.format(which="implementation", body=call, **shape),
-    )
+    return sources_of(_WIDENING, loops, call, **shape)
 
 
 @cache

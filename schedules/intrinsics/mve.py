@@ -11,7 +11,7 @@ from functools import cache
 
 from ibert_tvm.targets import DotInstruction
 
-from .registration import register
+from .registration import Sources, register, sources_of
 
 _PRODUCT = """
 @T.prim_func(s_tir=True)
@@ -57,9 +57,7 @@ MICROKERNELS = ("vmladava",)
 """Names of the instructions that this file has an intrinsic of."""
 
 
-def mve_product_sources(
-    dot: DotInstruction, rows: int, columns: int, depth: int
-) -> tuple[str, str]:
+def mve_product_sources(dot: DotInstruction, rows: int, columns: int, depth: int) -> Sources:
     """Text of the description and of the implementation of a product over the whole depth.
 
     ``C[i, j] += sum_k A[i, k] B[j // lanes, k // step, j % lanes, k % step]``, with the lanes and
@@ -77,10 +75,7 @@ def mve_product_sources(
         **{"lanes": dot.lanes, "step": dot.depth, "name": dot.name},
     }
     loops = _BY_LOOPS if rows > 1 else _ROW_BY_LOOPS
-    return (
-        _PRODUCT.format(which="description", body=loops.format(**shape), **shape),
-        _PRODUCT.format(which="implementation", body=_BY_CALL.format(**shape), **shape),
-    )
+    return sources_of(_PRODUCT, loops.format(**shape), _BY_CALL.format(**shape), **shape)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from .registration import register
+from .registration import Sources, register, sources_of
 
 LOADED_BYTES = 16
 """Bytes of a key's channels that its packing loads at once."""
@@ -32,7 +32,7 @@ _VALUES_BY_LOOPS = """for l, i in T.grid({lanes}, {depth}):
                 C[vl, vi] = A[vi, vl]"""
 
 
-def key_packing_sources(lanes: int, depth: int) -> tuple[str, str]:
+def key_packing_sources(lanes: int, depth: int) -> Sources:
     """Text of the description and of the implementation of packing `lanes` keys.
 
     ``C[c, l, i] = A[l, c depth + i]``: groups of `depth` channels are transposed as numbers.
@@ -56,13 +56,10 @@ def key_packing_sources(lanes: int, depth: int) -> tuple[str, str]:
         f'{[row * group + c for row in range(lanes)]}), dtype="int8x{lanes * depth}"))'
         for c in range(group)
     ]
-    return (
-        _PACKING.format(which="description", body=loops, **shape),
-        _PACKING.format(which="implementation", body="\n        ".join(stores), **shape),
-    )
+    return sources_of(_PACKING, loops, "\n        ".join(stores), **shape)
 
 
-def value_packing_sources(lanes: int, depth: int) -> tuple[str, str]:
+def value_packing_sources(lanes: int, depth: int) -> Sources:
     """Text of the description and of the implementation of packing `depth` tokens of V.
 
     ``C[l, i] = A[i, l]``: the bytes of `depth` tokens are interleaved.
@@ -78,10 +75,7 @@ def value_packing_sources(lanes: int, depth: int) -> tuple[str, str]:
     rows = ", ".join(f'A.vload([{row}, 0], dtype="int8x{lanes}")' for row in range(depth))
     order = [row * lanes + lane for lane in range(lanes) for row in range(depth)]
     store = f"C.vstore([0, 0], T.Shuffle([{rows}], {order}))"
-    return (
-        _PACKING.format(which="description", body=loops, **shape),
-        _PACKING.format(which="implementation", body=store, **shape),
-    )
+    return sources_of(_PACKING, loops, store, **shape)
 
 
 @cache

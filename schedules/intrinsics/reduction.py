@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from .registration import register
+from .registration import Sources, register, sources_of
 
 # Left to itself, LLVM's vectoriser reduces several rows at once with gathers.
 _REDUCTION = """
@@ -24,15 +24,13 @@ _REDUCED_BY_LOOP = """for i in T.serial(0, {lanes}):
                 vi = T.axis.remap("R", [i])
                 C[0] = {combined}"""
 
-_REDUCED_AT_ONCE = """C[0] = {combined}"""
-
 _COMBINED = {
     "max": ("T.max(C[0], {value})", "smax"),
     "sum": ("C[0] + {value}", "add"),
 }
 
 
-def reduction_sources(kind: str, lanes: int) -> tuple[str, str]:
+def reduction_sources(kind: str, lanes: int) -> Sources:
     """Text of the description and of the implementation of a horizontal reduction.
 
     Parameters
@@ -48,11 +46,8 @@ def reduction_sources(kind: str, lanes: int) -> tuple[str, str]:
         f'T.call_llvm_pure_intrin("int32", "llvm.vector.reduce.{operation}.v{lanes}i32", '
         f'A.vload([0], dtype="int32x{lanes}"))'
     )
-    once = _REDUCED_AT_ONCE.format(combined=combined.format(value=value))
-    return (
-        _REDUCTION.format(which="description", lanes=lanes, body=loop),
-        _REDUCTION.format(which="implementation", lanes=lanes, body=once),
-    )
+    once = f"C[0] = {combined.format(value=value)}"
+    return sources_of(_REDUCTION, loop, once, lanes=lanes)
 
 
 @cache

@@ -1,9 +1,31 @@
-"""Telling TVM of a tensor intrinsic."""
+"""The two functions of a tensor intrinsic, and telling TVM of it."""
 
 from __future__ import annotations
 
+Sources = tuple[str, str]
+"""Text of the description and of the implementation."""
 
-def register(name: str, sources: tuple[str, str]) -> str:
+
+def sources_of(template: str, description: str, implementation: str, **sizes: object) -> Sources:
+    """Fill in a template for both functions of an intrinsic, which differ in their bodies.
+
+    Parameters
+    ----------
+    template
+        TVMScript with ``{which}`` and ``{body}``.
+    description, implementation
+        The bodies.
+    sizes
+        What else the template asks for; what it does not ask for is left out.
+    """
+    bodies = {"description": description, "implementation": implementation}
+    first, second = (
+        template.format(which=which, body=body, **sizes) for which, body in bodies.items()
+    )
+    return first, second
+
+
+def register(name: str, sources: Sources) -> str:
     """Register an intrinsic with TVM, replacing one of the same name.
 
     Parameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from .packing import LOADED_BYTES, key_packing_sources
-from .registration import register
+from .registration import Sources, register, sources_of
 
 _VALUES = """
 @T.prim_func(s_tir=True)
@@ -59,7 +59,7 @@ def interleaved(rows: list[str], count: int) -> list[str]:
     return result
 
 
-def zipped_key_sources(lanes: int, depth: int) -> tuple[str, str]:
+def zipped_key_sources(lanes: int, depth: int) -> Sources:
     """Text of the description and of the implementation of packing `lanes` keys.
 
     As `packing.key_packing_sources`, whose description it has.
@@ -81,7 +81,7 @@ def zipped_key_sources(lanes: int, depth: int) -> tuple[str, str]:
     return description, head + "        " + "\n        ".join(stores) + "\n"
 
 
-def zipped_value_sources(lanes: int, depth: int) -> tuple[str, str]:
+def zipped_value_sources(lanes: int, depth: int) -> Sources:
     """Text of the description and of the implementation of packing `depth` tokens of V.
 
     ``C[b, 0, l, i] = A[i, b lanes + l]``: several blocks of columns, as many as a load has.
@@ -105,10 +105,7 @@ def zipped_value_sources(lanes: int, depth: int) -> tuple[str, str]:
                 part = f"T.Shuffle([{vector}], {list(range(start, start + stored))})"
             stores.append(f"C.vstore([{number}, 0, {rest // depth}, 0], {part})")
     loops = _VALUES_BY_LOOPS.format(**shape)
-    return (
-        _VALUES.format(which="description", body=loops, **shape),
-        _VALUES.format(which="implementation", body="\n        ".join(stores), **shape),
-    )
+    return sources_of(_VALUES, loops, "\n        ".join(stores), **shape)
 
 
 @cache

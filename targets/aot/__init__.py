@@ -7,7 +7,7 @@ them to a shared library, and `ibert_tvm.targets.bare_metal` packs them for micr
 from .compile import arena_alignment, compile_bare, portable_description
 from .header import ABI_VERSION
 from .interface import Interface, ShapeSpec, TensorSpec
-from .model import BareCall, BareFunction, BareKernel, BareModel, BareWeight, KernelParameter
+from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter
 
 __all__ = [
     "ABI_VERSION",
@@ -15,7 +15,6 @@ __all__ = [
     "BareFunction",
     "BareKernel",
     "BareModel",
-    "BareWeight",
     "Interface",
     "KernelParameter",
     "ShapeSpec",

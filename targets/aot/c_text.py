@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 C_TYPES = {
     "int8": "int8_t",
@@ -19,6 +20,14 @@ long register restrict return short signed sizeof static struct switch typedef u
 volatile while class new delete this template operator public private protected namespace using try
 catch throw bool true false and or not xor context inputs outputs status
 """
+
+
+def filled(path: Path, **parts: str) -> str:
+    """A C source in whose places ``/* @name */``, each a line, stands what a model has there."""
+    text = path.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace(f"/* @{name} */\n", part)
+    return text
 
 
 def identifier(name: str) -> str:

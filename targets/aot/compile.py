@@ -10,6 +10,7 @@ import tvm
 
 from ..description import DotInstruction, TargetDescription
 from ..microkernels import compile_microkernels, microkernel_sources, microkernel_symbols
+from ..weights import weight_rows
 from .c_text import shape_suffix, unique_identifiers
 from .driver import Program, driver_text
 from .graph import Graph, PlacedGraph, place_values, read_function
@@ -19,7 +20,6 @@ from .lower import KernelSignature, LoweredKernel, lower_kernels
 from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter
 from .objects import kernel_object
 from .peak import arena_peak
-from .weights import weight_rows
 
 _ALIGNMENTS = {"bare-metal": 16}
 _DEFAULT_ALIGNMENT = 64  # a cache line, and the widest vector

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from . import driver_parts
-from .c_text import C_TYPES, comment, quoted, shape_suffix
+from ..weights import Weight
+from .c_text import C_TYPES, comment, filled, quoted, shape_suffix
 from .graph import Place, PlacedGraph
 from .header import STATUSES, function_prototype, tensor_identifiers
-from .interface import Interface, TensorSpec, item_size
-from .model import BareKernel, BareWeight
+from .interface import Interface, ShapeSpec, TensorSpec, item_size
+from .model import BareKernel
 
+_DRIVER = Path(__file__).with_name("driver.c")
+_RANGE = """\
+    if (tensor->type == {constant}) {{
+        const {c_type} *entries = (const {c_type} *)values;
+        for (i = 0; i < count; i++) {{
+            if (entries[i] < low || entries[i] > high) {{
+                return 0;
+            }}
+        }}
+    }}
+"""
 _SHAPES = {
     "batch": "IBERT_BATCH",
     "seq_len": "IBERT_SEQ_LEN",
@@ -37,7 +49,7 @@ class Program:
     interface: Interface
     graphs: tuple[PlacedGraph, ...]
     kernels: dict[str, BareKernel]
-    weights: tuple[BareWeight, ...]
+    weights: tuple[Weight, ...]
 
 
 def driver_text(program: Program) -> str:
@@ -57,23 +69,27 @@ def driver_text(program: Program) -> str:
     shapes = [
         f"    {{{function.batch}, {function.seq_len}, "
         f"IBERT_ARENA_BYTES_{shape_suffix(function.batch, function.seq_len).upper()}, "
-        f"{len(placed.graph.calls)}}},"
+        f"{len(placed.graph.calls)}}},\n"
         for function, placed in zip(interface.functions, program.graphs, strict=True)
     ]
-    checks = driver_parts.CHECKS.format(
-        inputs="\n".join(_tensor(spec) for spec in interface.inputs),
-        outputs="\n".join(_tensor(spec) for spec in interface.outputs),
-        shapes="\n".join(shapes),
+    suffixes = [shape_suffix(function.batch, function.seq_len) for function in interface.functions]
+    functions = [
+        _body(program, placed, suffix) + _entry(interface, index)
+        for index, (placed, suffix) in enumerate(zip(program.graphs, suffixes, strict=True))
+    ]
+    return filled(
+        _DRIVER,
+        declarations="".join(_declarations(program)),
+        inputs="".join(map(_tensor, interface.inputs)),
+        outputs="".join(map(_tensor, interface.outputs)),
+        shapes="".join(shapes),
         ranges=_ranges(interface.inputs),
+        functions="".join(functions),
+        choices="".join(_choice(*each) for each in enumerate(interface.functions)),
+        statuses="".join(
+            f"    case {name}:\n        return {quoted(text)};\n" for _, name, text in STATUSES
+        ),
     )
-    pieces = [driver_parts.TOP, *_declarations(program), driver_parts.POP, checks]
-    for index, (function, placed) in enumerate(
-        zip(interface.functions, program.graphs, strict=True)
-    ):
-        pieces.append(_body(program, placed, shape_suffix(function.batch, function.seq_len)))
-        pieces.append(_entry(interface, index))
-    pieces += [_dispatch(interface), driver_parts.PUBLIC, _strerror()]
-    return "".join(pieces)
 
 
 def _tensor(spec: TensorSpec) -> str:
@@ -85,7 +101,7 @@ def _tensor(spec: TensorSpec) -> str:
     return (
         f"    {{{quoted(spec.name)}, {scale}, {multiplier}, {shift}, {spec.zero_point}, "
         f"{_integer(low)}, {_integer(high)}, IBERT_{spec.dtype.upper()}, {len(spec.shape)}, "
-        f"{{{', '.join(axes)}}}}},"
+        f"{{{', '.join(axes)}}}}},\n"
     )
 
 
@@ -114,8 +130,7 @@ def _ranges(inputs: Sequence[TensorSpec]) -> str:
             "    (void)low;\n    (void)high;\n    (void)i;\n    (void)values;\n    (void)count;\n"
         )
     return "".join(
-        driver_parts.RANGE.format(constant=f"IBERT_{dtype.upper()}", c_type=C_TYPES[dtype])
-        for dtype in checked
+        _RANGE.format(constant=f"IBERT_{dtype.upper()}", c_type=C_TYPES[dtype]) for dtype in checked
     )
 
 
@@ -223,36 +238,11 @@ def _entry(interface: Interface, index: int) -> str:
     )
 
 
-def _dispatch(interface: Interface) -> str:
-    lines = [
-        "int32_t ibert_run(ibert_context *context, int32_t batch, int32_t seq_len,\n"
-        "                  const void *const *inputs, void *const *outputs) {\n"
-        "    if (context == NULL || inputs == NULL || outputs == NULL) {\n"
-        "        return IBERT_ERROR_NULL_POINTER;\n"
-        "    }\n"
-    ]
-    for index, function in enumerate(interface.functions):
-        suffix = shape_suffix(function.batch, function.seq_len)
-        lines.append(
-            f"    if (batch == {function.batch} && seq_len == {function.seq_len}) {{\n"
-            f"        return run(context, &shapes[{index}], inputs, outputs, body_{suffix});\n"
-            "    }\n"
-        )
-    return "".join(
-        [
-            *lines,
-            "    return context->magic == MAGIC ? IBERT_ERROR_SHAPE : IBERT_ERROR_CONTEXT;\n}\n\n",
-        ]
-    )
-
-
-def _strerror() -> str:
-    cases = "".join(
-        f"    case {name}:\n        return {quoted(text)};\n" for _, name, text in STATUSES
-    )
+def _choice(index: int, function: ShapeSpec) -> str:
+    """What `ibert_run` does for one shape."""
+    suffix = shape_suffix(function.batch, function.seq_len)
     return (
-        "const char *ibert_strerror(int32_t status) {\n"
-        f"    switch (status) {{\n{cases}"
-        '    default:\n        return "unknown status";\n'
-        "    }\n}\n"
+        f"    if (batch == {function.batch} && seq_len == {function.seq_len}) {{\n"
+        f"        return run(context, &shapes[{index}], inputs, outputs, body_{suffix});\n"
+        "    }\n"
     )

@@ -18,23 +18,13 @@ from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
 from ..linking import replacing, run_tool, unwritable
 from ..toolchain import find_linker
+from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
 from .model import BareModel
-from .weights import weights_assembly, write_weights
+from .weights import weights_assembly
 
-METADATA_SECTION = ".ibert.metadata"
 _DATA_SYMBOLS = ("ibert_metadata", "ibert_weights")
 _NAME = "model.so"
-
-_METADATA = """\
-    .section {section},"a",%progbits
-    .globl ibert_metadata
-    .type ibert_metadata, %object
-ibert_metadata:
-    .incbin "metadata.json"
-    .size ibert_metadata, . - ibert_metadata
-    .section .note.GNU-stack,"",%progbits
-"""
 
 # No unwind tables: nothing throws, and on ARM they would need a function of the C++ runtime.
 _DRIVER_FLAGS = (
@@ -93,15 +83,7 @@ def library_metadata(model: BareModel, metadata: Mapping[str, Any]) -> dict[str,
             }
             for row in metadata["functions"]
         ],
-        "parameters": [
-            {
-                "name": row.name,
-                "dtype": row.dtype,
-                "shape": list(row.shape),
-                "offset": row.offset,
-            }
-            for row in model.weights
-        ],
+        "parameters": [row.to_json() for row in model.weights],
     }
 
 
@@ -214,10 +196,9 @@ def _link(
 def _write_sources(model: BareModel, metadata: Mapping[str, Any], folder: Path) -> list[str]:
     """Write what is assembled, compiled and linked; return the names of the objects."""
     text = json.dumps(library_metadata(model, metadata), sort_keys=True)
-    (folder / "metadata.json").write_text(text, encoding="utf-8")
-    write_weights(model, folder)
-    assembly = weights_assembly(model, separate=False)
-    assembly += _METADATA.format(section=METADATA_SECTION)
+    (folder / METADATA_FILE).write_text(text, encoding="utf-8")
+    write_weights(model.weights, model.parameters, model.weight_bytes, folder)
+    assembly = weights_assembly(model, separate=False) + METADATA_ASSEMBLY
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
     (folder / "ibert_model.h").write_text(model.header, encoding="utf-8")
     (folder / "driver.c").write_text(model.driver_c, encoding="utf-8")

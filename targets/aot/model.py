@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from ..weights import Weight
 from .interface import Interface
 
 
@@ -138,38 +139,6 @@ class BareFunction:
 
 
 @dataclass(frozen=True)
-class BareWeight:
-    """One array of constants.
-
-    Attributes
-    ----------
-    index
-        Its number among the parameters.
-    name
-        Its canonical name.
-    symbol
-        Its C symbol.
-    section
-        Section that it has to itself, where weights are linked one by one.
-    dtype, shape
-        Its type.
-    offset
-        Where it lies where all weights are one block, in bytes.
-    nbytes
-        Its size.
-    """
-
-    index: int
-    name: str
-    symbol: str
-    section: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class BareModel:
     """A program without runtime, ready to be linked.
 
@@ -211,7 +180,7 @@ class BareModel:
     alignment: int
     kernels: tuple[BareKernel, ...]
     functions: tuple[BareFunction, ...]
-    weights: tuple[BareWeight, ...]
+    weights: tuple[Weight, ...]
     weight_bytes: int
     parameters: Mapping[str, np.ndarray]
     support: Mapping[str, bytes]

@@ -2,85 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-import numpy as np
-
-from .model import BareModel, BareWeight
-
-WEIGHTS_SECTION = ".ibert.weights"
-WEIGHTS_FILE = "weights.bin"
+from ..weights import WEIGHTS_FILE, WEIGHTS_SECTION, Weight
+from .model import BareModel
 
 
-def weight_rows(
-    parameters: Mapping[str, np.ndarray], alignment: int
-) -> tuple[tuple[BareWeight, ...], int]:
-    """Symbols, sections and offsets of weights.
-
-    Parameters
-    ----------
-    parameters
-        Arrays by name, in the order in which the program takes them.
-    alignment
-        Of every weight, in bytes.
-
-    Returns
-    -------
-    rows, nbytes
-        One row per array, and the size of all of them, each padded to the alignment.
-    """
-    rows = []
-    offset = 0
-    for index, (name, array) in enumerate(parameters.items()):
-        rows.append(
-            BareWeight(
-                index=index,
-                name=name,
-                symbol=f"ibert_weight_{index}",
-                section=f"{WEIGHTS_SECTION}.{index}",
-                dtype=str(array.dtype),
-                shape=tuple(array.shape),
-                offset=offset,
-                nbytes=array.nbytes,
-            )
-        )
-        offset += -(-array.nbytes // alignment) * alignment
-    return tuple(rows), offset
-
-
-def write_weights(model: BareModel, folder: Path) -> Path:
-    """Write ``weights.bin``: every weight at its offset, in the target's byte order.
-
-    Parameters
-    ----------
-    model
-        The program; all targets are little-endian.
-    folder
-        Where to.
-
-    Returns
-    -------
-    pathlib.Path
-        The file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
-    path = folder / WEIGHTS_FILE
-    with path.open("wb") as stream:
-        for row in model.weights:
-            array = np.ascontiguousarray(model.parameters[row.name])
-            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-            stream.write(b"\0" * (row.offset - stream.tell()))
-            stream.write(little.tobytes())
-        stream.write(b"\0" * (model.weight_bytes - stream.tell()))
-    return path
-
-
-def filling_order(weights: Sequence[BareWeight]) -> list[BareWeight]:
+def filling_order(weights: Sequence[Weight]) -> list[Weight]:
     """Weights by size, the largest first: of several memories that is filled in turn least is lost.
 
     GNU's linker, told to spread sections over memories (``--enable-non-contiguous-regions``), takes

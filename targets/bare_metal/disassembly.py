@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from ibert_tvm.errors import TargetError
 
 from ..binutils import binary_tool
 from ..description import TargetDescription
+from ..linking import run_tool
 
 _FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 _LINE = re.compile(r"^ *([0-9a-f]+):\t(\S+)(?:\t(.*))?$")
@@ -78,15 +78,9 @@ def disassemble(image: Path, description: TargetDescription) -> list[Function]:
         # The attributes of an image alone do not make objdump know the vector instructions.
         command.append("-marmv8.1-m.main")
     command.append(str(image))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise TargetError(
-            what="cannot disassemble the package",
-            where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
-            why=done.stderr.strip()[-2000:] or f"exit status {done.returncode}",
-            todo="check the toolchain; see `ibert doctor`",
-        )
-    return list(parse(done.stdout, description))
+    todo = "check the toolchain; see `ibert doctor`"
+    text = run_tool(command, None, "cannot disassemble the package", description, todo)
+    return list(parse(text, description))
 
 
 def parse(text: str, description: TargetDescription) -> Iterator[Function]:

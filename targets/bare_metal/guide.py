@@ -3,74 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from ..description import TargetDescription
 from .memory_use import kib
 
-_README = """\
-# {title}
-
-Made by `ibert compile` for {target}; integers only, no runtime, no `malloc`, no C library.
-
-## Link it
-
-{link}
-
-The only functions that it needs from outside are integer helpers of the compiler's own run-time
-library{helpers}, which every GCC and Clang has (`-lgcc`). `memcpy`, `memset` and `memmove` are in
-the package as weak symbols: those of a C library take their place where one is linked.
-
-Every weight has a section of its own, `.ibert.weights.<number>`. Put all of them in read-only
-memory in the linker script:
-
-    .ibert_weights : {{ *(.ibert.weights .ibert.weights.*) }} > FLASH
-
-With several memories write the line once for each, and link with
-`-Wl,--enable-non-contiguous-regions`: the first weight that does not fit, and all behind it, go to
-the next memory. Weights come by size, the largest first.
-
-## Call it
-
-```c
-#include "ibert_model.h"
-
-static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];
-static ibert_context context;
-{arrays}
-int run(void) {{
-    int32_t status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);
-    if (status != IBERT_OK) return status;
-    return {call}(&context, {arguments});
-}}
-```
-
-{padding}Scales, types and shapes of inputs and outputs: `ibert_model.h`, `ibert_model.json`.
-
-## Memory
-
-| flash | bytes | |
-| --- | ---: | --- |
-| code | {code} | |
-| constants | {constants} | |
-| weights | {weights} | {largest} |
-| **all** | **{flash}** | {flash_kib} |
-
-| RAM | bytes | |
-| --- | ---: | --- |
-| arena | {arena} | fullest in {peak} |
-| stack | {stack} | bound of the deepest call; interrupts and your own frames come on top |
-| variables | {data} | |
-| **all** | **{ram}** | {ram_kib} |
-
-The arena may be used for something else between two calls. Inputs and outputs are yours, and not
-counted.
-
-## What was checked
-
-{instructions} instructions of the linked code were looked at: none computes with floating-point
-numbers, and no floating-point library function is among them. No symbol is undefined.
-"""
+_README = Path(__file__).with_name("package.md")
 
 _MAKEFILE = """\
 # Compiles the model to a static library: make, or make CC=... TARGET_FLAGS=...
@@ -120,7 +60,7 @@ def readme(document: Mapping[str, Any]) -> str:
     largest = sorted(document["weights"], key=lambda one: -int(one["bytes"]))[:1]
     peak = ram["peak"]
     names = [*inputs, *outputs]
-    return _README.format(
+    return Template(_README.read_text(encoding="utf-8")).substitute(
         title=f"A transformer for {document['target']['name']}",
         target=document["target"]["name"],
         link=_link(document),

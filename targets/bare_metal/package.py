@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 from ..aot.c_source import kernels_source
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
-from ..aot.weights import WEIGHTS_FILE, weights_assembly, write_weights
+from ..aot.weights import weights_assembly
 from ..binutils import binary_tool
 from ..description import TargetDescription
 from ..linking import run_tool
 from ..toolchain import find_linker
+from ..weights import WEIGHTS_FILE, write_weights
 from .attributes import SECTION, attributes_of, with_either_convention
 from .c_weights import weights_c
 from .document import DOCUMENT, FORMAT, KIND
@@ -142,7 +143,7 @@ def _write_sources(bare: BareModel, work: Path, options: PackageOptions) -> list
         sources[WEIGHTS_C] = weights_c(bare)
     else:
         sources[WEIGHTS_ASSEMBLY] = weights_assembly(bare, separate=True)
-        write_weights(bare, work)
+        write_weights(bare.weights, bare.parameters, bare.weight_bytes, work)
     for name, text in sources.items():
         (work / name).write_text(text, encoding="utf-8")
     return [work / name for name in sources if name != HEADER]

@@ -11,7 +11,6 @@ All objects are linked with nothing but the compiler's own run-time library (lib
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ibert_tvm.errors import TargetError
 
 from ..description import TargetDescription
 from ..fp_rules import is_float_helper, is_floating_point
+from ..linking import run_tool
 from ..toolchain import find_linker
 from .disassembly import Function, disassemble, has_integer_vectors
 from .stack import StackUse, stack_use
@@ -181,14 +181,8 @@ def _link(objects: Sequence[Path], folder: Path, description: TargetDescription)
         "-o",
         image.name,
     ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise PackageError(
-            what="the package does not link without a C library",
-            where=f"target {description.name!r}, command: {' '.join(command[:4])} ...",
-            why=done.stderr.strip()[-2000:] or f"exit status {done.returncode}",
-            todo=_REPORT,
-        )
+    what = "the package does not link without a C library"
+    run_tool(command, folder, what, description, _REPORT, PackageError)
     return image
 
 

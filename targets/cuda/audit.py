@@ -8,7 +8,6 @@ not heard of. Matrix kernels must use tensor cores and keep everything in regist
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from ibert_tvm.errors import TargetError
 
 from ..description import Gpu
 from ..fp_rules import is_floating_point
+from ..programs import output_of
 from .sass import (
     INTEGER_OPCODES,
     LOCAL_OPCODES,
@@ -130,22 +130,12 @@ def disassemble(path: Path, toolchain: CudaToolchain) -> str:
     TargetError
         With the disassembler's words, if it fails.
     """
-    done = subprocess.run(
+    return output_of(
         [toolchain.nvdisasm, "-c", str(path)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        stdin=subprocess.DEVNULL,
+        what="cannot disassemble the compiled kernels",
+        where=f"{toolchain.nvdisasm} -c {path.name}",
+        todo="install an nvdisasm of the compiler's version, or a newer one",
     )
-    if done.returncode != 0:
-        raise TargetError(
-            what="cannot disassemble the compiled kernels",
-            where=f"{toolchain.nvdisasm} -c {path.name}",
-            why=(done.stderr or done.stdout).strip()[-1000:] or f"status {done.returncode}",
-            todo="install an nvdisasm of the compiler's version, or a newer one",
-        )
-    return done.stdout
 
 
 def read_kernels(

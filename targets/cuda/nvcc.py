@@ -21,6 +21,7 @@ from pathlib import Path
 from ibert_tvm.errors import TargetError
 
 from ..description import Gpu
+from ..programs import output_of
 from .toolchain import CudaToolchain
 
 # C++17 as generated code is written in it; host compilers newer than the toolkit do no harm, since
@@ -61,22 +62,13 @@ class Images:
         for kind, name, path in parts:
             number = name.removeprefix("sm_")
             command.append(f"--image3=kind={kind},sm={number},file={path.name}")
-        done = subprocess.run(
+        output_of(
             command,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            stdin=subprocess.DEVNULL,
+            what="cannot join the device code of the architectures",
+            where=f"target {self.target!r}, {self.toolchain.fatbinary}",
+            todo="check the installation of CUDA; see `ibert doctor`",
+            folder=folder,
         )
-        if done.returncode != 0:
-            raise TargetError(
-                what="cannot join the device code of the architectures",
-                where=f"target {self.target!r}, {self.toolchain.fatbinary}",
-                why=(done.stderr or done.stdout).strip()[-1000:] or f"status {done.returncode}",
-                todo="check the installation of CUDA; see `ibert doctor`",
-            )
         return (folder / "kernels.fatbin").read_bytes()
 
 

@@ -10,13 +10,14 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ibert_tvm.errors import TargetError
+
+from ..programs import run
 
 CUDA_VARIABLE = "IBERT_CUDA_HOME"
 _VARIABLES = ("CUDA_HOME", "CUDA_PATH")
@@ -214,16 +215,5 @@ def _architectures(nvcc: str) -> tuple[int, ...]:
 
 
 def _asked(nvcc: str, option: str) -> str:
-    try:
-        done = subprocess.run(
-            [nvcc, option],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=_ANSWER_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
+    done = run([nvcc, option], seconds=_ANSWER_SECONDS)
     return done.stdout or done.stderr

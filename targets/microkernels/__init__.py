@@ -8,13 +8,11 @@ processors.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ibert_tvm.errors import TargetError
-
 from ..description import TargetDescription
+from ..programs import output_of
 from ..toolchain import find_linker
 
 _FOLDER = Path(__file__).parent
@@ -79,13 +77,11 @@ def compile_microkernels(
             result = Path(folder) / f"{source.stem}.o"
             special = _FILE_FLAGS.get(source.name, ())
             arguments = [*command, *special, "-c", str(source), "-o", str(result)]
-            run = subprocess.run(arguments, capture_output=True, text=True, check=False)
-            if run.returncode:
-                raise TargetError(
-                    what=f"the microkernel {source.name} does not compile",
-                    where=" ".join(arguments),
-                    why=run.stderr.strip(),
-                    todo="use the compiler that the target names, or a newer one",
-                )
+            output_of(
+                arguments,
+                what=f"the microkernel {source.name} does not compile",
+                where=" ".join(arguments),
+                todo="use the compiler that the target names, or a newer one",
+            )
             objects[source.stem] = result.read_bytes()
     return objects

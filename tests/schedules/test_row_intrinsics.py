@@ -7,15 +7,14 @@ import pytest
 from tvm.s_tir import TensorIntrin
 from tvm.script import from_source
 
-from ibert_tvm.schedules.intrinsics import (
+from ibert_tvm.schedules.intrinsics.packing import (
     LOADED_BYTES,
     key_packing_intrinsic,
     key_packing_sources,
-    reduction_intrinsic,
-    reduction_sources,
     value_packing_intrinsic,
     value_packing_sources,
 )
+from ibert_tvm.schedules.intrinsics.reduction import reduction_intrinsic, reduction_sources
 from ibert_tvm.targets import TargetDescription
 from tests.schedules.machine import TARGETS, Kernels, runnable
 

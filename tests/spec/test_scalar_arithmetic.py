@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.spec import short_layer_norm, short_softmax
+from ibert_tvm.relay_passes.spec.arithmetic import VECTORS, Arithmetic
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, gelu_accurate, gelu_scale
+from ibert_tvm.relay_passes.spec.layer_norm import mean_of
 from ibert_tvm.relay_passes.spec.scalar import Scalar
 from ibert_tvm.relay_passes.spec.scalar_minimum import ScalarWithMinimum
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
@@ -17,8 +19,6 @@ from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, satur
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.relay_passes.spec.square_root import i_sqrt
 from ibert_tvm.relay_passes.spec.values import (
-    VECTORS,
-    Arithmetic,
     Condition,
     Ranged,
     absolute,
@@ -184,7 +184,7 @@ def test_squares_about_the_mean_need_no_second_pass(channels: int) -> None:
     limit = short_layer_norm.INPUT_LIMIT
     x = random.integers(-limit, limit + 1, (50, channels))
     x[0], x[1], x[2, ::2], x[2, 1::2] = limit, -limit, limit, -limit
-    mean = short_layer_norm.mean_of(x.sum(axis=1), channels)
+    mean = mean_of(x.sum(axis=1), channels)
     expected = ((x - mean[:, None]) ** 2).sum(axis=1)
     squares = (x**2).sum(axis=1)
     result = short_layer_norm.sum_about_mean(squares, x.sum(axis=1), mean, channels)

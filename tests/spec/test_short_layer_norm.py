@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec import short_layer_norm as norm
-from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, mean_of
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from ibert_tvm.relay_passes.spec.values import Ranged, trace
 
@@ -23,7 +23,7 @@ ONE = 2**16
 def stages(x: np.ndarray, k: ShortLayerNorm) -> tuple[np.ndarray, ...]:
     """Deviation, bits of the root and reciprocal of rows [rows, C]."""
     y = norm.bounded(x)
-    d = norm.deviation(y, norm.mean_of(y.sum(-1, keepdims=True), x.shape[-1]))
+    d = norm.deviation(y, mean_of(y.sum(-1, keepdims=True), x.shape[-1]))
     total = norm.square(d).sum(-1, keepdims=True)
     s = norm.root(total, norm.root_half_bits(total, k), k)
     bits = norm.root_bits(s, k)
@@ -174,7 +174,7 @@ def test_stages_agree_in_both_domains(both_domains, target: str | None) -> None:
     total = random.integers(-channels * INPUT_LIMIT, channels * INPUT_LIMIT, 1024)
     bound = channels * INPUT_LIMIT
     mean = both_domains(
-        lambda v: norm.mean_of(v, channels), (total, -bound, bound), vectorise=False, target=target
+        lambda v: mean_of(v, channels), (total, -bound, bound), vectorise=False, target=target
     )
     limits = -INPUT_LIMIT, INPUT_LIMIT
     d = both_domains(norm.deviation, (y, *limits), (mean, *limits), target=target)

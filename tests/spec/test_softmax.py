@@ -9,7 +9,8 @@ import numpy as np
 
 from ibert_tvm.relay_passes.spec import softmax
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
-from ibert_tvm.relay_passes.spec.values import Condition, Ranged, audit, not_equal
+from ibert_tvm.relay_passes.spec.values import Condition, Ranged, not_equal
+from ibert_tvm.relay_passes.spec.widths import audit
 
 SCALE = 2e-4
 CONSTANTS = PolynomialExponential.from_scale(SCALE)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec import values
 from ibert_tvm.relay_passes.spec.values import Condition, Ranged, ranged
+from ibert_tvm.relay_passes.spec.widths import audit
 
 BINARY = {
     "+": operator.add,
@@ -142,7 +143,7 @@ def test_an_array_becomes_the_interval_of_its_entries() -> None:
 
 
 def test_audit_sees_the_widest_intermediate() -> None:
-    with values.audit() as seen:
+    with audit() as seen:
         _ = (Ranged(-(2**20), 2**20) * 2**30) >> 40
     assert seen.bits == 52
 

@@ -16,7 +16,8 @@ from elftools.elf.elffile import ELFFile
 from tvm import relax
 
 from ibert_tvm.targets import TargetError, export
-from ibert_tvm.targets.export import ALIGNMENT, METADATA_SECTION, WEIGHTS_SECTION, layout_weights
+from ibert_tvm.targets.export import ALIGNMENT
+from ibert_tvm.targets.weights import METADATA_SECTION, WEIGHTS_SECTION, weight_rows
 from tests.targets.encoder_library import METADATA, Build
 
 
@@ -88,8 +89,8 @@ def test_weights_are_laid_out_in_order_without_overlap() -> None:
         "c": np.zeros((5, 5), "int64"),
         "d": np.zeros(1, "int32"),
     }
-    rows, size = layout_weights(arrays)
-    assert [(row["name"], row["offset"]) for row in rows] == [
+    rows, size = weight_rows(arrays, ALIGNMENT)
+    assert [(row.name, row.offset) for row in rows] == [
         ("a", 0),
         ("b", 64),
         ("empty", 128),
@@ -97,8 +98,15 @@ def test_weights_are_laid_out_in_order_without_overlap() -> None:
         ("d", 384),
     ]
     assert size == 448
-    assert rows[3] == {"name": "c", "dtype": "int64", "shape": [5, 5], "offset": 128}
-    assert layout_weights({}) == ([], ALIGNMENT)
+    assert rows[3].to_json() == {"name": "c", "dtype": "int64", "shape": [5, 5], "offset": 128}
+    assert weight_rows({}, ALIGNMENT) == ((), 0)
+
+
+def test_the_section_of_a_program_without_weights_is_not_empty(
+    build: Build, tmp_path: Path
+) -> None:
+    path = build.export(tmp_path / "model.so", parameters={})
+    assert section(path, WEIGHTS_SECTION)[0].startswith(bytes(ALIGNMENT))
 
 
 def test_a_transposed_weight_is_stored_in_the_order_of_its_indices(
@@ -263,7 +271,7 @@ def test_a_full_disk(build: Build, existing: Path, monkeypatch: pytest.MonkeyPat
     def full(*_args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(export, "_write_weights", full)
+    monkeypatch.setattr(export, "write_weights", full)
     error = refused(build, existing)
     assert (error.what, error.why) == (f"cannot write {existing}", "No space left on device")
 

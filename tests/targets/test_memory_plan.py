@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ibert_tvm.targets.export import layout_weights
+from ibert_tvm.targets.export import ALIGNMENT
+from ibert_tvm.targets.weights import weight_rows
 from tests.targets.encoder_library import build_encoder
 
 # Counts allocations of a page and more between two calls of `count_allocations`. Preloaded, it
@@ -96,7 +97,7 @@ def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
     shapes = [(1, 64), (2, 64)]
     build = build_encoder("x86-64", shapes=shapes, hidden=64, heads=2, feed_forward=128)
     library = build.export(tmp_path / "model.so")
-    rows, _ = layout_weights(build.parameters)
+    rows = [row.to_json() for row in weight_rows(build.parameters, ALIGNMENT)[0]]
     done = subprocess.run(
         [
             *(sys.executable, "-c", _RUN),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -19,12 +18,9 @@ class Add(Elementwise):
     OP = "integer.add"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
     RESULT = "... C"
+    dtype = "int32"
     TRAITS = Traits(elementwise=True, per_token=True, sums=True)
     STAGE = "sum"
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def entry(self, a: Entry, b: Entry) -> Entry:
         """See the class."""

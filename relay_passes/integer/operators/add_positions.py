@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
 from ..domain import Domain, Tensor
 from ..operator import Operator
 from ..traits import Traits
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -19,11 +18,8 @@ class AddPositions(Operator):
     OP = "integer.add_positions"
     OPERANDS = (Operand("x", NARROW, "b s C"), Operand("table", ("int32",), "s C"))
     RESULT = "b s C"
+    dtype = "int32"
     TRAITS = Traits(elementwise=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""

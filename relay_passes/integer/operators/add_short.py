@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
@@ -11,7 +10,7 @@ from ..checks import check_bounds
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -30,20 +29,12 @@ class AddShort(Elementwise):
     OP = "integer.add_short"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
     RESULT = "... C"
+    dtype = "int16"
     TRAITS = Traits(elementwise=True, per_token=True, sums=True)
     STAGE = "sum"
 
-    @property
-    def dtype(self) -> str:
-        """Type of the sum."""
-        return "int16"
-
     def __post_init__(self) -> None:
         check_bounds(self, ("int16",))
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int16."""
-        return self.dtype
 
     def entry(self, a: Entry, b: Entry) -> Entry:
         """See the class."""

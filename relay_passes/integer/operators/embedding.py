@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
@@ -11,7 +10,7 @@ from ..checks import check_shift
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operator, per_channel
 from ..traits import Traits
-from ..types import INDEX, TensorType
+from ..types import INDEX
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,11 @@ class Embedding(Operator):
         Operand("multiplier", ("int32",), "1|V"),
     )
     RESULT = "b s C"
+    dtype = "int32"
     TRAITS = Traits(elementwise=True, per_token=True, rescales=True, lookup=True)
 
     def __post_init__(self) -> None:
         check_shift(self)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""

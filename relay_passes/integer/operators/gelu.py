@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...dialect.record import Operand, flattened
@@ -10,7 +9,6 @@ from ...spec.gelu import AccurateGelu, gelu_accurate
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
-from ..types import TensorType
 
 
 @dataclass(frozen=True)
@@ -28,12 +26,9 @@ class Gelu(Elementwise):
     OP = "integer.gelu"
     OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)
     RESULT = "... C"
+    dtype = "int16"
     TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "gelu"
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int16."""
-        return "int16"
 
     def stage_dtype(self, dtype: str) -> str:
         """Keep it as wide as the polynomial leaves it: what follows goes on from there."""

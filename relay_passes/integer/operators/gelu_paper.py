@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
@@ -10,7 +9,7 @@ from ...spec.gelu import gelu_paper
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,9 @@ class GeluPaper(Elementwise):
         Operand("erf_shift", ("int32",), "1|C"),
     )
     RESULT = "... C"
+    dtype = "int64"
     TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "gelu"
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int64."""
-        return "int64"
 
     def entry(self, x: Entry, q_b: Entry, q_c: Entry, q_1: Entry, erf_shift: Entry) -> Entry:
         """See the class."""

@@ -3,91 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
-from ...dialect.record import Operand, flattened
+from ...dialect.record import flattened
 from ...spec import short_layer_norm as norm
+from ...spec.layer_norm import mean_of
 from ...spec.short_layer_norm import ShortLayerNorm
-from ..checks import SHORT_DTYPES, check_bounds, check_shift
-from ..domain import Domain, Entry, Index, Tensor
-from ..operator import Operator
-from ..traits import Traits
-from ..types import NARROW
+from ..checks import SHORT_DTYPES
+from ..domain import Domain, Tensor
+from ..row_norm import AffineNorm, Rows
 
 
 @dataclass(frozen=True)
-class LayerNormShort(Operator):
+class LayerNormShort(AffineNorm):
     """i-layer-norm over the last axis, without 64-bit products per entry.
 
     Parameters
     ----------
     constants : ShortLayerNorm
         epsilon, root_fraction_bits.
-    shift : int
-        Right shift of ``n * gain + offset``.
-    low, high : int
-        Closed interval of the result, within `dtype`.
-    dtype : str
-        int8, uint8 or int16.
+    shift, low, high, dtype
+        See `AffineNorm`; dtype int8, uint8 or int16.
     """
 
     constants: ShortLayerNorm = field(metadata=flattened("norm", ShortLayerNorm))
-    shift: int
-    low: int
-    high: int
-    dtype: str
 
     OP = "integer.layer_norm_short"
-    OPERANDS = (
-        Operand("x", NARROW, "... C"),
-        Operand("gain", ("int32",), "C"),
-        Operand("offset", ("int32",), "C"),
-    )
-    RESULT = "... C"
-    TRAITS = Traits(per_token=True, row_statistics=True)
-
-    def __post_init__(self) -> None:
-        check_bounds(self, SHORT_DTYPES)
-        check_shift(self)
+    DTYPES = SHORT_DTYPES
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """Statistics of a row, then its normalised entries."""
         x, gain, offset = (operands[name] for name in ("x", "gain", "offset"))
-        rows, channels = x.shape
         k = self.constants
-
-        def bounded(row: Index, channel: Index) -> Entry:
-            return norm.bounded(x[row, channel])
-
-        total = domain.sum("sum", (rows,), channels, bounded)
-        mean = domain.define(
-            "mean", (rows,), lambda row: norm.mean_of(total[row], channels), "int32"
-        )
-        squares = domain.square_sum("square_sum", bounded, total, mean, (rows, channels))
-        half = domain.define(
-            "half_bits", (rows,), lambda row: norm.root_half_bits(squares[row], k), "int32"
-        )
-        root = domain.define(
-            "square_root", (rows,), lambda row: norm.root(squares[row], half[row], k), "int32"
-        )
-        bits = domain.define(
-            "root_bits", (rows,), lambda row: norm.root_bits(root[row], k), "int32"
-        )
-        inverse = domain.define(
-            "inverse", (rows,), lambda row: norm.reciprocal(root[row], bits[row]), "int32"
-        )
-        return domain.define(
-            "normalised",
-            (rows, channels),
-            lambda row, channel: norm.normalise(
-                norm.deviation(bounded(row, channel), mean[row]),
-                bits[row],
-                inverse[row],
-                gain[channel],
-                offset[channel],
-                k,
-                self.shift,
-                self.low,
-                self.high,
-            ),
-            self.dtype,
-        )
+        row = Rows(domain, x, norm.bounded, mean_of, norm.deviation)
+        squares = domain.square_sum("square_sum", row.bounded, row.total, row.mean, row.shape)
+        half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
+        root = row.number("square_root", lambda v, h: norm.root(v, h, k), squares, half)
+        bits = row.number("root_bits", lambda s: norm.root_bits(s, k), root)
+        inverse = row.number("inverse", norm.reciprocal, root, bits)
+        requantised = {"shift": self.shift, "low": self.low, "high": self.high}
+        normalise = partial(norm.normalise, constants=k, **requantised)
+        return row.normalised(normalise, (bits, inverse), (gain, offset), self.dtype)

@@ -27,11 +27,8 @@ class Linear(Operator):
         Operand("bias", ("int32",), "N"),
     )
     RESULT = "... N"
+    dtype = "int32"
     TRAITS = Traits(per_token=True, matrix_product=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def multiply_accumulates(self, types: Mapping[str, TensorType]) -> int:
         """All entries of x with all rows of the weight."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
@@ -11,7 +10,7 @@ from ...spec.values import Ranged, indicator, not_equal
 from ..checks import check_attribute
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operator
-from ..types import MASK, NARROW, TensorType
+from ..types import MASK, NARROW
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,10 @@ class MeanPool(Operator):
         Operand("slots", ("int32",), "b s", optional=True),
     )
     RESULT = "b C"
+    dtype = "int32"
 
     def __post_init__(self) -> None:
         check_attribute(self, "fraction_bits", 0, 15)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """Sum of the tokens, their count, one division per sequence."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
@@ -11,7 +10,7 @@ from ..checks import check_attribute, choose
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operator
 from ..traits import Traits
-from ..types import INDEX, LARGEST_INDEX, TensorType
+from ..types import INDEX, LARGEST_INDEX
 
 POSITION_KINDS = ("absolute", "roberta")
 
@@ -36,6 +35,7 @@ class PositionIds(Operator):
     OP = "integer.position_ids"
     OPERANDS = (Operand("input_ids", INDEX, "b s"),)
     RESULT = "b s"
+    dtype = "int32"
     TRAITS = Traits(takes_epilogue=False)
 
     def __post_init__(self) -> None:
@@ -51,10 +51,6 @@ class PositionIds(Operator):
     def longest_sequence(self, rows: int) -> int:
         """Longest sequence whose positions are rows of a table."""
         return rows - (self.offset if self.kind == "absolute" else self.padding_index + 1)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""

@@ -9,7 +9,7 @@ from typing import Any
 from ...dialect.record import Operand
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operator
-from ..types import NARROW, Dim, TensorType
+from ..types import NARROW, Dim
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,11 @@ class PrependTokens(Operator):
 
     OP = "integer.prepend_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"), Operand("tokens", ("int32",), "N C"))
+    dtype = "int32"
 
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
         """[b, s + n, C]."""
         return (dims["b"], dims["s"] + dims["N"], dims["C"])
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""

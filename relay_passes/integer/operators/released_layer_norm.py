@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...dialect.record import Operand, flattened
 from ...spec.released import ReleasedLayerNorm as Constants
 from ...spec.released import layer_norm as norm
 from ...spec.values import known
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Tensor
 from ..operator import Operator
-from ..traits import Traits
-from ..types import NARROW, TensorType
+from ..row_norm import NORM_TRAITS, Rows
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -30,47 +29,21 @@ class ReleasedLayerNorm(Operator):
     OP = "integer.released_layer_norm"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("offset", ("int64",), "C"))
     RESULT = "... C"
-    TRAITS = Traits(per_token=True, row_statistics=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int64."""
-        return "int64"
+    dtype = "int64"
+    TRAITS = NORM_TRAITS
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """Statistics of a row, then its normalised entries."""
-        x, offset = operands["x"], operands["offset"]
-        rows, channels = x.shape
-        k = self.constants
-        total = domain.sum("sum", (rows,), channels, lambda row, channel: x[row, channel])
-        mean = domain.define(
-            "mean", (rows,), lambda row: norm.mean_of(total[row], channels), "int32"
-        )
+        x, k = operands["x"], self.constants
 
-        def deviation(row: Index, channel: Index) -> Entry:
-            entry = x[row, channel]
+        def deviation(entry: Entry, mean: Entry) -> Entry:
             # A mean lies among the values; that its interval is that of x, the sum's cannot tell.
-            return entry - known(mean[row], *domain.bounds(x))
+            return entry - known(mean, *domain.bounds(x))
 
-        squares = domain.sum(
-            "square_sum",
-            (rows,),
-            channels,
-            lambda row, channel: norm.square(deviation(row, channel), k),
+        row = Rows(domain, x, lambda entry: entry, norm.mean_of, deviation)
+        squares = row.sum("square_sum", lambda d: norm.square(d, k))
+        half = row.number("half_bits", norm.root_half_bits, squares)
+        factor = row.number(
+            "inverse", lambda v, h: norm.factor(v, h, k), squares, half, dtype="int64"
         )
-        half = domain.define(
-            "half_bits", (rows,), lambda row: norm.root_half_bits(squares[row]), "int32"
-        )
-        inverse = domain.define(
-            "inverse",
-            (rows,),
-            lambda row: norm.factor(squares[row], half[row], k),
-            "int64",
-        )
-        return domain.define(
-            "normalised",
-            (rows, channels),
-            lambda row, channel: norm.normalise(
-                deviation(row, channel), inverse[row], offset[channel]
-            ),
-            "int64",
-        )
+        return row.normalised(norm.normalise, (factor,), (operands["offset"],), self.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...dialect.record import Operand, flattened
@@ -12,7 +11,7 @@ from ..checks import check_attribute
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
-from ..types import NARROW, TensorType
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,12 @@ class Tanh(Elementwise):
     OP = "integer.tanh"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     RESULT = "... C"
+    dtype = "int32"
     TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "tanh"
 
     def __post_init__(self) -> None:
         check_attribute(self, "fraction_bits", 1, 15)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """int32."""
-        return "int32"
 
     def entry(self, x: Entry) -> Entry:
         """See the class."""

@@ -12,8 +12,9 @@ import ibert_tvm as ibert
 from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.aot import BareModel, portable_description
 from ibert_tvm.targets.aot.c_source import kernels_source
-from ibert_tvm.targets.aot.weights import weights_assembly, write_weights
+from ibert_tvm.targets.aot.weights import weights_assembly
 from ibert_tvm.targets.toolchain import find_linker
+from ibert_tvm.targets.weights import write_weights
 from tests.targets.aot.bare_bert import assert_equal, expected, inputs_of
 from tests.targets.aot.c_interface import Caller
 
@@ -36,7 +37,7 @@ def library(in_c: BareModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "driver.c").write_text(in_c.driver_c)
     (folder / "kernels.c").write_text(kernels_source(in_c))
     (folder / "weights.s").write_text(weights_assembly(in_c, separate=True))
-    write_weights(in_c, folder)
+    write_weights(in_c.weights, in_c.parameters, in_c.weight_bytes, folder)
     compiler = find_linker(get_target("x86-64"))
     flags = ["-std=c99", "-O2", "-ffreestanding", "-fno-strict-aliasing", "-fPIC", *WARNINGS]
     sources = ["driver.c", "kernels.c", "weights.s"]

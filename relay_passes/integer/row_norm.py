@@ -1,0 +1,134 @@
+"""What layer norms have in common: the statistics of a row, and the entries that follow from them.
+
+The names of stages are those of the blocks in emitted code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..dialect.record import Operand
+from .checks import STORAGE_DTYPES, check_bounds, check_shift
+from .domain import Domain, Entry, Tensor
+from .operator import Operator
+from .traits import Traits
+from .types import NARROW, TensorType
+
+Function = Callable[..., Entry]
+NORM_TRAITS = Traits(per_token=True, row_statistics=True)
+
+
+class Rows:
+    """The rows of an operand, their sums and means.
+
+    Parameters
+    ----------
+    domain
+        Of the body.
+    x
+        [rows, channels].
+    bounded
+        Brings an entry to the width that the rest is defined for.
+    mean_of
+        ``mean_of(sum, channels)``.
+    deviation
+        ``deviation(entry, mean)`` of a bounded entry.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        x: Tensor,
+        bounded: Function,
+        mean_of: Function,
+        deviation: Function,
+    ) -> None:
+        self.domain = domain
+        self.rows, self.channels = self.shape = x.shape
+        self.bounded: Function = lambda row, channel: bounded(x[row, channel])
+        self.deviation: Function = lambda row, channel: deviation(
+            self.bounded(row, channel), self.mean[row]
+        )
+        self.total = domain.sum("sum", (self.rows,), self.channels, self.bounded)
+        self.mean = self.number("mean", lambda total: mean_of(total, self.channels), self.total)
+
+    def sum(self, name: str, term: Function) -> Tensor:
+        """Define the sum over each row of ``term(deviation)``."""
+        return self.domain.sum(
+            name,
+            (self.rows,),
+            self.channels,
+            lambda row, channel: term(self.deviation(row, channel)),
+        )
+
+    def number(self, name: str, function: Function, *of: Tensor, dtype: str = "int32") -> Tensor:
+        """Define a number of each row, a function of others."""
+        return self.domain.define(
+            name, (self.rows,), lambda row: function(*(number[row] for number in of)), dtype
+        )
+
+    def normalised(
+        self,
+        function: Function,
+        numbers: tuple[Tensor, ...],
+        constants: tuple[Tensor, ...],
+        dtype: str,
+    ) -> Tensor:
+        """Define the result by ``function(deviation, *numbers, *constants)``, these by channel."""
+        return self.domain.define(
+            "normalised",
+            (self.rows, self.channels),
+            lambda row, channel: function(
+                self.deviation(row, channel),
+                *(number[row] for number in numbers),
+                *(constant[channel] for constant in constants),
+            ),
+            dtype,
+        )
+
+
+@dataclass(frozen=True)
+class AffineNorm(Operator):
+    """Base of norms that end in ``clamp((n gain + offset + half) >> shift, low, high)``.
+
+    Class variables
+    ---------------
+    DTYPES : tuple of str
+        Types that the result may have.
+
+    Parameters
+    ----------
+    constants
+        Of the approximation.
+    shift : int
+        Right shift of ``n * gain + offset``.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        One of `DTYPES`.
+    """
+
+    constants: Any
+    shift: int
+    low: int
+    high: int
+    dtype: str
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
+        Operand("x", NARROW, "... C"),
+        Operand("gain", ("int32",), "C"),
+        Operand("offset", ("int32",), "C"),
+    )
+    RESULT: ClassVar[str] = "... C"
+    TRAITS: ClassVar[Traits] = NORM_TRAITS
+    DTYPES: ClassVar[tuple[str, ...]] = STORAGE_DTYPES
+
+    def __post_init__(self) -> None:
+        check_bounds(self, self.DTYPES)
+        check_shift(self)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """The attribute `dtype`."""
+        return self.dtype

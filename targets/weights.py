@@ -1,0 +1,121 @@
+"""Weights in one block, and the sections of a library that hold them and its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WEIGHTS_SECTION = ".ibert.weights"
+METADATA_SECTION = ".ibert.metadata"
+WEIGHTS_FILE, METADATA_FILE = "weights.bin", "metadata.json"
+
+METADATA_ASSEMBLY = f"""\
+    .section {METADATA_SECTION},"a",%progbits
+    .globl ibert_metadata
+    .type ibert_metadata, %object
+ibert_metadata:
+    .incbin "{METADATA_FILE}"
+    .size ibert_metadata, . - ibert_metadata
+    .section .note.GNU-stack,"",%progbits
+"""
+"""Assembly source of the section with the metadata; last in its file."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One array of constants.
+
+    Attributes
+    ----------
+    index
+        Its number among the parameters.
+    name
+        Its canonical name.
+    dtype, shape
+        Its type.
+    offset
+        Where it lies where all weights are one block, in bytes.
+    nbytes
+        Its size.
+    """
+
+    index: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    @property
+    def symbol(self) -> str:
+        """Its C symbol."""
+        return f"ibert_weight_{self.index}"
+
+    @property
+    def section(self) -> str:
+        """Section that it has to itself, where weights are linked one by one."""
+        return f"{WEIGHTS_SECTION}.{self.index}"
+
+    def to_json(self) -> dict[str, Any]:
+        """What a library's metadata say of it."""
+        shape = list(self.shape)
+        return {"name": self.name, "dtype": self.dtype, "shape": shape, "offset": self.offset}
+
+
+def weight_rows(
+    parameters: Mapping[str, np.ndarray], alignment: int
+) -> tuple[tuple[Weight, ...], int]:
+    """Offsets of weights.
+
+    Parameters
+    ----------
+    parameters
+        Arrays by name, in the order in which the program takes them.
+    alignment
+        Of every weight, in bytes.
+
+    Returns
+    -------
+    rows, nbytes
+        One row per array, and the size of all of them, each padded to the alignment.
+    """
+    rows = []
+    offset = 0
+    for index, (name, array) in enumerate(parameters.items()):
+        rows.append(Weight(index, name, str(array.dtype), array.shape, offset, array.nbytes))
+        offset += -(-array.nbytes // alignment) * alignment
+    return tuple(rows), offset
+
+
+def write_weights(
+    weights: Iterable[Weight], parameters: Mapping[str, np.ndarray], nbytes: int, folder: Path
+) -> None:
+    """Write ``weights.bin``: every weight at its offset, in the byte order of all targets.
+
+    Parameters
+    ----------
+    weights
+        In the order of their offsets.
+    parameters
+        Their arrays by name.
+    nbytes
+        Size of the file.
+    folder
+        Where to.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    with (folder / WEIGHTS_FILE).open("wb") as stream:
+        for row in weights:
+            array = np.ascontiguousarray(parameters[row.name])
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            stream.write(b"\0" * (row.offset - stream.tell()))
+            stream.write(little.tobytes())
+        stream.write(b"\0" * (nbytes - stream.tell()))
