@@ -13,6 +13,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.report import Origin
@@ -204,11 +205,6 @@ def _array(tensor: tvm.runtime.Tensor) -> NDArray[Any]:
     return array
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
-
-
 def _export(
     module: torch.nn.Module, arguments: dict[str, torch.Tensor]
 ) -> torch.export.ExportedProgram:
@@ -220,7 +216,7 @@ def _export(
         raise UnsupportedModelError(
             "torch.export cannot trace the model",
             where=type(module).__name__,
-            why=f"{type(error).__name__}: {_last_line(error)}",
+            why=f"{type(error).__name__}: {error_lines(error)[0]}",
             todo="make torch.export.export(model, (), kwargs=inputs) work: no branches on data, "
             "no inputs other than token tensors",
         ) from error
@@ -245,7 +241,7 @@ def _translate(
                 custom_convert_map=None,
             )
     except Exception as error:  # the importer asserts, and raises several classes
-        reason = _sorted_names(_last_line(error))
+        reason = _sorted_names(error_lines(error)[0])
         raise UnsupportedModelError(
             "TVM's importer does not know an operator of the model",
             where=_where(exported, error, reason),

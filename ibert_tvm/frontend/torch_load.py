@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.finish import finish, parameter_hash
 from ibert_tvm.frontend.model import CanonicalModel
@@ -115,11 +116,10 @@ def load_exported_file(path: Path, inputs: Inputs, verify: bool) -> CanonicalMod
     try:
         program = torch.export.load(path)
     except Exception as error:  # torch raises many classes for what an archive can hold
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(
             f"torch cannot read {path.name}",
             where=str(path),
-            why=f"{type(error).__name__}: {reason}",
+            why=f"{type(error).__name__}: {error_lines(error)[0]}",
             todo="give a file that torch.export.save wrote with this version of torch "
             f"({torch.__version__}), not one of torch.save or torch.jit.save",
         ) from error

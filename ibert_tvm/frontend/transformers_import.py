@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.canonicalise import Canonical
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.heads import ImageModelWithHead, ModelWithHead
@@ -92,11 +93,10 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
                 **settings,
             )
     except Exception as error:  # transformers raises many classes for what a folder can hold
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(
             f"transformers cannot load the folder as {auto.__name__}",
             where=str(folder.model),
-            why=reason,
+            why=error_lines(error)[0],
             todo=f"check config.json and the head ({head}); tested architectures: "
             f"{', '.join(TESTED_ARCHITECTURES)}",
         ) from error

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import DeviceError
+from ibert_tvm.errors import DeviceError, error_lines
 from ibert_tvm.runtime.cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock
 from ibert_tvm.runtime.cuda_runtime import CUDA, CudaRuntime, device_text
 from ibert_tvm.runtime.engine import Observer
@@ -312,15 +312,15 @@ class CudaContext:
         except DeviceError:
             raise
         except Exception as error:  # TVM's errors share no base class below Exception
-            text, program = str(error).strip(), self._program
-            if any(name in text for name in _OUT_OF_MEMORY):
+            program = self._program
+            if any(name in str(error) for name in _OUT_OF_MEMORY):
                 what = f"the values of a batch of {function.batch} x {function.seq_len} tokens"
                 raise self._cuda.out_of_memory(program.index, what) from error
             raise DeviceError(
                 f"the GPU {device_text(program.index)} cannot run the library "
                 f"{program.metadata.path}",
                 where=f"function {function.name}, on {program.name}",
-                why=text.splitlines()[0] if text else type(error).__name__,
+                why=error_lines(error)[0],
                 todo="compile it again with `ibert compile`, with the installed version of TVM",
             ) from error
 

@@ -18,6 +18,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.canonicalise.values import FromInputs, Mismatch
 
 __all__ = [
@@ -128,7 +129,7 @@ class InputGraph:
             try:
                 self._values = self._evaluate()
             except Exception as error:  # TVM raises several classes for what it cannot compile
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                reason = error_lines(error)[-1]
                 raise Mismatch(
                     f"TVM cannot evaluate the mask or position chain: {reason}"
                 ) from error

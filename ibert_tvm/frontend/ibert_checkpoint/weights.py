@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
 
 __all__ = ["CheckpointArrays"]
@@ -197,10 +198,9 @@ def _load_bin(file: Path) -> dict[str, Any]:
     try:
         return dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many classes for what a file can hold
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(
             f"the weight file {file.name} is damaged",
             where=str(file),
-            why=reason,
+            why=error_lines(error)[0],
             todo="copy the file again: it is truncated, or a Git LFS pointer (git lfs pull)",
         ) from error

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...
         raise ModelSourceError(
             f"the data of {file.name} cannot be read",
             where=str(file.parent),
-            why=_line(error),
+            why=error_lines(error)[0],
             todo="copy the files of its weights beside it, under the names that the model gives",
         ) from error
     check_model(model, str(file))
@@ -180,7 +181,7 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
         raise ModelSourceError(
             "the model is malformed",
             where=where,
-            why=_line(error),
+            why=error_lines(error)[0],
             todo=_TODO,
         ) from error
 
@@ -220,8 +221,3 @@ def _unreadable(file: Path, why: str) -> ModelSourceError:
     return ModelSourceError(
         f"{file.name} is no ONNX model that can be read", where=str(file), why=why, todo=_TODO
     )
-
-
-def _line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

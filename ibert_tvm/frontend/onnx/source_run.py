@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.onnx.reading import require_onnx
 from ibert_tvm.frontend.onnx.signature import GraphInput
@@ -75,14 +76,13 @@ def source_runner(
     try:
         session = _with_outputs(model, outputs, nodes, lambda: _session(model, options))
     except Exception as error:  # ONNX Runtime has a class per status, without a common base
-        lines = [line for line in str(error).splitlines() if line.strip()]
         if _UNKNOWN_SET in str(error) and not any(node.domain for node in model.graph.node):
             _logger.info("ONNX Runtime does not know the operator set: onnx evaluates the model")
             return _evaluator(model, inputs, outputs, nodes)
         raise ModelSourceError(
             "ONNX Runtime cannot load the model",
             where=where,
-            why=lines[0] if lines else type(error).__name__,
+            why=error_lines(error)[0],
             todo="export it again; verify=False imports it without comparing it with itself",
         ) from error
     taken = {item.name for item in session.get_inputs()}

@@ -18,6 +18,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.onnx.folding import fold
 from ibert_tvm.frontend.onnx.naming import Naming, label
@@ -349,8 +350,8 @@ class Translator:
         try:
             result = function(self, node)
         except (RuntimeError, ValueError) as error:
-            lines = [line for line in str(error).strip().splitlines() if line.strip()]
-            raise Untranslatable(f"it does not fit its operands: {lines[-1].strip()}") from error
+            line = error_lines(error)[-1]
+            raise Untranslatable(f"it does not fit its operands: {line}") from error
         return result if isinstance(result, list) else [result]
 
     def _fold(
