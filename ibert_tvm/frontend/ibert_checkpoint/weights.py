@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
+from ibert_tvm.frontend.errors import ModelSourceError, require
 
 __all__ = ["CheckpointArrays"]
 
@@ -184,15 +184,13 @@ def _read_safetensors(file: Path, key: str) -> NDArray[Any]:
 
 def _load_bin(file: Path) -> dict[str, Any]:
     """Tensors of a pickle."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise MissingExtraError(
-            f"reading {file.name} needs torch, which is not installed",
-            where=str(file),
-            why="it is a pickle of torch tensors; a model.safetensors needs no torch",
-            todo="pip install 'ibert-tvm[torch]', or convert the weights to safetensors",
-        )
+    require(
+        "torch",
+        to=f"reading {file.name}",
+        where=str(file),
+        why="it is a pickle of torch tensors; a model.safetensors needs no torch",
+        todo="pip install 'ibert-tvm[torch]', or convert the weights to safetensors",
+    )
     import torch
 
     try:

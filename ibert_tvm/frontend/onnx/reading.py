@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError, UnsupportedModelError
+from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError, require
 
 if TYPE_CHECKING:
     import onnx
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OLDEST_OPSET",
     "check_model",
-    "files_sha256",
     "opsets",
     "read_model",
     "read_model_files",
@@ -42,16 +39,12 @@ def require_onnx(*packages: str) -> None:
     MissingExtraError
         If one of them is not installed.
     """
-    from importlib.util import find_spec
-
-    for package in packages or ("onnx",):
-        if find_spec(package) is None:
-            raise MissingExtraError(
-                f"importing an ONNX model needs {package}, which is not installed",
-                where="ibert_tvm.load",
-                why="onnx and onnxruntime are optional: a quantised model runs without them",
-                todo="pip install 'ibert-tvm[onnx]'",
-            )
+    require(
+        *(packages or ("onnx",)),
+        to="importing an ONNX model",
+        why="onnx and onnxruntime are optional: a quantised model runs without them",
+        todo="pip install 'ibert-tvm[onnx]'",
+    )
 
 
 def read_model(path: str | Path) -> onnx.ModelProto:
@@ -192,16 +185,6 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
         "" if item.domain == "ai.onnx" else item.domain: int(item.version)
         for item in model.opset_import
     }
-
-
-def files_sha256(files: Sequence[Path]) -> str:
-    """Return the hash of the contents of files, one after the other."""
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _data_files(model: onnx.ModelProto) -> set[str]:
