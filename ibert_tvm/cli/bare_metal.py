@@ -11,8 +11,6 @@ from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.bare_metal import PackageOptions
 
@@ -180,11 +178,7 @@ def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> Com
         "report": dict(report),
     }
 
-    def render(console: Console) -> None:
-        for line in package_statement(path, document, seconds):
-            console.print(line, markup=False)
-
-    return CommandResult(result, render)
+    return CommandResult(result, package_statement(path, document, seconds))
 
 
 def package_statement(path: Path, document: Mapping[str, Any], seconds: float) -> list[str]:

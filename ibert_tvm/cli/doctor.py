@@ -5,15 +5,11 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 from ibert_tvm.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # Distribution, what needs it, what to install when it is missing; required ones first.
 _REQUIRED = ("apache-tvm", "apache-tvm-ffi", "numpy", "safetensors", "tokenizers", "pyelftools")
@@ -56,13 +52,13 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     ]
     failed = [check for check in checks if check.state == "failed"]
 
-    def render(console: Console) -> None:
-        rows = [(check.state, check.name, check.found, check.todo) for check in checks]
-        console.print(table(("", "what", "found", "what to do"), rows))
-        console.print(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well")
-
+    rows = [(check.state, check.name, check.found, check.todo) for check in checks]
+    shown = [
+        Table(("", "what", "found", "what to do"), rows),
+        f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well",
+    ]
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
-    return CommandResult(document, render, ExitCode.TARGET if failed else ExitCode.OK)
+    return CommandResult(document, shown, ExitCode.TARGET if failed else ExitCode.OK)
 
 
 def _python() -> Check:

@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from ibert_tvm.errors import UsageError
 
@@ -38,14 +38,14 @@ class Head(str, Enum):
 
 
 JsonFlag = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
+    bool, Option("--json", help="Print one JSON document on stdout and nothing else there.")
 ]
 VerboseFlag = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
+    bool, Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
 ]
 DeviceOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--device",
         metavar="cpu|cuda[:N]",
         help="What to run on; by default what the library was compiled for, and the first GPU.",
@@ -53,7 +53,7 @@ DeviceOption = Annotated[
 ]
 InputNames = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--input",
         metavar="NAME=MEANING",
         help="An input of an ONNX file that has another name: --input mask=attention_mask.",
