@@ -87,27 +87,20 @@ def _optional(name: str, purpose: str, install: str) -> Check:
 
 
 def _tvm_works() -> Check:
+    name = "tvm with LLVM"
     try:
         import tvm
 
         enabled = tvm.runtime.enabled("llvm")
     except Exception as error:  # whatever a broken installation raises
-        return Check(
-            "tvm with LLVM",
-            "failed",
-            f"{type(error).__name__}: {error}",
-            "install the versions of constraints.txt",
-        )
+        found = f"{type(error).__name__}: {error}"
+        return Check(name, "failed", found, "install the versions of constraints.txt")
     if not enabled:
-        return Check(
-            "tvm with LLVM",
-            "failed",
-            "built without LLVM",
-            f"pip install apache-tvm=={_TVM_VERSION}",
-        )
+        fix = f"pip install apache-tvm=={_TVM_VERSION}"
+        return Check(name, "failed", "built without LLVM", fix)
     from tvm.target import codegen
 
-    return Check("tvm with LLVM", "ok", f"LLVM {codegen.llvm_version_major()}")
+    return Check(name, "ok", f"LLVM {codegen.llvm_version_major()}")
 
 
 def _linker() -> Check:
