@@ -44,7 +44,7 @@ def import_onnx_model(
     Parameters
     ----------
     model : onnx.ModelProto
-        The model, all its data in memory, as `read_model` returns it.
+        The model, all its data in memory, as `read_model_files` returns it.
     source : str
         The file, or what stands for it in messages and in the result.
     head : str, optional
@@ -122,9 +122,7 @@ def _canonical(
 ) -> Canonical:
     graph = model.graph
     nodes = [*graph.node, *chosen.nodes]
-    translator = Translator(graph.initializer, nodes, versions, shape, OPERATORS)
-    for item in taken:
-        translator.add_input(item.name, item.canonical, item.dtype)
+    translator = Translator(graph.initializer, nodes, taken, versions, shape, OPERATORS)
     translation = translator.run(chosen.tensors)
     try:
         canonical = canonicalise(

@@ -53,7 +53,7 @@ def load_onnx(
     Raises
     ------
     ModelSourceError, MissingExtraError, UnsupportedModelError, UsageError
-        See `read_model` and `import_onnx_model`; also if `tokenizer` has no tokenizer files.
+        See `read_model_files` and `import_onnx_model`; also if `tokenizer` has no tokenizer files.
     """
     file = Path(path).expanduser()
     model, sources = read_model_files(file)

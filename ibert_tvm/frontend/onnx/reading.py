@@ -15,7 +15,6 @@ __all__ = [
     "OLDEST_OPSET",
     "check_model",
     "opsets",
-    "read_model",
     "read_model_files",
     "require_onnx",
 ]
@@ -47,8 +46,8 @@ def require_onnx(*packages: str) -> None:
     )
 
 
-def read_model(path: str | Path) -> onnx.ModelProto:
-    """Read an ONNX file with all its data and check it.
+def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
+    """Read an ONNX file with all its data, check it, and name the files that were read.
 
     Parameters
     ----------
@@ -57,8 +56,10 @@ def read_model(path: str | Path) -> onnx.ModelProto:
 
     Returns
     -------
-    onnx.ModelProto
+    model : onnx.ModelProto
         The model; every array in memory.
+    files : tuple of Path
+        The file, then those of its data in name order.
 
     Raises
     ------
@@ -68,29 +69,6 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         If the file is missing, truncated or no ONNX model, or a file of its data is.
     UnsupportedModelError
         If its operator set is too old or unknown.
-    """
-    return read_model_files(path)[0]
-
-
-def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
-    """Read an ONNX file as `read_model` does, and name the files that were read.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-
-    Returns
-    -------
-    model : onnx.ModelProto
-        The model.
-    files : tuple of Path
-        The file, then those of its data in name order.
-
-    Raises
-    ------
-    MissingExtraError, ModelSourceError, UnsupportedModelError
-        See `read_model`.
     """
     require_onnx()
     import onnx
