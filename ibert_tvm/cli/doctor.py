@@ -53,7 +53,7 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     failed = [check for check in checks if check.state == "failed"]
 
     rows = [(check.state, check.name, check.found, check.todo) for check in checks]
-    shown = [
+    shown: list[str | Table] = [
         Table(("", "what", "found", "what to do"), rows),
         f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well",
     ]

@@ -23,7 +23,7 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
         )
         for row in found
     ]
-    shown = [
+    shown: list[str | Table] = [
         Table(("target", "description", "compiles here", "runs here"), cells),
         "other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)",
     ]

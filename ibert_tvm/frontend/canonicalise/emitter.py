@@ -191,7 +191,7 @@ class Emitter:
         name = self.unique(source.name)
         if isinstance(source, Embedded):
             table = self.weight(source.table.name, source.table.array)
-            operands = (table, source.ids)
+            operands = [table, source.ids]
             return self.record(build.embedding, name, source.channels, source.ops, *operands)
         if isinstance(source, Linear):
             weight = self.weight(source.weight.name, source.weight.array)
@@ -200,7 +200,7 @@ class Emitter:
                 bias_name = layer_of(source.weight.name) + ".bias"
                 bias = Weight(bias_name, np.zeros(source.channels, np.float32))
                 self.report.foldings.append(Folding(name, "the source has no bias: zeros"))
-            operands = (source.x.var, weight, self.weight(bias.name, bias.array))
+            operands = [source.x.var, weight, self.weight(bias.name, bias.array)]
             return self.record(build.linear, name, source.channels, source.ops, *operands)
         raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
 

@@ -25,7 +25,7 @@ from ibert_tvm.frontend.canonicalise.views import ViewError
 
 __all__ = ["applied", "lift", "reduce_rows", "row_binary", "settled"]
 
-_Function = TypeVar("_Function", Pointwise, RowFunction)
+_Function = TypeVar("_Function", bound=Pointwise | RowFunction)
 
 
 def settled(c: Emitter, value: Any) -> Any:

@@ -235,11 +235,12 @@ class Linear(Computed):
         Linear
             The product as it would be then.
         """
-        weight, bias = (
-            item and Weight(f"{item.name}{part}", change(item.array))
-            for item in (self.weight, self.bias)
-        )
-        return replace(self, weight=weight, bias=bias, **fields)
+
+        def changed(weight: Weight) -> Weight:
+            return Weight(f"{weight.name}{part}", change(weight.array))
+
+        bias = None if self.bias is None else changed(self.bias)
+        return replace(self, weight=changed(self.weight), bias=bias, **fields)
 
 
 @dataclass(frozen=True, eq=False)
