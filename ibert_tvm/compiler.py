@@ -24,7 +24,7 @@ from ibert_tvm.errors import OutputError, UsageError
 from ibert_tvm.files import write_folder
 from ibert_tvm.kernel_table import kernel_table
 from ibert_tvm.runtime.library_file import FORMAT
-from ibert_tvm.runtime.metadata import InputRecord
+from ibert_tvm.runtime.metadata import InputRecord, read_record
 from ibert_tvm.shapes import check_shapes
 from ibert_tvm.version import __version__
 
@@ -354,8 +354,9 @@ def _metadata(
     function = program.module["main"]
     scales = {entry["name"]: entry for entry in quantized.quantization.get("inputs", ())}
     inputs = [
-        InputRecord.from_json(
-            {"name": var.name, "dtype": str(var.ty.dtype), **scales.get(var.name, {})}
+        read_record(
+            InputRecord,
+            {"name": var.name, "dtype": str(var.ty.dtype), **scales.get(var.name, {})},
         ).to_json()
         for var in function.params[: int(function.attrs["num_input"])]
     ]
@@ -390,17 +391,14 @@ def _outputs(quantized: QuantizedModel) -> list[dict[str, Any]]:
     """Name, type, scale and symbolic shape of every output, in the function's order."""
     types = {step.name: step.type for step in quantized.program.steps}
     kinds = [types[name] for name in quantized.program.outputs]
-    rows = []
-    for info, tensor, scale in zip(
-        quantized.info.outputs, kinds, quantized.quantization["outputs"], strict=True
-    ):
-        rows.append(
-            {
-                "name": info.name,
-                "kind": info.kind,
-                "dtype": tensor.dtype,
-                "scale": float(scale["scale"]),
-                "shape": [size if isinstance(size, int) else str(size) for size in tensor.shape],
-            }
-        )
-    return rows
+    scales = quantized.quantization["outputs"]
+    return [
+        {
+            "name": info.name,
+            "kind": info.kind,
+            "dtype": tensor.dtype,
+            "scale": float(scale["scale"]),
+            "shape": [size if isinstance(size, int) else str(size) for size in tensor.shape],
+        }
+        for info, tensor, scale in zip(quantized.info.outputs, kinds, scales, strict=True)
+    ]

@@ -26,6 +26,7 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "describe",
+    "error_lines",
 ]
 
 
@@ -141,6 +142,23 @@ class ErrorReport:
     def to_json(self) -> dict[str, object]:
         """Return the report as a JSON-serialisable dictionary."""
         return asdict(self)
+
+
+def error_lines(error: BaseException) -> list[str]:
+    """Return the lines of an error's message; the name of its class if it has none.
+
+    Parameters
+    ----------
+    error : BaseException
+        What a library raised.
+
+    Returns
+    -------
+    list of str
+        At least one line, without white space round it and without empty lines.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines or [type(error).__name__]
 
 
 def describe(error: BaseException) -> ErrorReport | None:

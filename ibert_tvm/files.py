@@ -6,16 +6,17 @@ and renamed when it is complete.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ibert_tvm.errors import OutputError
 
-__all__ = ["check_writable", "write_file", "write_folder"]
+__all__ = ["check_writable", "files_sha256", "write_file", "write_folder"]
 
 _TEMPORARY_PREFIX = ".ibert-tmp-"
 
@@ -161,3 +162,13 @@ def write_folder(
             raise OutputError(f"cannot write {target}", why=str(error.strerror or error)) from error
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
+
+
+def files_sha256(files: Sequence[Path]) -> str:
+    """Return the hash of the contents of files, one after the other."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -5,7 +5,7 @@ This module imports neither TVM nor torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -143,20 +143,14 @@ class ModelInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the information as a JSON-serialisable dictionary."""
-        document = asdict(self)
-        document["inputs"] = list(self.inputs)
-        document["outputs"] = [asdict(output) for output in self.outputs]
+        document = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+        }
         document["id2label"] = {str(key): label for key, label in self.id2label.items()}
-        document["tokenizer_files"] = list(self.tokenizer_files)
-        document["notes"] = list(self.notes)
-        if self.image_size is None:
-            del document["image_size"]
-        else:
-            document["image_size"] = list(self.image_size)
-        if self.static_shape is None:
-            del document["static_shape"]
-        else:
-            document["static_shape"] = list(self.static_shape)
+        for name in ("image_size", "static_shape"):
+            if document[name] is None:
+                del document[name]
         return document
 
     @classmethod
@@ -189,22 +183,14 @@ class ModelInfo:
         if unknown:
             raise ValueError(f"unknown fields: {', '.join(unknown)}")
         values = dict(document)
-        for name in ("architecture", "head", "source", "source_sha256", "description"):
-            if name in values and not isinstance(values[name], str):
-                raise TypeError(f"{name} must be a string")
-        for name in ("hidden_size", "num_layers", "vocab_size", "type_vocab_size", "pad_token_id"):
-            if name in values and type(values[name]) is not int:
-                raise TypeError(f"{name} must be an integer")
-        longest = values.get("max_sequence_length")
-        if longest is not None and type(longest) is not int:
-            raise TypeError("max_sequence_length must be an integer or null")
-        for name in ("inputs", "tokenizer_files", "notes"):
-            if name in values:
-                values[name] = _strings(name, values[name])
-        if "image_size" in values:
-            values["image_size"] = _integers("image_size", values["image_size"])
-        if "static_shape" in values:
-            values["static_shape"] = _shape(values["static_shape"])
+        for names, fits, what in _FIELDS:
+            for name in names:
+                if name in values and not fits(values[name]):
+                    raise TypeError(f"{name} must be {what}")
+        for name in {"inputs", "tokenizer_files", "notes", "image_size", "static_shape"} & {
+            *values
+        }:
+            values[name] = tuple(values[name])
         values["outputs"] = tuple(
             OutputInfo(name=item["name"], value=item["value"], kind=item["kind"])
             for item in document["outputs"]
@@ -220,21 +206,33 @@ class ModelInfo:
         return cls(**values)
 
 
-def _integers(name: str, values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(item) is int for item in values):
-        raise TypeError(f"{name} must be a list of integers")
-    return tuple(values)
+def _is_list(item_fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(item_fits, value))
 
 
-def _shape(values: Any) -> tuple[int | None, int | None]:
-    if not isinstance(values, list) or len(values) != 2:
-        raise TypeError("static_shape must be a list of two")
-    if not all(item is None or type(item) is int for item in values):
-        raise TypeError("static_shape must be a list of integers or null")
-    return (values[0], values[1])
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-def _strings(name: str, values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-        raise TypeError(f"{name} must be a list of strings")
-    return tuple(values)
+def _is_integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_integer_or_null(value: Any) -> bool:
+    return value is None or type(value) is int
+
+
+_FIELDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("architecture", "head", "source", "source_sha256", "description"), _is_string, "a string"),
+    (
+        ("hidden_size", "num_layers", "vocab_size", "type_vocab_size", "pad_token_id"),
+        _is_integer,
+        "an integer",
+    ),
+    (("max_sequence_length",), _is_integer_or_null, "an integer or null"),
+    (("inputs", "tokenizer_files", "notes"), _is_list(_is_string), "a list of strings"),
+    (("image_size",), _is_list(_is_integer), "a list of integers"),
+    (("static_shape",), lambda v: isinstance(v, list) and len(v) == 2, "a list of two"),
+    (("static_shape",), _is_list(_is_integer_or_null), "a list of integers or null"),
+)
+"""What the fields of a document may hold, and how that is called."""

@@ -91,24 +91,6 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self.pad_id = self._find_pad_id(config)
 
-    @classmethod
-    def from_folder(cls, folder: str | Path) -> Tokenizer:
-        """Build from a Hugging Face folder.
-
-        Raises
-        ------
-        ModelError
-            If the folder has no tokenizer files.
-        """
-        files = tokenizer_files(folder)
-        if not files:
-            raise ModelError(
-                f"no tokenizer in {folder}",
-                why="it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt",
-                todo="add the tokenizer files of the model, or give token ids instead of texts",
-            )
-        return cls(files)
-
     @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""

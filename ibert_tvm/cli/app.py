@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
-from ibert_tvm.cli.bench import command as bench_command
-from ibert_tvm.cli.compile import command as compile_command
-from ibert_tvm.cli.demo import command as demo_command
-from ibert_tvm.cli.doctor import command as doctor_command
-from ibert_tvm.cli.eval import command as eval_command
-from ibert_tvm.cli.inspect import command as inspect_command
-from ibert_tvm.cli.quantize import command as quantize_command
-from ibert_tvm.cli.run import command as run_command
-from ibert_tvm.cli.targets import command as targets_command
-from ibert_tvm.cli.tune import command as tune_command
+from ibert_tvm.cli import (
+    bench,
+    compile,
+    demo,
+    doctor,
+    eval,
+    inspect,
+    quantize,
+    run,
+    targets,
+    tune,
+)
 
 __all__ = ["app"]
 
@@ -28,17 +30,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
 )
-
-app.command("quantize")(quantize_command)
-app.command("compile")(compile_command)
-app.command("tune")(tune_command)
-app.command("run")(run_command)
-app.command("eval")(eval_command)
-app.command("bench")(bench_command)
-app.command("inspect")(inspect_command)
-app.command("targets")(targets_command)
-app.command("doctor")(doctor_command)
-app.command("demo")(demo_command)
+# In the order in which they are used, which is that of the help.
+for _file in (quantize, compile, tune, run, eval, bench, inspect, targets, doctor, demo):
+    app.command(_file.__name__.rpartition(".")[2])(_file.command)
 
 
 def _version(wanted: bool) -> None:

@@ -11,8 +11,6 @@ from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.bare_metal import PackageOptions
 
@@ -43,23 +41,20 @@ def parse_memory(option: str, text: str) -> int:
     UsageError
         If it is not a positive number with one of these units.
     """
-    todo = f"give bytes, or a whole number with K or M, for example {option} {_EXAMPLE[option]}"
+
+    def refused(why: str) -> UsageError:
+        example = f"{option} {_EXAMPLE[option]}"
+        todo = f"give bytes, or a whole number with K or M, for example {example}"
+        return UsageError(f"bad value for {option}: {text!r}", why=why, todo=todo)
+
     found = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text, flags=re.ASCII)
     if found is None:
-        raise UsageError(
-            f"bad value for {option}: {text!r}",
-            why="it is not a whole number with a unit",
-            todo=todo,
-        )
+        raise refused("it is not a whole number with a unit")
     unit = re.sub(r"(?<=[KM])(I?B)$|^B$", "", found[2].upper())
     if unit not in _UNITS:
-        raise UsageError(
-            f"bad value for {option}: {text!r}",
-            why=f"{found[2]!r} is not a unit; K is 1024 bytes, M is 1024 K",
-            todo=todo,
-        )
+        raise refused(f"{found[2]!r} is not a unit; K is 1024 bytes, M is 1024 K")
     if int(found[1]) == 0:
-        raise UsageError(f"bad value for {option}: {text!r}", why="it is 0", todo=todo)
+        raise refused("it is 0")
     return int(found[1]) * _UNITS[unit]
 
 
@@ -180,11 +175,7 @@ def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> Com
         "report": dict(report),
     }
 
-    def render(console: Console) -> None:
-        for line in package_statement(path, document, seconds):
-            console.print(line, markup=False)
-
-    return CommandResult(result, render)
+    return CommandResult(result, package_statement(path, document, seconds))
 
 
 def package_statement(path: Path, document: Mapping[str, Any], seconds: float) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument, Option
 
 from ibert_tvm.cli.options import (
     DeviceOption,
@@ -20,12 +20,10 @@ from ibert_tvm.cli.options import (
 )
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table, record_table
 from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.bench.ceiling import Ceiling
     from ibert_tvm.bench.inputs import Batch
     from ibert_tvm.bench.latency import Latency
@@ -41,30 +39,23 @@ _SCHEMA = 1
 
 
 def command(
-    library: Annotated[Path, typer.Argument(help="A library that `ibert compile` wrote.")],
+    library: Annotated[Path, Argument(help="A library that `ibert compile` wrote.")],
     threads: Annotated[
-        str | None,
-        typer.Option("--threads", help="Threads, with commas; by default all processors."),
+        str | None, Option(help="Threads, with commas; by default all processors.")
     ] = None,
     batch: Annotated[
-        str | None,
-        typer.Option("--batch", help="Only these compiled batch sizes, with commas."),
+        str | None, Option(help="Only these compiled batch sizes, with commas.")
     ] = None,
     seq_len: Annotated[
-        str | None,
-        typer.Option("--seq-len", help="Only these compiled sequence lengths, with commas."),
+        str | None, Option(help="Only these compiled sequence lengths, with commas.")
     ] = None,
     texts: Annotated[
         Path | None,
-        typer.Option(
-            "--texts", help="Measure on these texts, one per line; by default all rows are full."
-        ),
+        Option(help="Measure on these texts, one per line; by default all rows are full."),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.0, help="How long to measure each shape.")
-    ] = 2.0,
+    seconds: Annotated[float, Option(min=0.0, help="How long to measure each shape.")] = 2.0,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="Show the share of every layer and kind of kernel.")
+        bool, Option("--per-layer", help="Show the share of every layer and kind of kernel.")
     ] = False,
     device: DeviceOption = None,
     rpc: RpcOption = None,
@@ -92,13 +83,13 @@ def command(
         )
     if metadata.runtime == "none":
         counts = counts or [1]  # more are refused when the library is loaded
+    job = _Job(library, functions, counts, lines, seconds, per_layer)
     if address is not None:
-        measured = _on_board(library, functions, counts, lines, seconds, address, rpc_timeout)
+        measured = _on_board(job, address, rpc_timeout)
     elif choose_device(metadata, device).kind == "cuda":
-        measured = _on_gpu(library, device, functions, counts, lines, seconds, per_layer)
+        measured = _on_gpu(job, device)
     else:
-        measured = _on_this_machine(library, functions, counts, lines, seconds, per_layer)
-    ceilings, rows = measured.ceilings, measured.rows
+        measured = _on_this_machine(job)
     document = {
         "schema_version": _SCHEMA,
         "library": str(library),
@@ -108,27 +99,46 @@ def command(
         "machine": measured.machine,
         "inputs": "full rows" if texts is None else str(texts),
         "seconds": seconds,
-        "ceilings": {
-            str(count): {
-                "instruction": ceiling.instruction,
-                "gmacs": ceiling.gmacs,
-                "missing": ceiling.missing,
-            }
-            for count, ceiling in ceilings.items()
-        },
-        "results": rows,
+        "ceilings": {str(count): asdict(limit) for count, limit in measured.ceilings.items()},
+        "results": measured.rows,
     }
+    shown: list[str | Table] = [_summary(document), _results(measured.rows)]
+    shown += [_ceiling_line(count, limit) for count, limit in measured.ceilings.items()]
+    if per_layer:
+        shown += [item for row in measured.rows for item in _layers(row)]
+    return CommandResult(document, shown)
 
-    def render(console: Console) -> None:
-        console.print(_summary(document), markup=False)
-        console.print(table(*_columns(rows)))
-        for count, ceiling in ceilings.items():
-            console.print(_ceiling_line(count, ceiling), markup=False)
-        for row in rows:
-            if per_layer:
-                _render_layers(console, row)
 
-    return CommandResult(document, render)
+@dataclass(frozen=True)
+class _Job:
+    """What is measured, and how long."""
+
+    path: Path
+    functions: list[FunctionRecord]
+    counts: list[int] | None
+    texts: list[str] | None
+    seconds: float
+    per_layer: bool
+
+    def batches(self, library: Library, function: FunctionRecord) -> list[Batch]:
+        from ibert_tvm.bench.inputs import full_batch, text_batches
+
+        if self.texts is None:
+            return [full_batch(library.metadata, function.batch, function.seq_len)]
+        encoded = library.encode(self.texts, max_length=function.seq_len)
+        return text_batches(library.metadata, encoded, function.batch, function.seq_len)
+
+    def measure(self, library: Library, function: FunctionRecord) -> dict[str, Any]:
+        from ibert_tvm.bench.latency import measure_latency
+        from ibert_tvm.bench.layers import measure_layers
+
+        batches = self.batches(library, function)
+        latency = measure_latency(library, batches, self.seconds)
+        row = _row(function, library.num_threads, batches, latency)
+        if self.per_layer:
+            profile = measure_layers(library, batches[0], function.kernels, self.seconds)
+            row["layers"] = _profile(profile, full=row["real_tokens"] == 1)
+        return row
 
 
 @dataclass(frozen=True)
@@ -140,100 +150,74 @@ class _Measured:
     machine: dict[str, Any]
 
 
-def _on_this_machine(
-    path: Path,
-    functions: list[FunctionRecord],
-    counts: list[int] | None,
-    lines: list[str] | None,
-    seconds: float,
-    per_layer: bool,
-) -> _Measured:
+def _on_this_machine(job: _Job) -> _Measured:
     from ibert_tvm.bench.ceiling import measure_ceiling
     from ibert_tvm.cli.progress import status
     from ibert_tvm.runtime import load_library
     from ibert_tvm.runtime.threads import configure_threads, default_threads
 
-    counts = counts or [default_threads()]
+    counts = job.counts or [default_threads()]
     _warn_of_too_many(counts)
     configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
-    ceilings: dict[int, Ceiling] = {}
-    rows: list[dict[str, Any]] = []
+    measured = _Measured([], {}, _machine())
     with status("loading") as show:
         for count in counts:
-            loaded = load_library(path, num_threads=count)
+            loaded = load_library(job.path, num_threads=count)
             show(f"the limit of the machine, {_threads(count)}")
-            ceilings[count] = measure_ceiling(count)
-            for function in functions:
+            limit = measured.ceilings[count] = measure_ceiling(count)
+            for function in job.functions:
                 show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
-                batches = _batches(loaded, function, lines)
-                row = _measure(loaded, function, batches, seconds, per_layer)
-                rows.append({**row, **_efficiency(row, ceilings[count])})
-    return _Measured(rows, ceilings, _machine())
+                measured.rows.append(_with_efficiency(job.measure(loaded, function), limit))
+    return measured
 
 
-def _on_gpu(
-    path: Path,
-    device: str | None,
-    functions: list[FunctionRecord],
-    counts: list[int] | None,
-    lines: list[str] | None,
-    seconds: float,
-    per_layer: bool,
-) -> _Measured:
+def _on_gpu(job: _Job, device: str | None) -> _Measured:
     from ibert_tvm.bench.ceiling import Ceiling
     from ibert_tvm.bench.gpu import describe_gpu, measure_gpu_time
     from ibert_tvm.cli.progress import status
     from ibert_tvm.runtime import load_library
 
-    rows: list[dict[str, Any]] = []
+    rows = []
     with status("loading") as show:
         # A number of threads is refused there.
-        loaded = load_library(path, num_threads=counts[0] if counts else None, device=device)
-        for function in functions:
+        threads = job.counts[0] if job.counts else None
+        loaded = load_library(job.path, num_threads=threads, device=device)
+        for function in job.functions:
             show(f"{function.batch}x{function.seq_len}, {loaded.device}")
-            row = _measure(loaded, function, _batches(loaded, function, lines), seconds, per_layer)
-            row |= {"threads": None, "gpu_ms": measure_gpu_time(loaded, function, seconds / 4)}
-            rows.append({**row, **_efficiency(row, Ceiling())})
+            row = job.measure(loaded, function)
+            row |= {"threads": None, "gpu_ms": measure_gpu_time(loaded, function, job.seconds / 4)}
+            rows.append(_with_efficiency(row, Ceiling()))
     return _Measured(rows, {}, {**_machine(), **describe_gpu(loaded)})
 
 
-def _on_board(
-    path: Path,
-    functions: list[FunctionRecord],
-    counts: list[int] | None,
-    lines: list[str] | None,
-    seconds: float,
-    address: Address,
-    timeout: float,
-) -> _Measured:
+def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
     from ibert_tvm.bench.ceiling import Ceiling
     from ibert_tvm.bench.remote import measure_remote_latency
     from ibert_tvm.cli.progress import status
     from ibert_tvm.runtime.remote import load_remote
 
-    ceilings: dict[int, Ceiling] = {}
-    rows: list[dict[str, Any]] = []
-    machine: dict[str, Any] = {}
+    measured = _Measured([], {}, {})
     with status(f"loading on {address}") as show:
-        wishes: list[int | None] = [None] if counts is None else [*counts]
+        wishes: list[int | None] = [None] if job.counts is None else [*job.counts]
         for wanted in wishes:
-            with load_remote(path, address, wanted, timeout) as loaded:
+            with load_remote(job.path, address, wanted, timeout) as loaded:
                 board = cast("RemoteEngine", loaded.engine).description
                 count = loaded.num_threads
-                ceilings[count] = Ceiling("", None, "boards are not asked for their limit")
-                machine = {
-                    "system": f"{board.machine}, TVM {board.tvm_version or '?'}",
-                    "processor": f"board {address}",
-                    "processors": board.processors,
-                    "load_average": None,
-                }
-                for function in functions:
+                limit = Ceiling("", None, "boards are not asked for their limit")
+                measured.ceilings[count] = limit
+                measured.machine.update(
+                    system=f"{board.machine}, TVM {board.tvm_version or '?'}",
+                    processor=f"board {address}",
+                    processors=board.processors,
+                    load_average=None,
+                )
+                for function in job.functions:
                     show(f"{function.batch}x{function.seq_len}, {_threads(count)}, on {address}")
-                    batches = _batches(loaded, function, lines)
-                    latency = measure_remote_latency(loaded, function, batches, seconds)
+                    batches = job.batches(loaded, function)
+                    latency = measure_remote_latency(loaded, function, batches, job.seconds)
                     row = _row(function, count, batches, latency)
-                    rows.append({**row, **_efficiency(row, ceilings[count])})
-    return _Measured(rows, ceilings, machine)
+                    measured.rows.append(_with_efficiency(row, limit))
+    return measured
 
 
 def _threads(count: int) -> str:
@@ -273,33 +257,6 @@ def _chosen(
     return chosen
 
 
-def _batches(library: Library, function: FunctionRecord, lines: list[str] | None) -> list[Batch]:
-    from ibert_tvm.bench.inputs import full_batch, text_batches
-
-    if lines is None:
-        return [full_batch(library.metadata, function.batch, function.seq_len)]
-    encoded = library.encode(lines, max_length=function.seq_len)
-    return text_batches(library.metadata, encoded, function.batch, function.seq_len)
-
-
-def _measure(
-    library: Library,
-    function: FunctionRecord,
-    batches: list[Batch],
-    seconds: float,
-    per_layer: bool,
-) -> dict[str, Any]:
-    from ibert_tvm.bench.latency import measure_latency
-    from ibert_tvm.bench.layers import measure_layers
-
-    latency = measure_latency(library, batches, seconds)
-    row = _row(function, library.num_threads, batches, latency)
-    if per_layer:
-        profile = measure_layers(library, batches[0], function.kernels, seconds)
-        row["layers"] = _profile(profile, full=row["real_tokens"] == 1)
-    return row
-
-
 def _row(
     function: FunctionRecord, threads: int, batches: list[Batch], latency: Latency
 ) -> dict[str, Any]:
@@ -320,12 +277,12 @@ def _row(
     }
 
 
-def _efficiency(row: dict[str, Any], ceiling: Ceiling) -> dict[str, Any]:
-    """GMAC/s and fraction of the ceiling; None where padding makes the work uncertain."""
+def _with_efficiency(row: dict[str, Any], ceiling: Ceiling) -> dict[str, Any]:
+    """Add GMAC/s and fraction of the ceiling; None where padding makes the work uncertain."""
     full = row["macs"] is not None and row["real_tokens"] == 1
     gmacs = row["macs"] / row["median_ms"] * 1e-6 if full else None
     fraction = gmacs / ceiling.gmacs if gmacs is not None and ceiling.gmacs else None
-    return {"gmacs": gmacs, "of_ceiling": fraction}
+    return {**row, "gmacs": gmacs, "of_ceiling": fraction}
 
 
 def _profile(profile: Profile, full: bool) -> dict[str, list[dict[str, Any]]]:
@@ -369,18 +326,26 @@ def _machine() -> dict[str, Any]:
 
 # -- for people ----------------------------------------------------------------------------------
 
-_HEADER = (
-    "shape",
-    "real tokens",
-    "threads",
-    "median ms",
-    "min ms",
-    "p90 ms",
-    "sequences/s",
-    "tokens/s",
-    "GMAC/s",
-    "of ceiling",
-    "runs",
+_COLUMNS = (
+    ("shape", "shape", ""),
+    ("real tokens", "real_tokens", ".0%"),
+    ("threads", "threads", "d"),
+    ("median ms", "median_ms", ".3f"),
+    ("min ms", "min_ms", ".3f"),
+    ("p90 ms", "p90_ms", ".3f"),
+    ("sequences/s", "sequences_per_second", ".1f"),
+    ("tokens/s", "tokens_per_second", ".0f"),
+    ("GMAC/s", "gmacs", ".1f"),
+    ("of ceiling", "of_ceiling", ".1%"),
+    ("runs", "runs", "d"),
+)
+_PART_COLUMNS = (
+    ("", "name", ""),
+    ("kind", "kind", ""),
+    ("calls", "calls", "d"),
+    ("ms", "ms", ".3f"),
+    ("share", "share", ".1%"),
+    ("GMAC/s", "gmacs", ".1f"),
 )
 
 
@@ -395,34 +360,17 @@ def _summary(document: dict[str, Any]) -> str:
     return f"{document['library']} for {document['target']}, on {where}; {document['inputs']}"
 
 
-def _columns(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and cells of the table; that of a GPU has its own time, and nothing of threads."""
-    if not any("gpu_ms" in row for row in rows):
-        return _HEADER, [_cells(row) for row in rows]
-    kept = [i for i, name in enumerate(_HEADER) if name not in ("threads", "of ceiling")]
-    header = (*(_HEADER[i] for i in kept), "GPU ms")
-    cells = [[_cells(row)[i] for i in kept] + [f"{row['gpu_ms']:.3f}"] for row in rows]
-    return header, [tuple(line) for line in cells]
+def _results(rows: list[dict[str, Any]]) -> Table:
+    """The table; that of a GPU has its own time, and nothing of threads."""
+    columns: tuple[tuple[str, str, str], ...] = _COLUMNS
+    if any("gpu_ms" in row for row in rows):
+        columns = tuple(column for column in columns if column[1] not in ("threads", "of_ceiling"))
+        columns += (("GPU ms", "gpu_ms", ".3f"),)
+    return record_table(columns, [{**row, "shape": _shape(row)} for row in rows])
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        f"{row['batch']}x{row['seq_len']}",
-        f"{row['real_tokens']:.0%}",
-        str(row["threads"]),
-        f"{row['median_ms']:.3f}",
-        f"{row['min_ms']:.3f}",
-        f"{row['p90_ms']:.3f}",
-        f"{row['sequences_per_second']:.1f}",
-        f"{row['tokens_per_second']:.0f}",
-        _number(row["gmacs"], ".1f"),
-        _number(row["of_ceiling"], ".1%"),
-        str(row["runs"]),
-    )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _shape(row: dict[str, Any]) -> str:
+    return f"{row['batch']}x{row['seq_len']}"
 
 
 def _ceiling_line(count: int, ceiling: Ceiling) -> str:
@@ -431,26 +379,15 @@ def _ceiling_line(count: int, ceiling: Ceiling) -> str:
     return f"ceiling of {_threads(count)}: {ceiling.gmacs:.1f} GMAC/s ({ceiling.instruction})"
 
 
-def _render_layers(console: Console, row: dict[str, Any]) -> None:
-    title = f"{row['batch']}x{row['seq_len']}"
+def _layers(row: dict[str, Any]) -> list[str | Table]:
+    title = _shape(row)
     if row["threads"] is not None:
         title += f", {_threads(row['threads'])}"
+    shown: list[str | Table] = []
     for name, parts in (
-        ("by kind of kernel", row["layers"]["by_kind"]),
-        ("by place, repeated layers together", row["layers"]["by_role"]),
-        ("by layer", row["layers"]["by_layer"]),
+        ("by kind of kernel", "by_kind"),
+        ("by place, repeated layers together", "by_role"),
+        ("by layer", "by_layer"),
     ):
-        console.print(f"\n{title}, {name}", markup=False)
-        header = ("", "kind", "calls", "ms", "share", "GMAC/s")
-        lines = [
-            (
-                part["name"],
-                part["kind"],
-                str(part["calls"]),
-                f"{part['ms']:.3f}",
-                f"{part['share']:.1%}",
-                _number(part["gmacs"], ".1f"),
-            )
-            for part in parts
-        ]
-        console.print(table(header, lines))
+        shown += [f"\n{title}, {name}", record_table(_PART_COLUMNS, row["layers"][parts])]
+    return shown

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from ibert_tvm.cli.bare_metal import check_package_output, package_options, package_result
 from ibert_tvm.cli.gpu import check_gpu_toolchain, device_statements
@@ -16,56 +16,47 @@ from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.shape_options import BatchOption, SeqLenOption, parse_shapes
 from ibert_tvm.errors import UsageError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A NAME.ibert folder from `ibert quantize`.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The library to write.")],
+    model: Annotated[Path, Argument(help="A NAME.ibert folder from `ibert quantize`.")],
+    output: Annotated[Path, Option("-o", "--output", help="The library to write.")],
     target: Annotated[
-        str, typer.Option("--target", help="What to compile for; `ibert targets` lists the names.")
+        str, Option(help="What to compile for; `ibert targets` lists the names.")
     ] = "host",
     batch: BatchOption = "1",
     seq_len: SeqLenOption = None,
     runtime: Annotated[
         str | None,
-        typer.Option(
-            "--runtime",
+        Option(
             help="What runs it: tvm (TVM's runtime), or none (plain C functions that need nothing "
-            "else). [default: tvm where the target has it]",
+            "else). [default: tvm where the target has it]"
         ),
     ] = None,
     flash: Annotated[
-        str | None,
-        typer.Option("--flash", help="Microcontrollers: refuse a model that needs more, e.g. 1M."),
+        str | None, Option(help="Microcontrollers: refuse a model that needs more, e.g. 1M.")
     ] = None,
     ram: Annotated[
-        str | None,
-        typer.Option("--ram", help="Microcontrollers: refuse a model that needs more, e.g. 192K."),
+        str | None, Option(help="Microcontrollers: refuse a model that needs more, e.g. 192K.")
     ] = None,
     emit: Annotated[
         str | None,
-        typer.Option(
-            "--emit",
+        Option(
             help="Microcontrollers: objects (a static library), c (C sources), or c-arrays (the "
-            "weights as C arrays too). [default: objects]",
+            "weights as C arrays too). [default: objects]"
         ),
     ] = None,
     require_load: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--require-load",
             help="Fail where the library of another machine cannot be loaded under its emulator.",
         ),
     ] = False,
     database: Annotated[
-        Path | None,
-        typer.Option("--database", help="Use what `ibert tune` measured in this folder."),
+        Path | None, Option(help="Use what `ibert tune` measured in this folder.")
     ] = None,
     dump_ir: Annotated[
-        Path | None,
-        typer.Option("--dump-ir", help="Write the module after every phase to this folder."),
+        Path | None, Option(help="Write the module after every phase to this folder.")
     ] = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -132,25 +123,20 @@ def command(
         "report": dict(compiled.report),
     }
 
-    def render(console: Console) -> None:
-        listed = ", ".join(f"{b}x{s}" for b, s in shapes)
-        console.print(
-            f"wrote {output}: {result['bytes'] / 1e6:.1f} MB for {target}, "
-            f"shapes {listed} (batch x tokens), in {result['seconds']:.1f} s",
-            markup=False,
-        )
-        console.print(integer_only_statement(compiled.report), markup=False)
-        if "tuning" in compiled.report:
-            console.print(tuning_statement(compiled.report["tuning"]), markup=False)
-        for statement in device_statements(compiled.report.get("cuda", {})):
-            console.print(statement, markup=False)
-        if compiled.bare is not None:
-            console.print(memory_statement(compiled.bare.report), markup=False)
-            console.print(f"C interface: {header}", markup=False)
-        if check is not None:
-            console.print(f"library {check}", markup=False)
-
-    return CommandResult(result, render)
+    listed = ", ".join(f"{b}x{s}" for b, s in shapes)
+    lines = [
+        f"wrote {output}: {result['bytes'] / 1e6:.1f} MB for {target}, "
+        f"shapes {listed} (batch x tokens), in {seconds:.1f} s",
+        integer_only_statement(compiled.report),
+    ]
+    if "tuning" in compiled.report:
+        lines.append(tuning_statement(compiled.report["tuning"]))
+    lines += device_statements(compiled.report.get("cuda", {}))
+    if compiled.bare is not None:
+        lines += [memory_statement(compiled.bare.report), f"C interface: {header}"]
+    if check is not None:
+        lines.append(f"library {check}")
+    return CommandResult(result, lines)
 
 
 def memory_statement(report: Mapping[str, Any]) -> str:

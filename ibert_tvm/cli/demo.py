@@ -7,17 +7,15 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.demo import DemoResult
 
 _logger = logging.getLogger(__name__)
@@ -26,9 +24,7 @@ _logger = logging.getLogger(__name__)
 def command(
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", help="Keep minilm.ibert and minilm.so in this folder (created)."
-        ),
+        Option("-o", "--output", help="Keep minilm.ibert and minilm.so in this folder (created)."),
     ] = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -52,10 +48,10 @@ def command(
     document = result.to_json()
     document["kept"] = None if output is None else str(output)
 
-    def render(console: Console) -> None:
-        _render(console, result, document)
-
-    return CommandResult(document, render)
+    shown = [*_similarities(result), *_latency(result), "", *_conclusions(result)]
+    if output is not None:
+        shown.append(f"Kept minilm.ibert and minilm.so in {output}.")
+    return CommandResult(document, shown)
 
 
 def _step(text: str) -> None:
@@ -66,40 +62,29 @@ def _step(text: str) -> None:
         _logger.info("%s", text)
 
 
-def _render(console: Console, result: DemoResult, document: dict[str, Any]) -> None:
-    _similarities(console, result)
-    _latency(console, result)
-    sizes = result.bytes
-    console.print()
-    console.print(
-        f"Size: {sizes['float_weights'] / 1e6:.1f} MB of float weights became a library of "
-        f"{sizes['library'] / 1e6:.1f} MB, of which {sizes['library_weights'] / 1e6:.1f} MB are "
-        f"integer weights; {sizes['float_weights'] / sizes['library']:.1f} times smaller."
-    )
-    agreement = result.fidelity.agreement
-    console.print(
-        f"Fidelity on {result.fidelity.texts} texts that calibration has not seen: cosine to the "
-        f"float model {agreement.cosine_mean:.4f} on average, {agreement.cosine_min:.4f} at least; "
-        f"Spearman of all pairs {agreement.spearman or 0:.4f}; same nearest neighbour for "
-        f"{agreement.same_nearest_neighbour or 0:.1%}."
-    )
+def _conclusions(result: DemoResult) -> list[str]:
+    sizes, agreement = result.bytes, result.fidelity.agreement
     facts = ", ".join(
         f"{value} {key.replace('_', ' ')}" for key, value in result.integer_only.items()
     )
-    console.print(f"Checked: no float type is left in the compiled program ({facts}).")
-    console.print(
-        f"Checked: the library's outputs for the {len(result.sentences)} sentences equal the NumPy "
-        "reference of the integer program, bit for bit."
-    )
     total = sum(result.seconds.values())
     steps = ", ".join(f"{name} {value:.1f}" for name, value in result.seconds.items())
-    console.print(f"Took {total:.0f} s ({steps}).")
-    if document["kept"]:
-        console.print(f"Kept minilm.ibert and minilm.so in {document['kept']}.")
+    return [
+        f"Size: {sizes['float_weights'] / 1e6:.1f} MB of float weights became a library of "
+        f"{sizes['library'] / 1e6:.1f} MB, of which {sizes['library_weights'] / 1e6:.1f} MB are "
+        f"integer weights; {sizes['float_weights'] / sizes['library']:.1f} times smaller.",
+        f"Fidelity on {result.fidelity.texts} texts that calibration has not seen: cosine to the "
+        f"float model {agreement.cosine_mean:.4f} on average, {agreement.cosine_min:.4f} at least; "
+        f"Spearman of all pairs {agreement.spearman or 0:.4f}; same nearest neighbour for "
+        f"{agreement.same_nearest_neighbour or 0:.1%}.",
+        f"Checked: no float type is left in the compiled program ({facts}).",
+        f"Checked: the library's outputs for the {len(result.sentences)} sentences equal the NumPy "
+        "reference of the integer program, bit for bit.",
+        f"Took {total:.0f} s ({steps}).",
+    ]
 
 
-def _similarities(console: Console, result: DemoResult) -> None:
-    console.print("Cosine similarity of sentences: integer (float)\n")
+def _similarities(result: DemoResult) -> list[str | Table]:
     count = len(result.sentences)
     rows = [
         (
@@ -112,13 +97,14 @@ def _similarities(console: Console, result: DemoResult) -> None:
         )
         for row in range(count)
     ]
-    console.print(table(("", *(str(i + 1) for i in range(count))), rows))
-    for index, sentence in enumerate(result.sentences):
-        console.print(f"  {index + 1}  {sentence}", markup=False)
+    return [
+        "Cosine similarity of sentences: integer (float)\n",
+        Table(("", *(str(i + 1) for i in range(count))), rows),
+        *(f"  {index + 1}  {sentence}" for index, sentence in enumerate(result.sentences)),
+    ]
 
 
-def _latency(console: Console, result: DemoResult) -> None:
-    console.print("\nLatency beside PyTorch in float, measured in turns\n")
+def _latency(result: DemoResult) -> list[str | Table]:
     rows = [
         (
             f"{item.batch} x {item.seq_len}",
@@ -129,4 +115,7 @@ def _latency(console: Console, result: DemoResult) -> None:
         )
         for item in result.latencies
     ]
-    console.print(table(("batch x tokens", "threads", "float ms", "integer ms", "faster"), rows))
+    return [
+        "\nLatency beside PyTorch in float, measured in turns\n",
+        Table(("batch x tokens", "threads", "float ms", "integer ms", "faster"), rows),
+    ]

@@ -5,15 +5,11 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 from ibert_tvm.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # Distribution, what needs it, what to install when it is missing; required ones first.
 _REQUIRED = ("apache-tvm", "apache-tvm-ffi", "numpy", "safetensors", "tokenizers", "pyelftools")
@@ -56,13 +52,13 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     ]
     failed = [check for check in checks if check.state == "failed"]
 
-    def render(console: Console) -> None:
-        rows = [(check.state, check.name, check.found, check.todo) for check in checks]
-        console.print(table(("", "what", "found", "what to do"), rows))
-        console.print(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well")
-
+    rows = [(check.state, check.name, check.found, check.todo) for check in checks]
+    shown: list[str | Table] = [
+        Table(("", "what", "found", "what to do"), rows),
+        f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well",
+    ]
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
-    return CommandResult(document, render, ExitCode.TARGET if failed else ExitCode.OK)
+    return CommandResult(document, shown, ExitCode.TARGET if failed else ExitCode.OK)
 
 
 def _python() -> Check:
@@ -91,27 +87,20 @@ def _optional(name: str, purpose: str, install: str) -> Check:
 
 
 def _tvm_works() -> Check:
+    name = "tvm with LLVM"
     try:
         import tvm
 
         enabled = tvm.runtime.enabled("llvm")
     except Exception as error:  # whatever a broken installation raises
-        return Check(
-            "tvm with LLVM",
-            "failed",
-            f"{type(error).__name__}: {error}",
-            "install the versions of constraints.txt",
-        )
+        found = f"{type(error).__name__}: {error}"
+        return Check(name, "failed", found, "install the versions of constraints.txt")
     if not enabled:
-        return Check(
-            "tvm with LLVM",
-            "failed",
-            "built without LLVM",
-            f"pip install apache-tvm=={_TVM_VERSION}",
-        )
+        fix = f"pip install apache-tvm=={_TVM_VERSION}"
+        return Check(name, "failed", "built without LLVM", fix)
     from tvm.target import codegen
 
-    return Check("tvm with LLVM", "ok", f"LLVM {codegen.llvm_version_major()}")
+    return Check(name, "ok", f"LLVM {codegen.llvm_version_major()}")
 
 
 def _linker() -> Check:

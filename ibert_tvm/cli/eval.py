@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from ibert_tvm.cli.options import (
     DeviceOption,
@@ -19,35 +19,24 @@ from ibert_tvm.cli.options import (
     read_texts,
 )
 from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.evaluate import Fidelity
 
 
 def command(
     model: Annotated[
-        Path, typer.Argument(help="A NAME.ibert folder, or a library that `ibert compile` wrote.")
+        Path, Argument(help="A NAME.ibert folder, or a library that `ibert compile` wrote.")
     ],
-    against: Annotated[
-        Path, typer.Option("--against", help="The float model: a Hugging Face folder or ONNX file.")
-    ],
+    against: Annotated[Path, Option(help="The float model: a Hugging Face folder or ONNX file.")],
     text: Annotated[
         Path | None,
-        typer.Option(
-            "--text",
-            help="Texts that calibration has not seen, one per line; by default the package's.",
-        ),
+        Option(help="Texts that calibration has not seen, one per line; by default the package's."),
     ] = None,
-    seq_len: Annotated[
-        str, typer.Option("--seq-len", help="Truncate the texts to this many tokens.")
-    ] = "128",
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
-    ] = None,
+    seq_len: Annotated[str, Option(help="Truncate the texts to this many tokens.")] = "128",
+    limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
     device: DeviceOption = None,
     inputs: InputNames = None,
     json: JsonFlag = False,
@@ -97,14 +86,11 @@ def command(
         "seconds": round(time.perf_counter() - started, 3),
     }
 
-    def render(console: Console) -> None:
-        show_fidelity(console, result)
-
-    return CommandResult(document, render)
+    return CommandResult(document, _shown(result))
 
 
-def show_fidelity(console: Console, result: Fidelity) -> None:
-    """Print the agreement, and the layers as a table."""
+def _shown(result: Fidelity) -> list[str | Table]:
+    """The agreement, and the layers as a table."""
     agreement = result.agreement
     rows = [
         ("mean cosine to the float model", f"{agreement.cosine_mean:.5f}"),
@@ -115,8 +101,8 @@ def show_fidelity(console: Console, result: Fidelity) -> None:
         rows.append(("Spearman of pairwise similarities", f"{agreement.spearman:.5f}"))
     if agreement.same_nearest_neighbour is not None:
         rows.append(("same nearest neighbour", f"{agreement.same_nearest_neighbour:.1%}"))
-    console.print(f"{result.texts} texts, up to {result.seq_len} tokens, output {result.output}")
-    console.print(table((), rows))
+    head = f"{result.texts} texts, up to {result.seq_len} tokens, output {result.output}"
+    shown: list[str | Table] = [head, Table((), rows)]
     if result.layers:
         cells = [
             (
@@ -126,5 +112,5 @@ def show_fidelity(console: Console, result: Fidelity) -> None:
             )
             for layer in result.layers
         ]
-        console.print()
-        console.print(table(("layer", "cosine", "relative error"), cells))
+        shown += ["", Table(("layer", "cosine", "relative error"), cells)]
+    return shown

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ibert_tvm.targets import TargetDescription
 
 __all__ = ["check_gpu_toolchain", "device_statements", "kernel_table"]
@@ -87,7 +85,7 @@ def kernel_table(cuda: Mapping[str, Any]) -> Table:
 
     Returns
     -------
-    rich.table.Table
+    Table
     """
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for kernel in cuda["kernels"]:
@@ -96,7 +94,7 @@ def kernel_table(cuda: Mapping[str, Any]) -> Table:
         *("kind", "layer", "blocks", "threads", "shared bytes", "registers", "instructions"),
         *("tensor core", "local memory"),
     )
-    return table(headers, [_row(name, kernels, cuda) for name, kernels in rows.items()])
+    return Table(headers, [_row(name, kernels, cuda) for name, kernels in rows.items()])
 
 
 def _row(

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from ibert_tvm.cli.gpu import device_statements, kernel_table
 from ibert_tvm.cli.inspect_model import inspect_model, is_source_model
 from ibert_tvm.cli.options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.source_scales import artefact_lines
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 from ibert_tvm.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.runtime.metadata import LibraryMetadata
 
 _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
@@ -26,14 +25,12 @@ _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 def command(
     path: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             help="A NAME.ibert folder, a compiled library, or a model to import: a Hugging Face "
             "folder, an ONNX file, an exported torch program (.pt2)."
         ),
     ],
-    head: Annotated[
-        Head, typer.Option("--head", help="Which head to import, of a model to import.")
-    ] = Head.auto,
+    head: Annotated[Head, Option(help="Which head to import, of a model to import.")] = Head.auto,
     inputs: InputNames = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -50,13 +47,10 @@ def command(
         return inspect_model(path, chosen, parse_inputs(inputs), verbose)
     document = _folder(path) if path.is_dir() else _library(path)
 
-    def render(console: Console) -> None:
-        console.print(table((), _lines(document, verbose)))
-        if document.get("device_code", {}).get("kernels"):
-            console.print()
-            console.print(kernel_table(document["device_code"]))
-
-    return CommandResult(document, render)
+    shown: list[str | Table] = [Table((), _lines(document, verbose))]
+    if document.get("device_code", {}).get("kernels"):
+        shown += ["", kernel_table(document["device_code"])]
+    return CommandResult(document, shown)
 
 
 def _folder(path: Path) -> dict[str, Any]:
@@ -103,16 +97,7 @@ def _library(path: Path) -> dict[str, Any]:
             for f in metadata.functions
         ],
         "inputs": [i.to_json() for i in metadata.inputs],
-        "outputs": [
-            {
-                "name": o.name,
-                "dtype": o.dtype,
-                "scale": o.scale,
-                "kind": o.kind,
-                "shape": list(o.shape),
-            }
-            for o in metadata.outputs
-        ],
+        "outputs": [asdict(output) for output in metadata.outputs],
         "parameters": [
             {"name": p.name, "dtype": p.dtype, "shape": list(p.shape)} for p in metadata.parameters
         ],

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.source_scales import model_document, model_lines
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 from ibert_tvm.errors import ExitCode
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.frontend import CanonicalModel, ImportReport, UnsupportedModelError
 
 __all__ = ["inspect_model", "is_source_model"]
@@ -72,11 +70,8 @@ def inspect_model(
         document["quantisation"] = given
         scales = model_lines(given, verbose)
 
-    def render(console: Console) -> None:
-        console.print(table((), [*_summary(path, model), *scales]))
-        _show(console, model.report, verbose)
-
-    return CommandResult(document, render)
+    summary = Table((), [*_summary(path, model), *scales])
+    return CommandResult(document, [summary, *_shown(model.report, verbose)])
 
 
 def _refused(path: Path, error: UnsupportedModelError, verbose: bool) -> CommandResult:
@@ -96,13 +91,10 @@ def _refused(path: Path, error: UnsupportedModelError, verbose: bool) -> Command
         "report": report.to_json(),
     }
 
-    def render(console: Console) -> None:
-        if report.source:
-            console.print(table((), [("source model", str(path)), ("source", report.source)]))
-        _show(console, report, verbose)
-        console.print(f"\nrefused: {error}", markup=False)
-
-    return CommandResult(document, render, ExitCode.MODEL)
+    shown = [*_shown(report, verbose), f"\nrefused: {error}"]
+    if report.source:
+        shown.insert(0, Table((), [("source model", str(path)), ("source", report.source)]))
+    return CommandResult(document, shown, ExitCode.MODEL)
 
 
 def _summary(path: Path, model: CanonicalModel) -> list[tuple[str, str]]:
@@ -126,8 +118,8 @@ def _summary(path: Path, model: CanonicalModel) -> list[tuple[str, str]]:
     return rows
 
 
-def _show(console: Console, report: ImportReport, verbose: bool) -> None:
-    rows = [
+def _shown(report: ImportReport, verbose: bool) -> list[str | Table]:
+    matched = [
         (
             item.name,
             item.op.removeprefix("canonical."),
@@ -136,17 +128,14 @@ def _show(console: Console, report: ImportReport, verbose: bool) -> None:
         )
         for item in report.matched
     ]
-    if rows:
-        console.print()
-        console.print(table(("value", "operator", "source operators", "source nodes"), rows))
-    if report.foldings:
-        console.print()
-        cells = [(item.name, item.what, _place(item.nodes)) for item in report.foldings]
-        console.print(table(("folded", "what", "source nodes"), cells))
-    if report.refusals:
-        console.print()
-        cells4 = [(item.op, item.node, item.layer, item.why) for item in report.refusals]
-        console.print(table(("refused", "source node", "layer", "why"), cells4))
+    folded = [(item.name, item.what, _place(item.nodes)) for item in report.foldings]
+    refused = [(item.op, item.node, item.layer, item.why) for item in report.refusals]
+    tables = (
+        Table(("value", "operator", "source operators", "source nodes"), matched),
+        Table(("folded", "what", "source nodes"), folded),
+        Table(("refused", "source node", "layer", "why"), refused),
+    )
+    return [item for table in tables if table.rows for item in ("", table)]
 
 
 def _counted(ops: Sequence[str]) -> str:

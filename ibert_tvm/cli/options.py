@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from ibert_tvm.errors import UsageError
 
@@ -38,14 +38,14 @@ class Head(str, Enum):
 
 
 JsonFlag = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
+    bool, Option("--json", help="Print one JSON document on stdout and nothing else there.")
 ]
 VerboseFlag = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
+    bool, Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
 ]
 DeviceOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--device",
         metavar="cpu|cuda[:N]",
         help="What to run on; by default what the library was compiled for, and the first GPU.",
@@ -53,7 +53,7 @@ DeviceOption = Annotated[
 ]
 InputNames = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--input",
         metavar="NAME=MEANING",
         help="An input of an ONNX file that has another name: --input mask=attention_mask.",
@@ -183,28 +183,17 @@ def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:
     UsageError
         If the file cannot be read, is not UTF-8 text, or holds no text.
     """
+    place, todo = str(path), "give a UTF-8 text file with one text per line"
+    what = f"cannot read the texts of {option}"
     try:
         content = path.expanduser().read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UsageError(
-            f"cannot read the texts of {option}",
-            where=str(path),
-            why=error.strerror or str(error),
-            todo="give a UTF-8 text file with one text per line",
-        ) from error
+        raise UsageError(what, place, error.strerror or str(error), todo) from error
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"cannot read the texts of {option}",
-            where=str(path),
-            why=f"it is not UTF-8 text (byte {error.start})",
-            todo="give a UTF-8 text file with one text per line",
-        ) from error
+        why = f"it is not UTF-8 text (byte {error.start})"
+        raise UsageError(what, place, why, todo) from error
     texts = [line.strip() for line in content.split("\n") if line.strip()]
     if not texts:
-        raise UsageError(
-            f"no text in the file of {option}",
-            where=str(path),
-            why="it is empty" if not content else "it holds only white space",
-            todo="give a UTF-8 text file with one text per line",
-        )
+        why = "it is empty" if not content else "it holds only white space"
+        raise UsageError(f"no text in the file of {option}", place, why, todo)
     return texts[:limit]

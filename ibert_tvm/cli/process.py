@@ -112,7 +112,11 @@ def _show(result: CommandResult, as_json: bool) -> None:
 
         # Output that goes to a file or a pipe is not wrapped at any width.
         width = None if sys.stdout.isatty() else 10_000
-        result.render(Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True))
+        console = Console(
+            file=sys.stdout, width=width, highlight=False, soft_wrap=True, markup=False
+        )
+        for item in result.shown:
+            console.print(item if isinstance(item, str) else item.drawn())
     sys.stdout.flush()
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from ibert_tvm.cli.options import (
     Head,
@@ -20,12 +20,10 @@ from ibert_tvm.cli.options import (
 )
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.source_scales import artefact_lines
-from ibert_tvm.cli.tables import table
+from ibert_tvm.cli.tables import Table
 from ibert_tvm.errors import OutputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ibert_tvm.frontend import CanonicalModel
 
 
@@ -48,55 +46,46 @@ class Preset(str, Enum):
 def command(
     model: Annotated[
         Path,
-        typer.Argument(
-            help="A Hugging Face folder, an ONNX file, or an exported torch program (.pt2)."
-        ),
+        Argument(help="A Hugging Face folder, an ONNX file, or an exported torch program (.pt2)."),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The folder to write, NAME.ibert.")
-    ],
+    output: Annotated[Path, Option("-o", "--output", help="The folder to write, NAME.ibert.")],
     calibration: Annotated[
         Path | None,
-        typer.Option(
-            "--calibration",
+        Option(
             help="Texts like those of later use, one per line, or token arrays by input name "
             "(.npz); by default English texts of many kinds, and none for a model that came with "
-            "its scales.",
+            "its scales."
         ),
     ] = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option("--tokenizer", help="Folder of the tokenizer files; by default the model's."),
+        Path | None, Option(help="Folder of the tokenizer files; by default the model's.")
     ] = None,
     preset: Annotated[
         Preset | None,
-        typer.Option(
-            "--preset",
+        Option(
             help="accurate; the formulas and constants of the paper; or the arithmetic of the code "
             "that was released with it, for I-BERT checkpoints. [default: accurate; released for a "
-            "checkpoint that was trained with quantisation]",
+            "checkpoint that was trained with quantisation]"
         ),
     ] = None,
     observer: Annotated[
-        Observer, typer.Option("--observer", help="How the ranges of activations are chosen.")
+        Observer, Option(help="How the ranges of activations are chosen.")
     ] = Observer.mse,
     seq_len: Annotated[
-        str, typer.Option("--seq-len", help="Truncate the calibration texts to this many tokens.")
+        str, Option(help="Truncate the calibration texts to this many tokens.")
     ] = "128",
     head: Annotated[
-        Head, typer.Option("--head", help="Which head to import; auto takes what the model has.")
+        Head, Option(help="Which head to import; auto takes what the model has.")
     ] = Head.auto,
     widen: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--widen",
             help="Of a quantised model: keep sums, LayerNorm and GELU's input in 16 bits over the "
             "range that the file gives them, instead of rounding them to its 8 bits.",
         ),
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Use only the first texts.")
-    ] = None,
+    limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
     inputs: InputNames = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -159,20 +148,16 @@ def command(
     if source_scales is not None:
         document["source_scales"] = source_scales
 
-    def render(console: Console) -> None:
-        info = quantized.info
-        console.print(
-            f"wrote {output}: {info.architecture}, {info.num_layers} layers, head {info.head}, "
-            f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {quantized.preset}, "
-            f"{_sequences(data)} calibration sequences, in {document['seconds']:.1f} s",
-            markup=False,
-        )
-        for note in info.notes:
-            console.print(f"note: {note}", markup=False)
-        if source_scales is not None:
-            console.print(table((), artefact_lines(source_scales, verbose)))
-
-    return CommandResult(document, render)
+    info = quantized.info
+    shown: list[str | Table] = [
+        f"wrote {output}: {info.architecture}, {info.num_layers} layers, head {info.head}, "
+        f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {quantized.preset}, "
+        f"{_sequences(data)} calibration sequences, in {document['seconds']:.1f} s",
+        *(f"note: {note}" for note in info.notes),
+    ]
+    if source_scales is not None:
+        shown.append(Table((), artefact_lines(source_scales, verbose)))
+    return CommandResult(document, shown)
 
 
 def _read(file: Path, limit: int | None) -> Any:

@@ -1,15 +1,13 @@
-"""What a command returns: a document for `--json`, and how to show it to a person."""
+"""What a command returns: a document for `--json`, and the same for a person."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ibert_tvm.cli.tables import Table
 from ibert_tvm.errors import ExitCode
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = ["CommandResult"]
 
@@ -22,12 +20,12 @@ class CommandResult:
     ----------
     document : dict
         JSON-able; printed with `--json`, and nothing else is.
-    render : callable
-        Prints the same for people on the console it is given.
+    shown : sequence of str or Table
+        The same for people: lines, and tables.
     exit_code : ExitCode
         Not 0 when the command did its work and the answer is bad news.
     """
 
     document: dict[str, Any]
-    render: Callable[[Console], None]
+    shown: Sequence[str | Table]
     exit_code: ExitCode = ExitCode.OK

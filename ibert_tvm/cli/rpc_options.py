@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from ibert_tvm.errors import UsageError
 
@@ -15,17 +15,15 @@ __all__ = ["KeyOption", "RpcOption", "RpcTimeoutOption", "parse_address"]
 
 RpcOption = Annotated[
     str | None,
-    typer.Option(
-        "--rpc", metavar="HOST:PORT", help="Work on a board: its RPC server, or a tracker."
-    ),
+    Option("--rpc", metavar="HOST:PORT", help="Work on a board: its RPC server, or a tracker."),
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--key", help="Key of the board; a tracker hands out boards by it."),
+    Option("--key", help="Key of the board; a tracker hands out boards by it."),
 ]
 RpcTimeoutOption = Annotated[
     float,
-    typer.Option("--rpc-timeout", min=1.0, help="Seconds to wait for an answer of the board."),
+    Option("--rpc-timeout", min=1.0, help="Seconds to wait for an answer of the board."),
 ]
 
 

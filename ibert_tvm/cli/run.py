@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from ibert_tvm.cli.options import (
     DeviceOption,
@@ -23,7 +23,6 @@ from ibert_tvm.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from rich.console import Console
 
     from ibert_tvm.runtime import IntegerOutput, Library
     from ibert_tvm.targets.rpc import Address
@@ -33,34 +32,28 @@ _IMAGES = "pixel_values"
 
 
 def command(
-    library: Annotated[Path, typer.Argument(help="A library that `ibert compile` wrote.")],
-    text: Annotated[
-        list[str] | None, typer.Option("--text", help="A text; may be repeated.")
-    ] = None,
+    library: Annotated[Path, Argument(help="A library that `ibert compile` wrote.")],
+    text: Annotated[list[str] | None, Option(help="A text; may be repeated.")] = None,
     pair: Annotated[
-        list[str] | None,
-        typer.Option("--pair", help="The second text of each --text, for models of pairs."),
+        list[str] | None, Option(help="The second text of each --text, for models of pairs.")
     ] = None,
-    texts: Annotated[
-        Path | None, typer.Option("--texts", help="A file with one text per line.")
-    ] = None,
+    texts: Annotated[Path | None, Option(help="A file with one text per line.")] = None,
     inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", help=f"An .npz file with {', '.join(_INPUTS)}; or {_IMAGES}."),
+        Path | None, Option(help=f"An .npz file with {', '.join(_INPUTS)}; or {_IMAGES}.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the outputs to an .npz file.")
+        Path | None, Option("-o", "--output", help="Write the outputs to an .npz file.")
     ] = None,
     integers: Annotated[
-        bool, typer.Option("--integers", help="Give integers and their scale, not real values.")
+        bool, Option("--integers", help="Give integers and their scale, not real values.")
     ] = False,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads; by default all processors.")
+        int | None, Option(min=1, help="Threads; by default all processors.")
     ] = None,
     device: DeviceOption = None,
     emulate: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--emulate",
             help="Run a library of another machine (--runtime none) under its emulator.",
         ),
@@ -116,21 +109,16 @@ def command(
     if labels:
         document["labels"] = labels
 
-    def render(console: Console) -> None:
-        for name, result in results.items():
-            values = result.values if integers else result.dequantize()
-            console.print(
-                f"{name}: {values.dtype} {list(values.shape)}, scale {result.scale:.6g}",
-                markup=False,
-            )
-            if output is None:
-                console.print(_preview(values), markup=False)
-        for index, label in enumerate(labels):
-            console.print(f"text {index}: {label}", markup=False)
-        if output is not None:
-            console.print(f"written to {output}", markup=False)
-
-    return CommandResult(document, render)
+    lines = []
+    for name, result in results.items():
+        values = result.values if integers else result.dequantize()
+        lines.append(f"{name}: {values.dtype} {list(values.shape)}, scale {result.scale:.6g}")
+        if output is None:
+            lines.append(_preview(values))
+    lines += [f"text {index}: {label}" for index, label in enumerate(labels)]
+    if output is not None:
+        lines.append(f"written to {output}")
+    return CommandResult(document, lines)
 
 
 @contextmanager

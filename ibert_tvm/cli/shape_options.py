@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from ibert_tvm.cli.options import parse_sizes
 from ibert_tvm.errors import UsageError
@@ -13,11 +13,11 @@ from ibert_tvm.errors import UsageError
 __all__ = ["BatchOption", "SeqLenOption", "parse_shapes"]
 
 BatchOption = Annotated[
-    str, typer.Option("--batch", help="Batch sizes, with commas; all with all lengths.")
+    str, Option("--batch", help="Batch sizes, with commas; all with all lengths.")
 ]
 SeqLenOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--seq-len",
         help="Sequence lengths in tokens, with commas. [default: 128; for a model of images "
         "the one that it has]",

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import table
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from ibert_tvm.cli.tables import Table
 
 
 def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
     """List the targets, and what is missing on this machine to compile for them."""
     from ibert_tvm.targets import list_targets
 
-    rows = [
-        {
-            "name": row.name,
-            "description": row.description,
-            "available": row.available,
-            "missing": row.missing,
-            "compiler": row.compiler,
-            "runs": row.runs,
-            "runs_missing": row.runs_missing,
-            "runtimes": list(row.runtimes),
-            "system": row.system,
-        }
-        for row in list_targets()
+    found = list_targets()
+    cells = [
+        (
+            row.name,
+            row.description,
+            "yes" if row.available else f"no: {row.missing}",
+            _runs(row.runs, row.runs_missing),
+        )
+        for row in found
     ]
-
-    def render(console: Console) -> None:
-        cells = [
-            (
-                str(row["name"]),
-                str(row["description"]),
-                "yes" if row["available"] else f"no: {row['missing']}",
-                _runs(str(row["runs"]), str(row["runs_missing"])),
-            )
-            for row in rows
-        ]
-        headers = ("target", "description", "compiles here", "runs here")
-        console.print(table(headers, cells))
-        console.print("other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)")
-
-    return CommandResult({"targets": rows}, render)
+    shown: list[str | Table] = [
+        Table(("target", "description", "compiles here", "runs here"), cells),
+        "other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)",
+    ]
+    return CommandResult({"targets": [asdict(row) for row in found]}, shown)
 
 
 def _runs(runs: str, missing: str) -> str:

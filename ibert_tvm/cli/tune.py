@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from ibert_tvm.cli.options import JsonFlag, VerboseFlag
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from ibert_tvm.cli.shape_options import BatchOption, SeqLenOption, parse_shapes
-from ibert_tvm.cli.tables import table
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from ibert_tvm.cli.tables import Table, record_table
 
 _SCHEMA = 1
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A NAME.ibert folder from `ibert quantize`.")],
-    database: Annotated[
-        Path,
-        typer.Option("--database", help="Folder of the measurements; made where there is none."),
-    ],
+    model: Annotated[Path, Argument(help="A NAME.ibert folder from `ibert quantize`.")],
+    database: Annotated[Path, Option(help="Folder of the measurements; made where there is none.")],
     trials: Annotated[
-        int,
-        typer.Option(
-            "--trials", min=1, help="Measurements per kernel, those of earlier runs included."
-        ),
+        int, Option(min=1, help="Measurements per kernel, those of earlier runs included.")
     ],
     target: Annotated[
-        str, typer.Option("--target", help="What to tune for; `ibert targets` lists the names.")
+        str, Option(help="What to tune for; `ibert targets` lists the names.")
     ] = "host",
     batch: BatchOption = "1",
     seq_len: SeqLenOption = None,
@@ -41,16 +32,11 @@ def command(
     key: KeyOption = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs", min=1, help="Kernels compiled at once; by default as many as processors."
-        ),
+        Option(min=1, help="Kernels compiled at once; by default as many as processors."),
     ] = None,
-    threads: Annotated[
-        int, typer.Option("--threads", min=1, help="Threads that a measured kernel uses.")
-    ] = 1,
+    threads: Annotated[int, Option(min=1, help="Threads that a measured kernel uses.")] = 1,
     time_limit: Annotated[
-        float | None,
-        typer.Option("--time-limit", min=1.0, help="Begin nothing more after so many seconds."),
+        float | None, Option(min=1.0, help="Begin nothing more after so many seconds.")
     ] = None,
     rpc_timeout: RpcTimeoutOption = 60.0,
     json: JsonFlag = False,
@@ -92,55 +78,38 @@ def command(
         "kernels": result.kernels,
     }
 
-    def render(console: Console) -> None:
-        console.print(table(_HEADER, [_cells(row) for row in result.kernels]))
-        for row in result.kernels:
-            if row["failed"]:
-                text = f"{row['layer']}: {row['failed']} trials failed, most often: {row['error']}"
-                console.print(text, markup=False)
-        if result.stopped:
-            console.print(f"stopped: {result.stopped}; run again to go on", markup=False)
-        new = sum(row["new"] for row in result.kernels)
-        console.print(
-            f"{new} trials in {result.seconds:.0f} s, in {database}; use them with "
-            f"`ibert compile {model} --target {target} --database {database}`",
-            markup=False,
-        )
-
-    return CommandResult(summary, render)
+    shown: list[str | Table] = [record_table(_COLUMNS, list(map(_for_people, result.kernels)))]
+    shown += [
+        f"{row['layer']}: {row['failed']} trials failed, most often: {row['error']}"
+        for row in result.kernels
+        if row["failed"]
+    ]
+    if result.stopped:
+        shown.append(f"stopped: {result.stopped}; run again to go on")
+    new = sum(row["new"] for row in result.kernels)
+    shown.append(
+        f"{new} trials in {result.seconds:.0f} s, in {database}; use them with "
+        f"`ibert compile {model} --target {target} --database {database}`"
+    )
+    return CommandResult(summary, shown)
 
 
-_HEADER = (
-    "kernel",
-    "layer",
-    "calls",
-    "choices",
-    "trials",
-    "new",
-    "failed",
-    "default ms",
-    "best ms",
-    "faster",
-    "decisions",
+_COLUMNS = (
+    ("kernel", "kind", ""),
+    ("layer", "layer", ""),
+    ("calls", "calls", "d"),
+    ("choices", "space", "d"),
+    ("trials", "trials", "d"),
+    ("new", "new", "d"),
+    ("failed", "failed", "d"),
+    ("default ms", "default_ms", ".4f"),
+    ("best ms", "best_ms", ".4f"),
+    ("faster", "faster", ""),
+    ("decisions", "tile", ""),
 )
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    tile = row["tile"] or {}
-    return (
-        row["kind"],
-        row["layer"],
-        str(row["calls"]),
-        str(row["space"]),
-        str(row["trials"]),
-        str(row["new"]),
-        str(row["failed"]),
-        _number(row["default_ms"], ".4f"),
-        _number(row["best_ms"], ".4f"),
-        _number(row["faster"], ".2f") + ("x" if row["faster"] else ""),
-        " ".join(f"{name}={value}" for name, value in tile.items()) or "-",
-    )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    decisions = " ".join(f"{name}={value}" for name, value in (row["tile"] or {}).items())
+    faster = f"{row['faster']:.2f}x" if row["faster"] else None
+    return {**row, "faster": faster, "tile": decisions or None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 from ibert_tvm.errors import ModelError
@@ -9,7 +10,7 @@ from ibert_tvm.errors import ModelError
 if TYPE_CHECKING:
     from ibert_tvm.frontend.report import ImportReport
 
-__all__ = ["MissingExtraError", "ModelSourceError", "UnsupportedModelError"]
+__all__ = ["MissingExtraError", "ModelSourceError", "UnsupportedModelError", "require"]
 
 
 class ModelSourceError(ModelError):
@@ -30,3 +31,26 @@ class UnsupportedModelError(ModelError):
     """
 
     report: ImportReport | None = None
+
+
+def require(*packages: str, to: str, why: str, todo: str, where: str = "ibert_tvm.load") -> None:
+    """Refuse to go on without some packages that an extra brings.
+
+    Parameters
+    ----------
+    *packages : str
+        What is needed, as it is imported.
+    to : str
+        What it is needed for, as the subject of "... needs torch".
+    why, todo, where : str
+        See `ibert_tvm.errors.IbertError`.
+
+    Raises
+    ------
+    MissingExtraError
+        Naming the first that is not installed.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            what = f"{to} needs {package}, which is not installed"
+            raise MissingExtraError(what, where, why, todo)

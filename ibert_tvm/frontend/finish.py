@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.sizes import measure
 from ibert_tvm.model_info import ModelInfo, OutputInfo
 
-__all__ = ["OUTPUTS", "finish", "parameter_hash"]
+__all__ = ["OUTPUTS", "described", "finish"]
 
 OUTPUTS = {
     "none": ("last_hidden_state", "hidden_state"),
@@ -47,7 +49,7 @@ def finish(
         The canonical module.
     source : callable or None
         Runs the source model on arrays by input name, for the comparison; None to leave it out.
-        It gets no inputs that the source does not have.
+        It gets no inputs that the import added.
     architecture, head : str
         See `ibert_tvm.model_info.ModelInfo`.
     outputs : sequence of (str, str)
@@ -108,8 +110,52 @@ def finish(
     return CanonicalModel(canonical.module, canonical.parameters, info, canonical.report, {}, error)
 
 
-def parameter_hash(parameters: Mapping[str, NDArray[np.float32]]) -> str:
-    """Return a hash of parameters by name, for a model in memory."""
+def described(
+    model: CanonicalModel,
+    *,
+    source: str,
+    description: str,
+    sha256: str = "",
+    tokenizer: Mapping[str, bytes] | None = None,
+    notes: Sequence[str] = (),
+    **fields: Any,
+) -> CanonicalModel:
+    """Note where a model comes from.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        The result of `finish`.
+    source, description : str
+        See `ibert_tvm.model_info.ModelInfo`.
+    sha256 : str
+        Hash of the source's files; by default that of the parameters, for a model in memory.
+    tokenizer : mapping of str to bytes, optional
+        The source's tokenizer files.
+    notes : sequence of str
+        Added to those that there are.
+    **fields
+        More fields of `ModelInfo`.
+
+    Returns
+    -------
+    CanonicalModel
+        The model with all that.
+    """
+    files = tokenizer or {}
+    info = replace(
+        model.info,
+        source=source,
+        source_sha256=sha256 or _parameter_hash(model.parameters),
+        description=description,
+        tokenizer_files=tuple(files),
+        notes=(*model.info.notes, *notes),
+        **fields,
+    )
+    return replace(model, info=info, tokenizer=files)
+
+
+def _parameter_hash(parameters: Mapping[str, NDArray[np.float32]]) -> str:
     digest = hashlib.sha256()
     for name in sorted(parameters):
         digest.update(name.encode())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ibert_tvm.files import files_sha256
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.model_info import HEADS
 from ibert_tvm.tokenization import tokenizer_files
@@ -96,14 +96,15 @@ class HfFolder:
         classes = self.config.get("architectures") or [""]
         return head_of_class(str(classes[0]))
 
-    def sha256(self) -> str:
-        """Return the hash of the weight files' contents, in name order."""
-        digest = hashlib.sha256()
-        for file in self.weights:
-            with file.open("rb") as stream:
-                while chunk := stream.read(1 << 20):
-                    digest.update(chunk)
-        return digest.hexdigest()
+    def provenance(self, head: str) -> dict[str, Any]:
+        """Return what `ibert_tvm.frontend.finish.described` notes of a model with this head."""
+        return {
+            "source": str(self.path),
+            "description": f"{self.model_type} from {self.path.name}, head {head}",
+            "sha256": files_sha256(self.weights),
+            "tokenizer": tokenizer_files(self.model) or tokenizer_files(self.path),
+            "notes": self.notes if head == "sentence_embedding" else (),
+        }
 
     @classmethod
     def read(cls, path: str | Path) -> HfFolder:

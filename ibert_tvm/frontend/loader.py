@@ -5,31 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
+from ibert_tvm.frontend.errors import ModelSourceError, require
 from ibert_tvm.frontend.hf_folder import HfFolder, check_head, given_tokenizer, head_of_class
 
 if TYPE_CHECKING:
     import torch
 
-    from ibert_tvm.frontend.canonicalise import Canonical
     from ibert_tvm.frontend.model import CanonicalModel
 
 __all__ = ["load"]
-
-_KINDS = {
-    "none": "hidden_state",
-    "pooled": "pooled",
-    "sentence_embedding": "embedding",
-    "sequence_classification": "logits",
-    "token_classification": "token_logits",
-    "question_answering": "span_logits",
-    "image_classification": "logits",
-}
 
 
 def load(
@@ -102,7 +88,9 @@ def load(
 
             return load_ibert(folder, chosen, verify)
         _require("torch", "transformers")
-        return _load_folder(folder, chosen, verify)
+        from ibert_tvm.frontend.transformers_import import import_folder
+
+        return import_folder(folder, chosen, verify)
     _require("torch")
     import torch
 
@@ -118,8 +106,7 @@ def load(
             why="a model is a path (str or Path), a torch.nn.Module or an ExportedProgram",
             todo="pass one of these",
         )
-    if head is not None:
-        check_head(head, "none")
+    check_head(head, "none")
     if hasattr(source, "config") and hasattr(source, "base_model"):
         _require("transformers")
         if source.config.model_type == "ibert":
@@ -127,7 +114,9 @@ def load(
 
             own = head_of_class(type(source).__name__)
             return load_ibert_module(source, check_head(head, own), verify)
-        return _load_transformers(source, head, verify)
+        from ibert_tvm.frontend.transformers_import import import_model
+
+        return import_model(source, head, verify)
     _check_plain(head, type(source).__name__)
     from ibert_tvm.frontend.torch_load import load_module
 
@@ -135,9 +124,7 @@ def load(
 
 
 def _check_plain(head: str | None, what: str) -> None:
-    if head is not None:
-        check_head(head, "none")
-    if head not in (None, "none"):
+    if check_head(head, "none") != "none":
         raise ModelSourceError(
             f"the head {head} cannot be chosen for {what}",
             where="head",
@@ -155,8 +142,7 @@ def _load_onnx(
 ) -> CanonicalModel:
     from ibert_tvm.frontend.onnx.reading import require_onnx
 
-    if head is not None:
-        check_head(head, "none")
+    check_head(head, "none")
     if inputs is not None and not isinstance(inputs, Mapping):
         raise ModelSourceError(
             "the inputs of an ONNX file are no list",
@@ -171,107 +157,9 @@ def _load_onnx(
 
 
 def _require(*packages: str) -> None:
-    from importlib.util import find_spec
-
-    for package in packages:
-        if find_spec(package) is None:
-            raise MissingExtraError(
-                f"importing a model needs {package}, which is not installed",
-                where="ibert_tvm.load",
-                why="torch and transformers are optional: a quantised model runs without them",
-                todo="pip install 'ibert-tvm[torch]'",
-            )
-
-
-def _load_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
-    from ibert_tvm.frontend import transformers_import as hf
-    from ibert_tvm.tokenization import tokenizer_files
-
-    model, missing = hf.load_folder(folder, head)
-    wrapper = hf.wrap(model, head, folder.pooling or "mean")
-    result = _finish_transformers(wrapper, model.config, missing, verify)
-    tokenizer = tokenizer_files(folder.model) or tokenizer_files(folder.path)
-    notes = folder.notes if head == "sentence_embedding" else ()
-    info = replace(
-        result.info,
-        source=str(folder.path),
-        source_sha256=folder.sha256(),
-        description=f"{folder.model_type} from {folder.path.name}, head {head}",
-        tokenizer_files=tuple(tokenizer),
-        notes=(*result.info.notes, *notes),
+    require(
+        *packages,
+        to="importing a model",
+        why="torch and transformers are optional: a quantised model runs without them",
+        todo="pip install 'ibert-tvm[torch]'",
     )
-    return replace(result, info=info, tokenizer=tokenizer)
-
-
-def _load_transformers(model: Any, head: str | None, verify: bool) -> CanonicalModel:
-    from ibert_tvm.frontend import transformers_import as hf
-
-    wrapper = hf.wrap(model, head)
-    result = _finish_transformers(wrapper, model.config, frozenset(), verify)
-    info = replace(
-        result.info,
-        source=f"{type(model).__module__}.{type(model).__qualname__}",
-        source_sha256=_hash(result.parameters),
-        description=f"{model.config.model_type} module in memory, head {wrapper.head}",
-    )
-    return replace(result, info=info)
-
-
-def _finish_transformers(
-    wrapper: Any, config: Any, missing: frozenset[str], verify: bool
-) -> CanonicalModel:
-    from ibert_tvm.frontend import transformers_import as hf
-    from ibert_tvm.frontend.torch_import import evaluating
-
-    with evaluating(wrapper):
-        canonical = hf.import_transformers(wrapper, missing)
-        pad = getattr(config, "pad_token_id", None) or 0
-        return _build(
-            canonical,
-            wrapper,
-            architecture=str(config.model_type),
-            head=wrapper.head,
-            outputs=[(hf.output_name(wrapper.head), _KINDS[wrapper.head])],
-            pad_token_id=int(pad),
-            id2label=hf.labels(config, wrapper.head),
-            verify=verify,
-        )
-
-
-def _build(
-    canonical: Canonical,
-    module: torch.nn.Module,
-    *,
-    architecture: str,
-    head: str,
-    outputs: Sequence[tuple[str, str]],
-    pad_token_id: int | None,
-    id2label: Mapping[int, str],
-    verify: bool,
-) -> CanonicalModel:
-    import torch
-
-    from ibert_tvm.frontend.finish import finish
-
-    names = [name for name in canonical.inputs if name not in canonical.added_inputs]
-
-    def run(arrays: Mapping[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32], ...]:
-        result = module(**{name: torch.from_numpy(arrays[name]) for name in names})
-        many = result if isinstance(result, (tuple, list)) else (result,)
-        return tuple(tensor.detach().numpy() for tensor in many)
-
-    return finish(
-        canonical,
-        run if verify else None,
-        architecture=architecture,
-        head=head,
-        outputs=outputs,
-        pad_token_id=pad_token_id,
-        id2label=id2label,
-    )
-
-
-def _hash(parameters: Mapping[str, NDArray[np.float32]]) -> str:
-    from ibert_tvm.frontend.finish import parameter_hash
-
-    return parameter_hash(parameters)

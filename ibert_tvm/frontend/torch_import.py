@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.report import Origin
+from ibert_tvm.frontend.verify import Source
 
-__all__ = ["PROBE_SHAPE", "evaluating", "example", "import_exported", "import_module", "tensors_of"]
+__all__ = ["PROBE_SHAPE", "as_source", "evaluating", "import_exported", "import_module"]
 
 PROBE_SHAPE = (2, 13)
 """Batch and length of the traced example: unequal, and 13 divides no usual width."""
@@ -193,20 +195,26 @@ def import_exported(
     )
 
 
-def tensors_of(result: Any) -> list[torch.Tensor]:
-    """Return the tensors of what a module returned, in the order in which tracing flattens it."""
+def _tensors_of(result: Any) -> list[torch.Tensor]:
+    """The tensors of what a module returned, in the order in which tracing flattens it."""
     leaves = torch.utils._pytree.tree_leaves(result)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def as_source(module: torch.nn.Module) -> Source:
+    """Return what runs a module on arrays by the names of its arguments, for the comparison."""
+
+    def run(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        with torch.no_grad():
+            result = module(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+        return tuple(tensor.detach().numpy() for tensor in _tensors_of(result))
+
+    return run
 
 
 def _array(tensor: tvm.runtime.Tensor) -> NDArray[Any]:
     array: NDArray[Any] = np.from_dlpack(tensor)
     return array
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
 
 
 def _export(
@@ -220,7 +228,7 @@ def _export(
         raise UnsupportedModelError(
             "torch.export cannot trace the model",
             where=type(module).__name__,
-            why=f"{type(error).__name__}: {_last_line(error)}",
+            why=f"{type(error).__name__}: {error_lines(error)[0]}",
             todo="make torch.export.export(model, (), kwargs=inputs) work: no branches on data, "
             "no inputs other than token tensors",
         ) from error
@@ -245,7 +253,7 @@ def _translate(
                 custom_convert_map=None,
             )
     except Exception as error:  # the importer asserts, and raises several classes
-        reason = _sorted_names(_last_line(error))
+        reason = _sorted_names(error_lines(error)[0])
         raise UnsupportedModelError(
             "TVM's importer does not know an operator of the model",
             where=_where(exported, error, reason),

@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.finish import finish, parameter_hash
+from ibert_tvm.frontend.finish import described, finish
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.torch_import import (
     PROBE_SHAPE,
+    as_source,
     evaluating,
     import_exported,
     import_module,
-    tensors_of,
 )
 from ibert_tvm.frontend.torch_inputs import Arguments, AsCanonical, arguments_of, named_arguments
-from ibert_tvm.frontend.verify import Source
 
 __all__ = ["load_exported", "load_exported_file", "load_module"]
 
@@ -115,11 +114,10 @@ def load_exported_file(path: Path, inputs: Inputs, verify: bool) -> CanonicalMod
     try:
         program = torch.export.load(path)
     except Exception as error:  # torch raises many classes for what an archive can hold
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(
             f"torch cannot read {path.name}",
             where=str(path),
-            why=f"{type(error).__name__}: {reason}",
+            why=f"{type(error).__name__}: {error_lines(error)[0]}",
             todo="give a file that torch.export.save wrote with this version of torch "
             f"({torch.__version__}), not one of torch.save or torch.jit.save",
         ) from error
@@ -295,7 +293,7 @@ def _finish(
     names = ["output"] if len(ranks) == 1 else [f"output{i}" for i in range(len(ranks))]
     result = finish(
         canonical,
-        None if module is None else _runner(module, canonical),
+        None if module is None else as_source(module),
         architecture=architecture,
         head="none",
         outputs=[
@@ -304,25 +302,8 @@ def _finish(
         ],
         shape=shape,
     )
-    notes = result.info.notes
+    notes = []
     if shape is not None:
         size = f"{shape[0]} x {shape[1]}" if shape[1] else f"batch {shape[0]}"
-        notes += (f"the source has static shapes: it was compared at {size} only",)
-    info = replace(
-        result.info,
-        notes=notes,
-        source=source,
-        source_sha256=parameter_hash(result.parameters),
-        description=description,
-    )
-    return replace(result, info=info)
-
-
-def _runner(module: torch.nn.Module, canonical: Any) -> Source:
-    names = [name for name in canonical.inputs if name not in canonical.added_inputs]
-
-    def run(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        result = module(**{name: torch.from_numpy(arrays[name]) for name in names})
-        return tuple(tensor.detach().numpy() for tensor in tensors_of(result))
-
-    return run
+        notes.append(f"the source has static shapes: it was compared at {size} only")
+    return described(result, source=source, description=description, notes=notes)

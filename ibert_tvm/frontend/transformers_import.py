@@ -10,8 +10,10 @@ from typing import Any
 import torch
 import transformers
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.canonicalise import Canonical
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
+from ibert_tvm.frontend.finish import OUTPUTS, described, finish
 from ibert_tvm.frontend.heads import ImageModelWithHead, ModelWithHead
 from ibert_tvm.frontend.hf_folder import (
     CLASS_SUFFIXES,
@@ -19,9 +21,10 @@ from ibert_tvm.frontend.hf_folder import (
     HfFolder,
     head_of_class,
 )
-from ibert_tvm.frontend.torch_import import import_module
+from ibert_tvm.frontend.model import CanonicalModel
+from ibert_tvm.frontend.torch_import import as_source, evaluating, import_module
 
-__all__ = ["import_transformers", "load_folder", "wrap"]
+__all__ = ["import_folder", "import_model", "load_folder", "wrap"]
 
 _CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",
@@ -44,6 +47,59 @@ def _quiet() -> Iterator[None]:
         log.set_verbosity(verbosity)
         if bar:
             log.enable_progress_bar()
+
+
+def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
+    """Import the transformers model of a folder.
+
+    Parameters
+    ----------
+    folder : HfFolder
+        The checked folder.
+    head : str
+        One of `ibert_tvm.model_info.HEADS`.
+    verify : bool
+        Compare with the source at another shape than the traced one.
+
+    Returns
+    -------
+    CanonicalModel
+        The model, with the folder's tokenizer.
+
+    Raises
+    ------
+    ModelSourceError, UnsupportedModelError
+        See `load_folder` and `import_transformers`.
+    """
+    model, missing = load_folder(folder, head)
+    wrapper = wrap(model, head, folder.pooling or "mean")
+    result = _import(wrapper, model.config, missing, verify)
+    return described(result, **folder.provenance(head))
+
+
+def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
+    """Import a transformers model in memory; parameters as for `wrap` and `import_folder`."""
+    wrapper = wrap(model, head)
+    return described(
+        _import(wrapper, model.config, frozenset(), verify),
+        source=f"{type(model).__module__}.{type(model).__qualname__}",
+        description=f"{model.config.model_type} module in memory, head {wrapper.head}",
+    )
+
+
+def _import(
+    wrapper: ModelWithHead | ImageModelWithHead, config: Any, missing: frozenset[str], verify: bool
+) -> CanonicalModel:
+    with evaluating(wrapper):
+        return finish(
+            import_transformers(wrapper, missing),
+            as_source(wrapper) if verify else None,
+            architecture=str(config.model_type),
+            head=wrapper.head,
+            outputs=[OUTPUTS[wrapper.head]],
+            pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
+            id2label=labels(config, wrapper.head),
+        )
 
 
 def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, frozenset[str]]:
@@ -92,11 +148,10 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
                 **settings,
             )
     except Exception as error:  # transformers raises many classes for what a folder can hold
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(
             f"transformers cannot load the folder as {auto.__name__}",
             where=str(folder.model),
-            why=reason,
+            why=error_lines(error)[0],
             todo=f"check config.json and the head ({head}); tested architectures: "
             f"{', '.join(TESTED_ARCHITECTURES)}",
         ) from error
@@ -200,7 +255,7 @@ def input_names(model: Any) -> tuple[str, ...]:
 
 
 def import_transformers(
-    wrapper: ModelWithHead | ImageModelWithHead, missing: frozenset[str] = frozenset()
+    wrapper: ModelWithHead | ImageModelWithHead, missing: frozenset[str]
 ) -> Canonical:
     """Import a wrapped model, with eager attention while it is traced.
 
@@ -226,7 +281,7 @@ def import_transformers(
         canonical = import_module(
             wrapper,
             input_names(model),
-            [output_name(wrapper.head)],
+            [OUTPUTS[wrapper.head][0]],
             prefix="model.",
             image_size=image_size(model.config) if of_images(model) else None,
         )
@@ -240,13 +295,6 @@ def import_transformers(
             todo="choose a head that the checkpoint was trained with, for example head='none'",
         )
     return canonical
-
-
-def output_name(head: str) -> str:
-    """Return the name of the output that a head computes."""
-    return {"none": "last_hidden_state", "pooled": "pooled"}.get(
-        head, "sentence_embedding" if head == "sentence_embedding" else "logits"
-    )
 
 
 @contextlib.contextmanager

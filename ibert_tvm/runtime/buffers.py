@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,26 @@ def input_buffers(metadata: LibraryMetadata, function: FunctionRecord) -> dict[s
         record.name: aligned_zeros(*kind)
         for record, kind in zip(metadata.inputs, kinds, strict=True)
     }
+
+
+class BufferedInputs:
+    """Part of an execution context: buffers of every function's inputs, made on first use.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the library says about itself.
+    """
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        self.metadata = metadata
+        self.buffers: dict[str, dict[str, NDArray[Any]]] = {}
+
+    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+        """As `ibert_tvm.runtime.engine.ExecutionContext.inputs`."""
+        if function.name not in self.buffers:
+            self.buffers[function.name] = input_buffers(self.metadata, function)
+        return self.buffers[function.name]
 
 
 def mapped_weights(shared_object: ctypes.CDLL) -> int:

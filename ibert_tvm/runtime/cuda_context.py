@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import DeviceError
+from ibert_tvm.errors import DeviceError, error_lines
 from ibert_tvm.runtime.cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock
 from ibert_tvm.runtime.cuda_runtime import CUDA, CudaRuntime, device_text
-from ibert_tvm.runtime.engine import Observer
+from ibert_tvm.runtime.engine import ObservableEngine
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata
 
 __all__ = ["CudaContext", "CudaProgram"]
@@ -45,7 +45,7 @@ _MOST_LEADING_RUNS = 1000
 
 
 @dataclass
-class CudaProgram:
+class CudaProgram(ObservableEngine):
     """A library's code and weights on a GPU: what its contexts share.
 
     Attributes
@@ -76,7 +76,6 @@ class CudaProgram:
     ffi: Any
     load_executable: Any
     parameters: list[DeviceTensor]
-    observer: Observer | None = None
     capturing: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -172,7 +171,7 @@ class CudaContext:
             Milliseconds, copies included.
         """
         cuda, captured = self._cuda, self._captured[function.name]
-        with cuda.on_device(self._program.index), self._events(2) as (first, last):
+        with cuda.on_device(self._program.index), cuda.events(2) as (first, last):
             cuda.launch(captured.graph, self._stream)  # the first event waits behind it
             cuda.record(first, self._stream)
             for _ in range(runs):
@@ -200,11 +199,11 @@ class CudaContext:
         cuda, stream, captured = self._cuda, self._stream, self._captured[function.name]
         names: list[str] = []
         with cuda.on_device(self._program.index), ExitStack() as kept:
-            events = [*kept.enter_context(self._events(len(function.kernels) + 1))]
+            events = [*kept.enter_context(cuda.events(len(function.kernels) + 1))]
 
             def mark(kernel: str) -> None:
                 if len(names) == len(events):  # the metadata list fewer kernels than there are
-                    events.extend(kept.enter_context(self._events(1)))
+                    events.extend(kept.enter_context(cuda.events(1)))
                 cuda.record(events[len(names)], stream)
                 names.append(kernel)
 
@@ -286,18 +285,6 @@ class CudaContext:
         return _Captured(graph, outputs, arguments, (inputs, host, results))
 
     @contextmanager
-    def _events(self, count: int) -> Iterator[list[int]]:
-        """Events for the duration of a block."""
-        events: list[int] = []
-        try:
-            for _ in range(count):
-                events.append(self._cuda.create_event())
-            yield events
-        finally:
-            for event in events:
-                self._cuda.destroy_event(event)
-
-    @contextmanager
     def _current_stream(self) -> Iterator[None]:
         """Have TVM launch kernels of this thread in the context's stream."""
         ffi = self._program.ffi
@@ -312,15 +299,15 @@ class CudaContext:
         except DeviceError:
             raise
         except Exception as error:  # TVM's errors share no base class below Exception
-            text, program = str(error).strip(), self._program
-            if any(name in text for name in _OUT_OF_MEMORY):
+            program = self._program
+            if any(name in str(error) for name in _OUT_OF_MEMORY):
                 what = f"the values of a batch of {function.batch} x {function.seq_len} tokens"
                 raise self._cuda.out_of_memory(program.index, what) from error
             raise DeviceError(
                 f"the GPU {device_text(program.index)} cannot run the library "
                 f"{program.metadata.path}",
                 where=f"function {function.name}, on {program.name}",
-                why=text.splitlines()[0] if text else type(error).__name__,
+                why=error_lines(error)[0],
                 todo="compile it again with `ibert compile`, with the installed version of TVM",
             ) from error
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -90,14 +89,9 @@ class CudaEngine:
         """As `Engine.create_context`: a stream and a virtual machine."""
         return CudaContext(self._program)
 
-    @contextmanager
-    def observed(self, observe: Observer) -> Iterator[None]:
+    def observed(self, observe: Observer) -> AbstractContextManager[None]:
         """As `ObservableEngine.observed`; the times are those of `CudaContext.kernel_times`."""
-        self._program.observer = observe
-        try:
-            yield
-        finally:
-            self._program.observer = None
+        return self._program.observed(observe)
 
 
 def _contexts_that_fit(metadata: LibraryMetadata, free: int) -> int:

@@ -217,9 +217,7 @@ class CudaRuntime:
 
     def allocate_pinned(self, size: int) -> int:
         """Allocate host memory that the GPU reads and writes directly."""
-        address = _pointer(0)
-        self._call("cudaMallocHost", ctypes.byref(address), max(size, 1))
-        return address.value or 0
+        return self._made("cudaMallocHost", max(size, 1))
 
     def free_pinned(self, address: int) -> None:
         """Give pinned memory back; nothing is raised where the process ends."""
@@ -241,9 +239,7 @@ class CudaRuntime:
 
     def create_stream(self) -> int:
         """Make a stream that does not wait for the one that everything else uses."""
-        stream = _pointer(0)
-        self._call("cudaStreamCreateWithFlags", ctypes.byref(stream), _STREAM_NON_BLOCKING)
-        return stream.value or 0
+        return self._made("cudaStreamCreateWithFlags", _STREAM_NON_BLOCKING)
 
     def destroy_stream(self, stream: int) -> None:
         """Give a stream back; nothing is raised where the process ends."""
@@ -280,13 +276,12 @@ class CudaRuntime:
             self._functions["cudaGetLastError"]()
             raise
         self._call("cudaStreamEndCapture", stream, ctypes.byref(graph))
-        executable = _pointer(0)
         try:
-            self._call("cudaGraphInstantiate", ctypes.byref(executable), graph, 0)
+            executable = self._made("cudaGraphInstantiate", graph, 0)
         finally:
             self._functions["cudaGraphDestroy"](graph)
         self._call("cudaGraphUpload", executable, stream)
-        return executable.value or 0
+        return executable
 
     def launch(self, graph: int, stream: int) -> None:
         """Put all work of a graph into a stream with one call."""
@@ -302,13 +297,23 @@ class CudaRuntime:
 
     def create_event(self) -> int:
         """Make an event that takes the time."""
-        event = _pointer(0)
-        self._call("cudaEventCreateWithFlags", ctypes.byref(event), 0)
-        return event.value or 0
+        return self._made("cudaEventCreateWithFlags", 0)
 
     def destroy_event(self, event: int) -> None:
         """Give an event back; nothing is raised where the process ends."""
         self._functions["cudaEventDestroy"](event)
+
+    @contextmanager
+    def events(self, count: int) -> Iterator[list[int]]:
+        """Make events for the duration of a block."""
+        events: list[int] = []
+        try:
+            for _ in range(count):
+                events.append(self.create_event())
+            yield events
+        finally:
+            for event in events:
+                self.destroy_event(event)
 
     def record(self, event: int, stream: int) -> None:
         """Have an event take the time when the stream gets to it."""
@@ -324,6 +329,12 @@ class CudaRuntime:
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._check(self._functions[name](*arguments), name)
+
+    def _made(self, name: str, *arguments: Any) -> int:
+        """What a function makes, which it gives through its first argument."""
+        made = _pointer(0)
+        self._call(name, ctypes.byref(made), *arguments)
+        return made.value or 0
 
     def _check(self, status: int, name: str) -> None:
         if status == 0:
@@ -398,17 +409,14 @@ def _load_tvm() -> None:
     spec = importlib.util.find_spec("tvm")
     folders = (spec and spec.submodule_search_locations) or ()
     files = [Path(folder) / "lib" / "libtvm_runtime_cuda.so" for folder in folders]
+    why, cause = "this package of TVM has no libtvm_runtime_cuda.so", None
     try:
         for file in files:
             if file.exists():
                 ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
                 return
-        why = "this package of TVM has no libtvm_runtime_cuda.so"
     except OSError as error:
-        why = str(error)
-        cause: BaseException | None = error
-    else:
-        cause = None
+        why, cause = str(error), error
     raise DeviceError(
         "TVM's runtime for GPUs cannot be loaded",
         where=", ".join(map(str, files)),

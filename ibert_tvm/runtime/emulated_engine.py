@@ -7,13 +7,12 @@ fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.buffers import input_buffers
+from ibert_tvm.runtime.buffers import BufferedInputs
 from ibert_tvm.runtime.library_file import read_weights
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.threads import concurrent_calls
@@ -59,25 +58,19 @@ class EmulatedEngine:
         return EmulatedContext(self.metadata, self._runner)
 
 
-class EmulatedContext:
+class EmulatedContext(BufferedInputs):
     """Inputs; see `ibert_tvm.runtime.engine.ExecutionContext`. Every run is a process."""
 
     def __init__(self, metadata: LibraryMetadata, runner: Runner) -> None:
-        self._metadata, self._runner = metadata, runner
-        self._inputs: dict[str, dict[str, NDArray[Any]]] = {}
-
-    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
-        """As `ExecutionContext.inputs`."""
-        if function.name not in self._inputs:
-            self._inputs[function.name] = input_buffers(self._metadata, function)
-        return self._inputs[function.name]
+        super().__init__(metadata)
+        self._runner = runner
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
         """As `ExecutionContext.run`."""
-        kinds = [(dtype, shape) for shape, dtype in self._metadata.output_kinds(function)]
-        inputs = list(self._inputs[function.name].values())
+        kinds = [(dtype, shape) for shape, dtype in self.metadata.output_kinds(function)]
+        inputs = list(self.buffers[function.name].values())
         shape = (function.batch, function.seq_len)
-        return self._runner.run(self._metadata.path, shape, inputs, kinds)
+        return self._runner.run(self.metadata.path, shape, inputs, kinds)
 
 
 def _description(metadata: LibraryMetadata) -> TargetDescription:

@@ -14,8 +14,8 @@ and `ibert_tvm.runtime.remote` gives `ibert_tvm.runtime.remote_engine.RemoteEngi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
@@ -135,10 +135,19 @@ class Engine(Protocol):
         """
 
 
-class ObservableEngine(Protocol):
-    """An engine that tells how long each kernel takes."""
+class ObservableEngine:
+    """An engine that tells how long each kernel takes.
 
-    def observed(self, observe: Observer) -> AbstractContextManager[None]:
+    Attributes
+    ----------
+    observer : Observer or None
+        Whom contexts tell; None where nobody asks.
+    """
+
+    observer: Observer | None = None
+
+    @contextmanager
+    def observed(self, observe: Observer) -> Iterator[None]:
         """Call ``observe(name, nanoseconds)`` after every kernel that contexts run in a block.
 
         Parameters
@@ -147,3 +156,8 @@ class ObservableEngine(Protocol):
             Takes the name of the kernel, and how long it took; called in the threads of the calls.
             Functions of a virtual machine itself are named too, ``vm.*``.
         """
+        self.observer = observe
+        try:
+            yield
+        finally:
+            self.observer = None

@@ -46,17 +46,11 @@ def load_engine(
     _check_machine(metadata)
     if device.kind == "cuda":
         _check_unthreaded(metadata, num_threads)
-    elif metadata.runtime == "none":
-        _check_single(metadata, num_threads)
-    return _load(metadata, device)
-
-
-def _load(metadata: LibraryMetadata, device: Device) -> Engine:
-    if device.kind == "cuda":
         from ibert_tvm.runtime.cuda_engine import CudaEngine
 
         return CudaEngine(metadata, device.index)
     if metadata.runtime == "none":
+        _check_single(metadata, num_threads)
         from ibert_tvm.runtime.plain_engine import PlainEngine
 
         return PlainEngine(metadata)

@@ -79,11 +79,7 @@ def check_inputs(
                 arrays[name] = np.full_like(ids, default)
             continue
         if name not in taken:
-            raise InputError(
-                f"the model takes no {name}",
-                why=f"its inputs are {', '.join(r.name for r in metadata.inputs)}",
-                todo="leave it out",
-            )
+            _take_no_other(name, given, metadata)
         array = _integers(name, value)
         if array.shape != ids.shape:
             raise InputError(

@@ -19,10 +19,10 @@ from ibert_tvm.model_info import ModelInfo
 from ibert_tvm.runtime.metadata import (
     FunctionRecord,
     InputRecord,
-    KernelRecord,
     LibraryMetadata,
     OutputRecord,
     ParameterRecord,
+    read_record,
 )
 
 __all__ = ["FORMAT", "METADATA_SECTION", "WEIGHTS_SECTION", "read_metadata", "read_weights"]
@@ -163,16 +163,10 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
                 raise _damaged(file, "a segment lies behind the end of the file")
             if elf["e_type"] != "ET_DYN":
                 raise _damaged(file, "it is an ELF file, but not a shared library")
-            metadata = elf.get_section_by_name(METADATA_SECTION)
-            weights = elf.get_section_by_name(WEIGHTS_SECTION)
-            missing = [
-                name
-                for name, section in (
-                    (METADATA_SECTION, metadata),
-                    (WEIGHTS_SECTION, weights),
-                )
-                if section is None
-            ]
+            names = (METADATA_SECTION, WEIGHTS_SECTION)
+            metadata, weights = (elf.get_section_by_name(name) for name in names)
+            pairs = zip(names, (metadata, weights), strict=True)
+            missing = [name for name, section in pairs if section is None]
             if missing:
                 raise LibraryError(
                     f"{file} was not made by ibert_tvm",
@@ -195,24 +189,7 @@ def _architectures(cuda: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
-    functions = tuple(
-        FunctionRecord(
-            str(f["name"]),
-            int(f["batch"]),
-            int(f["seq_len"]),
-            tuple(
-                KernelRecord(
-                    *(str(k["name"]), str(k["kind"]), str(k["layer"])),
-                    *(int(k["macs"]), int(k.get("bytes", 0))),
-                )
-                for k in f.get("kernels", ())
-            ),
-            bool(f.get("packed", False)),
-            str(f.get("symbol", "")),
-            int(f.get("arena_bytes", 0)),
-        )
-        for f in document["functions"]
-    )
+    functions = tuple(read_record(FunctionRecord, row) for row in document["functions"])
     if not functions:
         raise ValueError("no function is listed")
     return LibraryMetadata(
@@ -220,26 +197,9 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         target=dict(document["target"]),
         required_cpu_features=tuple(document["required_cpu_features"]),
         functions=functions,
-        inputs=tuple(InputRecord.from_json(i) for i in document["inputs"]),
-        parameters=tuple(
-            ParameterRecord(
-                str(p["name"]),
-                str(p["dtype"]),
-                tuple(int(n) for n in p["shape"]),
-                int(p["offset"]),
-            )
-            for p in document["parameters"]
-        ),
-        outputs=tuple(
-            OutputRecord(
-                str(o["name"]),
-                str(o["dtype"]),
-                float(o["scale"]),
-                str(o["kind"]),
-                tuple(axis if isinstance(axis, str) else int(axis) for axis in o["shape"]),
-            )
-            for o in document["outputs"]
-        ),
+        inputs=tuple(read_record(InputRecord, row) for row in document["inputs"]),
+        parameters=tuple(read_record(ParameterRecord, row) for row in document["parameters"]),
+        outputs=tuple(read_record(OutputRecord, row) for row in document["outputs"]),
         info=ModelInfo.from_json(document["info"]),
         versions={str(k): str(v) for k, v in document["versions"].items()},
         source_sha256=str(document["source_sha256"]),

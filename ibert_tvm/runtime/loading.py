@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import IbertError, InputError, LibraryError, UsageError
+from ibert_tvm.errors import IbertError, InputError, LibraryError, UsageError, error_lines
 from ibert_tvm.runtime.device import choose_device
 from ibert_tvm.runtime.engine_choice import load_engine
 from ibert_tvm.runtime.library import Library
@@ -72,10 +72,9 @@ def load_library(
     except IbertError:
         raise
     except Exception as error:  # TVM's errors share no base class below Exception
-        text = str(error).strip()
         raise LibraryError(
             f"cannot load the library {metadata.path}",
-            why=text.splitlines()[-1] if text else type(error).__name__,
+            why=error_lines(error)[-1],
             todo=f"it was made with TVM {metadata.versions.get('tvm', '?')}, this is "
             f"{_tvm_version()}; compile it again with `ibert compile`",
         ) from error

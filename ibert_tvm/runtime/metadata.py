@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ __all__ = [
     "LibraryMetadata",
     "OutputRecord",
     "ParameterRecord",
+    "read_record",
 ]
 
 
@@ -43,7 +44,7 @@ class KernelRecord:
     kind: str
     layer: str
     macs: int
-    num_bytes: int = 0
+    num_bytes: int = field(default=0, metadata={"key": "bytes"})
 
 
 @dataclass(frozen=True)
@@ -87,25 +88,7 @@ class InputRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON-serialisable dictionary; tokens have no quantisation."""
-        document: dict[str, Any] = {"name": self.name, "dtype": self.dtype}
-        if self.scale:
-            document |= {
-                "scale": self.scale,
-                "zero_point": self.zero_point,
-                "low": self.low,
-                "high": self.high,
-            }
-        return document
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> InputRecord:
-        """Read what `to_json` wrote."""
-        return cls(
-            str(document["name"]),
-            str(document["dtype"]),
-            float(document.get("scale", 0.0)),
-            *(int(document.get(key, 0)) for key in ("zero_point", "low", "high")),
-        )
+        return asdict(self) if self.scale else {"name": self.name, "dtype": self.dtype}
 
 
 @dataclass(frozen=True)
@@ -137,6 +120,49 @@ class OutputRecord:
     def per_token(self) -> bool:
         """Whether one axis counts tokens."""
         return "seq_len" in self.shape
+
+
+_Record = TypeVar("_Record")
+
+
+def read_record(kind: type[_Record], document: Mapping[str, Any]) -> _Record:
+    """Read a record from a JSON object.
+
+    Parameters
+    ----------
+    kind : type
+        One of the records of this module; fields with a default may be missing.
+    document : mapping
+        The object.
+
+    Returns
+    -------
+    object
+        The record.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If a field is missing or holds something else.
+    """
+    values = {}
+    for item in fields(kind):  # type: ignore[arg-type]
+        key = item.metadata.get("key", item.name)
+        if key in document or item.default is MISSING:
+            values[item.name] = _READERS[str(item.type)](document[key])
+    return kind(**values)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "str": str,
+    "tuple[KernelRecord, ...]": lambda rows: tuple(read_record(KernelRecord, r) for r in rows),
+    "tuple[int, ...]": lambda sizes: tuple(map(int, sizes)),
+    "tuple[int | str, ...]": lambda axes: tuple(a if isinstance(a, str) else int(a) for a in axes),
+}
+"""By the types that fields are declared with."""
 
 
 @dataclass(frozen=True)

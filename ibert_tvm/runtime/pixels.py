@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ibert_tvm.errors import InputError
-from ibert_tvm.runtime.metadata import InputRecord
+from ibert_tvm.runtime.metadata import InputRecord, read_record
 
 __all__ = ["image_record", "quantize_images"]
 
@@ -32,7 +32,7 @@ def image_record(inputs: Sequence[Mapping[str, Any]]) -> InputRecord | None:
     InputRecord or None
         None if there is none.
     """
-    return next((InputRecord.from_json(entry) for entry in inputs), None)
+    return next((read_record(InputRecord, entry) for entry in inputs), None)
 
 
 def quantize_images(

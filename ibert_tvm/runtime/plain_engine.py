@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.errors import LibraryError
 from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
-from ibert_tvm.runtime.engine import Observer
+from ibert_tvm.runtime.engine import ObservableEngine, Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.threads import concurrent_calls
 
@@ -27,7 +27,7 @@ _CONTEXT_BYTES = 256
 _HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
 
 
-class PlainEngine:
+class PlainEngine(ObservableEngine):
     """A library of plain C functions; see `ibert_tvm.runtime.engine.Engine`.
 
     Parameters
@@ -65,7 +65,6 @@ class PlainEngine:
         ]
         library.ibert_set_hook.argtypes = [ctypes.c_void_p, _HOOK, ctypes.c_void_p]
         self.library = library
-        self.observer: Observer | None = None
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:
         """As `Engine.parameter`."""
@@ -74,15 +73,6 @@ class PlainEngine:
     def create_context(self) -> PlainContext:
         """As `Engine.create_context`: an arena of the size that the largest function needs."""
         return PlainContext(self)
-
-    @contextmanager
-    def observed(self, observe: Observer) -> Iterator[None]:
-        """As `ObservableEngine.observed`."""
-        self.observer = observe
-        try:
-            yield
-        finally:
-            self.observer = None
 
     def check(self, status: int) -> None:
         """Raise an error for what a function of the library returned, unless it is 0."""

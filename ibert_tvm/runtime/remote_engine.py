@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.errors import LibraryError, TargetError
-from ibert_tvm.runtime.buffers import input_buffers
+from ibert_tvm.runtime.buffers import BufferedInputs
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
 if TYPE_CHECKING:
@@ -81,22 +81,16 @@ class RemoteEngine:
         return RemoteContext(self.board, self.metadata)
 
 
-class RemoteContext:
+class RemoteContext(BufferedInputs):
     """Inputs, which are sent with every call; see `ibert_tvm.runtime.engine.ExecutionContext`."""
 
     def __init__(self, board: Board, metadata: LibraryMetadata) -> None:
-        self._board, self._metadata = board, metadata
-        self._inputs: dict[str, dict[str, NDArray[Any]]] = {}
-
-    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
-        """As `ExecutionContext.inputs`."""
-        if function.name not in self._inputs:
-            self._inputs[function.name] = input_buffers(self._metadata, function)
-        return self._inputs[function.name]
+        super().__init__(metadata)
+        self._board = board
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
         """As `ExecutionContext.run`, on the threads that the engine was made for."""
-        return self._board.run(function.name, list(self._inputs[function.name].values()))
+        return self._board.run(function.name, list(self.buffers[function.name].values()))
 
     def time(
         self, function: FunctionRecord, inputs: Sequence[NDArray[Any]], seconds: float

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
-from ibert_tvm.runtime.engine import Observer
+from ibert_tvm.runtime.engine import ObservableEngine, Observer
 from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from ibert_tvm.runtime.thread_pool import thread_pool
 from ibert_tvm.runtime.threads import concurrent_calls
@@ -26,7 +26,7 @@ _CPU = 1  # kDLCPU
 _POOLED_ALLOCATOR = 2
 
 
-class TvmEngine:
+class TvmEngine(ObservableEngine):
     """A library for TVM's runtime; see `ibert_tvm.runtime.engine.Engine`.
 
     Parameters
@@ -56,7 +56,6 @@ class TvmEngine:
         # so its threads may serve other libraries, too.
         self._shared_object = ctypes.CDLL(path)
         self.pool = thread_pool(self._shared_object)
-        self.observer: Observer | None = None
         self.tensors = [self._tensor(record) for record in metadata.parameters]
 
     def _tensor(self, record: ParameterRecord) -> Any:
@@ -73,15 +72,6 @@ class TvmEngine:
         machine = self._load_executable()
         machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
         return TvmContext(self, machine)
-
-    @contextmanager
-    def observed(self, observe: Observer) -> Iterator[None]:
-        """As `ObservableEngine.observed`; it costs about a microsecond per kernel."""
-        self.observer = observe
-        try:
-            yield
-        finally:
-            self.observer = None
 
 
 class TvmContext:

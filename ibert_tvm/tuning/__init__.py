@@ -1,6 +1,7 @@
 """Tuning the kernels of a model on the processor that will run them; see docs/tuning.md."""
 
+from .options import TuneOptions
 from .records import TunedKernels
-from .tuner import TuneOptions, TuneResult, tune
+from .tuner import TuneResult, tune
 
 __all__ = ["TuneOptions", "TuneResult", "TunedKernels", "tune"]

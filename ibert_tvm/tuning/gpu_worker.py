@@ -117,7 +117,7 @@ class GpuSession:
             cuda.copy(activations, first, nbytes, stream)
 
             def timed(calls: int) -> list[float]:
-                with self._events(2 * calls) as events:
+                with cuda.events(2 * calls) as events:
                     for before, behind in zip(events[::2], events[1::2], strict=True):
                         cuda.copy(flushed[0], flushed[1], size, stream)
                         cuda.copy(first, activations, nbytes, stream)
@@ -157,17 +157,6 @@ class GpuSession:
             yield address
         finally:
             self._cuda.free(address)
-
-    @contextlib.contextmanager
-    def _events(self, count: int) -> Iterator[list[int]]:
-        events: list[int] = []
-        try:
-            for _ in range(count):
-                events.append(self._cuda.create_event())
-            yield events
-        finally:
-            for event in events:
-                self._cuda.destroy_event(event)
 
 
 class _Holder:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from ibert_tvm.schedules.tuning import Candidate
     from ibert_tvm.targets import TargetDescription
-    from ibert_tvm.targets.rpc import Address, Board
+    from ibert_tvm.targets.rpc import Board
     from ibert_tvm.tuning.builder import KernelBuilder
+    from ibert_tvm.tuning.options import TuneOptions
 
 __all__ = ["Measured", "Measurer"]
 
@@ -62,27 +63,12 @@ class Measurer:
     ----------
     description : ibert_tvm.targets.TargetDescription
         The target.
-    address : ibert_tvm.targets.rpc.Address or None
-        A board or a tracker; None for this machine.
-    jobs : int
-        Kernels that are compiled at the same time.
-    threads : int
-        Threads that a kernel uses.
-    build_timeout, run_timeout : float
-        Seconds that one kernel may take.
+    options : TuneOptions
+        Where, by how many at a time, and how long.
     """
 
-    def __init__(
-        self,
-        description: TargetDescription,
-        address: Address | None,
-        jobs: int,
-        threads: int,
-        build_timeout: float,
-        run_timeout: float,
-    ) -> None:
-        self.description, self.address, self.threads = description, address, threads
-        self.jobs, self.build_timeout, self.run_timeout = jobs, build_timeout, run_timeout
+    def __init__(self, description: TargetDescription, options: TuneOptions) -> None:
+        self.description, self.options = description, options
         self.boards = 1
         self._builders: queue.SimpleQueue[KernelBuilder] = queue.SimpleQueue()
         self._free: queue.SimpleQueue[Board] = queue.SimpleQueue()
@@ -99,18 +85,20 @@ class Measurer:
         from ibert_tvm.targets.rpc import Board, find_server
         from ibert_tvm.tuning.builder import KernelBuilder
 
-        if self.address is not None:
-            self.boards = find_server(self.address, self.run_timeout).boards
-        builders = [KernelBuilder(self.description, self.build_timeout) for _ in range(self.jobs)]
+        options, description = self.options, self.description
+        if options.address is not None:
+            self.boards = find_server(options.address, options.run_timeout).boards
+        timeout = options.build_timeout
+        builders = [KernelBuilder(description, timeout) for _ in range(options.jobs)]
         # A session lasts for one kernel: it must not block the board for longer than that.
-        lifetime = 2 * self.run_timeout
-        environment = {"TVM_NUM_THREADS": str(self.threads), "TVM_BIND_THREADS": "0"}
+        lifetime = 2 * options.run_timeout
+        environment = {"TVM_NUM_THREADS": str(options.threads), "TVM_BIND_THREADS": "0"}
         worker = "ibert_tvm.targets.rpc.worker"
-        if self.description.gpu is not None:
+        if description.gpu is not None:
             worker = "ibert_tvm.tuning.gpu_worker"
-            environment = {ARCHITECTURES: ",".join(self.description.gpu.architectures)}
+            environment = {ARCHITECTURES: ",".join(description.gpu.architectures)}
         boards = [
-            Board(self.address, self.run_timeout, lifetime, environment, worker)
+            Board(options.address, options.run_timeout, lifetime, environment, worker)
             for _ in range(self.boards)
         ]
         for builder in builders:
@@ -153,7 +141,7 @@ class Measurer:
         with tempfile.TemporaryDirectory(prefix="ibert-tune-") as folder:
             paths = [Path(folder) / f"{index}.so" for index in range(len(candidates))]
             built = zip(candidates, paths, strict=True)
-            errors = list(_map(self.jobs, lambda item: self._build(*item), built))
+            errors = list(_map(self.options.jobs, lambda item: self._build(*item), built))
             # Compiling is over before anything is measured: on this machine it would disturb.
             work = zip(candidates, paths, errors, strict=True)
             yield from _map(self.boards, lambda item: self._run(item, inputs, results), work)
@@ -181,13 +169,14 @@ class Measurer:
         try:
             board.open()
             board.upload(path)
-            seconds = board.measure(_KERNEL, inputs, results, _MILLISECONDS, self.threads)
+            seconds = board.measure(_KERNEL, inputs, results, _MILLISECONDS, self.options.threads)
             board.end_session()
             return Measured(candidate, tuple(seconds))
         except BoardError as failed:
             board.abandon()
-            if self.address is not None:
-                find_server(self.address, self.run_timeout)  # raises if there is no board left
+            address = self.options.address
+            if address is not None:
+                find_server(address, self.options.run_timeout)  # raises if there is no board left
             return Measured(candidate, (), failed.why)
         finally:
             self._free.put(board)

@@ -7,7 +7,7 @@ evaluated in NumPy. Activations are random over the interval that the range anal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,15 +106,17 @@ def find_tasks(
             if len(space) < 2:
                 continue
             key = workload_key(kernel)
-            before = found.get(key)
+            if key in found:
+                found[key] = replace(found[key], calls=found[key].calls + 1)
+                continue
             found[key] = KernelTask(
                 key,
                 str(kernel.attrs["ibert.kernel"]),
-                before.layer if before else str(kernel.attrs["ibert.layer"]),
-                before.name if before else var.name_hint,
-                1 + (before.calls if before else 0),
+                str(kernel.attrs["ibert.layer"]),
+                var.name_hint,
+                1,
                 int(kernel.attrs.get("ibert.macs", 0)),
-                before.function if before else kernel,
+                kernel,
                 tuple(space),
                 lowered,
                 layout,

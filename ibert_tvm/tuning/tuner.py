@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.errors import TargetError, UsageError
+from ibert_tvm.errors import TargetError
 
 if TYPE_CHECKING:
     from ibert_tvm.artefact import QuantizedModel
@@ -17,53 +17,14 @@ if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.rpc import Address
     from ibert_tvm.tuning.measure import Measured, Measurer
+    from ibert_tvm.tuning.options import TuneOptions
     from ibert_tvm.tuning.tasks import KernelTask
 
-__all__ = ["TuneOptions", "TuneResult", "tune"]
+__all__ = ["TuneResult", "tune"]
 
 Progress = Callable[[str], None]
 _SMALLEST_ROUND, _LARGEST_ROUND = 4, 16
 _FINALS = 2
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """How to tune.
-
-    Attributes
-    ----------
-    trials : int
-        Decisions to measure per kernel altogether, those of earlier runs included.
-    address : ibert_tvm.targets.rpc.Address, optional
-        Board or tracker; None for this machine.
-    jobs : int
-        Kernels that are compiled at the same time.
-    threads : int
-        Threads that a kernel uses when it is measured.
-    time_limit : float, optional
-        Seconds after which no more is begun.
-    build_timeout, run_timeout : float
-        Seconds that compiling or measuring one kernel may take.
-    seed : int
-        Of the search.
-    """
-
-    trials: int
-    address: Address | None = None
-    jobs: int = 1
-    threads: int = 1
-    time_limit: float | None = None
-    build_timeout: float = 120.0
-    run_timeout: float = 60.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        limits = {"trials": 1, "jobs": 1, "threads": 1}
-        for name, least in limits.items():
-            if getattr(self, name) < least:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)}", todo=f"give a number of at least {least}"
-                )
 
 
 @dataclass
@@ -139,14 +100,7 @@ def tune(
     description = get_target(target)
     where = check_tunable(description, options.address)
     store = TuningDatabase.create(database, description)
-    measurer = Measurer(
-        description,
-        options.address,
-        options.jobs,
-        options.threads,
-        options.build_timeout,
-        options.run_timeout,
-    )
+    measurer = Measurer(description, options)
     started = time.monotonic()
     result = TuneResult()
     with store.writing(), measurer.running():
@@ -305,17 +259,8 @@ class _KernelRun:
         from ibert_tvm.schedules.tuning import Trial
 
         task = self.task
-        self.store.append(
-            Trial(
-                task.key,
-                task.kind,
-                task.layer,
-                measured.candidate.tile,
-                measured.seconds,
-                measured.error,
-                self.board,
-            )
-        )
+        tile, seconds, error = measured.candidate.tile, measured.seconds, measured.error
+        self.store.append(Trial(task.key, task.kind, task.layer, tile, seconds, error, self.board))
 
     def _times(self) -> tuple[float | None, float | None, Any]:
         """Milliseconds of the default and of the best, and the best decisions."""

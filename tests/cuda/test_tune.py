@@ -25,6 +25,7 @@ from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule
 from ibert_tvm.schedules.tiles import Tile
 from ibert_tvm.schedules.tuning import Candidate, Search
 from ibert_tvm.targets import TargetError, get_target
+from ibert_tvm.tuning import TuneOptions
 from ibert_tvm.tuning.builder import KernelBuilder
 from ibert_tvm.tuning.measure import Measurer
 from ibert_tvm.tuning.tasks import find_tasks
@@ -184,7 +185,7 @@ def test_a_candidate_that_the_gpu_refuses_costs_one_trial() -> None:
         return tirx.IntImm(number.ty, 2048) if number.value == threads else number
 
     wrong = replace(default, kernel=tvm_ffi.structural_map(default.kernel, (tirx.IntImm, more)))
-    measurer = Measurer(description, None, 1, 1, 120.0, 60.0)
+    measurer = Measurer(description, TuneOptions(trials=1))
     with measurer.running():
         failed, right = measurer.measure([wrong, default], *task.data())
     assert failed.seconds == ()

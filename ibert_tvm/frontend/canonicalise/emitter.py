@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ibert_tvm.frontend.canonicalise import functions
-from ibert_tvm.frontend.canonicalise.images import patch_layout
+from ibert_tvm.frontend.canonicalise.images import channel_order, patch_layout
 from ibert_tvm.frontend.canonicalise.inputs import Ids, Probes
 from ibert_tvm.frontend.canonicalise.rows import fit_layer_norm
 from ibert_tvm.frontend.canonicalise.values import (
@@ -112,10 +112,9 @@ class Emitter:
         self._builder = relax.BlockBuilder()
         self._weights: dict[str, tuple[relax.Var, NDArray[np.float32]]] = {}
         self._taken: set[str] = set()
-        # Keyed by id, with the value itself so that the id stays taken.
-        self._emitted: dict[int, tuple[Computed, Emitted]] = {}
-        self._scaled_sources: dict[tuple[int, float], tuple[Computed, Computed]] = {}
-        self._resolved: dict[int, tuple[Pointwise | RowFunction, Hidden]] = {}
+        self._emitted: dict[Computed, Emitted] = {}
+        self._scaled_sources: dict[tuple[Computed, float], Computed] = {}
+        self._resolved: dict[Pointwise | RowFunction, Hidden] = {}
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
@@ -162,8 +161,17 @@ class Emitter:
         self._weights[candidate] = (variable, data)
         return variable
 
-    def record(self, call: relax.Call, name: str, channels: int, ops: Sequence[str]) -> Emitted:
-        """Emit a canonical call and note what it replaces."""
+    def record(
+        self,
+        make: Callable[..., relax.Call],
+        name: str,
+        channels: int,
+        ops: Sequence[str],
+        *operands: relax.Expr | None,
+        **attributes: Any,
+    ) -> Emitted:
+        """Emit a canonical operator, by its builder, and note what it replaces."""
+        call = make(*operands, name=name, **attributes)
         matched = MatchedOp(str(call.op.name), name, source_kinds(ops), source_nodes(ops))
         self.report.matched.append(matched)
         return Emitted(name, channels, tuple(ops), self._builder.emit(call))
@@ -175,32 +183,32 @@ class Emitter:
             source = self._scaled(source, hidden.factor)
         if isinstance(source, Emitted):
             return source
-        if id(source) not in self._emitted:
-            self._emitted[id(source)] = (source, self._emit(source))
-        return self._emitted[id(source)][1]
+        if source not in self._emitted:
+            self._emitted[source] = self._emit(source)
+        return self._emitted[source]
 
     def _emit(self, source: Computed) -> Emitted:
         name = self.unique(source.name)
         if isinstance(source, Embedded):
             table = self.weight(source.table.name, source.table.array)
-            call = build.embedding(table, source.ids, name=name)
-        elif isinstance(source, Linear):
+            operands = [table, source.ids]
+            return self.record(build.embedding, name, source.channels, source.ops, *operands)
+        if isinstance(source, Linear):
             weight = self.weight(source.weight.name, source.weight.array)
             bias = source.bias
             if bias is None:
                 bias_name = layer_of(source.weight.name) + ".bias"
                 bias = Weight(bias_name, np.zeros(source.channels, np.float32))
                 self.report.foldings.append(Folding(name, "the source has no bias: zeros"))
-            call = build.linear(source.x.var, weight, self.weight(bias.name, bias.array), name=name)
-        else:
-            raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
-        return self.record(call, name, source.channels, source.ops)
+            operands = [source.x.var, weight, self.weight(bias.name, bias.array)]
+            return self.record(build.linear, name, source.channels, source.ops, *operands)
+        raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
 
     def _scaled(self, source: Computed, factor: float) -> Computed:
-        key = (id(source), factor)
+        key = (source, factor)
         if key not in self._scaled_sources:
-            self._scaled_sources[key] = (source, self._scale(source, factor))
-        return self._scaled_sources[key][1]
+            self._scaled_sources[key] = self._scale(source, factor)
+        return self._scaled_sources[key]
 
     def _scale(self, source: Computed, factor: float) -> Computed:
         if isinstance(source, Embedded):
@@ -214,11 +222,7 @@ class Emitter:
                 "embedding or the scale of an attention can absorb"
             )
         self.report.foldings.append(Folding(source.name, f"factor {factor:g} moved to the weights"))
-        weight = Weight(source.weight.name, source.weight.array * np.float32(factor))
-        bias = source.bias
-        if bias is not None:
-            bias = Weight(bias.name, bias.array * np.float32(factor))
-        return Linear(source.name, source.channels, source.ops, source.x, weight, bias)
+        return source.changed(lambda array: array * np.float32(factor))
 
     def positions(self, ids: Ids, name: str) -> relax.Var:
         """Return the position ids that `ids` describes, emitted once per kind."""
@@ -227,14 +231,10 @@ class Emitter:
             name = self.unique(name)
             tokens = self.input_vars[ids.input or self.input_names[0]]
             absolute = ids.kind == "absolute"
-            call = build.position_ids(
-                tokens,
-                name=name,
-                kind=ids.kind,
-                offset=ids.value if absolute else 0,
-                padding_index=0 if absolute else ids.value,
-            )
-            self._positions[key] = self.record(call, name, 0, ()).var
+            offset, padding = (ids.value, 0) if absolute else (0, ids.value)
+            attributes = {"kind": ids.kind, "offset": offset, "padding_index": padding}
+            made = self.record(build.position_ids, name, 0, (), tokens, **attributes)
+            self._positions[key] = made.var
         return self._positions[key]
 
     def patches(self, name: str, height: int, width: int) -> Emitted:
@@ -242,11 +242,9 @@ class Emitter:
         key = (name, height, width)
         if key not in self._patches:
             label = self.unique(f"{name}.patches")
-            call = build.patches(
-                self.input_vars[name], name=label, patch_height=height, patch_width=width
-            )
-            channels = self.images[name][0] * height * width
-            self._patches[key] = self.record(call, label, channels, ())
+            channels, pixels = self.images[name][0] * height * width, self.input_vars[name]
+            size = {"patch_height": height, "patch_width": width}
+            self._patches[key] = self.record(build.patches, label, channels, (), pixels, **size)
         return self._patches[key]
 
     def attention_mask(self, name: str | None) -> relax.Var | None:
@@ -291,12 +289,11 @@ class Emitter:
             return Hidden(source, view, ops=value.ops, layer=value.layer)
         if not isinstance(value, (Pointwise, RowFunction)):
             raise Mismatch(f"a hidden tensor is needed, and this is {_kind(value)}")
-        if id(value) not in self._resolved:
-            known = (
+        if value not in self._resolved:
+            self._resolved[value] = (
                 self._resolve(value) if isinstance(value, Pointwise) else self._resolve_rows(value)
             )
-            self._resolved[id(value)] = (value, known)
-        return self._resolved[id(value)][1]
+        return self._resolved[value]
 
     def _resolve(self, value: Pointwise) -> Hidden:
         """Recognise the function and emit its operator."""
@@ -326,8 +323,9 @@ class Emitter:
         if key not in self._activations:  # several operators may read one activation
             name = self.unique(f"{x.name}.{kind}")
             attributes = {"form": form} if kind == "gelu" else {}
-            call = getattr(build, kind)(x.var, name=name, **attributes)
-            self._activations[key] = self.record(call, name, x.channels, value.ops)
+            make = getattr(build, kind)
+            made = self.record(make, name, x.channels, value.ops, x.var, **attributes)
+            self._activations[key] = made
         return self.show(self._activations[key], value.base)
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
@@ -347,15 +345,17 @@ class Emitter:
         gamma = _exact(value.gammas, known.gamma, f"{x.name}.layer_norm.weight")
         default = f"{layer_of(gamma.name)}.bias"
         beta = _exact(value.betas, known.beta, default)
+        emitted = self.layer_norm(x, gamma, beta, known.epsilon, value.ops)
+        return self.show(emitted, value.base)
+
+    def layer_norm(
+        self, x: Emitted, gamma: Weight, beta: Weight, epsilon: float, ops: Sequence[str]
+    ) -> Emitted:
+        """Emit a LayerNorm over the channels of `x`."""
         name = self.unique(layer_of(gamma.name))
-        call = build.layer_norm(
-            x.var,
-            self.weight(gamma.name, gamma.array),
-            self.weight(beta.name, beta.array),
-            name=name,
-            epsilon=known.epsilon,
-        )
-        return self.show(self.record(call, name, x.channels, value.ops), value.base)
+        weights = [self.weight(weight.name, weight.array) for weight in (gamma, beta)]
+        operands = (x.var, *weights)
+        return self.record(build.layer_norm, name, x.channels, ops, *operands, epsilon=epsilon)
 
     def show(self, source: Computed, like: Hidden) -> Hidden:
         """Return `source` in the layout of `like`."""
@@ -376,25 +376,21 @@ class Emitter:
             raise Mismatch(f"the terms {x.name} and {y.name} have different shapes")
         newest = max(x, y, key=self._age)
         name = self.unique(f"{newest.name}.add")
-        emitted = self.record(
-            build.add(x.var, y.var, name=name), name, x.channels, (*a.ops, *b.ops, *ops)
-        )
+        all_ops = (*a.ops, *b.ops, *ops)
+        emitted = self.record(build.add, name, x.channels, all_ops, x.var, y.var)
         held = set(flatten(view_a))
         missing = tuple(atom for atom in a.missing if atom in b.missing and atom not in held)
         return Hidden(emitted, view_a, missing=missing, layer=layer_of(newest.name))
 
     def shown(self, value: Any) -> tuple[str, float] | None:
         """Return the canonical value that a source tensor shows, and the factor; None if none."""
-        if isinstance(value, (Pointwise, RowFunction)) and id(value) in self._resolved:
-            value = self._resolved[id(value)][1]
+        if isinstance(value, (Pointwise, RowFunction)):
+            value = self._resolved.get(value)
         if not isinstance(value, Hidden):
             return None
         source = value.source
-        if not isinstance(source, Emitted):
-            if id(source) not in self._emitted:
-                return None
-            source = self._emitted[id(source)][1]
-        return source.name, value.factor
+        emitted = source if isinstance(source, Emitted) else self._emitted.get(source)
+        return None if emitted is None else (emitted.name, value.factor)
 
     def _age(self, value: Emitted) -> int:
         names = [item.name for item in self.report.matched]
@@ -413,6 +409,21 @@ class Emitter:
                 f"the last axis of {describe(hidden.view)} is not all {hidden.source.channels} "
                 "channels"
             )
+
+    def channel_places(self, hidden: Hidden) -> NDArray[np.int64] | None:
+        """Return where on the last axis each channel is; None if they are in order, all of them.
+
+        Raises
+        ------
+        Mismatch
+            If the last axis does not hold each channel once.
+        """
+        channels = hidden.source.channels
+        order = channel_order(hidden.view[-1], channels) if hidden.view else None
+        if order is None:
+            self.require_all_channels(hidden)
+            raise Mismatch("its operand has no axis")
+        return None if np.array_equal(order, np.arange(order.size)) else np.argsort(order)
 
 
 def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:

@@ -222,7 +222,7 @@ class Canonicaliser(Emitter):
                 own.append(binding)
             else:
                 wanted.update((variable, None) for variable in reads if variable in known)
-        return InputGraph(inputs, self.probes.names, own, list(wanted), self.probes)
+        return InputGraph(inputs, own, list(wanted), self.probes)
 
     def _from_inputs(self, variable: relax.Var, graph: InputGraph) -> FromInputs:
         return FromInputs(lambda: graph.samples(variable), static_shape(variable))
@@ -286,18 +286,14 @@ class Canonicaliser(Emitter):
             raise Mismatch("no canonical operator computes it")
         return rule(self, call, operands)
 
-    def _fold(self, call: relax.Call, tensors: Sequence[Value]) -> Weight | None:
+    def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
         """Compute an operator on weights now; None if it is a look-up, which stays."""
         name = str(call.op.name)
         if name == "relax.take":
             return None
         arrays = []
         for item in tensors:
-            array = None
-            if isinstance(item, Weight):
-                array = item.array
-            elif isinstance(item, FromInputs):
-                array = constant_array(item)
+            array = item.array if isinstance(item, Weight) else constant_array(item)
             if array is None:
                 return None
             arrays.append(array)

@@ -68,7 +68,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 """Operators of two operands, elementwise."""
 
-ELEMENTWISE = frozenset((*UNARY, *BINARY))
+ELEMENTWISE: dict[str, Callable[..., Any]] = {**UNARY, **BINARY}
 """All of them."""
 
 _KNOWN = {

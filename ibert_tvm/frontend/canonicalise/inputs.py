@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.canonicalise.values import FromInputs, Mismatch
 
 __all__ = [
@@ -84,6 +86,7 @@ class Probes:
         return [i for i, run in enumerate(self.runs) if run[name].max() <= 1]
 
 
+@dataclass(frozen=True, eq=False)
 class InputGraph:
     """The part of a source function that depends on inputs and constants only.
 
@@ -91,8 +94,6 @@ class InputGraph:
     ----------
     inputs : sequence of relax.Var
         Input parameters of the source function.
-    names : sequence of str
-        Their canonical names.
     bindings : sequence of relax.Binding
         Bindings that depend on nothing else, in order.
     wanted : sequence of relax.Var
@@ -101,20 +102,10 @@ class InputGraph:
         The probe runs.
     """
 
-    def __init__(
-        self,
-        inputs: Sequence[relax.Var],
-        names: Sequence[str],
-        bindings: Sequence[relax.Binding],
-        wanted: Sequence[relax.Var],
-        probes: Probes,
-    ) -> None:
-        self._inputs = list(inputs)
-        self._names = list(names)
-        self._bindings = list(bindings)
-        self._wanted = list(wanted)
-        self._probes = probes
-        self._values: dict[relax.Var, list[NDArray[Any]]] | None = None
+    inputs: Sequence[relax.Var]
+    bindings: Sequence[relax.Binding]
+    wanted: Sequence[relax.Var]
+    probes: Probes
 
     def samples(self, variable: relax.Var) -> list[NDArray[Any]]:
         """Return the values of `variable` in every run.
@@ -124,36 +115,35 @@ class InputGraph:
         Mismatch
             If TVM cannot compile or run the chain.
         """
-        if self._values is None:
-            try:
-                self._values = self._evaluate()
-            except Exception as error:  # TVM raises several classes for what it cannot compile
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-                raise Mismatch(
-                    f"TVM cannot evaluate the mask or position chain: {reason}"
-                ) from error
         return self._values[variable]
 
+    @cached_property
+    def _values(self) -> dict[relax.Var, list[NDArray[Any]]]:
+        try:
+            return self._evaluate()
+        except Exception as error:  # TVM raises several classes for what it cannot compile
+            line = error_lines(error)[-1]
+            raise Mismatch(f"TVM cannot evaluate the mask or position chain: {line}") from error
+
     def _evaluate(self) -> dict[relax.Var, list[NDArray[Any]]]:
-        outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(self._wanted)]
-        copies = [
-            relax.VarBinding(out, var) for out, var in zip(outputs, self._wanted, strict=True)
-        ]
-        block = relax.DataflowBlock([*self._bindings, *copies])
+        outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(self.wanted)]
+        pairs = zip(outputs, self.wanted, strict=True)
+        copies = [relax.VarBinding(out, var) for out, var in pairs]
+        block = relax.DataflowBlock([*self.bindings, *copies])
         function = relax.Function(
-            self._inputs,
+            self.inputs,
             relax.SeqExpr([block], relax.Tuple(outputs)),
             relax.TupleType([var.ty for var in outputs]),
         ).with_attr("global_symbol", "main")
         module = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": function}))
         machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
-        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in self._wanted}
-        for run in self._probes.runs:
+        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in self.wanted}
+        for run in self.probes.runs:
             arguments = [
                 tvm.runtime.tensor(run[name].astype(str(var.ty.dtype)))
-                for name, var in zip(self._names, self._inputs, strict=True)
+                for name, var in zip(self.probes.names, self.inputs, strict=True)
             ]
-            for var, tensor in zip(self._wanted, machine["main"](*arguments), strict=True):
+            for var, tensor in zip(self.wanted, machine["main"](*arguments), strict=True):
                 result[var].append(tensor.numpy())
         return result
 

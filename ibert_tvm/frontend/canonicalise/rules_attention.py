@@ -12,7 +12,6 @@ from tvm import relax
 from ibert_tvm.frontend.canonicalise import views
 from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
 from ibert_tvm.frontend.canonicalise.engine import Rule
-from ibert_tvm.frontend.canonicalise.images import channel_order
 from ibert_tvm.frontend.canonicalise.inputs import as_key_mask, scalar
 from ibert_tvm.frontend.canonicalise.operands import optional_axes, static_shape
 from ibert_tvm.frontend.canonicalise.values import (
@@ -54,10 +53,7 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
         weight = replace(weight, array=weight.array[0])
     if weight.array.ndim != 2:
         raise Mismatch(f"the weight {weight.name} has {weight.array.ndim} dimensions, not 2")
-    order = channel_order(x.view[-1], x.source.channels) if x.view else None
-    if order is None:
-        c.require_all_channels(x)
-        raise Mismatch("its operand has no axis")
+    places = c.channel_places(x)
     operand = c.emit(x)
     if operand.channels != weight.array.shape[0]:
         raise Mismatch(
@@ -67,8 +63,8 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
     outputs = weight.array.shape[1]
     name = layer_of(weight.name)
     matrix = weight.array.T
-    if not np.array_equal(order, np.arange(order.size)):  # pixels of a patch in another order
-        matrix = matrix[:, np.argsort(order)]
+    if places is not None:  # pixels of a patch in another order
+        matrix = matrix[:, places]
     transposed = Weight(weight.name, matrix, layer=weight.layer)
     source = Linear(name, outputs, (*x.ops, op), operand, transposed, None)
     return Hidden(
@@ -153,10 +149,9 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     mask = c.attention_mask(scores.mask)
     name = c.unique(_common_layer(q.name, k.name, values.name))
     scale = _usual_scale(scores.scale, q.channels // scores.heads)
-    call = build.attention(
-        q.var, k.var, values.var, mask, name=name, num_heads=scores.heads, scale=scale
-    )
-    emitted = c.record(call, name, values.channels, (*weights.ops, *v.ops, op))
+    ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask)
+    attributes = {"num_heads": scores.heads, "scale": scale}
+    emitted = c.record(build.attention, name, values.channels, ops, *operands, **attributes)
     c.num_layers += 1
     # The queries take the place that the keys' sequence had.
     return Hidden(emitted, v.view, layer=name)

@@ -84,9 +84,8 @@ def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     first = rows[0]
     name = c.unique(first.name if first is not None else "tokens")
     weight = c.weight(name, prefix)
-    emitted = c.record(
-        build.prepend_tokens(x.var, weight, name=name), name, x.channels, (*hidden.ops, c.op(call))
-    )
+    ops = (*hidden.ops, c.op(call))
+    emitted = c.record(build.prepend_tokens, name, x.channels, ops, x.var, weight)
     whole = Atom("patch", prefix.shape[0] + tokens[0].extent)
     return Hidden(emitted, ((c.batch,), (whole,), hidden.view[2]), layer=hidden.layer)
 
@@ -141,10 +140,9 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     array = np.asarray(array.reshape(tokens.extent, channels), np.float32)
     name = other.name if isinstance(other, Weight) else f"{x.source.name}.positions"
     if tokens.kind == "patch":
-        operand = c.emit(x)
-        label = c.unique(name)
-        call = build.add_positions(operand.var, c.weight(name, array), name=label)
-        emitted = c.record(call, label, channels, (*x.ops, op))
+        operands = (c.emit(x).var, c.weight(name, array))
+        label, ops = c.unique(name), (*x.ops, op)
+        emitted = c.record(build.add_positions, label, channels, ops, *operands)
         return Hidden(emitted, x.view, layer=x.layer)
     table = other.table if isinstance(other, Weight) else None
     if table is None:

@@ -177,9 +177,8 @@ def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
         )
     x = c.emit(hidden)
     name = c.unique(f"{x.name}.token{index}")
-    source = c.record(
-        build.select_token(x.var, name=name, index=index), name, x.channels, (*hidden.ops, op)
-    )
+    ops = (*hidden.ops, op)
+    source = c.record(build.select_token, name, x.channels, ops, x.var, index=index)
     view = tuple(() if i == axis else item for i, item in enumerate(hidden.view))
     return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
@@ -223,11 +222,6 @@ def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -
     # Heads may interleave queries, keys and values; the step tells their parts apart.
     step = "" if len(everything) == 1 else f":{extent * stride}"
     part = f"[{kept[0]}:{kept[-1] + 1}{step}]"
-    name = f"{source.name}{part}"
-    weight = Weight(f"{source.weight.name}{part}", source.weight.array[kept])
-    bias = source.bias
-    if bias is not None:
-        bias = Weight(f"{bias.name}{part}", bias.array[kept])
     # Atoms outside of the cut one move closer together; those inside stay.
     width = last - first
     moved = {a: Atom("channel", a.extent, a.stride // extent * width) for a in outer}
@@ -237,7 +231,13 @@ def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -
         else ((Atom("channel", width, stride),) if width > 1 else ())
         for i, item in enumerate(hidden.view)
     )
-    cut = Linear(name, len(kept), (*source.ops, *hidden.ops, op), source.x, weight, bias)
+    cut = source.changed(
+        lambda array: array[kept],
+        part,
+        name=f"{source.name}{part}",
+        channels=len(kept),
+        ops=(*source.ops, *hidden.ops, op),
+    )
     return Hidden(cut, view, hidden.factor, hidden.missing, layer=hidden.layer)
 
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.frontend.canonicalise import functions, views
-from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
+from ibert_tvm.frontend.canonicalise.emitter import Emitter
 from ibert_tvm.frontend.canonicalise.engine import Rule
-from ibert_tvm.frontend.canonicalise.images import channel_order
 from ibert_tvm.frontend.canonicalise.inputs import (
     as_token_count,
     as_token_mask,
@@ -23,9 +22,10 @@ from ibert_tvm.frontend.canonicalise.operands import optional_axes
 from ibert_tvm.frontend.canonicalise.rules_attention import scores_binary
 from ibert_tvm.frontend.canonicalise.rules_images import add_table
 from ibert_tvm.frontend.canonicalise.rules_rows import (
+    applied,
+    lift,
     reduce_rows,
     row_binary,
-    row_unary,
     settled,
 )
 from ibert_tvm.frontend.canonicalise.values import (
@@ -74,52 +74,22 @@ def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     axes = optional_axes(call.attrs.axes) or [-1]
     if [axis % len(x.view) for axis in axes] != [len(x.view) - 1]:
         raise Mismatch(f"it normalises over the axes {axes}, not over the last one")
-    order = channel_order(x.view[-1], x.source.channels)
-    if order is None:
-        c.require_all_channels(x)
-        raise Mismatch("its operand has no axis")
+    places = c.channel_places(x)
     operand = c.emit(x)
     gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.layer_norm.weight")
     beta = _vector(c, operands[2], operand.channels, f"{operand.name}.layer_norm.bias")
-    if not np.array_equal(order, np.arange(order.size)):  # pixels of a patch in another order
-        place = np.argsort(order)
-        gamma, beta = (replace(w, array=w.array[place]) for w in (gamma, beta))
-    name = c.unique(layer_of(gamma.name))
-    call_out = build.layer_norm(
-        operand.var,
-        c.weight(gamma.name, gamma.array),
-        c.weight(beta.name, beta.array),
-        name=name,
-        epsilon=float(call.attrs.epsilon),
-    )
+    if places is not None:  # pixels of a patch in another order
+        gamma, beta = (replace(w, array=w.array[places]) for w in (gamma, beta))
     ops = (*x.ops, c.op(call))
-    return c.show(c.record(call_out, name, operand.channels, ops), x)
-
-
-def _lift(value: Hidden | Pointwise) -> Pointwise:
-    """Return a hidden tensor as the identity function of itself."""
-    if isinstance(value, Pointwise):
-        return value
-    return Pointwise(
-        replace(value, factor=1.0, ops=()),
-        functions.GRID * value.factor,
-        "x" if value.factor == 1.0 else f"{value.factor:g} x",
-        ops=value.ops,
-        layer=value.layer,
-    )
+    return c.show(c.layer_norm(operand, gamma, beta, float(call.attrs.epsilon), ops), x)
 
 
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    operands = [settled(c, operands[0])]
-    if isinstance(operands[0], RowFunction):
-        return row_unary(c, c.op(call), operands[0])
-    if not isinstance(operands[0], (Hidden, Pointwise)):
+    value, op = settled(c, operands[0]), c.op(call)
+    if not isinstance(value, (Hidden, Pointwise, RowFunction)):
         raise Mismatch("it is applied to something other than a hidden tensor")
-    x = _lift(operands[0])
-    op = c.op(call)
-    with np.errstate(all="ignore"):
-        samples = functions.UNARY[op](x.samples)
-    return replace(x, samples=samples, text=f"{op[6:]}({x.text})", parts=(), ops=(*x.ops, op))
+    x = value if isinstance(value, RowFunction) else lift(value)
+    return applied(op, x, (x.samples,), (x.text,), (*x.ops, op))
 
 
 def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
@@ -141,7 +111,7 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
             left, right = (_unless_paired(c, a, b) for a, b in ((left, right), (right, left)))
         row = None
         if any(isinstance(item, RowFunction) for item in (left, right)):
-            row = row_binary(c, op, left, right)
+            row = row_binary(op, left, right)
         if row is not None:
             return row
         left, right = (
@@ -155,7 +125,7 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     other = right if hidden[0] is left else left
     number = scalar(other) if isinstance(other, FromInputs) else None
     if number is not None:
-        return _with_number(op, _lift(hidden[0]), number, first=hidden[0] is left)
+        return _with_number(op, lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):
         x = c.hidden(hidden[0])
         return add_table(c, x, other, op) or _bias(c, x, other, op)
@@ -203,23 +173,16 @@ def _same_rows(item: RowFunction, other: Any) -> bool:
 
 
 def _with_number(op: str, x: Pointwise, number: float, *, first: bool) -> Pointwise:
-    compute = functions.BINARY[op]
-    with np.errstate(all="ignore"):
-        samples = compute(x.samples, number) if first else compute(number, x.samples)
-    text = f"{x.text}, {number:g}" if first else f"{number:g}, {x.text}"
-    return replace(x, samples=samples, text=f"{op[6:]}({text})", parts=(), ops=(*x.ops, op))
+    step = 1 if first else -1
+    samples, texts = (x.samples, number)[::step], (x.text, f"{number:g}")[::step]
+    return applied(op, x, samples, texts, (*x.ops, op))
 
 
 def _hidden_pair(c: Emitter, op: str, left: Hidden | Pointwise, right: Hidden | Pointwise) -> Value:
-    a, b = _lift(left), _lift(right)
+    a, b = lift(left), lift(right)
     if _same_tensor(a, b):
-        with np.errstate(all="ignore"):
-            samples = functions.BINARY[op](a.samples, b.samples)
-        parts = (left, right) if op == "relax.add" else ()
-        ops = (*a.ops, *b.ops, op)
-        return replace(
-            a, samples=samples, text=f"{op[6:]}({a.text}, {b.text})", parts=parts, ops=ops
-        )
+        result = applied(op, a, (a.samples, b.samples), (a.text, b.text), (*a.ops, *b.ops, op))
+        return replace(result, parts=(left, right) if op == "relax.add" else ())
     if op != "relax.add":
         raise Mismatch("two different hidden tensors are combined, and only sums have a form")
     for one, other in ((left, right), (right, left)):
@@ -288,12 +251,9 @@ def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
             f"{source.name} is multiplied by {other.name}, which only a linear layer can absorb"
         )
     c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
-    weight = Weight(source.weight.name, source.weight.array * vector.array[:, None])
-    bias = source.bias
-    if bias is not None:
-        bias = Weight(bias.name, bias.array * vector.array)
     ops = (*source.ops, *x.ops, op)
-    return replace(x, source=replace(source, weight=weight, bias=bias, ops=ops), ops=())
+    scaled = source.changed(lambda array: (array.T * vector.array).T, ops=ops)
+    return replace(x, source=scaled, ops=())
 
 
 # -- pooling --------------------------------------------------------------------------------
@@ -307,8 +267,8 @@ def _pool_step(c: Emitter, op: str, left: Any, right: Any) -> Hidden:
     as_token_count(right, c.probes, left.mask)
     x = c.emit(left.base)
     name = c.unique(f"{x.name}.mean_pool")
-    call = build.mean_pool(x.var, c.input_vars[left.mask], name=name)
-    emitted = c.record(call, name, x.channels, (*left.ops, op))
+    operands = (x.var, c.input_vars[left.mask])
+    emitted = c.record(build.mean_pool, name, x.channels, (*left.ops, op), *operands)
     return Hidden(emitted, left.view, layer=left.layer)
 
 
@@ -344,9 +304,8 @@ def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         c.require_all_channels(x)
         operand = c.emit(x)
         name = c.unique(f"{operand.name}.mean_pool")
-        emitted = c.record(
-            build.mean_pool(operand.var, name=name), name, operand.channels, (*x.ops, c.op(call))
-        )
+        ops = (*x.ops, c.op(call))
+        emitted = c.record(build.mean_pool, name, operand.channels, ops, operand.var)
         kept = ((), *x.view[2:]) if bool(call.attrs.keepdims) else x.view[2:]
         return Hidden(emitted, (x.view[0], *kept), layer=x.layer)
     raise Mismatch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,13 @@ from ibert_tvm.frontend.canonicalise.values import (
     Mismatch,
     Pointwise,
     RowFunction,
-    Value,
     Weight,
 )
 from ibert_tvm.frontend.canonicalise.views import ViewError
 
-__all__ = ["reduce_rows", "row_binary", "row_unary", "settled"]
+__all__ = ["applied", "lift", "reduce_rows", "row_binary", "settled"]
+
+_Function = TypeVar("_Function", bound=Pointwise | RowFunction)
 
 
 def settled(c: Emitter, value: Any) -> Any:
@@ -51,7 +52,7 @@ def reduce_rows(
         return None
     if views.merged(base.view[-1]) != views.channel_axis(base.source.channels):
         return None
-    rows = _lift(c, value)
+    rows = _as_rows(value)
     reduce = np.mean if op == "relax.mean" else np.sum
     samples = reduce(rows.samples, axis=1, keepdims=True)
     text = f"{op[6:]}({rows.text})"
@@ -66,14 +67,34 @@ def reduce_rows(
     )
 
 
-def row_unary(c: Emitter, op: str, x: RowFunction) -> RowFunction:
-    """Interpret an elementwise operator on a function of rows."""
+def applied(
+    op: str, x: _Function, samples: Sequence[Any], texts: Sequence[str], ops: tuple[str, ...]
+) -> _Function:
+    """Return the function that an elementwise operator makes of `x` and what else it reads.
+
+    Parameters
+    ----------
+    op : str
+        The operator.
+    x : Pointwise or RowFunction
+        Says what the function is one of.
+    samples, texts : sequence
+        Values and text of every operand, in order.
+    ops : tuple of str
+        What is absorbed with it.
+
+    Returns
+    -------
+    Pointwise or RowFunction
+        As `x`.
+    """
     with np.errstate(all="ignore"):
-        samples = functions.UNARY[op](x.samples)
-    return replace(x, samples=samples, text=f"{op[6:]}({x.text})", parts=(), ops=(*x.ops, op))
+        values = functions.ELEMENTWISE[op](*samples)
+    text = f"{op.removeprefix('relax.')}({', '.join(texts)})"
+    return replace(x, samples=values, text=text, parts=(), ops=ops)
 
 
-def row_binary(c: Emitter, op: str, left: Any, right: Any) -> RowFunction | None:
+def row_binary(op: str, left: Any, right: Any) -> RowFunction | None:
     """Interpret an elementwise operator of which an operand is a function of rows.
 
     Returns
@@ -86,7 +107,7 @@ def row_binary(c: Emitter, op: str, left: Any, right: Any) -> RowFunction | None
     sides = []
     weights: list[Weight] = []
     for item in operands:
-        side = _side(c, item, row)
+        side = _side(item, row)
         if side is None:
             return None
         sides.append(side)
@@ -95,28 +116,24 @@ def row_binary(c: Emitter, op: str, left: Any, right: Any) -> RowFunction | None
     if any(item.dropped for item in lifted):
         raise Mismatch("a statistic of each row is combined with rows that keep their channels")
     arrays = [item.samples if isinstance(item, RowFunction) else item for item in sides]
-    with np.errstate(all="ignore"):
-        samples = functions.BINARY[op](*arrays)
     texts = [item.text if isinstance(item, RowFunction) else "weight" for item in sides]
     gammas = [*weights] if op in ("relax.multiply", "relax.divide") else []
     betas = [*weights] if op in ("relax.add", "relax.subtract") else []
     pair = op == "relax.add" and len(lifted) == 2
+    result = applied(op, row, arrays, texts, (*(op for item in lifted for op in item.ops), op))
     return replace(
-        row,
-        samples=samples,
-        text=f"{op[6:]}({texts[0]}, {texts[1]})",
+        result,
         parts=(left, right) if pair else (),
-        reduced=all(item.reduced for item in lifted) and samples.shape[1] == 1,
+        reduced=all(item.reduced for item in lifted) and result.samples.shape[1] == 1,
         gammas=(*(w for item in lifted for w in item.gammas), *gammas),
         betas=(*(w for item in lifted for w in item.betas), *betas),
-        ops=(*(op for item in lifted for op in item.ops), op),
     )
 
 
-def _side(c: Emitter, item: Any, row: RowFunction) -> RowFunction | NDArray[Any] | None:
+def _side(item: Any, row: RowFunction) -> RowFunction | NDArray[Any] | None:
     """Return an operand on the example rows: a function, or numbers; None for something else."""
     if isinstance(item, (Hidden, Pointwise, RowFunction)):
-        lifted = _lift(c, item)
+        lifted = _as_rows(item)
         same = lifted.base.source is row.base.source and lifted.base.view == row.base.view
         return lifted if same else None
     channels = row.base.source.channels
@@ -131,21 +148,23 @@ def _side(c: Emitter, item: Any, row: RowFunction) -> RowFunction | NDArray[Any]
     return None if number is None else np.full((1, 1), number)
 
 
-def _lift(c: Emitter, value: Value) -> RowFunction:
-    """Return a hidden tensor, or a scalar function of one, as a function of rows."""
-    if isinstance(value, RowFunction):
+def lift(value: Hidden | Pointwise) -> Pointwise:
+    """Return a hidden tensor as the identity function of itself."""
+    if isinstance(value, Pointwise):
         return value
-    if isinstance(value, Hidden):
-        values, base = functions.GRID * value.factor, replace(value, factor=1.0, ops=())
-        text = "x" if value.factor == 1.0 else f"{value.factor:g} x"
-    elif isinstance(value, Pointwise):
-        values, base, text = value.samples, value.base, value.text
-    else:
-        raise Mismatch("it is applied to something other than a hidden tensor")
-    return RowFunction(
-        base,
-        values[row_places(base.source.channels)],
-        text,
+    return Pointwise(
+        replace(value, factor=1.0, ops=()),
+        functions.GRID * value.factor,
+        "x" if value.factor == 1.0 else f"{value.factor:g} x",
         ops=value.ops,
         layer=value.layer,
     )
+
+
+def _as_rows(value: Hidden | Pointwise | RowFunction) -> RowFunction:
+    """A hidden tensor, or a scalar function of one, as a function of rows."""
+    if isinstance(value, RowFunction):
+        return value
+    x = lift(value)
+    samples = x.samples[row_places(x.base.source.channels)]
+    return RowFunction(x.base, samples, x.text, ops=x.ops, layer=x.layer)

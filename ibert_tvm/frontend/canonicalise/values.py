@@ -216,6 +216,32 @@ class Linear(Computed):
     weight: Weight
     bias: Weight | None
 
+    def changed(
+        self, change: Callable[[NDArray[Any]], NDArray[Any]], part: str = "", **fields: Any
+    ) -> Linear:
+        """Return the product with its weight and its bias changed alike, along their first axis.
+
+        Parameters
+        ----------
+        change : callable
+            Applied to both arrays.
+        part : str
+            Behind their names.
+        **fields
+            Other fields, as for `dataclasses.replace`.
+
+        Returns
+        -------
+        Linear
+            The product as it would be then.
+        """
+
+        def changed(weight: Weight) -> Weight:
+            return Weight(f"{weight.name}{part}", change(weight.array))
+
+        bias = None if self.bias is None else changed(self.bias)
+        return replace(self, weight=changed(self.weight), bias=bias, **fields)
+
 
 @dataclass(frozen=True, eq=False)
 class Embedded(Computed):

@@ -64,8 +64,8 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     UnsupportedModelError
         If the float model differs from transformers'.
     """
+    from ibert_tvm.frontend.finish import described
     from ibert_tvm.frontend.ibert_checkpoint.verify import float_folder
-    from ibert_tvm.tokenization import tokenizer_files
 
     config = IbertConfig.read(folder.config, str(folder.model / "config.json"))
     model = _assemble(
@@ -77,16 +77,7 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
         folder.config,
         float_folder(folder, head) if verify else None,
     )
-    tokenizer = tokenizer_files(folder.model) or tokenizer_files(folder.path)
-    info = replace(
-        model.info,
-        source=str(folder.path),
-        source_sha256=folder.sha256(),
-        description=f"{MODEL_TYPE} from {folder.path.name}, head {head}",
-        tokenizer_files=tuple(tokenizer),
-        notes=(*model.info.notes, *(folder.notes if head == "sentence_embedding" else ())),
-    )
-    return replace(model, info=info, tokenizer=tokenizer)
+    return described(model, **folder.provenance(head))
 
 
 def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
@@ -111,7 +102,7 @@ def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
     ModelSourceError, UnsupportedModelError
         See `load_ibert`.
     """
-    from ibert_tvm.frontend.finish import parameter_hash
+    from ibert_tvm.frontend.finish import described
     from ibert_tvm.frontend.ibert_checkpoint.verify import float_module
 
     where = f"{type(module).__module__}.{type(module).__qualname__}"
@@ -125,13 +116,7 @@ def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
         document,
         float_module(module, head) if verify else None,
     )
-    info = replace(
-        model.info,
-        source=where,
-        source_sha256=parameter_hash(model.parameters),
-        description=f"{MODEL_TYPE} module in memory, head {head}",
-    )
-    return replace(model, info=info)
+    return described(model, source=where, description=f"{MODEL_TYPE} module in memory, head {head}")
 
 
 def _assemble(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
-from ibert_tvm.frontend.errors import MissingExtraError
+from ibert_tvm.frontend.errors import require
 from ibert_tvm.frontend.hf_folder import HfFolder
 from ibert_tvm.frontend.verify import Source
 
@@ -38,16 +35,12 @@ def float_folder(folder: HfFolder, head: str) -> Source:
     MissingExtraError
         If torch or transformers is not installed.
     """
-    from importlib.util import find_spec
-
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise MissingExtraError(
-                f"comparing the import with its source needs {package}, which is not installed",
-                where="ibert_tvm.load",
-                why="transformers runs the source model",
-                todo="pip install 'ibert-tvm[torch]', or load with verify=False",
-            )
+    require(
+        *("torch", "transformers"),
+        to="comparing the import with its source",
+        why="transformers runs the source model",
+        todo="pip install 'ibert-tvm[torch]', or load with verify=False",
+    )
     from ibert_tvm.frontend import transformers_import as hf
 
     model, _ = hf.load_folder(folder, head, quant_mode=False)
@@ -77,15 +70,7 @@ def float_module(module: Any, head: str) -> Source:
 
 
 def _source(model: Any, head: str, pooling: str) -> Source:
-    import torch
-
     from ibert_tvm.frontend import transformers_import as hf
+    from ibert_tvm.frontend.torch_import import as_source
 
-    wrapper = hf.wrap(model, head, pooling).eval()
-
-    def run(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        with torch.no_grad():
-            result = wrapper(**{name: torch.from_numpy(array) for name, array in arrays.items()})
-        return (result.numpy(),)
-
-    return run
+    return as_source(hf.wrap(model, head, pooling).eval())

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError
+from ibert_tvm.errors import error_lines
+from ibert_tvm.frontend.errors import ModelSourceError, require
 
 __all__ = ["CheckpointArrays"]
 
@@ -183,24 +184,21 @@ def _read_safetensors(file: Path, key: str) -> NDArray[Any]:
 
 def _load_bin(file: Path) -> dict[str, Any]:
     """Tensors of a pickle."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise MissingExtraError(
-            f"reading {file.name} needs torch, which is not installed",
-            where=str(file),
-            why="it is a pickle of torch tensors; a model.safetensors needs no torch",
-            todo="pip install 'ibert-tvm[torch]', or convert the weights to safetensors",
-        )
+    require(
+        "torch",
+        to=f"reading {file.name}",
+        where=str(file),
+        why="it is a pickle of torch tensors; a model.safetensors needs no torch",
+        todo="pip install 'ibert-tvm[torch]', or convert the weights to safetensors",
+    )
     import torch
 
     try:
         return dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many classes for what a file can hold
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelSourceError(
             f"the weight file {file.name} is damaged",
             where=str(file),
-            why=reason,
+            why=error_lines(error)[0],
             todo="copy the file again: it is truncated, or a Git LFS pointer (git lfs pull)",
         ) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.onnx.values import Known, Untranslatable
 
 if TYPE_CHECKING:
@@ -86,6 +87,6 @@ def _evaluate(
         model = helper.make_model(graph, opset_imports=imports)
         results: list[Any] = ReferenceEvaluator(model).run(None, dict(arrays))
     except Exception as error:  # the evaluator raises many classes, NotImplementedError among them
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise Untranslatable(f"onnx cannot compute it from constants: {lines[0]}") from error
+        line = error_lines(error)[0]
+        raise Untranslatable(f"onnx cannot compute it from constants: {line}") from error
     return results

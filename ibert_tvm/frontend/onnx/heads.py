@@ -84,23 +84,17 @@ def choose_outputs(
     if head in ("sequence_classification", "token_classification", "logits"):
         tensor = _first(names, _LOGITS)
         expected = {"sequence_classification": 2, "token_classification": 3}.get(head)
-        if tensor is None or (expected and ranks[tensor] not in (None, expected)):
-            raise _missing(head, names, where)
-        return Outputs(head, (tensor,))
-    if head == "question_answering":
+        if tensor and expected and ranks[tensor] not in (None, expected):
+            tensor = None
+    elif head == "question_answering":
         tensor = _first(names, _LOGITS) or _span(graph, names)
-        if tensor is None:
-            raise _missing(head, names, where)
-        return Outputs(head, (tensor,))
-    if head == "pooled":
+    elif head == "pooled":
         tensor = _first(names, _POOLED) or _only(names, ranks, 2)
-        if tensor is None:
-            raise _missing(head, names, where)
-        return Outputs(head, (tensor,))
-    tensor = _first(names, _HIDDEN) or _only(names, ranks, 3)
+    else:
+        head, tensor = "none", _first(names, _HIDDEN) or _only(names, ranks, 3)
     if tensor is None:
         raise _missing(head, names, where)
-    return Outputs("none", (tensor,))
+    return Outputs(head, (tensor,))
 
 
 def _default(names: Sequence[str]) -> str | None:

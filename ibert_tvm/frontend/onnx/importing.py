@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.frontend.finish import OUTPUTS, finish, parameter_hash
+from ibert_tvm.frontend.finish import OUTPUTS, described, finish
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.onnx.heads import Outputs, choose_outputs
 from ibert_tvm.frontend.onnx.operators import OPERATORS
@@ -45,7 +44,7 @@ def import_onnx_model(
     Parameters
     ----------
     model : onnx.ModelProto
-        The model, all its data in memory, as `read_model` returns it.
+        The model, all its data in memory, as `read_model_files` returns it.
     source : str
         The file, or what stands for it in messages and in the result.
     head : str, optional
@@ -105,15 +104,13 @@ def import_onnx_model(
     except UnsupportedModelError as error:
         error.report = canonical.report
         raise
-    info = replace(
-        result.info,
+    return described(
+        result,
         source=source,
-        source_sha256=parameter_hash(result.parameters),
         description=f"ONNX model {source}, head {name_of_head}",
-        notes=(*result.info.notes, *chosen.notes),
+        notes=chosen.notes,
         static_shape=None if shape.static == (None, None) else shape.static,
     )
-    return replace(result, info=info)
 
 
 def _canonical(
@@ -125,9 +122,7 @@ def _canonical(
 ) -> Canonical:
     graph = model.graph
     nodes = [*graph.node, *chosen.nodes]
-    translator = Translator(graph.initializer, nodes, versions, shape, OPERATORS)
-    for item in taken:
-        translator.add_input(item.name, item.canonical, item.dtype)
+    translator = Translator(graph.initializer, nodes, taken, versions, shape, OPERATORS)
     translation = translator.run(chosen.tensors)
     try:
         canonical = canonicalise(

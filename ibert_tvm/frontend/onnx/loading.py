@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ibert_tvm.files import files_sha256
 from ibert_tvm.frontend.errors import ModelSourceError
+from ibert_tvm.frontend.finish import described
 from ibert_tvm.frontend.hf_folder import given_tokenizer
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
-from ibert_tvm.frontend.onnx.reading import files_sha256, read_model_files
+from ibert_tvm.frontend.onnx.reading import read_model_files
 from ibert_tvm.frontend.qdq.importing import import_quantised_onnx_model
 from ibert_tvm.frontend.qdq.qoperator import is_quantised
 from ibert_tvm.tokenization import Tokenizer, tokenizer_files
@@ -52,7 +53,7 @@ def load_onnx(
     Raises
     ------
     ModelSourceError, MissingExtraError, UnsupportedModelError, UsageError
-        See `read_model` and `import_onnx_model`; also if `tokenizer` has no tokenizer files.
+        See `read_model_files` and `import_onnx_model`; also if `tokenizer` has no tokenizer files.
     """
     file = Path(path).expanduser()
     model, sources = read_model_files(file)
@@ -73,16 +74,15 @@ def load_onnx(
         verify=verify,
     )
     classes = result.info.head in ("sequence_classification", "token_classification")
-    info = replace(
-        result.info,
-        architecture=str(config.get("model_type") or "onnx"),
+    return described(
+        result,
         source=str(file),
-        source_sha256=files_sha256(sources),
         description=f"ONNX model {file.name}, head {result.info.head}",
-        tokenizer_files=tuple(files),
+        sha256=files_sha256(sources),
+        tokenizer=files,
+        architecture=str(config.get("model_type") or "onnx"),
         id2label=result.info.id2label if classes else {},
     )
-    return replace(result, info=info, tokenizer=files)
 
 
 def _config(*folders: Path) -> dict[str, Any]:

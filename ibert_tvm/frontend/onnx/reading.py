@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError, UnsupportedModelError
+from ibert_tvm.errors import error_lines
+from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError, require
 
 if TYPE_CHECKING:
     import onnx
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OLDEST_OPSET",
     "check_model",
-    "files_sha256",
     "opsets",
-    "read_model",
     "read_model_files",
     "require_onnx",
 ]
@@ -41,20 +38,16 @@ def require_onnx(*packages: str) -> None:
     MissingExtraError
         If one of them is not installed.
     """
-    from importlib.util import find_spec
-
-    for package in packages or ("onnx",):
-        if find_spec(package) is None:
-            raise MissingExtraError(
-                f"importing an ONNX model needs {package}, which is not installed",
-                where="ibert_tvm.load",
-                why="onnx and onnxruntime are optional: a quantised model runs without them",
-                todo="pip install 'ibert-tvm[onnx]'",
-            )
+    require(
+        *(packages or ("onnx",)),
+        to="importing an ONNX model",
+        why="onnx and onnxruntime are optional: a quantised model runs without them",
+        todo="pip install 'ibert-tvm[onnx]'",
+    )
 
 
-def read_model(path: str | Path) -> onnx.ModelProto:
-    """Read an ONNX file with all its data and check it.
+def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
+    """Read an ONNX file with all its data, check it, and name the files that were read.
 
     Parameters
     ----------
@@ -63,8 +56,10 @@ def read_model(path: str | Path) -> onnx.ModelProto:
 
     Returns
     -------
-    onnx.ModelProto
+    model : onnx.ModelProto
         The model; every array in memory.
+    files : tuple of Path
+        The file, then those of its data in name order.
 
     Raises
     ------
@@ -74,29 +69,6 @@ def read_model(path: str | Path) -> onnx.ModelProto:
         If the file is missing, truncated or no ONNX model, or a file of its data is.
     UnsupportedModelError
         If its operator set is too old or unknown.
-    """
-    return read_model_files(path)[0]
-
-
-def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
-    """Read an ONNX file as `read_model` does, and name the files that were read.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-
-    Returns
-    -------
-    model : onnx.ModelProto
-        The model.
-    files : tuple of Path
-        The file, then those of its data in name order.
-
-    Raises
-    ------
-    MissingExtraError, ModelSourceError, UnsupportedModelError
-        See `read_model`.
     """
     require_onnx()
     import onnx
@@ -123,7 +95,7 @@ def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...
         raise ModelSourceError(
             f"the data of {file.name} cannot be read",
             where=str(file.parent),
-            why=_line(error),
+            why=error_lines(error)[0],
             todo="copy the files of its weights beside it, under the names that the model gives",
         ) from error
     check_model(model, str(file))
@@ -180,7 +152,7 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
         raise ModelSourceError(
             "the model is malformed",
             where=where,
-            why=_line(error),
+            why=error_lines(error)[0],
             todo=_TODO,
         ) from error
 
@@ -191,16 +163,6 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
         "" if item.domain == "ai.onnx" else item.domain: int(item.version)
         for item in model.opset_import
     }
-
-
-def files_sha256(files: Sequence[Path]) -> str:
-    """Return the hash of the contents of files, one after the other."""
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _data_files(model: onnx.ModelProto) -> set[str]:
@@ -220,8 +182,3 @@ def _unreadable(file: Path, why: str) -> ModelSourceError:
     return ModelSourceError(
         f"{file.name} is no ONNX model that can be read", where=str(file), why=why, todo=_TODO
     )
-
-
-def _line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

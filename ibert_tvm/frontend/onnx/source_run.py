@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.onnx.reading import require_onnx
 from ibert_tvm.frontend.onnx.signature import GraphInput
@@ -29,7 +31,6 @@ _LARGEST = 2**31 - 2**20
 _UNKNOWN_SET = "ValidateOpsetForDomain"
 """ONNX Runtime has no error of its own for an operator set that it does not know."""
 
-_T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
 
@@ -72,20 +73,24 @@ def source_runner(
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    try:
-        session = _with_outputs(model, outputs, nodes, lambda: _session(model, options))
-    except Exception as error:  # ONNX Runtime has a class per status, without a common base
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        if _UNKNOWN_SET in str(error) and not any(node.domain for node in model.graph.node):
+    with _outputs_changed(model, outputs, nodes):
+        try:
+            runner = _session(model, options)
+            taken = {item.name for item in runner.get_inputs()}
+        except Exception as error:  # ONNX Runtime has a class per status, without a common base
+            if _UNKNOWN_SET not in str(error) or any(node.domain for node in model.graph.node):
+                raise ModelSourceError(
+                    "ONNX Runtime cannot load the model",
+                    where=where,
+                    why=error_lines(error)[0],
+                    todo="export it again; verify=False imports it without comparing it with "
+                    "itself",
+                ) from error
+            from onnx.reference import ReferenceEvaluator
+
             _logger.info("ONNX Runtime does not know the operator set: onnx evaluates the model")
-            return _evaluator(model, inputs, outputs, nodes)
-        raise ModelSourceError(
-            "ONNX Runtime cannot load the model",
-            where=where,
-            why=lines[0] if lines else type(error).__name__,
-            todo="export it again; verify=False imports it without comparing it with itself",
-        ) from error
-    taken = {item.name for item in session.get_inputs()}
+            runner = ReferenceEvaluator(model)
+            taken = set(runner.input_names)
 
     def run(arrays: Mapping[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32], ...]:
         feed = {
@@ -93,18 +98,16 @@ def source_runner(
             for item in inputs
             if item.name in taken
         }
-        return tuple(session.run(list(outputs), feed))
+        return tuple(runner.run(list(outputs), feed))
 
     return run
 
 
-def _with_outputs(
-    model: onnx.ModelProto,
-    outputs: Sequence[str],
-    nodes: Sequence[onnx.NodeProto],
-    use: Callable[[], _T],
-) -> _T:
-    """Call `use` while the model has these outputs, and nodes that compute them."""
+@contextmanager
+def _outputs_changed(
+    model: onnx.ModelProto, outputs: Sequence[str], nodes: Sequence[onnx.NodeProto]
+) -> Iterator[None]:
+    """Give a model these outputs, and nodes that compute them, for the length of a block."""
     import onnx
 
     graph = model.graph
@@ -114,7 +117,7 @@ def _with_outputs(
         graph.node.extend(nodes)
         del graph.output[:]
         graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs)
-        return use()
+        yield
     finally:
         del graph.node[count:]
         del graph.output[:]
@@ -134,20 +137,3 @@ def _session(model: onnx.ModelProto, options: Any) -> Any:
         file = Path(folder) / "model.onnx"
         onnx.save_model(copy, file, save_as_external_data=True, location="data")
         return onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
-
-
-def _evaluator(
-    model: onnx.ModelProto,
-    inputs: Sequence[GraphInput],
-    outputs: Sequence[str],
-    nodes: Sequence[onnx.NodeProto],
-) -> Callable[[Mapping[str, NDArray[np.int64]]], tuple[NDArray[np.float32], ...]]:
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = _with_outputs(model, outputs, nodes, lambda: ReferenceEvaluator(model))
-
-    def run(arrays: Mapping[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32], ...]:
-        feed = {item.name: arrays[item.canonical].astype(item.dtype) for item in inputs}
-        return tuple(evaluator.run(list(outputs), feed))
-
-    return run

@@ -10,7 +10,7 @@ variable that carries the reason, so that the rest of the model can still be rep
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,10 +18,11 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.errors import error_lines
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.onnx.folding import fold
 from ibert_tvm.frontend.onnx.naming import Naming, label
-from ibert_tvm.frontend.onnx.signature import ProbeShape
+from ibert_tvm.frontend.onnx.signature import GraphInput, ProbeShape
 from ibert_tvm.frontend.onnx.values import Known, Refused, Traced, Untranslatable, constant
 from ibert_tvm.frontend.report import Folding, Origin
 
@@ -151,7 +152,7 @@ class Translation:
         What was computed from weights at import.
     """
 
-    module: tvm.IRModule
+    module: tvm.IRModule = field(default_factory=tvm.IRModule)
     parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
@@ -168,6 +169,8 @@ class Translator:
         Its weights and constants.
     nodes : sequence of onnx.NodeProto
         Its nodes in order, without calls of local functions.
+    inputs : sequence of GraphInput
+        Its inputs that are no weights.
     opsets : mapping of str to int
         Versions of the operator sets by domain.
     shape : ProbeShape
@@ -187,6 +190,7 @@ class Translator:
         self,
         initializers: Sequence[onnx.TensorProto],
         nodes: Sequence[onnx.NodeProto],
+        inputs: Sequence[GraphInput],
         opsets: Mapping[str, int],
         shape: ProbeShape,
         operators: Mapping[tuple[str, str], Operator],
@@ -199,36 +203,15 @@ class Translator:
         self.shape = shape
         self._operators = operators
         self._nodes = nodes
-        self._inputs: dict[str, relax.Var] = {}
-        self._casts: dict[str, str] = {}
+        self._inputs = inputs
         self._builder = relax.BlockBuilder()
         self._values: dict[str, Known | Traced | Refused] = {
             item.name: Known(numpy_helper.to_array(item), item.name) for item in initializers
         }
         self._parameters: dict[tuple[str, int], relax.Var] = {}
-        self._arrays: dict[str, NDArray[Any]] = {}
-        self._names: dict[str, str] = {}
-        self._weights: dict[str, str] = {}
-        self._origins: dict[str, Origin] = {}
+        self._made = Translation()
         self._tensors: dict[str, list[str]] = {}
-        self._foldings: list[Folding] = []
         self._emitted: list[str] = []
-
-    def add_input(self, name: str, canonical: str, dtype: str) -> None:
-        """Declare an input of the graph.
-
-        Parameters
-        ----------
-        name : str
-            Its name in the graph.
-        canonical : str
-            Its canonical name.
-        dtype : str
-            Its element type in the graph; the canonical form always has int64.
-        """
-        shape = [self.shape.batch, self.shape.seq_len]
-        self._inputs[name] = relax.Var(canonical, relax.TensorType(shape, "int64"))
-        self._casts[name] = dtype
 
     def run(self, outputs: Sequence[str]) -> Translation:
         """Translate the graph.
@@ -251,28 +234,22 @@ class Translator:
         self._check_operands()
         with self._builder.function("main"):
             with self._builder.dataflow():
-                for name, var in self._inputs.items():
-                    dtype = self._casts[name]
-                    cast = var if dtype == "int64" else self._cast_input(var, dtype)
-                    self._values[name] = Traced(cast, True)
+                variables = [self._input(item) for item in self._inputs]
                 self._visit(self._nodes)
                 results = [self._builder.emit_output(self._result(name)) for name in outputs]
             self._builder.emit_func_output(
                 results[0] if len(results) == 1 else relax.Tuple(results),
-                [*self._inputs.values(), *self._parameters.values()],
+                [*variables, *self._parameters.values()],
             )
-        origins = {
-            name: Origin(
-                origin.node, origin.kind, tuple(self._tensors.get(name, ())), origin.refused
-            )
-            for name, origin in self._origins.items()
-        }
-        return Translation(
-            self._builder.get(), self._arrays, self._names, self._weights, origins, self._foldings
-        )
+        made = self._made
+        for name, tensors in self._tensors.items():
+            if name in made.origins:
+                made.origins[name] = replace(made.origins[name], tensors=tuple(tensors))
+        made.module = self._builder.get()
+        return made
 
     def _check_operands(self) -> None:
-        known = {*self._values, *self._inputs, ""}
+        known = {*self._values, *(item.name for item in self._inputs), ""}
         for proto in self._nodes:
             for name in proto.input:
                 if name not in known:
@@ -285,11 +262,16 @@ class Translator:
                     )
             known.update(proto.output)
 
-    def _cast_input(self, var: relax.Var, dtype: str) -> relax.Var:
-        zero = relax.const(0, "int64")
-        return self._builder.emit(
-            relax.op.not_equal(var, zero) if dtype == "bool" else relax.op.astype(var, dtype)
-        )
+    def _input(self, item: GraphInput) -> relax.Var:
+        """Declare an input, int64 in the canonical form, and cast it to the graph's type."""
+        shape = [self.shape.batch, self.shape.seq_len]
+        var = cast = relax.Var(item.canonical, relax.TensorType(shape, "int64"))
+        if item.dtype == "bool":
+            cast = self._builder.emit(relax.op.not_equal(var, relax.const(0, "int64")))
+        elif item.dtype != "int64":
+            cast = self._builder.emit(relax.op.astype(var, item.dtype))
+        self._values[item.name] = Traced(cast, True)
+        return var
 
     def _result(self, name: str) -> relax.Expr:
         value = self._values[name]
@@ -324,7 +306,7 @@ class Translator:
 
     def _note(self, proto: onnx.NodeProto, refused: str) -> None:
         for name in self._emitted:
-            self._origins[name] = Origin(label(proto), str(proto.op_type), (), refused)
+            self._made.origins[name] = Origin(label(proto), str(proto.op_type), (), refused)
 
     def _node(
         self, proto: onnx.NodeProto, operands: tuple[Known | Traced | None, ...]
@@ -349,8 +331,8 @@ class Translator:
         try:
             result = function(self, node)
         except (RuntimeError, ValueError) as error:
-            lines = [line for line in str(error).strip().splitlines() if line.strip()]
-            raise Untranslatable(f"it does not fit its operands: {lines[-1].strip()}") from error
+            line = error_lines(error)[-1]
+            raise Untranslatable(f"it does not fit its operands: {line}") from error
         return result if isinstance(result, list) else [result]
 
     def _fold(
@@ -360,7 +342,7 @@ class Translator:
         for result in results:
             if result.name and proto.op_type not in _MOVES and result.array.size > 1:
                 what = f"{proto.op_type} computed at import"
-                self._foldings.append(Folding(result.name, what, (label(proto),)))
+                self._made.foldings.append(Folding(result.name, what, (label(proto),)))
         return results
 
     def _if(
@@ -417,7 +399,7 @@ class Translator:
         return Traced(var, tokens and not any(self._is_parameter(arg) for arg in _args(expr)))
 
     def _is_parameter(self, expr: Any) -> bool:
-        return isinstance(expr, relax.Var) and expr.name in self._arrays
+        return isinstance(expr, relax.Var) and expr.name in self._made.parameters
 
     def expr(
         self, node: Node, value: Known | Traced, part: str = "weight", *, weight: bool = True
@@ -452,10 +434,10 @@ class Translator:
             self._parameters[key] = relax.Var(
                 variable, relax.TensorType(list(array.shape), str(array.dtype))
             )
-            self._arrays[variable] = array
-            self._names[variable] = name
+            self._made.parameters[variable] = array
+            self._made.names[variable] = name
             if value.name and value.name != name:
-                self._weights[name] = value.name
+                self._made.weights[name] = value.name
         return self._parameters[key]
 
     def value(self, name: str) -> Known | Traced | None:
@@ -465,7 +447,7 @@ class Translator:
 
     def fold(self, name: str, what: str, node: Node) -> None:
         """Note in the report what was left out or computed at import."""
-        self._foldings.append(Folding(name, what, (label(node.proto),)))
+        self._made.foldings.append(Folding(name, what, (label(node.proto),)))
 
 
 def _args(expr: relax.Expr) -> Sequence[Any]:

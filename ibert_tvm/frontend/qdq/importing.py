@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
@@ -26,24 +25,15 @@ _MATRIX = {"canonical.linear": 1, "canonical.embedding": 0}
 """Position of the matrix among an operator's operands."""
 
 
-def import_quantised_onnx_model(
-    model: onnx.ModelProto,
-    *,
-    source: str,
-    head: str | None = None,
-    inputs: Mapping[str, str] | None = None,
-    pad_token_id: int | None = None,
-    id2label: Mapping[int, str] | None = None,
-    verify: bool = True,
-) -> CanonicalModel:
+def import_quantised_onnx_model(model: onnx.ModelProto, **options: Any) -> CanonicalModel:
     """Import a quantised ONNX model: QDQ, or static QOperator.
 
     Parameters
     ----------
     model : onnx.ModelProto
         The model, all its data in memory; not changed.
-    source, head, inputs, pad_token_id, id2label, verify
-        See `ibert_tvm.frontend.onnx.importing.import_onnx_model`. What is verified is the model
+    **options
+        As for `ibert_tvm.frontend.onnx.importing.import_onnx_model`. What is verified is the model
         with dequantised weights and unrounded activations.
 
     Returns
@@ -64,16 +54,7 @@ def import_quantised_onnx_model(
     if model.functions:
         model = inliner.inline_local_functions(model)
     stripped = strip(to_qdq(model))
-    result = import_onnx_model(
-        stripped.model,
-        source=source,
-        head=head,
-        inputs=inputs,
-        pad_token_id=pad_token_id,
-        id2label=id2label,
-        verify=verify,
-    )
-    return _with_scales(result, stripped)
+    return _with_scales(import_onnx_model(stripped.model, **options), stripped)
 
 
 def _with_scales(model: CanonicalModel, stripped: StrippedModel) -> CanonicalModel:

@@ -10,6 +10,7 @@ depends on the inputs only: a mask, whose scale is often beyond use (padding mak
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -28,6 +29,7 @@ _PRODUCTS = frozenset(
 _SHAPES = frozenset({"Shape", "Size"})
 
 
+@dataclass(frozen=True)
 class Placement:
     """Result of `Placer.run`.
 
@@ -41,15 +43,9 @@ class Placement:
         First tensor of every canonical value.
     """
 
-    def __init__(
-        self,
-        readers: dict[str, tuple[GivenReader, ...]],
-        uses: tuple[EdgeUse, ...],
-        tensors: dict[str, str],
-    ) -> None:
-        self.readers = readers
-        self.uses = uses
-        self.tensors = tensors
+    readers: dict[str, tuple[GivenReader, ...]]
+    uses: tuple[EdgeUse, ...]
+    tensors: dict[str, str]
 
 
 class Placer:

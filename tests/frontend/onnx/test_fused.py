@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ibert_tvm.frontend import UnsupportedModelError
-from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import check_model
 
 from .graphs import CHANNELS, HEADS, VOCABULARY, WIDTH, Graph

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend import CanonicalModel, ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.relay_passes.canonical import FloatModel
 
 from .graphs import CHANNELS, Graph, batch_of

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
-from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import OLDEST_OPSET, check_model
 
 from .graphs import CHANNELS, Graph, layer_norm_written_out

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
 
 from .graphs import CHANNELS, WIDTH, Graph
 

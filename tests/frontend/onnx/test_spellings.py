@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from ibert_tvm.frontend import CanonicalModel
-from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
 
 from .graphs import CHANNELS, HEADS, WIDTH, Graph, layer_norm_written_out
 

@@ -10,7 +10,7 @@ import pytest
 import ibert_tvm as ibert
 from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
-from ibert_tvm.frontend.onnx import import_onnx_model
+from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.model_info import ModelInfo
 from ibert_tvm.shapes import check_shapes
 
