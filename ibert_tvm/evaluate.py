@@ -2,7 +2,7 @@
 
 The candidate is a quantised model, evaluated by the NumPy reference of the integer dialect with
 every layer's values, or a compiled library, of which only the outputs show. The reference is the
-canonical float model that it came from, compiled by the same TVM. No tolerance is involved: this
+canonical float model that it came from, run with NumPy. No tolerance is involved: this
 measures quantisation, whereas integer programs are compared for equality elsewhere.
 """
 

@@ -1,5 +1,6 @@
 """Settings that hold for every test."""
 
+import gc
 import os
 
 # Parallel test processes share few cores: pools of their own would only compete. Tests of
@@ -13,3 +14,9 @@ from hypothesis import settings  # noqa: E402
 # the same verdict for the same code.
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections skip what imports left: half a million objects, 0.3 s each time."""
+    gc.collect()
+    gc.freeze()

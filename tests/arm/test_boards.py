@@ -40,8 +40,8 @@ class Compiled:
     check: LibraryCheck | None
 
 
-# Kernels of every board are in test_board_kernels.py.
-@pytest.fixture(scope="module", params=examples(BOARDS, "rpi4", "armv6-softfloat"))
+# Kernels of every board are in test_board_kernels.py; one without floating-point unit is below.
+@pytest.fixture(scope="module", params=examples(BOARDS, "rpi4"))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     target = board(request.param)
     program = ibert.compile(small_bert(), target=target.name, shapes=SHAPES, runtime="none")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import without_torch
 from tests.runtime.conftest import TinyModel
 
 from .conftest import Outcome
@@ -224,6 +225,7 @@ def _process(library: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=without_torch(),
     )
 
 

@@ -25,11 +25,11 @@ ABI_VERSION = 2  # on_host::kAbiVersion
 
 _PREPROCESS = ["-std=c++17", "-DIBERT_ON_HOST", "-w"]
 # What every CUDA compiler takes for granted: numbers wrap, and pointers may be of any type.
-_COMPILE = ["-std=c++17", "-O2", "-g1", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing"]
+_COMPILE = ["-std=c++17", "-g1", "-fPIC", "-shared", "-w", "-fwrapv", "-fno-strict-aliasing"]
 # Images share nothing, though they have functions of the same names.
 _COMPILE += ["-fno-gnu-unique", "-fvisibility=hidden"]
 # Vectors stay whole, so that one access of the source is one that is seen.
-_OBSERVE = ["-fsanitize=thread", "-fno-tree-sra", "-fno-tree-vectorize"]
+_OBSERVE = ["-O2", "-fsanitize=thread", "-fno-tree-sra", "-fno-tree-vectorize"]
 
 _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(([^()]*)\)\s*)?(\w+)\s*\(")
 _SHARED = re.compile(r"(\bextern\s+)?\b__shared__\s+([^;]*);")
@@ -138,7 +138,11 @@ def rewrite(text: str, capability: int, observed: bool) -> str:
 
 
 def kernel_image(
-    source: str, capability: int, observed: bool = False, include: Sequence[Path] = ()
+    source: str,
+    capability: int,
+    observed: bool = False,
+    include: Sequence[Path] = (),
+    optimised: bool = False,
 ) -> bytes:
     """Compile CUDA source for the stand-in GPU.
 
@@ -152,6 +156,8 @@ def kernel_image(
         Report every access to memory to the driver, which checks it; several times slower.
     include
         Further folders of headers.
+    optimised
+        Optimise it, which takes longer than it saves where a small kernel runs once.
 
     Returns
     -------
@@ -181,7 +187,7 @@ def kernel_image(
             str(file),
         ).replace(str(file), "kernels.cu")
     text = rewrite(preprocessed, capability, observed)
-    options = [*_COMPILE, *(_OBSERVE if observed else [])]
+    options = [*_COMPILE, *(_OBSERVE if observed else ["-O2"] if optimised else ["-O0"])]
     with cached("image", text, *options, compiler_version()) as (place, work):
         if work is not None:
             (work / "kernels.ii").write_text(text, encoding="utf-8")

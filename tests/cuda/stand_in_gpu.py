@@ -314,13 +314,15 @@ def images_for_stand_in(observed: bool = False) -> Iterator[None]:
     from ibert_tvm.targets.cuda.compile import host_images
 
     def make(source: str, description: TargetDescription) -> bytes:
-        return target_image(source, description, observed)
+        return target_image(source, description, observed, optimised=True)
 
     with host_images(make):
         yield
 
 
-def target_image(source: str, description: TargetDescription, observed: bool = False) -> bytes:
+def target_image(
+    source: str, description: TargetDescription, observed: bool = False, optimised: bool = False
+) -> bytes:
     """Image of CUDA source for every architecture of a target.
 
     Parameters
@@ -331,13 +333,16 @@ def target_image(source: str, description: TargetDescription, observed: bool = F
         The target.
     observed
         Check every access to memory when it runs.
+    optimised
+        As for `kernel_image`.
     """
     assert description.gpu is not None
     if _REPLACEMENTS:
         return _REPLACEMENTS[-1].image(source)
+    capabilities = [capability_of(name) for name in description.gpu.architectures]
     images = [
-        (capability_of(name), kernel_image(source, capability_of(name), _observe(observed)))
-        for name in description.gpu.architectures
+        (capability, kernel_image(source, capability, _observe(observed), optimised=optimised))
+        for capability in capabilities
     ]
     return images[0][1] if len(images) == 1 else bundle(images)
 

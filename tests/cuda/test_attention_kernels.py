@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -110,15 +111,32 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("tile", examples(TILES.values(), *list(TILES.values())[1::2]), ids=TILES)
-@pytest.mark.parametrize(("preset", "target"), [("accurate", "a100"), ("paper", "t4")])
-def test_every_cut_gives_the_same(preset: str, tile: AttentionTile, target: str) -> None:
-    run(AttentionCase(preset, seq_len=83, heads=1, head_dim=48, padded=(77,)), target, tile)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(
-    "padded", [(0, 1), (1, 0), (33, 32)], ids=["no key", "one key", "whole fragments"]
+    ("tile", "preset", "target"),
+    examples(
+        [(t, p, g) for t in TILES for p, g in (("accurate", "a100"), ("paper", "t4"))],
+        ("rows", "paper", "t4"),
+        ("warps without keys", "accurate", "a100"),
+        ("steps", "accurate", "a100"),
+        ("twice, rows", "paper", "t4"),
+        unpack=True,
+    ),
+)
+def test_every_cut_gives_the_same(preset: str, tile: str, target: str) -> None:
+    case = AttentionCase(preset, seq_len=83, heads=1, head_dim=48, padded=(77,))
+    run(case, target, TILES[tile])
+
+
+@pytest.mark.parametrize(
+    ("preset", "padded"),
+    # No key, one key, whole fragments.
+    examples(
+        itertools.product(PRESETS, [(0, 1), (1, 0), (33, 32)]),
+        *((preset, (0, 1)) for preset in PRESETS),
+        ("accurate", (1, 0)),
+        ("paper", (33, 32)),
+        unpack=True,
+    ),
 )
 def test_masks_at_their_limits(preset: str, padded: tuple[int, ...]) -> None:
     run(AttentionCase(preset, batch=2, seq_len=34, heads=1, padded=padded, dtype="int16"), "t4")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.cuda.stand_in_gpu import environment
 from tests.cuda.tools import needs
+from tests.processes import without_torch
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN_ONLY = True
@@ -18,7 +19,7 @@ TEST = "tests/cuda/test_linear_kernels.py::test_every_epilogue_equals_the_specif
 def _pytest(environ: dict[str, str], *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, TEST]
     done = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=without_torch(environ), capture_output=True, text=True, check=False
     )
     return done.stdout + done.stderr
 

@@ -32,6 +32,7 @@ from ibert_tvm.tuning.tasks import find_tasks
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
 from tests.cuda.tools import cuda_toolchain, needs
+from tests.processes import without_torch
 from tests.rpc.small_model import expected, inputs_of, small_model
 
 Ibert = Callable[..., Any]
@@ -42,7 +43,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A T4 in this process and in those that it starts, and g++ in the place of nvcc."""
     needs("g++")
     load().become(75)
-    for name, value in environment(capability=75).items():
+    for name, value in without_torch(environment(capability=75)).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(KernelBuilder, "service", "tests.cuda.stand_in_builder")
     monkeypatch.setattr(
@@ -210,7 +211,7 @@ def test_without_a_gpu(artefact: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env=environment(devices=0),
+        env=without_torch(environment(devices=0)),
     )
     assert (done.returncode, done.stdout, done.stderr) == (
         ExitCode.TARGET,

@@ -14,6 +14,7 @@ from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
+from tests.examples import examples
 from tests.passes.execution import Compiled, reference
 from tests.passes.models import VOCABULARY, encoder_program
 from tests.passes.small import calls, small_program
@@ -74,13 +75,20 @@ def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "target"),
-    [
-        *((model, "x86-avx512-vnni") for model in MODELS),
-        ("odd", "x86-64-v3"),
+    examples(
+        [
+            *((model, "x86-avx512-vnni") for model in MODELS),
+            ("odd", "x86-64-v3"),
+            ("whole", "x86-64-v3"),
+            ("odd", "x86-avx-vnni"),
+            ("relu_roberta", "x86-64"),
+        ],
+        ("paper", "x86-avx512-vnni"),
         ("whole", "x86-64-v3"),
         ("odd", "x86-avx-vnni"),
         ("relu_roberta", "x86-64"),
-    ],
+        unpack=True,
+    ),
 )
 def test_compiled_packed_program_equals_the_unpacked_evaluation(model: str, target: str) -> None:
     program = encoder_program(**MODELS[model], seed=5, masked=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.processes import without_torch
 from tests.runtime.conftest import TinyModel
 
 from .servers import Servers, running_servers
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ Ibert = Callable[..., Outcome]
 
 def environment() -> dict[str, str]:
     """The environment of a command line that finds this checkout, and uses one thread."""
-    return {**os.environ, "PYTHONPATH": str(_ROOT), "TVM_NUM_THREADS": "1"}
+    return {**without_torch(), "TVM_NUM_THREADS": "1"}
 
 
 def ibert_process(*arguments: object) -> Outcome:

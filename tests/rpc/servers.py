@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from ibert_tvm.targets.rpc import Address, BoardError, find_server
+from tests.processes import without_torch
 
 HOST = "127.0.0.1"
 
@@ -51,7 +52,7 @@ def started(*command: str, environment: Mapping[str, str] | None = None) -> Iter
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
-            env={**os.environ, **(environment or {})},
+            env={**without_torch(), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ibert_tvm.model_info import ModelInfo, OutputInfo
+from tests.cache import cached, product_version
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world", "small", "big"]
 CHANNELS = 4
@@ -130,7 +132,15 @@ class TinyModel:
         return builder.get()
 
     def build(self, path: Path) -> Path:
-        """Compile and export it."""
+        """Compile and export it; equal ones are built once."""
+        source = Path(__file__).read_text(encoding="utf-8")
+        with cached("tiny", source, repr(self), product_version()) as (place, work):
+            if work is not None:
+                self._export(work / "model.so")
+            shutil.copy((work or place) / "model.so", path)
+        return path
+
+    def _export(self, path: Path) -> None:
         import tvm
 
         from ibert_tvm.targets import get_target
@@ -140,7 +150,6 @@ class TinyModel:
         executable = tvm.compile(self.module(), target=tvm.target.Target(target.tvm_target))
         parameters = {"table": self.table, "bias": self.bias}
         export_library(executable, parameters, self.metadata, target, path)
-        return path
 
 
 @pytest.fixture(scope="session")

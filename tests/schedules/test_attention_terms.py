@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.arm.row_kernels import RowKernel
 from tests.arm.tools import needs
 from tests.cuda.attention_kernels import AttentionCase, AttentionKernel, attention_kernel
 from tests.cuda.test_attention_kernels import run as run_on_gpu
+from tests.examples import examples
 from tests.schedules.machine import TARGETS, Kernels, runnable
 
 # Sizes that no tile divides, and sizes that all do; a padded sequence beside a whole one.
@@ -44,10 +46,21 @@ def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_on_this_processor(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [
+        ("x86-64-v3", tuple(CASES)),
+        *((name, FEW) for name in TARGETS if name != "x86-64-v3"),
+        *(
+            pytest.param(name, tuple(CASES), marks=pytest.mark.slow)
+            for name in TARGETS
+            if name != "x86-64-v3"
+        ),
+    ],
+)
+def test_on_this_processor(name: str, cases: tuple[str, ...]) -> None:
     target = runnable(name)
-    kernels = {case: kernel_for(target, case) for case in CASES}
+    kernels = {case: kernel_for(target, case) for case in cases}
     functions = {case: schedule_kernel(case, k.func, target) for case, k in kernels.items()}
     compiled = Kernels(functions, target)
     for case, kernel in kernels.items():
@@ -60,7 +73,9 @@ def test_on_this_processor(name: str) -> None:
     ("name", "compiler", "emulator"),
     [
         ("rpi4", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
-        ("aarch64-i8mm", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
+        pytest.param(
+            "aarch64-i8mm", "aarch64-linux-gnu-gcc", "qemu-aarch64", marks=pytest.mark.slow
+        ),
         ("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm"),
     ],
 )
@@ -75,8 +90,16 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
-@pytest.mark.parametrize("case", FEW)
+@pytest.mark.parametrize(
+    ("case", "target"),
+    examples(
+        itertools.product(FEW, ("cortex-m4", "cortex-m55")),
+        ("causal", "cortex-m4"),
+        ("by_distance", "cortex-m55"),
+        ("published_by_distance_and_window", "cortex-m4"),
+        unpack=True,
+    ),
+)
 def test_on_microcontrollers(case: str, target: str) -> None:
     needs("arm-none-eabi-gcc", "qemu-system-arm")
     kernel = kernel_for(get_target(target), case)
@@ -86,8 +109,15 @@ def test_on_microcontrollers(case: str, target: str) -> None:
     assert counts.floating_point == 0
 
 
-@pytest.mark.parametrize("target", ["t4", "a100"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "target"),
+    examples(
+        itertools.product(CASES, ("t4", "a100")),
+        *((case, "t4") for case in CASES),
+        *((case, "a100") for case in FEW),
+        unpack=True,
+    ),
+)
 def test_on_a_gpu(case: str, target: str) -> None:
     """By the rule for attention, not by its fallback."""
     run_on_gpu(replace(CASES[case], head_dim=32), target)

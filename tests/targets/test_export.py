@@ -121,9 +121,7 @@ def test_a_transposed_weight_is_stored_in_the_order_of_its_indices(
 # -- where it is written -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["with space.so", "a,b.so", 'quo"te.so', "back\\slash.so", "größe $X %25.so", "-o.so"]
-)
+@pytest.mark.parametrize("name", ['-o, a "größe"\\ $X %25.so', "with space.so"])
 def test_any_file_name_will_do(build: Build, tmp_path: Path, name: str) -> None:
     folder = tmp_path / f"in {name}"
     folder.mkdir()

@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.fp_rules import is_float_helper
 from ibert_tvm.targets.toolchain import find_linker
+from tests.examples import examples
 from tests.targets.encoder_library import build_encoder
 from tests.targets.fp_audit import floating_point_instructions, is_floating_point
 
@@ -47,17 +48,26 @@ def test_the_audit_finds_a_float_in_a_library(tmp_path: Path) -> None:
     assert ["scaled:", "cvtsi2ss"] in found
 
 
+CASES = [
+    ("x86-64", {"preset": "accurate"}),
+    ("x86-64", {"preset": "paper"}),
+    ("x86-64-v3", {"preset": "accurate"}),
+    ("x86-64-v3", {"preset": "paper", "roberta": True}),
+    ("x86-avx512-vnni", {"preset": "accurate", "roberta": True}),
+    ("x86-avx512-vnni", {"preset": "paper"}),
+    ("x86-avx512-vnni", {"activation": "relu"}),
+]
+
+
 @pytest.mark.parametrize(
     ("target", "settings"),
-    [
+    examples(
+        CASES,
         ("x86-64", {"preset": "accurate"}),
-        ("x86-64", {"preset": "paper"}),
-        ("x86-64-v3", {"preset": "accurate"}),
         ("x86-64-v3", {"preset": "paper", "roberta": True}),
-        ("x86-avx512-vnni", {"preset": "accurate", "roberta": True}),
-        ("x86-avx512-vnni", {"preset": "paper"}),
         ("x86-avx512-vnni", {"activation": "relu"}),
-    ],
+        unpack=True,
+    ),
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
 def test_no_instruction_computes_with_floats(target: str, settings: dict, tmp_path: Path) -> None:
