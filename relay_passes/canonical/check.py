@@ -25,6 +25,26 @@ def value_name(call: relax.Call) -> str:
     return str(call.attrs["name"])
 
 
+def matrix_of(call: relax.Call) -> tuple[str, str]:
+    """Return the matrix of a call that is stored in integers: its section of the table, its name.
+
+    Parameters
+    ----------
+    call : tvm.relax.Call
+        Of a canonical operator.
+
+    Returns
+    -------
+    section, parameter : str
+        "weights" or "embeddings", and the parameter's name; both "" where the operator has none.
+    """
+    sections = {operand.name: operand.section for operand in OPERATORS[call.op.name].OPERANDS}
+    for name, value in operands_of(call).items():
+        if sections[name]:
+            return sections[name], str(value.name)
+    return "", ""
+
+
 def is_canonical(expr: relax.Expr) -> bool:
     """Tell whether `expr` is a call of a canonical operator."""
     return isinstance(expr, relax.Call) and isinstance(expr.op, Op) and expr.op.name in OPERATORS

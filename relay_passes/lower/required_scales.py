@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 import tvm
 from tvm import relax
 
-from ..canonical import OPERATORS, canonical_calls, main_function, output_fields, value_name
+from ..canonical import (
+    OPERATORS,
+    canonical_calls,
+    main_function,
+    matrix_of,
+    output_fields,
+    value_name,
+)
 from ..dialect.calls import operands_of
 from ..errors import LoweringError
 from ..quantization_table import ActivationQuant
@@ -138,7 +145,7 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
                 str(call.op.name),
                 int(variable.ty.shape.values[-1]),
                 need,
-                *_section(call),
+                *matrix_of(call),
             )
         for index, form in enumerate(need.operands):
             operand = names[call.args[index]]
@@ -159,15 +166,6 @@ def _require(value: Requirement, form: str, producer: Need) -> None:
         or (form == NATIVE and not producer.readable)
     ):
         value.stream = True
-
-
-def _section(call: relax.Call) -> tuple[str, str]:
-    """The constant of a call that has integers of its own in the table: its section and name."""
-    sections = {o.name: o.section for o in OPERATORS[call.op.name].OPERANDS}
-    for name, value in operands_of(call).items():
-        if sections[name]:
-            return sections[name], str(value.name)
-    return "", ""
 
 
 def live_calls(module: tvm.IRModule) -> list[tuple[relax.Var, relax.Call]]:

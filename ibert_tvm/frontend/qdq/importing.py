@@ -12,7 +12,7 @@ from ibert_tvm.frontend.qdq.matrices import MatrixIndex
 from ibert_tvm.frontend.qdq.place import Placer
 from ibert_tvm.frontend.qdq.qoperator import to_qdq
 from ibert_tvm.frontend.qdq.strip import StrippedModel, strip
-from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
+from ibert_tvm.relay_passes.canonical import canonical_calls, matrix_of, value_name
 
 if TYPE_CHECKING:
     import onnx
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ibert_tvm.frontend.model import CanonicalModel
 
 __all__ = ["import_quantised_onnx_model"]
-
-_MATRIX = {"canonical.linear": 1, "canonical.embedding": 0}
-"""Position of the matrix among an operator's operands."""
 
 
 def import_quantised_onnx_model(model: onnx.ModelProto, **options: Any) -> CanonicalModel:
@@ -68,10 +65,9 @@ def _with_scales(model: CanonicalModel, stripped: StrippedModel) -> CanonicalMod
     index = MatrixIndex(stripped.constants.values())
     matrices: dict[str, GivenMatrix] = {}
     for _, call in calls:
-        position = _MATRIX.get(str(call.op.name))
-        if position is None:
+        _, parameter = matrix_of(call)
+        if not parameter:
             continue
-        parameter = call.args[position].name
         hint = model.report.weights.get(parameter, parameter)
         found = index.find(model.parameters[parameter], hint)
         if found is not None:
