@@ -136,7 +136,8 @@ def _integers(name: str, value: ArrayLike | None) -> NDArray[Any]:
 
 
 def _check_range(name: str, array: NDArray[Any], limit: int, meaning: str) -> None:
-    if array.min() < 0 or array.max() >= limit:
+    # Read as unsigned, a negative number is a large one: one pass finds both.
+    if array.view(array.dtype.str.replace("i", "u")).max() >= limit:
         bad = np.argwhere((array < 0) | (array >= limit))
         row, column = (int(i) for i in bad[0])
         raise InputError(

@@ -173,7 +173,8 @@ class Library:
         )
         batch, length = self._extents(inputs)
         parts = [
-            self._call(call, inputs) for call in plan_calls(self.metadata.functions, batch, length)
+            self._call(call, inputs, length)
+            for call in plan_calls(self.metadata.functions, batch, length)
         ]
         outputs: dict[str, Any] = {}
         for index, record in enumerate(self.metadata.outputs):
@@ -277,9 +278,10 @@ class Library:
             outputs[record.name] = integer.dequantize() if dequantize else integer
         return outputs
 
-    def _call(self, call: Call, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def _call(
+        self, call: Call, inputs: Mapping[str, NDArray[Any]], length: int
+    ) -> list[NDArray[Any]]:
         """Run one compiled function on some rows; return the outputs with the padding cut off."""
-        _, length = self._extents(inputs)
         context = self.contexts.take()
         try:
             self._fill(context.inputs(call.function), inputs, call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -220,7 +221,7 @@ class LibraryMetadata:
         """What kernels run on: ``"cpu"`` or ``"cuda"``."""
         return "cuda" if self.architectures else "cpu"
 
-    @property
+    @cached_property
     def max_seq_len(self) -> int:
         """Longest compiled sequence."""
         return max(function.seq_len for function in self.functions)

@@ -137,6 +137,7 @@ class TinyModel:
         with cached("tiny", source, repr(self), product_version()) as (place, work):
             if work is not None:
                 self._export(work / "model.so")
+            path.unlink(missing_ok=True)  # a library that is loaded keeps its own file
             shutil.copy((work or place) / "model.so", path)
         return path
 
