@@ -169,7 +169,9 @@ class Ranged:
                 why=f"[{self.low}, {self.high}] & [{b.low}, {b.high}]",
                 todo="mask with a non-negative constant",
             )
-        return combined("mask", 0, min(tops), lambda x, y: x & y, self, b)
+        known = isinstance(self, Constant) and isinstance(b, Constant)
+        low, high = (self.low & b.low,) * 2 if known else (0, min(tops))
+        return combined("mask", low, high, lambda x, y: x & y, self, b)
 
     def __rand__(self, other: Value) -> Ranged:
         return ranged(other) & self
@@ -322,7 +324,10 @@ def combined(
     b: Ranged,
     shift: Ranged | None = None,
 ) -> Ranged:
-    """Combine two values: pick the width, build the expression, narrow the result."""
+    """Combine two values: pick the width, build the expression, narrow the result.
+
+    Of two constants the bounds must be the exact result.
+    """
     if not fits(low, high, INT64):
         error = _overflow(what, low, high)
         error = RangeError(
@@ -332,6 +337,7 @@ def combined(
         )
         raise error
     if isinstance(a, Constant) and isinstance(b, Constant):
+        assert low == high, (what, low, high)
         return Constant(low)
     wide = not all(
         fits(x, y, INT32) for x, y in ((low, high), (a.low, a.high), (b.low, b.high))
