@@ -111,7 +111,7 @@ def tune(
             left = None
             if options.time_limit is not None:
                 left = options.time_limit - (time.monotonic() - started)
-            run = _KernelRun(task, store, measurer, description, options, where)
+            run = _KernelRun(task, store, measurer, where)
             if not run.go(_labelled(show, label), left):
                 result.stopped = f"the time limit of {options.time_limit:g} s is over"
             result.kernels.append(run.summary())
@@ -187,16 +187,10 @@ class _KernelRun:
     """The tuning of one kernel."""
 
     def __init__(
-        self,
-        task: KernelTask,
-        store: TuningDatabase,
-        measurer: Measurer,
-        description: TargetDescription,
-        options: TuneOptions,
-        board: str,
+        self, task: KernelTask, store: TuningDatabase, measurer: Measurer, board: str
     ) -> None:
-        self.task, self.store, self.measurer = task, store, measurer
-        self.description, self.options, self.board = description, options, board
+        self.task, self.store, self.measurer, self.board = task, store, measurer, board
+        self.options = measurer.options
         self.before = len(self._tried())
 
     def go(self, show: Progress, seconds: float | None) -> bool:
@@ -211,9 +205,8 @@ class _KernelRun:
         end = None if seconds is None else time.monotonic() + seconds
         show("making inputs and their results")
         inputs, results = task.data()
-        search = Search(
-            task.name, task.function, self.description, task.space, self.options.seed + self.before
-        )
+        description, seed = self.measurer.description, self.options.seed + self.before
+        search = Search(task.name, task.function, description, task.space, seed)
         self._teach(search, [(t.tile, t.seconds) for t in self.store.of(task.key)])
         while (done := len(tried := self._tried())) < wanted:
             if end is not None and time.monotonic() > end:
