@@ -123,6 +123,13 @@ class Node:
             raise Untranslatable(f"its {what} depends on the data, so shapes cannot be known")
         return None if value is None else value.array
 
+    def required(self, index: int, what: str) -> NDArray[Any]:
+        """Return the elements of operand `index`, which may not be left out either."""
+        array = self.constant(index, what)
+        if array is None:
+            raise Untranslatable(f"it has no {what}")
+        return array
+
     def integers(self, index: int, attribute: str) -> list[int] | None:
         """Return integers that older operator sets have as attribute, newer ones as operand."""
         if attribute in self.attributes:
