@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import ArtefactError
-from ibert_tvm.files import write_folder
-from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.quantization_file import SCHEMA_VERSION, damaged, read_quantization, read_text
+from .errors import ArtefactError
+from .files import write_folder
+from .model_info import ModelInfo
+from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, read_text
 
 if TYPE_CHECKING:
     import tvm

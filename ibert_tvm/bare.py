@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ibert_tvm.model_info import ModelInfo
     from ibert_tvm.targets.aot import Interface
+
+    from .model_info import ModelInfo
 
 __all__ = ["bare_interface"]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ibert_tvm.errors import OutputError
+from .errors import OutputError
 
 __all__ = ["check_writable", "files_sha256", "write_file", "write_folder"]
 

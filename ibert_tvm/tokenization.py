@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import InputError, ModelError
+from .errors import InputError, ModelError
 
 __all__ = ["TokenizedBatch", "Tokenizer", "tokenizer_files"]
 

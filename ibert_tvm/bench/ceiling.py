@@ -53,10 +53,11 @@ def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     """
     import tvm
 
-    from ibert_tvm.runtime.threads import configure_threads
     from ibert_tvm.schedules.peak import peak_kernel, peak_shapes
     from ibert_tvm.targets import TargetError, get_target
     from ibert_tvm.targets.pipeline import cpu_pipeline
+
+    from ..runtime.threads import configure_threads
 
     try:
         description = get_target("host")

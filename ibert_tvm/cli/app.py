@@ -6,18 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ibert_tvm.cli import (
-    bench,
-    compile,
-    demo,
-    doctor,
-    eval,
-    inspect,
-    quantize,
-    run,
-    targets,
-    tune,
-)
+from . import bench, compile, demo, doctor, eval, inspect, quantize, run, targets, tune
 
 __all__ = ["app"]
 
@@ -37,7 +26,7 @@ for _file in (quantize, compile, tune, run, eval, bench, inspect, targets, docto
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from ibert_tvm import __version__
+        from .. import __version__
 
         typer.echo(f"ibert_tvm {__version__}")
         raise typer.Exit

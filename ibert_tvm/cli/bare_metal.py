@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.errors import OutputError, UsageError
+from ..errors import OutputError, UsageError
+from .result import CommandResult
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription

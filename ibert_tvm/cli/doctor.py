@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import ExitCode, TargetError
+from ..errors import ExitCode, TargetError
+from .options import JsonFlag, VerboseFlag
+from .result import CommandResult
+from .tables import Table
 
 # Distribution, what needs it, what to install when it is missing; required ones first.
 _REQUIRED = ("apache-tvm", "apache-tvm-ffi", "numpy", "safetensors", "tokenizers", "pyelftools")
@@ -201,7 +201,7 @@ def _processor() -> Check:
 
 
 def _threads() -> Check:
-    from ibert_tvm.runtime.threads import default_threads
+    from ..runtime.threads import default_threads
 
     count = default_threads()
     return Check("threads per call", "ok", f"{count} (TVM_NUM_THREADS or run --threads change it)")

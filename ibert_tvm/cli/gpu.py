@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.cli.tables import Table
+from .tables import Table
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
 
 __all__ = [
     "DeviceOption",
@@ -76,7 +76,7 @@ def check_device(device: str | None, rpc: str | None) -> None:
     UsageError
         In these cases.
     """
-    from ibert_tvm.runtime.device import parse_device
+    from ..runtime.device import parse_device
 
     if device is None:
         return

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import ExitCode
+from ..errors import ExitCode
+from .tables import Table
 
 __all__ = ["CommandResult"]
 

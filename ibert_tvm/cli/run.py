@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.options import (
-    DeviceOption,
-    JsonFlag,
-    VerboseFlag,
-    check_device,
-    read_texts,
-)
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
+from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, read_texts
+from .result import CommandResult
+from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ibert_tvm.runtime import IntegerOutput, Library
     from ibert_tvm.targets.rpc import Address
+
+    from ..runtime import IntegerOutput, Library
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _IMAGES = "pixel_values"
@@ -65,8 +60,8 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Run a compiled library on texts, on token ids or on images."""
-    from ibert_tvm.files import check_writable
-    from ibert_tvm.runtime.library_file import read_metadata
+    from ..files import check_writable
+    from ..runtime.library_file import read_metadata
 
     address = parse_address(rpc, key)
     check_device(device, rpc)
@@ -132,12 +127,12 @@ def _loaded(
 ) -> Iterator[Library]:
     """The library, loaded on this machine or on a board."""
     if address is None:
-        from ibert_tvm.runtime import load_library
+        from ..runtime import load_library
 
         yield load_library(library, num_threads=threads, emulate=emulate, device=device)
         return
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.runtime.remote import load_remote
+    from ..runtime.remote import load_remote
+    from .progress import status
 
     with status(f"loading on {address}"), load_remote(library, address, threads, timeout) as loaded:
         yield loaded
@@ -192,7 +187,7 @@ def _bad_inputs(path: Path, why: str) -> UsageError:
 def _write(path: Path, results: dict[str, IntegerOutput], integers: bool) -> None:
     import numpy as np
 
-    from ibert_tvm.files import write_file
+    from ..files import write_file
 
     arrays: dict[str, NDArray[Any]] = {}
     for name, result in results.items():

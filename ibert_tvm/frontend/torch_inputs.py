@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ibert_tvm.frontend.errors import ModelSourceError
+from .errors import ModelSourceError
 
 __all__ = ["FORMS", "Arguments", "AsCanonical", "arguments_of"]
 

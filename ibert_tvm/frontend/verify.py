@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise import Canonical
-from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.frontend.sizes import Sizes
 from ibert_tvm.relay_passes.canonical import float_executable
+
+from .canonicalise import Canonical
+from .errors import UnsupportedModelError
+from .sizes import Sizes
 
 __all__ = ["TOLERANCE", "VERIFY_SHAPE", "verify"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ibert_tvm.runtime.metadata import FunctionRecord
+from .metadata import FunctionRecord
 
 __all__ = ["Call", "plan_calls"]
 

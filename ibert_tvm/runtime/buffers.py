@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
 __all__ = ["ALIGNMENT", "aligned_zeros", "input_buffers", "mapped_parameter", "mapped_weights"]
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import DeviceError
-from ibert_tvm.runtime.buffers import mapped_parameter, mapped_weights
-from ibert_tvm.runtime.cuda_context import CudaContext, CudaProgram
-from ibert_tvm.runtime.cuda_memory import DeviceTensor, uploaded_weights
-from ibert_tvm.runtime.cuda_runtime import CudaRuntime, cuda_runtime, device_text, runs_on
-from ibert_tvm.runtime.engine import Observer
-from ibert_tvm.runtime.metadata import LibraryMetadata, ParameterRecord
-from ibert_tvm.runtime.tvm_runtime import load_runtime
+from ..errors import DeviceError
+from .buffers import mapped_parameter, mapped_weights
+from .cuda_context import CudaContext, CudaProgram
+from .cuda_memory import DeviceTensor, uploaded_weights
+from .cuda_runtime import CudaRuntime, cuda_runtime, device_text, runs_on
+from .engine import Observer
+from .metadata import LibraryMetadata, ParameterRecord
+from .tvm_runtime import load_runtime
 
 __all__ = ["CudaEngine"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.runtime.metadata import LibraryMetadata
+from ..errors import UsageError
+from .metadata import LibraryMetadata
 
 __all__ = ["Device", "choose_device", "parse_device"]
 

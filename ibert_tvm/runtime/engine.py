@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.metadata import FunctionRecord, ParameterRecord
+from .metadata import FunctionRecord, ParameterRecord
 
 __all__ = ["Engine", "ExecutionContext", "ObservableEngine", "Observer"]
 

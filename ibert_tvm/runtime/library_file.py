@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import LibraryError
-from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.runtime.metadata import (
+from ..errors import LibraryError
+from ..model_info import ModelInfo
+from .metadata import (
     FunctionRecord,
     InputRecord,
     LibraryMetadata,

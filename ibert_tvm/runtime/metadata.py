@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ibert_tvm.model_info import ModelInfo
+from ..model_info import ModelInfo
 
 __all__ = [
     "FunctionRecord",

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ibert_tvm.errors import InputError
-from ibert_tvm.runtime.metadata import InputRecord, read_record
+from ..errors import InputError
+from .metadata import InputRecord, read_record
 
 __all__ = ["image_record", "quantize_images"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from ibert_tvm.runtime.threads import processors
+from .threads import processors
 
 __all__ = ["ThreadPool", "thread_pool"]
 

@@ -98,7 +98,7 @@ def configure_threads(count: int) -> None:
     global _configured_threads
     if _configured_threads == count:
         return
-    from ibert_tvm.runtime.tvm_runtime import load_runtime
+    from .tvm_runtime import load_runtime
 
     configure = load_runtime().get_global_func("runtime.config_threadpool")
     if _configured_threads is None:

@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.errors import TargetError
+from ..errors import TargetError
 
 if TYPE_CHECKING:
-    from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.schedules.tiles import Tile
     from ibert_tvm.schedules.tuning import TuningDatabase
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.rpc import Address
-    from ibert_tvm.tuning.measure import Measured, Measurer
-    from ibert_tvm.tuning.options import TuneOptions
-    from ibert_tvm.tuning.tasks import KernelTask
+
+    from ..artefact import QuantizedModel
+    from .measure import Measured, Measurer
+    from .options import TuneOptions
+    from .tasks import KernelTask
 
 __all__ = ["TuneResult", "tune"]
 
@@ -90,10 +91,11 @@ def tune(
         If no board can be reached.
     """
     from ibert_tvm.schedules.tuning import TuningDatabase
-    from ibert_tvm.shapes import check_shapes
     from ibert_tvm.targets import get_target
-    from ibert_tvm.tuning.measure import Measurer
-    from ibert_tvm.tuning.tasks import find_tasks
+
+    from ..shapes import check_shapes
+    from .measure import Measurer
+    from .tasks import find_tasks
 
     show = progress or (lambda _text: None)
     checked = check_shapes(shapes, quantized)
@@ -168,7 +170,8 @@ def check_tunable(description: TargetDescription, address: Address | None) -> st
 def _checked_gpu(target: str, architectures: tuple[str, ...], address: Address | None) -> str:
     """Name of the GPU to measure on."""
     from ibert_tvm.targets.cuda.toolchain import check_architectures, find_cuda_toolchain
-    from ibert_tvm.tuning.gpu import first_gpu
+
+    from .gpu import first_gpu
 
     if address is not None:
         raise TargetError(

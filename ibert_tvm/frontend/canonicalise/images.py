@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise.values import Mismatch, Pixels
-from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View, describe, merged
+from .values import Mismatch, Pixels
+from .views import Atom, Axis, View, describe, merged
 
 __all__ = ["channel_order", "image_view", "patch_axes", "patch_layout"]
 

@@ -19,8 +19,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.canonicalise.values import FromInputs, Mismatch
+from ...errors import error_lines
+from .values import FromInputs, Mismatch
 
 __all__ = [
     "Ids",

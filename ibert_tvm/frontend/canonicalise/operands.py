@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from ibert_tvm.frontend.canonicalise.values import Mismatch, Table
+from .values import Mismatch, Table
 
 __all__ = ["fold", "integer", "integers", "optional_axes", "static_shape", "table_of"]
 

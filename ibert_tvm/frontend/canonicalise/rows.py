@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise.functions import GRID
+from .functions import GRID
 
 __all__ = ["LayerNorm", "fit_layer_norm", "row_places", "row_values"]
 

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.frontend.canonicalise import views
-from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
-from ibert_tvm.frontend.canonicalise.engine import Rule
-from ibert_tvm.frontend.canonicalise.inputs import Ids, as_ids, constant_array
-from ibert_tvm.frontend.canonicalise.operands import (
-    integer,
-    integers,
-    optional_axes,
-    static_shape,
-)
-from ibert_tvm.frontend.canonicalise.values import (
+from ibert_tvm.relay_passes.canonical import build
+
+from ..report import Folding
+from . import views
+from .emitter import Emitter, layer_of
+from .engine import Rule
+from .inputs import Ids, as_ids, constant_array
+from .operands import integer, integers, optional_axes, static_shape
+from .values import (
     Computed,
     ConstantRow,
     Embedded,
@@ -38,9 +36,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Scores,
     Weight,
 )
-from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View
-from ibert_tvm.frontend.report import Folding
-from ibert_tvm.relay_passes.canonical import build
+from .views import Atom, Axis, View
 
 __all__ = ["LAYOUT_RULES"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import ModelError
-from ibert_tvm.frontend.canonicalise.views import Axis, View
+from ...errors import ModelError
+from .views import Axis, View
 
 __all__ = [
     "KEPT_ROWS",

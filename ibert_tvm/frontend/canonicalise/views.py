@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ibert_tvm.errors import ModelError
+from ...errors import ModelError
 
 __all__ = [
     "Atom",

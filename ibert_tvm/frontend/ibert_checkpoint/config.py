@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
+from ..errors import ModelSourceError, UnsupportedModelError
 
 __all__ = ["FORCE_DEQUANT", "IbertConfig"]
 

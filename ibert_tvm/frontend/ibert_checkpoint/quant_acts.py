@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.ibert_checkpoint.canonical import layer
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
+
+from .canonical import layer
 
 __all__ = ["QuantAct", "Range", "quant_acts", "range_shapes", "ranges_of"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError, require
+from ...errors import error_lines
+from ..errors import ModelSourceError, require
 
 __all__ = ["CheckpointArrays"]
 

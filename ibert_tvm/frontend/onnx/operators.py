@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from ibert_tvm.frontend.onnx import (
-    operators_elementwise,
-    operators_fused,
-    operators_layout,
-    operators_matrix,
-)
-from ibert_tvm.frontend.onnx.translator import OPERATORS
+from . import operators_elementwise, operators_fused, operators_layout, operators_matrix
+from .translator import OPERATORS
 
 __all__ = ["MODULES", "OPERATORS"]
 

@@ -13,10 +13,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from ibert_tvm.frontend.onnx.operators_layout import look_up, reshape, split, transpose
-from ibert_tvm.frontend.onnx.operators_matrix import epsilon_of, gemm, layer_norm
-from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
-from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
+from .operators_layout import look_up, reshape, split, transpose
+from .operators_matrix import epsilon_of, gemm, layer_norm
+from .translator import Node, Translator, operator
+from .values import Known, Traced, Untranslatable, constant
 
 _ORT = "com.microsoft"
 

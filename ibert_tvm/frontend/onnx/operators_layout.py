@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.relax import op
 
-from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
-from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
+from .translator import Node, Translator, operator
+from .values import Known, Traced, Untranslatable, constant
 
 _FAR = 2**62
 _WRAP = "wrap"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError, require
+from ...errors import error_lines
+from ..errors import ModelSourceError, UnsupportedModelError, require
 
 if TYPE_CHECKING:
     import onnx

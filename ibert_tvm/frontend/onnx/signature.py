@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.frontend.errors import UnsupportedModelError
+from ...errors import UsageError
+from ..errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx

@@ -18,13 +18,13 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.frontend.onnx.folding import fold
-from ibert_tvm.frontend.onnx.naming import Naming, label
-from ibert_tvm.frontend.onnx.signature import GraphInput, ProbeShape
-from ibert_tvm.frontend.onnx.values import Known, Refused, Traced, Untranslatable, constant
-from ibert_tvm.frontend.report import Folding, Origin
+from ...errors import error_lines
+from ..errors import ModelSourceError
+from ..report import Folding, Origin
+from .folding import fold
+from .naming import Naming, label
+from .signature import GraphInput, ProbeShape
+from .values import Known, Refused, Traced, Untranslatable, constant
 
 if TYPE_CHECKING:
     import onnx

@@ -17,8 +17,9 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.frontend.given import GivenReader, GivenScale
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, value_name
+
+from ..given import GivenReader, GivenScale
 
 __all__ = ["centre_keys"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.given import GivenMatrix
-from ibert_tvm.frontend.qdq.strip import GivenTensor
+from ..given import GivenMatrix
+from .strip import GivenTensor
 
 __all__ = ["MatrixIndex"]
 

@@ -15,17 +15,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from ibert_tvm.frontend.qdq import refusals
-from ibert_tvm.frontend.qdq.graph import (
-    DEQUANTIZE,
-    MICROSOFT,
-    QUANTIZE,
-    Constants,
-    attribute,
-    kind,
-    label,
-    unused_name,
-)
+from . import refusals
+from .graph import DEQUANTIZE, MICROSOFT, QUANTIZE, Constants, attribute, kind, label, unused_name
 
 __all__ = ["is_quantised", "to_qdq"]
 

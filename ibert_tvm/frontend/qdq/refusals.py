@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
+from ..errors import ModelSourceError, UnsupportedModelError
 
 __all__ = [
     "changed_grid",

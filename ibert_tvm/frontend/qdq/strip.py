@@ -18,8 +18,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from ibert_tvm.frontend.qdq import refusals
-from ibert_tvm.frontend.qdq.graph import (
+from . import refusals
+from .graph import (
     DEQUANTIZE,
     MOVES,
     QUANTIZE,
@@ -30,7 +30,7 @@ from ibert_tvm.frontend.qdq.graph import (
     type_name,
     unused_name,
 )
-from ibert_tvm.frontend.qdq.grid import INTEGER_RANGES, Grid
+from .grid import INTEGER_RANGES, Grid
 
 __all__ = ["Edge", "GivenTensor", "StrippedModel", "strip"]
 
