@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from ibert_tvm.relay_passes.integer.program import Program
 
-__all__ = ["SCHEMA_VERSION", "QuantizedModel", "is_artefact", "read_document"]
-
 _MODEL = "model.json"
 _PARAMETERS = "params.safetensors"
 _QUANTIZATION = "quantization.json"

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from .model_info import ModelInfo
 
-__all__ = ["bare_interface"]
-
 
 def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
     """Describe inputs and outputs for `ibert_tvm.targets.aot.compile_bare`.

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from .artefact import QuantizedModel
 
-__all__ = ["CompiledModel", "compile"]
-
 Progress = Callable[[str], None]
 
 

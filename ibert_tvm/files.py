@@ -16,8 +16,6 @@ from pathlib import Path
 
 from .errors import OutputError
 
-__all__ = ["check_writable", "files_sha256", "write_file", "write_folder"]
-
 _TEMPORARY_PREFIX = ".ibert-tmp-"
 
 

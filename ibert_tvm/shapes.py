@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from .artefact import QuantizedModel
     from .model_info import ModelInfo
 
-__all__ = ["check_shapes"]
-
 _DEFAULT_LENGTH = 128
 
 

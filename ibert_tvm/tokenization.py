@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from .errors import InputError, ModelError
 
-__all__ = ["TokenizedBatch", "Tokenizer", "tokenizer_files"]
-
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Ceiling", "measure_ceiling"]
-
 _STEPS = 1 << 16
 _BURSTS = 8
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..runtime.cuda_engine import CudaEngine
     from ..runtime.metadata import FunctionRecord
 
-__all__ = ["describe_gpu", "measure_gpu_time"]
-
 _BURST_MS = 20.0
 _MOST_RUNS = 1000
 _LEAST_BURSTS = 3

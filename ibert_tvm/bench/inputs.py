@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ..runtime.metadata import LibraryMetadata
     from ..tokenization import TokenizedBatch
 
-__all__ = ["Batch", "full_batch", "text_batches"]
-
 
 @dataclass(frozen=True)
 class Batch:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..runtime import Library
     from .inputs import Batch
 
-__all__ = ["Latency", "measure_latency"]
-
 
 @dataclass(frozen=True)
 class Latency:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..runtime.metadata import KernelRecord
     from .inputs import Batch
 
-__all__ = ["OUTSIDE", "Part", "Profile", "measure_layers"]
-
 OUTSIDE = "outside of kernels"
 """Name of what is no kernel: input checks, copies, the virtual machine."""
 

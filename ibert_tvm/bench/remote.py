@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..runtime.remote_engine import RemoteContext
     from .inputs import Batch
 
-__all__ = ["measure_remote_latency"]
-
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 
 

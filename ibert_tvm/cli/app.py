@@ -8,8 +8,6 @@ import typer
 
 from . import bench, compile, demo, doctor, eval, inspect, quantize, run, targets, tune
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="ibert",
     help="Compile BERT-like transformers to programs without floating point.",

@@ -10,8 +10,6 @@ from .tables import Table
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
 
-__all__ = ["check_gpu_toolchain", "device_statements", "kernel_table"]
-
 
 def check_gpu_toolchain(description: TargetDescription) -> None:
     """Refuse a target with a GPU for which nothing here compiles; nothing for other targets.

@@ -15,8 +15,6 @@ from .tables import Table
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel, ImportReport, UnsupportedModelError
 
-__all__ = ["inspect_model", "is_source_model"]
-
 
 def is_source_model(path: Path) -> bool:
     """Tell whether `path` looks like something to import, and not like an artefact of ours."""

@@ -10,19 +10,6 @@ from typer import Option
 
 from ..errors import UsageError
 
-__all__ = [
-    "DeviceOption",
-    "Head",
-    "InputNames",
-    "JsonFlag",
-    "VerboseFlag",
-    "check_device",
-    "parse_inputs",
-    "parse_size",
-    "parse_sizes",
-    "read_texts",
-]
-
 
 class Head(str, Enum):
     """Names of the heads, and `auto`."""

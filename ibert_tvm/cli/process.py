@@ -19,8 +19,6 @@ from typing import Any, ClassVar
 from ..errors import ErrorReport, ExitCode, describe
 from .result import CommandResult
 
-__all__ = ["run"]
-
 
 class _Stopped(BaseException):
     """SIGINT or SIGTERM, as an exception, so that temporary files are removed on the way out."""

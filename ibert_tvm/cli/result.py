@@ -9,8 +9,6 @@ from typing import Any
 from ..errors import ExitCode
 from .tables import Table
 
-__all__ = ["CommandResult"]
-
 
 @dataclass(frozen=True)
 class CommandResult:

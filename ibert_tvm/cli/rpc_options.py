@@ -11,8 +11,6 @@ from ..errors import UsageError
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
 
-__all__ = ["KeyOption", "RpcOption", "RpcTimeoutOption", "parse_address"]
-
 RpcOption = Annotated[
     str | None,
     Option("--rpc", metavar="HOST:PORT", help="Work on a board: its RPC server, or a tracker."),

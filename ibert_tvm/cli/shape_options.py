@@ -10,8 +10,6 @@ from typer import Option
 from ..errors import UsageError
 from .options import parse_sizes
 
-__all__ = ["BatchOption", "SeqLenOption", "parse_shapes"]
-
 BatchOption = Annotated[
     str, Option("--batch", help="Batch sizes, with commas; all with all lengths.")
 ]

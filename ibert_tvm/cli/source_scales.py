@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ..frontend.given import GivenQuantization
     from ..frontend.model import CanonicalModel
 
-__all__ = ["artefact_lines", "model_document", "model_lines"]
-
 _USES = {
     "inside": "inside operators that are computed in one piece",
     "inputs": "of tensors that depend on the inputs only, such as a mask",

@@ -10,8 +10,6 @@ from ..errors import ModelError
 if TYPE_CHECKING:
     from .report import ImportReport
 
-__all__ = ["MissingExtraError", "ModelSourceError", "UnsupportedModelError", "require"]
-
 
 class ModelSourceError(ModelError):
     """A source that cannot be read: wrong path, no model in it, damaged weights."""

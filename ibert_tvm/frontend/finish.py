@@ -16,8 +16,6 @@ from .canonicalise import Canonical
 from .model import CanonicalModel
 from .sizes import measure
 
-__all__ = ["OUTPUTS", "described", "finish"]
-
 OUTPUTS = {
     "none": ("last_hidden_state", "hidden_state"),
     "pooled": ("pooled", "pooled"),

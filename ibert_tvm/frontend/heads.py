@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ImageModelWithHead", "ModelWithHead"]
-
 
 class ModelWithHead(torch.nn.Module):
     """A transformers model as a function of token tensors with one output.

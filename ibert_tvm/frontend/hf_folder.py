@@ -12,8 +12,6 @@ from ..model_info import HEADS
 from ..tokenization import tokenizer_files
 from .errors import ModelSourceError
 
-__all__ = ["CLASS_SUFFIXES", "TESTED_ARCHITECTURES", "HfFolder", "head_of_class"]
-
 TESTED_ARCHITECTURES = (
     "bert",
     "camembert",

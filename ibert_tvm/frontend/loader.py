@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from .model import CanonicalModel
 
-__all__ = ["load"]
-
 
 def load(
     source: str | Path | torch.nn.Module | torch.export.ExportedProgram,

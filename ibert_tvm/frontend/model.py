@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .ibert_checkpoint.quantization import IbertQuantization
 
-__all__ = ["CanonicalModel"]
-
 
 @dataclass(frozen=True)
 class CanonicalModel:

@@ -19,8 +19,6 @@ from .errors import ModelSourceError, UnsupportedModelError
 from .report import Origin
 from .verify import Source
 
-__all__ = ["PROBE_SHAPE", "as_source", "evaluating", "import_exported", "import_module"]
-
 PROBE_SHAPE = (2, 13)
 """Batch and length of the traced example: unequal, and 13 divides no usual width."""
 

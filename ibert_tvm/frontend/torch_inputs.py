@@ -17,8 +17,6 @@ import torch
 
 from .errors import ModelSourceError
 
-__all__ = ["FORMS", "Arguments", "AsCanonical", "arguments_of"]
-
 _CANONICAL = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 _LOWEST = torch.finfo(torch.float32).min
 

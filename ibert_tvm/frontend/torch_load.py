@@ -17,8 +17,6 @@ from .model import CanonicalModel
 from .torch_import import PROBE_SHAPE, as_source, evaluating, import_exported, import_module
 from .torch_inputs import Arguments, AsCanonical, arguments_of, named_arguments
 
-__all__ = ["load_exported", "load_exported_file", "load_module"]
-
 Inputs = Sequence[str] | Mapping[str, str] | None
 
 

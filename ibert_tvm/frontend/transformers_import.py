@@ -19,8 +19,6 @@ from .hf_folder import CLASS_SUFFIXES, TESTED_ARCHITECTURES, HfFolder, head_of_c
 from .model import CanonicalModel
 from .torch_import import as_source, evaluating, import_module
 
-__all__ = ["import_folder", "import_model", "load_folder", "wrap"]
-
 _CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",
     "token_classification": "AutoModelForTokenClassification",

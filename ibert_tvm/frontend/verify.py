@@ -14,8 +14,6 @@ from .canonicalise import Canonical
 from .errors import UnsupportedModelError
 from .sizes import Sizes
 
-__all__ = ["TOLERANCE", "VERIFY_SHAPE", "verify"]
-
 TOLERANCE = 1e-4
 """Largest difference allowed, relative to the largest output (at least 1)."""
 VERIFY_SHAPE = (3, 21)

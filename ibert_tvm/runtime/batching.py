@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from .metadata import FunctionRecord
 
-__all__ = ["Call", "plan_calls"]
-
 
 @dataclass(frozen=True)
 class Call:

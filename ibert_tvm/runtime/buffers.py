@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
-__all__ = ["ALIGNMENT", "aligned_zeros", "input_buffers", "mapped_parameter", "mapped_weights"]
-
 ALIGNMENT = 64
 """Bytes on which compiled code expects every buffer to start."""
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from ..errors import LibraryError
 from .engine import Engine, ExecutionContext
 
-__all__ = ["ContextPool"]
-
 
 class ContextPool:
     """Lends contexts to callers.

@@ -28,8 +28,6 @@ from .cuda_runtime import CUDA, CudaRuntime, device_text
 from .engine import ObservableEngine
 from .metadata import FunctionRecord, LibraryMetadata
 
-__all__ = ["CudaContext", "CudaProgram"]
-
 _HOST = 1  # kDLCPU, where the virtual machine keeps shapes
 # What a context takes of the GPU's memory is given back with it, and not kept in a pool: no run
 # but the first one allocates.

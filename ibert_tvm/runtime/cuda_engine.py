@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.targets.cuda.driver import runs_on
+
 from ..errors import DeviceError
 from .buffers import mapped_parameter, mapped_weights
 from .cuda_context import CudaContext, CudaProgram
 from .cuda_memory import DeviceTensor, uploaded_weights
-from .cuda_runtime import CudaRuntime, cuda_runtime, device_text, runs_on
+from .cuda_runtime import CudaRuntime, cuda_runtime, device_text
 from .engine import Observer
 from .metadata import LibraryMetadata, ParameterRecord
 from .tvm_runtime import load_runtime
-
-__all__ = ["CudaEngine"]
 
 _FIRST_WITH_TENSOR_CORES = (7, 5)
 # While one call computes, others check, copy and pad; and small batches do not fill a GPU.

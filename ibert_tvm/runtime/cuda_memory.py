@@ -16,8 +16,6 @@ from .cuda_runtime import CUDA, CudaRuntime
 from .metadata import LibraryMetadata
 from .tvm_runtime import load_runtime
 
-__all__ = ["DeviceBlock", "DeviceTensor", "PinnedBlock", "uploaded_weights"]
-
 
 class DeviceBlock:
     """Memory of a GPU, given back when nothing refers to it any more."""

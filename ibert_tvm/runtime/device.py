@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from .metadata import LibraryMetadata
 
-__all__ = ["Device", "choose_device", "parse_device"]
-
 _TODO = "give cpu, cuda (the first GPU) or cuda:N, for example cuda:1"
 _KINDS = {"cpu": "the processor", "cuda": "an NVIDIA GPU"}
 

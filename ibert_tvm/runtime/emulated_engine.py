@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.runner import Runner
 
-__all__ = ["EmulatedContext", "EmulatedEngine"]
-
 
 class EmulatedEngine:
     """A library under its target's emulator; see `ibert_tvm.runtime.engine.Engine`.

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from .metadata import FunctionRecord, ParameterRecord
 
-__all__ = ["Engine", "ExecutionContext", "ObservableEngine", "Observer"]
-
 Observer: TypeAlias = Callable[[str, int], None]
 """Is told the name of a kernel, and how many nanoseconds it took."""
 

@@ -7,8 +7,6 @@ from .device import Device
 from .engine import Engine
 from .metadata import LibraryMetadata
 
-__all__ = ["load_engine"]
-
 
 def load_engine(
     metadata: LibraryMetadata, device: Device, num_threads: int | None, emulate: bool

@@ -12,8 +12,6 @@ from ..errors import InputError
 from .metadata import LibraryMetadata
 from .pixels import quantize_images
 
-__all__ = ["check_inputs"]
-
 
 def check_inputs(
     metadata: LibraryMetadata, given: Mapping[str, ArrayLike | None]

@@ -28,8 +28,6 @@ from .metadata import LibraryMetadata, OutputRecord
 if TYPE_CHECKING:
     from ..tokenization import TokenizedBatch, Tokenizer
 
-__all__ = ["IntegerOutput", "Library"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -25,8 +25,6 @@ from .metadata import (
     read_record,
 )
 
-__all__ = ["FORMAT", "METADATA_SECTION", "WEIGHTS_SECTION", "read_metadata", "read_weights"]
-
 FORMAT = 1
 METADATA_SECTION = ".ibert.metadata"
 WEIGHTS_SECTION = ".ibert.weights"

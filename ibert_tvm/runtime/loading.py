@@ -18,8 +18,6 @@ from .library import Library
 from .library_file import read_metadata
 from .threads import default_threads
 
-__all__ = ["load_library", "run"]
-
 
 def load_library(
     path: str | os.PathLike[str],

@@ -11,16 +11,6 @@ import numpy as np
 
 from ..model_info import ModelInfo
 
-__all__ = [
-    "FunctionRecord",
-    "InputRecord",
-    "KernelRecord",
-    "LibraryMetadata",
-    "OutputRecord",
-    "ParameterRecord",
-    "read_record",
-]
-
 
 @dataclass(frozen=True)
 class KernelRecord:

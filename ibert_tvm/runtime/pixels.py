@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import InputError
 from .metadata import InputRecord, read_record
 
-__all__ = ["image_record", "quantize_images"]
-
 
 def image_record(inputs: Sequence[Mapping[str, Any]]) -> InputRecord | None:
     """Return the input that holds images, from ``quantization["inputs"]`` of a quantised model.

@@ -19,8 +19,6 @@ from .engine import ObservableEngine, Observer
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .threads import concurrent_calls
 
-__all__ = ["PlainContext", "PlainEngine"]
-
 _ABI_VERSION = 1
 # A context of this version is smaller (docs/c-api.md); its members are private.
 _CONTEXT_BYTES = 256

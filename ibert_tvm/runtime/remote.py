@@ -22,8 +22,6 @@ from .remote_engine import RemoteEngine
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
 
-__all__ = ["load_remote"]
-
 DEFAULT_TIMEOUT = 60.0
 
 

@@ -17,8 +17,6 @@ from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Board, BoardDescription
 
-__all__ = ["RemoteContext", "RemoteEngine", "check_fits"]
-
 _logger = logging.getLogger(__name__)
 _MOST_RUNS = 10_000
 

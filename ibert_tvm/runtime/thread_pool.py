@@ -7,8 +7,6 @@ import threading
 
 from .threads import processors
 
-__all__ = ["ThreadPool", "thread_pool"]
-
 
 class ThreadPool:
     """The threads that kernels run on: one pool per process, whatever number of libraries.

@@ -5,14 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = [
-    "concurrent_calls",
-    "configure_threads",
-    "container_processors",
-    "default_threads",
-    "processors",
-]
-
 
 def _environment_threads() -> int | None:
     for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):

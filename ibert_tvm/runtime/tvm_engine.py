@@ -18,8 +18,6 @@ from .thread_pool import thread_pool
 from .threads import concurrent_calls
 from .tvm_runtime import load_runtime
 
-__all__ = ["TvmContext", "TvmEngine"]
-
 _CPU = 1  # kDLCPU
 # A run takes its buffers from the pool of this machine and gives them back: memory is allocated
 # by the first runs of a shape, and by none after them.

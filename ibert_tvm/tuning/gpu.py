@@ -9,8 +9,6 @@ from ibert_tvm.targets.cuda.driver import runs_on
 from ..errors import DeviceError
 from ..runtime.cuda_runtime import CudaRuntime, cuda_runtime, device_text
 
-__all__ = ["first_gpu"]
-
 
 def first_gpu(architectures: Sequence[str]) -> tuple[int, CudaRuntime]:
     """Find a GPU of this machine that runs code for some architectures.

@@ -20,8 +20,6 @@ from ibert_tvm.targets.process import hide_torch, serve
 from ..errors import TargetError
 from .measure import ARCHITECTURES
 
-__all__ = ["GpuSession", "KernelError"]
-
 Arrays = Sequence[NDArray[Any]]
 # What is copied before every call: twice the level-2 cache, and so much that queueing the calls
 # takes the host less time than the copies take the GPU.

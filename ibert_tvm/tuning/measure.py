@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .builder import KernelBuilder
     from .options import TuneOptions
 
-__all__ = ["Measured", "Measurer"]
-
 ARCHITECTURES = "IBERT_TUNE_ARCHITECTURES"
 """Variable that tells the process that measures on a GPU what kernels are compiled for."""
 

@@ -10,8 +10,6 @@ from ..errors import UsageError
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
 
-__all__ = ["TuneOptions"]
-
 
 @dataclass(frozen=True)
 class TuneOptions:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ..artefact import QuantizedModel
 
-__all__ = ["KernelTask", "find_tasks"]
-
 
 @dataclass(frozen=True)
 class KernelTask:

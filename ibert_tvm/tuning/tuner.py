@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .options import TuneOptions
     from .tasks import KernelTask
 
-__all__ = ["TuneResult", "tune"]
-
 Progress = Callable[[str], None]
 _SMALLEST_ROUND, _LARGEST_ROUND = 4, 16
 _FINALS = 2

@@ -32,8 +32,6 @@ from .values import (
 )
 from .views import Atom, Axis, broadcast, channel_axis, describe, flatten, merged, shape_of
 
-__all__ = ["Emitter", "layer_of"]
-
 
 def layer_of(parameter: str) -> str:
     """Return the module path of a parameter: its name without the last component."""

@@ -29,8 +29,6 @@ from .operands import fold, static_shape, table_of
 from .values import Emitted, FromInputs, Mismatch, Pixels, Refusal, Table, Value, Weight
 from .views import ViewError, channel_axis, describe, is_tokens, merged
 
-__all__ = ["Canonical", "Canonicaliser", "Rule", "layer_of"]
-
 Rule = Callable[[Emitter, relax.Call, list[Any]], Any]
 """``rule(emitter, call, operands) -> value``; raises Mismatch with the reason."""
 

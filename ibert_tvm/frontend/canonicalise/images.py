@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from .values import Mismatch, Pixels
 from .views import Atom, Axis, View, describe, merged
 
-__all__ = ["channel_order", "image_view", "patch_axes", "patch_layout"]
-
 
 def image_view(batch: Atom, size: tuple[int, int, int]) -> View:
     """Return the layout [batch, planes, height, width] of the input itself."""

@@ -22,18 +22,6 @@ from tvm import relax
 from ...errors import error_lines
 from .values import FromInputs, Mismatch
 
-__all__ = [
-    "Ids",
-    "InputGraph",
-    "Probes",
-    "as_ids",
-    "as_key_mask",
-    "as_token_count",
-    "as_token_mask",
-    "constant_array",
-    "scalar",
-]
-
 # exp(-1000) is 0 in float32 relative to any score of a trained model.
 _MASKED_BELOW = -1e3
 

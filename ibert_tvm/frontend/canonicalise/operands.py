@@ -11,8 +11,6 @@ from tvm import relax, tirx
 
 from .values import Mismatch, Table
 
-__all__ = ["fold", "integer", "integers", "optional_axes", "static_shape", "table_of"]
-
 
 def integer(value: Any) -> int:
     """Return a Python int of an int, an IntImm or a scalar constant."""

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from .functions import GRID
 
-__all__ = ["LayerNorm", "fit_layer_norm", "row_places", "row_values"]
-
 # Constants in float32, a mean by a rounded 1/C: errors up to a few 1e-6 of the result.
 _TOLERANCE = 2e-5
 _ZERO, _TINY, _LARGE = 0, 1, 3

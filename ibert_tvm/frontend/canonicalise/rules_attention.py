@@ -30,9 +30,6 @@ from .values import (
 )
 from .views import Atom, Axis, View
 
-__all__ = ["ATTENTION_RULES", "scores_binary"]
-
-
 # -- matrix products ------------------------------------------------------------------------
 
 

@@ -18,8 +18,6 @@ from .operands import integer, integers, static_shape
 from .values import Embedded, FromInputs, Hidden, Linear, Mismatch, Pixels, Value, Weight
 from .views import Atom
 
-__all__ = ["IMAGE_RULES", "add_table"]
-
 
 def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     pixels, weight = operands

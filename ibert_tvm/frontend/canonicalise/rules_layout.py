@@ -38,8 +38,6 @@ from .values import (
 )
 from .views import Atom, Axis, View
 
-__all__ = ["LAYOUT_RULES"]
-
 
 def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View]) -> Any:
     """Apply `change(view, missing)` to the layout of `value`."""

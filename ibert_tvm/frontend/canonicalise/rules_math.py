@@ -36,9 +36,6 @@ from .values import (
     Weight,
 )
 
-__all__ = ["MATH_RULES"]
-
-
 # -- normalisation and elementwise ----------------------------------------------------------
 
 

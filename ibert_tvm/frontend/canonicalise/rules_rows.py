@@ -16,8 +16,6 @@ from .rows import row_places
 from .values import FromInputs, Hidden, Mismatch, Pointwise, RowFunction, Weight
 from .views import ViewError
 
-__all__ = ["applied", "lift", "reduce_rows", "row_binary", "settled"]
-
 _Function = TypeVar("_Function", bound=Pointwise | RowFunction)
 
 

@@ -17,28 +17,6 @@ from tvm import relax
 from ...errors import ModelError
 from .views import Axis, View
 
-__all__ = [
-    "KEPT_ROWS",
-    "Computed",
-    "ConstantRow",
-    "Embedded",
-    "Emitted",
-    "FromInputs",
-    "Hidden",
-    "KeptTest",
-    "Linear",
-    "MaskedHidden",
-    "Mismatch",
-    "Pixels",
-    "Pointwise",
-    "Probabilities",
-    "Refusal",
-    "RowFunction",
-    "Scores",
-    "Value",
-    "Weight",
-]
-
 
 class Mismatch(ModelError):
     """A rule does not apply; the text is the reason.

@@ -16,24 +16,6 @@ from math import prod
 
 from ...errors import ModelError
 
-__all__ = [
-    "Atom",
-    "Axis",
-    "View",
-    "ViewError",
-    "broadcast",
-    "channel_axis",
-    "describe",
-    "expand_dims",
-    "flatten",
-    "is_tokens",
-    "merged",
-    "permute",
-    "reshape",
-    "shape_of",
-    "squeeze",
-]
-
 
 class ViewError(ModelError):
     """A movement of data that a view cannot express; the text is the reason."""

@@ -20,8 +20,6 @@ from ..canonicalise import Canonical
 from ..report import Folding, ImportReport, MatchedOp
 from .config import IbertConfig
 
-__all__ = ["build_canonical", "head_shapes", "layer", "shapes"]
-
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from ..errors import ModelSourceError, UnsupportedModelError
 
-__all__ = ["FORCE_DEQUANT", "IbertConfig"]
-
 FORCE_DEQUANT = ("none", "gelu", "softmax", "layernorm", "nonlinear")
 """Values of ``force_dequant``: which non-linear functions ran in float during training."""
 

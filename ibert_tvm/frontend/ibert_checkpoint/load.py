@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..model import CanonicalModel
     from ..verify import Source
 
-__all__ = ["MODEL_TYPE", "load_ibert", "load_ibert_module"]
-
 MODEL_TYPE = "ibert"
 
 _LABEL_WEIGHTS = {

@@ -17,8 +17,6 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 from .canonical import layer
 
-__all__ = ["QuantAct", "Range", "quant_acts", "range_shapes", "ranges_of"]
-
 # A range is reset to +-1e-5 and counts as new below 1.1e-5, as released.
 _NEW = np.float32(1.1e-5)
 _SMALLEST = np.float32(1e-8)

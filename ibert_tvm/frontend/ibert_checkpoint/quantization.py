@@ -23,8 +23,6 @@ from .config import IbertConfig
 from .integers import embedding_integers, linear_integers
 from .quant_acts import FIRST, LAST, SUM, Range, quant_acts
 
-__all__ = ["IbertQuantization"]
-
 PRESET = "released"
 # tanh is 1 to seven digits from 8 on.
 _TANH_RANGE = 8.0

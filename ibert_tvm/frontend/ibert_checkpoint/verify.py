@@ -9,8 +9,6 @@ from ..errors import require
 from ..hf_folder import HfFolder
 from ..verify import Source
 
-__all__ = ["float_folder", "float_module"]
-
 
 def float_folder(folder: HfFolder, head: str) -> Source:
     """Load the source model with ``quant_mode`` off.

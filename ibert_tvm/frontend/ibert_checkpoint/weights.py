@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ...errors import error_lines
 from ..errors import ModelSourceError, require
 
-__all__ = ["CheckpointArrays"]
-
 _PREFIX = "ibert."
 _KINDS = "float32, float64, float16 or bfloat16"
 

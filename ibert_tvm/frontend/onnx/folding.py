@@ -14,8 +14,6 @@ from .values import Known, Untranslatable
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["fold"]
-
 
 def fold(
     node: onnx.NodeProto, operands: Sequence[Known | None], opsets: Mapping[str, int]

@@ -12,8 +12,6 @@ from .naming import Naming
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Outputs", "choose_outputs"]
-
 _HIDDEN = ("last_hidden_state", "token_embeddings")
 _POOLED = ("pooler_output", "pooled_output")
 _LOGITS = ("logits", "output_logits")

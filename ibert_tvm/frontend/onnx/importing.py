@@ -21,8 +21,6 @@ from .translator import Translator
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["import_onnx_model"]
-
 
 def import_onnx_model(
     model: onnx.ModelProto,

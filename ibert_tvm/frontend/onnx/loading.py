@@ -18,8 +18,6 @@ from ..qdq.qoperator import is_quantised
 from .importing import import_onnx_model
 from .reading import read_model_files
 
-__all__ = ["load_onnx"]
-
 
 def load_onnx(
     path: str | Path,

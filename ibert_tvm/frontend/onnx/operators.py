@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from . import operators_elementwise, operators_fused, operators_layout, operators_matrix
-from .translator import OPERATORS
-
-__all__ = ["MODULES", "OPERATORS"]
+from . import (
+    operators_elementwise,
+    operators_fused,
+    operators_layout,
+    operators_matrix,
+    translator,
+)
 
 MODULES = (operators_elementwise, operators_fused, operators_layout, operators_matrix)
 """The modules."""
+OPERATORS = translator.OPERATORS
+"""What they registered, by domain and operator."""

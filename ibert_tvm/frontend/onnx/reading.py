@@ -11,14 +11,6 @@ from ..errors import ModelSourceError, UnsupportedModelError, require
 if TYPE_CHECKING:
     import onnx
 
-__all__ = [
-    "OLDEST_OPSET",
-    "check_model",
-    "opsets",
-    "read_model_files",
-    "require_onnx",
-]
-
 OLDEST_OPSET = 11
 """Older ones slice and clip by attributes, as no current exporter writes them."""
 

@@ -12,8 +12,6 @@ from ..errors import UnsupportedModelError
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["INPUTS", "GraphInput", "ProbeShape", "graph_inputs", "probe_shape"]
-
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Canonical names of inputs, in their order."""
 

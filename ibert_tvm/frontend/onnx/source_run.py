@@ -24,8 +24,6 @@ from .signature import GraphInput
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["source_runner"]
-
 _LARGEST = 2**31 - 2**20
 """Protobuf cannot serialise more than 2 GB."""
 _UNKNOWN_SET = "ValidateOpsetForDomain"

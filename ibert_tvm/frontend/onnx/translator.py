@@ -29,8 +29,6 @@ from .values import Known, Refused, Traced, Untranslatable, constant
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OPERATORS", "Node", "Translation", "Translator", "operator"]
-
 Result = Any
 """What a translation returns: Traced or Known, or a list of them (None for unused results)."""
 

@@ -11,8 +11,6 @@ from tvm import relax
 
 from ...errors import ModelError
 
-__all__ = ["Known", "Refused", "Traced", "Untranslatable", "constant"]
-
 
 class Untranslatable(ModelError):
     """A node has no translation; the text is the reason."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ..model import CanonicalModel
 
-__all__ = ["import_quantised_onnx_model"]
-
 _MATRIX = {"canonical.linear": 1, "canonical.embedding": 0}
 """Position of the matrix among an operator's operands."""
 

@@ -21,8 +21,6 @@ from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, val
 
 from ..given import GivenReader, GivenScale
 
-__all__ = ["centre_keys"]
-
 _KEYS = 1
 """Position of the keys among the operands of attention."""
 

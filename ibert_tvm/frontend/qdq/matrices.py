@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from ..given import GivenMatrix
 from .strip import GivenTensor
 
-__all__ = ["MatrixIndex"]
-
 _RELATIVE = 1e-6
 
 

@@ -21,8 +21,6 @@ from . import refusals
 from .graph import MOVES, label
 from .strip import Edge, StrippedModel
 
-__all__ = ["Placement", "Placer"]
-
 _PRODUCTS = frozenset(
     {"Attention", "FusedMatMul", "Gemm", "MatMul", "MultiHeadAttention", "PackedAttention"}
 )

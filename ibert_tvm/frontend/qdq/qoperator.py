@@ -18,8 +18,6 @@ from onnx import helper, numpy_helper
 from . import refusals
 from .graph import DEQUANTIZE, MICROSOFT, QUANTIZE, Constants, attribute, kind, label, unused_name
 
-__all__ = ["is_quantised", "to_qdq"]
-
 _DYNAMIC = frozenset(
     {
         "DynamicQuantizeLinear",

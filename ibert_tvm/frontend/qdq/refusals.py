@@ -6,19 +6,6 @@ from collections.abc import Sequence
 
 from ..errors import ModelSourceError, UnsupportedModelError
 
-__all__ = [
-    "changed_grid",
-    "dynamic",
-    "integer_product",
-    "listed",
-    "no_integer_use",
-    "odd_scales",
-    "scale_is_computed",
-    "strange_type",
-    "unknown_operator",
-    "unusable_scale",
-]
-
 
 def listed(names: Sequence[str], most: int = 8) -> str:
     """Return names with commas, the first `most` of them and how many more there are."""

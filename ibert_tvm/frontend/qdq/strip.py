@@ -32,8 +32,6 @@ from .graph import (
 )
 from .grid import INTEGER_RANGES, Grid
 
-__all__ = ["Edge", "GivenTensor", "StrippedModel", "strip"]
-
 # They look at the shape of a tensor, which integers have as well.
 _SHAPES = frozenset({"Shape", "Size"})
 _INTEGERS = frozenset(INTEGER_RANGES)
