@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from ..errors import UsageError
 from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, parse_sizes, read_texts
+from .progress import status
 from .result import CommandResult
 from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from .tables import Table, record_table
@@ -148,12 +149,11 @@ def _on_this_machine(job: _Job) -> _Measured:
     from ..bench.ceiling import measure_ceiling
     from ..runtime import load_library
     from ..runtime.threads import configure_threads, default_threads
-    from .progress import status
 
     counts = job.counts or [default_threads()]
     _warn_of_too_many(counts)
     configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
-    measured = _Measured([], {}, _machine())
+    measured = _Measured([], {}, {})
     with status("loading") as show:
         for count in counts:
             loaded = load_library(job.path, num_threads=count)
@@ -162,6 +162,7 @@ def _on_this_machine(job: _Job) -> _Measured:
             for function in job.functions:
                 show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
                 measured.rows.append(_with_efficiency(job.measure(loaded, function), limit))
+    measured.machine.update(_machine())
     return measured
 
 
@@ -169,7 +170,6 @@ def _on_gpu(job: _Job, device: str | None) -> _Measured:
     from ..bench.ceiling import Ceiling
     from ..bench.gpu import describe_gpu, measure_gpu_time
     from ..runtime import load_library
-    from .progress import status
 
     rows = []
     with status("loading") as show:
@@ -188,7 +188,6 @@ def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
     from ..bench.ceiling import Ceiling
     from ..bench.remote import measure_remote_latency
     from ..runtime.remote import load_remote
-    from .progress import status
 
     measured = _Measured([], {}, {})
     with status(f"loading on {address}") as show:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +16,6 @@ from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from ibert_tvm.targets.rpc import Address
 
     from ..runtime import IntegerOutput, Library
 
@@ -82,7 +79,17 @@ def command(
     arrays = None if inputs is None else _read_inputs(inputs)
     read_metadata(library)  # a wrong path is reported before TVM is imported
 
-    with _loaded(library, threads, address, rpc_timeout, emulate, device) as loaded:
+    with ExitStack() as stack:
+        if address is None:
+            from ..runtime import load_library
+
+            loaded = load_library(library, num_threads=threads, emulate=emulate, device=device)
+        else:
+            from ..runtime.remote import load_remote
+            from .progress import status
+
+            stack.enter_context(status(f"loading on {address}"))
+            loaded = stack.enter_context(load_remote(library, address, threads, rpc_timeout))
         if arrays is None:
             results = loaded.run_texts(items or [], dequantize=False)
         else:
@@ -114,28 +121,6 @@ def command(
     if output is not None:
         lines.append(f"written to {output}")
     return CommandResult(document, lines)
-
-
-@contextmanager
-def _loaded(
-    library: Path,
-    threads: int | None,
-    address: Address | None,
-    timeout: float,
-    emulate: bool,
-    device: str | None,
-) -> Iterator[Library]:
-    """The library, loaded on this machine or on a board."""
-    if address is None:
-        from ..runtime import load_library
-
-        yield load_library(library, num_threads=threads, emulate=emulate, device=device)
-        return
-    from ..runtime.remote import load_remote
-    from .progress import status
-
-    with status(f"loading on {address}"), load_remote(library, address, threads, timeout) as loaded:
-        yield loaded
 
 
 def _items(
