@@ -17,13 +17,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ibert_tvm.artefact import QuantizedModel
-    from ibert_tvm.compiler import compile
-    from ibert_tvm.errors import IbertError
-    from ibert_tvm.frontend import load
-    from ibert_tvm.quantization import quantize
-    from ibert_tvm.runtime import Library, load_library, run
-    from ibert_tvm.version import __version__
+    from .artefact import QuantizedModel
+    from .compiler import compile
+    from .errors import IbertError
+    from .frontend import load
+    from .quantization import quantize
+    from .runtime import Library, load_library, run
+    from .version import __version__
 
 __all__ = [
     "IbertError",

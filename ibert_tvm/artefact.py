@@ -25,17 +25,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import ArtefactError
-from ibert_tvm.files import write_folder
-from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.quantization_file import SCHEMA_VERSION, damaged, read_quantization, read_text
+from .errors import ArtefactError
+from .files import write_folder
+from .model_info import ModelInfo
+from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, read_text
 
 if TYPE_CHECKING:
     import tvm
 
     from ibert_tvm.relay_passes.integer.program import Program
-
-__all__ = ["SCHEMA_VERSION", "QuantizedModel", "is_artefact", "read_document"]
 
 _MODEL = "model.json"
 _PARAMETERS = "params.safetensors"

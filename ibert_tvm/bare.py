@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ibert_tvm.model_info import ModelInfo
     from ibert_tvm.targets.aot import Interface
 
-__all__ = ["bare_interface"]
+    from .model_info import ModelInfo
 
 
 def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:

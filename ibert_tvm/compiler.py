@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.bare import bare_interface
-from ibert_tvm.errors import OutputError, UsageError
-from ibert_tvm.files import write_folder
-from ibert_tvm.kernel_table import kernel_table
-from ibert_tvm.runtime.library_file import FORMAT
-from ibert_tvm.runtime.metadata import InputRecord, read_record
-from ibert_tvm.shapes import check_shapes
-from ibert_tvm.version import __version__
+from .bare import bare_interface
+from .errors import OutputError, UsageError
+from .files import write_folder
+from .kernel_table import kernel_table
+from .runtime.library_file import FORMAT
+from .runtime.metadata import InputRecord, read_record
+from .shapes import check_shapes
+from .version import __version__
 
 if TYPE_CHECKING:
     import tvm
     from tvm import relax
 
-    from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.relay_passes.passes import IntegerProgram
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.aot import BareModel
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from ibert_tvm.targets.cuda.compile import DeviceCode
     from ibert_tvm.targets.library_check import LibraryCheck
 
-__all__ = ["CompiledModel", "compile"]
+    from .artefact import QuantizedModel
 
 Progress = Callable[[str], None]
 
@@ -229,7 +228,7 @@ def compile(
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     tuned = None
     if database is not None:
-        from ibert_tvm.tuning import TunedKernels
+        from .tuning import TunedKernels
 
         tuned = TunedKernels(database, description)
     seconds: dict[str, float] = {}

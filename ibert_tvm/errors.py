@@ -12,23 +12,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
-__all__ = [
-    "ArtefactError",
-    "DeviceError",
-    "ErrorReport",
-    "ExitCode",
-    "IbertError",
-    "InputError",
-    "LibraryError",
-    "ModelError",
-    "OutputError",
-    "TargetError",
-    "UsageError",
-    "VerificationError",
-    "describe",
-    "error_lines",
-]
-
 
 class ExitCode(IntEnum):
     """Exit codes of the command line."""

@@ -14,9 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ibert_tvm.errors import OutputError
-
-__all__ = ["check_writable", "files_sha256", "write_file", "write_folder"]
+from .errors import OutputError
 
 _TEMPORARY_PREFIX = ".ibert-tmp-"
 

@@ -10,8 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     import tvm
 
-__all__ = ["kernel_table"]
-
 
 def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
     """List the kernels that each function of a lowered module calls, in order.

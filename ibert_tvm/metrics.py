@@ -12,16 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Agreement",
-    "RunningSimilarity",
-    "mean_pool",
-    "nearest_neighbours",
-    "pairwise_cosine",
-    "row_cosine",
-    "spearman",
-]
-
 
 def row_cosine(reference: NDArray[Any], candidate: NDArray[Any]) -> NDArray[np.float64]:
     """Cosine of each row of one array with the same row of the other.

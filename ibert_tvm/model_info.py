@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-__all__ = ["HEADS", "OUTPUT_KINDS", "ModelInfo", "OutputInfo"]
-
 HEADS = (
     "none",
     "pooled",

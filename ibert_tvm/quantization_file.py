@@ -14,8 +14,6 @@ from ibert_tvm.model_info import ModelInfo
 from ibert_tvm.relay_passes.errors import DocumentError
 from ibert_tvm.relay_passes.strict_json import parse, shown
 
-__all__ = ["MAX_BYTES", "SCHEMA_VERSION", "damaged", "read_quantization", "read_text"]
-
 SCHEMA_VERSION = 1
 MAX_BYTES = 64 * 2**20
 """Of the file: a scale per channel is 20 bytes."""

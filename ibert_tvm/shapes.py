@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import UsageError
+from .errors import UsageError
 
 if TYPE_CHECKING:
-    from ibert_tvm.artefact import QuantizedModel
-    from ibert_tvm.model_info import ModelInfo
-
-__all__ = ["check_shapes"]
+    from .artefact import QuantizedModel
+    from .model_info import ModelInfo
 
 _DEFAULT_LENGTH = 128
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["data_file"]
-
 
 def data_file(name: str) -> Path:
     """Path of a text file of this package.

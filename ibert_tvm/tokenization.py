@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import InputError, ModelError
-
-__all__ = ["TokenizedBatch", "Tokenizer", "tokenizer_files"]
+from .errors import InputError, ModelError
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Ceiling", "measure_ceiling"]
-
 _STEPS = 1 << 16
 _BURSTS = 8
 
@@ -53,10 +51,11 @@ def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     """
     import tvm
 
-    from ibert_tvm.runtime.threads import configure_threads
     from ibert_tvm.schedules.peak import peak_kernel, peak_shapes
     from ibert_tvm.targets import TargetError, get_target
     from ibert_tvm.targets.pipeline import cpu_pipeline
+
+    from ..runtime.threads import configure_threads
 
     try:
         description = get_target("host")

@@ -7,12 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ibert_tvm.runtime import Library
-    from ibert_tvm.runtime.cuda_context import CudaContext
-    from ibert_tvm.runtime.cuda_engine import CudaEngine
-    from ibert_tvm.runtime.metadata import FunctionRecord
-
-__all__ = ["describe_gpu", "measure_gpu_time"]
+    from ..runtime import Library
+    from ..runtime.cuda_context import CudaContext
+    from ..runtime.cuda_engine import CudaEngine
+    from ..runtime.metadata import FunctionRecord
 
 _BURST_MS = 20.0
 _MOST_RUNS = 1000

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from ibert_tvm.runtime.metadata import LibraryMetadata
-    from ibert_tvm.tokenization import TokenizedBatch
-
-__all__ = ["Batch", "full_batch", "text_batches"]
+    from ..runtime.metadata import LibraryMetadata
+    from ..tokenization import TokenizedBatch
 
 
 @dataclass(frozen=True)

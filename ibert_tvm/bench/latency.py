@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ibert_tvm.bench.inputs import Batch
-    from ibert_tvm.runtime import Library
-
-__all__ = ["Latency", "measure_latency"]
+    from ..runtime import Library
+    from .inputs import Batch
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ibert_tvm.bench.inputs import Batch
-    from ibert_tvm.runtime import Library
-    from ibert_tvm.runtime.engine import ObservableEngine
-    from ibert_tvm.runtime.metadata import KernelRecord
-
-__all__ = ["OUTSIDE", "Part", "Profile", "measure_layers"]
+    from ..runtime import Library
+    from ..runtime.engine import ObservableEngine
+    from ..runtime.metadata import KernelRecord
+    from .inputs import Batch
 
 OUTSIDE = "outside of kernels"
 """Name of what is no kernel: input checks, copies, the virtual machine."""

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ibert_tvm.bench.latency import Latency
-from ibert_tvm.runtime.inputs import check_inputs
+from ..runtime.inputs import check_inputs
+from .latency import Latency
 
 if TYPE_CHECKING:
-    from ibert_tvm.bench.inputs import Batch
-    from ibert_tvm.runtime import Library
-    from ibert_tvm.runtime.metadata import FunctionRecord
-    from ibert_tvm.runtime.remote_engine import RemoteContext
-
-__all__ = ["measure_remote_latency"]
+    from ..runtime import Library
+    from ..runtime.metadata import FunctionRecord
+    from ..runtime.remote_engine import RemoteContext
+    from .inputs import Batch
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 

@@ -23,6 +23,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code: see `ibert_tvm.errors.ExitCode`.
     """
-    from ibert_tvm.cli.process import run
+    from .process import run
 
     return run(arguments)

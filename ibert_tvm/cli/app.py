@@ -6,20 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ibert_tvm.cli import (
-    bench,
-    compile,
-    demo,
-    doctor,
-    eval,
-    inspect,
-    quantize,
-    run,
-    targets,
-    tune,
-)
-
-__all__ = ["app"]
+from . import bench, compile, demo, doctor, eval, inspect, quantize, run, targets, tune
 
 app = typer.Typer(
     name="ibert",
@@ -37,7 +24,7 @@ for _file in (quantize, compile, tune, run, eval, bench, inspect, targets, docto
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from ibert_tvm import __version__
+        from .. import __version__
 
         typer.echo(f"ibert_tvm {__version__}")
         raise typer.Exit

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.errors import OutputError, UsageError
+from ..errors import OutputError, UsageError
+from .result import CommandResult
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.bare_metal import PackageOptions
-
-__all__ = ["check_package_output", "package_options", "package_result", "parse_memory"]
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2}
 _EXAMPLE = {"--flash": "1M", "--ram": "192K"}

@@ -10,28 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.options import (
-    DeviceOption,
-    JsonFlag,
-    VerboseFlag,
-    check_device,
-    parse_sizes,
-    read_texts,
-)
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
-from ibert_tvm.cli.tables import Table, record_table
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
+from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, parse_sizes, read_texts
+from .progress import status
+from .result import CommandResult
+from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
+from .tables import Table, record_table
 
 if TYPE_CHECKING:
-    from ibert_tvm.bench.ceiling import Ceiling
-    from ibert_tvm.bench.inputs import Batch
-    from ibert_tvm.bench.latency import Latency
-    from ibert_tvm.bench.layers import Part, Profile
-    from ibert_tvm.runtime import Library
-    from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata
-    from ibert_tvm.runtime.remote_engine import RemoteEngine
     from ibert_tvm.targets.rpc import Address
+
+    from ..bench.ceiling import Ceiling
+    from ..bench.inputs import Batch
+    from ..bench.latency import Latency
+    from ..bench.layers import Part, Profile
+    from ..runtime import Library
+    from ..runtime.metadata import FunctionRecord, LibraryMetadata
+    from ..runtime.remote_engine import RemoteEngine
 
 _logger = logging.getLogger(__name__)
 
@@ -65,8 +60,8 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Measure a compiled library: latency, throughput, and where the time goes."""
-    from ibert_tvm.runtime.device import choose_device
-    from ibert_tvm.runtime.library_file import read_metadata
+    from ..runtime.device import choose_device
+    from ..runtime.library_file import read_metadata
 
     address = parse_address(rpc, key)
     check_device(device, rpc)
@@ -121,7 +116,7 @@ class _Job:
     per_layer: bool
 
     def batches(self, library: Library, function: FunctionRecord) -> list[Batch]:
-        from ibert_tvm.bench.inputs import full_batch, text_batches
+        from ..bench.inputs import full_batch, text_batches
 
         if self.texts is None:
             return [full_batch(library.metadata, function.batch, function.seq_len)]
@@ -129,8 +124,8 @@ class _Job:
         return text_batches(library.metadata, encoded, function.batch, function.seq_len)
 
     def measure(self, library: Library, function: FunctionRecord) -> dict[str, Any]:
-        from ibert_tvm.bench.latency import measure_latency
-        from ibert_tvm.bench.layers import measure_layers
+        from ..bench.latency import measure_latency
+        from ..bench.layers import measure_layers
 
         batches = self.batches(library, function)
         latency = measure_latency(library, batches, self.seconds)
@@ -151,15 +146,14 @@ class _Measured:
 
 
 def _on_this_machine(job: _Job) -> _Measured:
-    from ibert_tvm.bench.ceiling import measure_ceiling
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.runtime import load_library
-    from ibert_tvm.runtime.threads import configure_threads, default_threads
+    from ..bench.ceiling import measure_ceiling
+    from ..runtime import load_library
+    from ..runtime.threads import configure_threads, default_threads
 
     counts = job.counts or [default_threads()]
     _warn_of_too_many(counts)
     configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
-    measured = _Measured([], {}, _machine())
+    measured = _Measured([], {}, {})
     with status("loading") as show:
         for count in counts:
             loaded = load_library(job.path, num_threads=count)
@@ -168,14 +162,14 @@ def _on_this_machine(job: _Job) -> _Measured:
             for function in job.functions:
                 show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
                 measured.rows.append(_with_efficiency(job.measure(loaded, function), limit))
+    measured.machine.update(_machine())
     return measured
 
 
 def _on_gpu(job: _Job, device: str | None) -> _Measured:
-    from ibert_tvm.bench.ceiling import Ceiling
-    from ibert_tvm.bench.gpu import describe_gpu, measure_gpu_time
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.runtime import load_library
+    from ..bench.ceiling import Ceiling
+    from ..bench.gpu import describe_gpu, measure_gpu_time
+    from ..runtime import load_library
 
     rows = []
     with status("loading") as show:
@@ -191,10 +185,9 @@ def _on_gpu(job: _Job, device: str | None) -> _Measured:
 
 
 def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
-    from ibert_tvm.bench.ceiling import Ceiling
-    from ibert_tvm.bench.remote import measure_remote_latency
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.runtime.remote import load_remote
+    from ..bench.ceiling import Ceiling
+    from ..bench.remote import measure_remote_latency
+    from ..runtime.remote import load_remote
 
     measured = _Measured([], {}, {})
     with status(f"loading on {address}") as show:

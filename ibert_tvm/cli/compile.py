@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.bare_metal import check_package_output, package_options, package_result
-from ibert_tvm.cli.gpu import check_gpu_toolchain, device_statements
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.shape_options import BatchOption, SeqLenOption, parse_shapes
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
+from .bare_metal import check_package_output, package_options, package_result
+from .gpu import check_gpu_toolchain, device_statements
+from .options import JsonFlag, VerboseFlag
+from .result import CommandResult
+from .shape_options import BatchOption, SeqLenOption, parse_shapes
 
 
 def command(
@@ -62,12 +62,13 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Compile a quantised model to a shared library, or to a package for a microcontroller."""
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.files import check_writable
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.emulation import emulator_command
     from ibert_tvm.targets.library_check import sysroot_of
     from ibert_tvm.targets.toolchain import find_linker
+
+    from ..files import check_writable
+    from .progress import status
 
     shapes = parse_shapes(model, batch, seq_len)
     description = get_target(target)
@@ -87,8 +88,8 @@ def command(
 
     started = time.perf_counter()
     with status("loading") as show:
-        from ibert_tvm.artefact import QuantizedModel
-        from ibert_tvm.compiler import compile as compile_model
+        from ..artefact import QuantizedModel
+        from ..compiler import compile as compile_model
 
         quantized = QuantizedModel.load(model)
         compiled = compile_model(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import Table
+from .options import JsonFlag, VerboseFlag
+from .result import CommandResult
+from .tables import Table
 
 if TYPE_CHECKING:
-    from ibert_tvm.demo import DemoResult
+    from ..demo import DemoResult
 
 _logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Import, calibrate, lower, compile and run MiniLM, and compare it with its float original."""
-    from ibert_tvm.files import check_writable
+    from ..files import check_writable
 
     with ExitStack() as stack:
         if output is None:
@@ -40,7 +40,7 @@ def command(
             check_writable(output).mkdir(exist_ok=True)
             check_writable(output / "minilm.so")
             folder = output
-        from ibert_tvm.demo import find_model, run_demo
+        from ..demo import find_model, run_demo
 
         find_model()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import ExitCode
+from ..errors import ExitCode, TargetError
+from .options import JsonFlag, VerboseFlag
+from .result import CommandResult
+from .tables import Table
 
 # Distribution, what needs it, what to install when it is missing; required ones first.
 _REQUIRED = ("apache-tvm", "apache-tvm-ffi", "numpy", "safetensors", "tokenizers", "pyelftools")
@@ -103,19 +104,24 @@ def _tvm_works() -> Check:
     return Check(name, "ok", f"LLVM {codegen.llvm_version_major()}")
 
 
+def _looked_up(name: str, find: Callable[[], str]) -> Check:
+    """What is found, or why nothing is, which is a failure."""
+    try:
+        return Check(name, "ok", find())
+    except TargetError as error:
+        return Check(name, "failed", error.why, error.todo)
+
+
 def _linker() -> Check:
-    from ibert_tvm.targets import TargetError, get_target
+    from ibert_tvm.targets import get_target
     from ibert_tvm.targets.toolchain import find_linker
 
-    try:
-        return Check("C compiler", "ok", " ".join(find_linker(get_target("x86-64"))))
-    except TargetError as error:
-        return Check("C compiler", "failed", error.why, error.todo)
+    return _looked_up("C compiler", lambda: " ".join(find_linker(get_target("x86-64"))))
 
 
 def _cross_compilers() -> list[Check]:
     """One line per cross-compiler, with the targets that need it; all of them are optional."""
-    from ibert_tvm.targets import TargetError, get_target, target_names
+    from ibert_tvm.targets import get_target, target_names
     from ibert_tvm.targets.toolchain import find_linker
 
     names: dict[tuple[str, str, str], list[str]] = {}
@@ -139,7 +145,7 @@ def _cross_compilers() -> list[Check]:
 
 def _emulators() -> list[Check]:
     """One line per emulator that runs code of another machine; all of them are optional."""
-    from ibert_tvm.targets import TargetError, get_target, target_names
+    from ibert_tvm.targets import get_target, target_names
     from ibert_tvm.targets.emulation import emulator_command, find_emulator, runs_here
 
     checks: dict[str, Check] = {}
@@ -164,7 +170,6 @@ def _emulators() -> list[Check]:
 
 def _cuda_compiler() -> Check:
     """What compiles for NVIDIA's GPUs, whether or not there is one here."""
-    from ibert_tvm.targets import TargetError
     from ibert_tvm.targets.cuda.toolchain import find_cuda_toolchain
 
     try:
@@ -175,7 +180,6 @@ def _cuda_compiler() -> Check:
 
 def _gpu() -> Check:
     """NVIDIA's GPUs and their driver, asked without TVM."""
-    from ibert_tvm.targets import TargetError
     from ibert_tvm.targets.cuda.driver import find_driver
 
     try:
@@ -191,16 +195,13 @@ def _gpu() -> Check:
 
 
 def _processor() -> Check:
-    from ibert_tvm.targets import TargetError, get_target
+    from ibert_tvm.targets import get_target
 
-    try:
-        return Check("processor", "ok", get_target("host").description)
-    except TargetError as error:
-        return Check("processor", "failed", error.why, error.todo)
+    return _looked_up("processor", lambda: get_target("host").description)
 
 
 def _threads() -> Check:
-    from ibert_tvm.runtime.threads import default_threads
+    from ..runtime.threads import default_threads
 
     count = default_threads()
     return Check("threads per call", "ok", f"{count} (TVM_NUM_THREADS or run --threads change it)")

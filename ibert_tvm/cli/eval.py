@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.options import (
+from ..errors import UsageError
+from .options import (
     DeviceOption,
     InputNames,
     JsonFlag,
@@ -18,12 +19,11 @@ from ibert_tvm.cli.options import (
     parse_size,
     read_texts,
 )
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import UsageError
+from .result import CommandResult
+from .tables import Table
 
 if TYPE_CHECKING:
-    from ibert_tvm.evaluate import Fidelity
+    from ..evaluate import Fidelity
 
 
 def command(
@@ -43,12 +43,12 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Compare an integer model with its float original on texts, overall and per layer."""
-    from ibert_tvm.artefact import read_document
-    from ibert_tvm.cli.progress import progress, status
-    from ibert_tvm.evaluate import check_seq_len
-    from ibert_tvm.model_info import ModelInfo
-    from ibert_tvm.runtime.library_file import read_metadata
-    from ibert_tvm.texts import data_file
+    from ..artefact import read_document
+    from ..evaluate import check_seq_len
+    from ..model_info import ModelInfo
+    from ..runtime.library_file import read_metadata
+    from ..texts import data_file
+    from .progress import progress, status
 
     length = parse_size("--seq-len", seq_len)
     names = parse_inputs(inputs)
@@ -68,10 +68,10 @@ def command(
 
     started = time.perf_counter()
     with status("loading the models"):
-        from ibert_tvm.artefact import QuantizedModel
-        from ibert_tvm.evaluate import fidelity
-        from ibert_tvm.frontend import load
-        from ibert_tvm.runtime import Library, load_library
+        from ..artefact import QuantizedModel
+        from ..evaluate import fidelity
+        from ..frontend import load
+        from ..runtime import Library, load_library
 
         candidate: QuantizedModel | Library = (
             load_library(model, device=device) if compiled else QuantizedModel.load(model)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.cli.tables import Table
+from .tables import Table
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
-
-__all__ = ["check_gpu_toolchain", "device_statements", "kernel_table"]
 
 
 def check_gpu_toolchain(description: TargetDescription) -> None:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.gpu import device_statements, kernel_table
-from ibert_tvm.cli.inspect_model import inspect_model, is_source_model
-from ibert_tvm.cli.options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.source_scales import artefact_lines
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
+from .gpu import device_statements, kernel_table
+from .inspect_model import inspect_model, is_source_model
+from .options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs
+from .result import CommandResult
+from .source_scales import artefact_lines
+from .tables import Table
 
 if TYPE_CHECKING:
-    from ibert_tvm.runtime.metadata import LibraryMetadata
+    from ..runtime.metadata import LibraryMetadata
 
 _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 
@@ -54,7 +54,7 @@ def command(
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    from ibert_tvm.artefact import SCHEMA_VERSION, QuantizedModel
+    from ..artefact import SCHEMA_VERSION, QuantizedModel
 
     model = QuantizedModel.load(path)
     return {
@@ -73,7 +73,7 @@ def _folder(path: Path) -> dict[str, Any]:
 
 
 def _library(path: Path) -> dict[str, Any]:
-    from ibert_tvm.runtime.library_file import read_metadata
+    from ..runtime.library_file import read_metadata
 
     metadata = read_metadata(path)
     return {

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.source_scales import model_document, model_lines
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import ExitCode
+from ..errors import ExitCode
+from .result import CommandResult
+from .source_scales import model_document, model_lines
+from .tables import Table
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend import CanonicalModel, ImportReport, UnsupportedModelError
-
-__all__ = ["inspect_model", "is_source_model"]
+    from ..frontend import CanonicalModel, ImportReport, UnsupportedModelError
 
 
 def is_source_model(path: Path) -> bool:
@@ -48,8 +46,8 @@ def inspect_model(
     CommandResult
         With the exit code for a model that cannot be used if it is refused.
     """
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.frontend import UnsupportedModelError, load
+    from ..frontend import UnsupportedModelError, load
+    from .progress import status
 
     with status("importing the model"):
         try:
@@ -75,7 +73,7 @@ def inspect_model(
 
 
 def _refused(path: Path, error: UnsupportedModelError, verbose: bool) -> CommandResult:
-    from ibert_tvm.frontend import ImportReport
+    from ..frontend import ImportReport
 
     report = error.report or ImportReport()
     document = {

@@ -8,20 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from ibert_tvm.errors import UsageError
-
-__all__ = [
-    "DeviceOption",
-    "Head",
-    "InputNames",
-    "JsonFlag",
-    "VerboseFlag",
-    "check_device",
-    "parse_inputs",
-    "parse_size",
-    "parse_sizes",
-    "read_texts",
-]
+from ..errors import UsageError
 
 
 class Head(str, Enum):
@@ -76,7 +63,7 @@ def check_device(device: str | None, rpc: str | None) -> None:
     UsageError
         In these cases.
     """
-    from ibert_tvm.runtime.device import parse_device
+    from ..runtime.device import parse_device
 
     if device is None:
         return

@@ -16,10 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, ClassVar
 
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.errors import ErrorReport, ExitCode, describe
-
-__all__ = ["run"]
+from ..errors import ErrorReport, ExitCode, describe
+from .result import CommandResult
 
 
 class _Stopped(BaseException):
@@ -96,7 +94,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _invoke(words: list[str]) -> Any:
-    from ibert_tvm.cli.app import app
+    from .app import app
 
     if not words or {"--help", "-h", "--version", "--show-completion"} & set(words):
         return app(words, prog_name="ibert", standalone_mode=False)

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Advance", "Show", "progress", "status"]
-
 _logger = logging.getLogger(__name__)
 
 Advance = Callable[[int, int], None]

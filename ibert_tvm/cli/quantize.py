@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.options import (
-    Head,
-    InputNames,
-    JsonFlag,
-    VerboseFlag,
-    parse_inputs,
-    parse_size,
-    read_texts,
-)
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.source_scales import artefact_lines
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import OutputError
+from ..errors import OutputError
+from .options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs, parse_size, read_texts
+from .result import CommandResult
+from .source_scales import artefact_lines
+from .tables import Table
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend import CanonicalModel
+    from ..frontend import CanonicalModel
 
 
 class Observer(str, Enum):
@@ -91,10 +83,10 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Import a model, choose scales by running texts through it, and lower it to integers."""
-    from ibert_tvm.artefact import is_artefact
-    from ibert_tvm.cli.progress import progress, status
-    from ibert_tvm.files import check_writable
-    from ibert_tvm.texts import data_file
+    from ..artefact import is_artefact
+    from ..files import check_writable
+    from ..texts import data_file
+    from .progress import progress, status
 
     length = parse_size("--seq-len", seq_len)
     names = parse_inputs(inputs)
@@ -109,8 +101,8 @@ def command(
 
     started = time.perf_counter()
     with status("importing the model"):
-        from ibert_tvm.frontend import load
-        from ibert_tvm.quantization import quantize
+        from ..frontend import load
+        from ..quantization import quantize
 
         source = load(
             model,
@@ -163,7 +155,7 @@ def command(
 def _read(file: Path, limit: int | None) -> Any:
     """Read calibration data: batches of token arrays, or texts."""
     if file.suffix == ".npz":
-        from ibert_tvm.quantization.batch_file import read_batches
+        from ..quantization.batch_file import read_batches
 
         return read_batches(file, limit)
     return read_texts("--calibration", file, limit)

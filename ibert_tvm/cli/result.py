@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ibert_tvm.cli.tables import Table
-from ibert_tvm.errors import ExitCode
-
-__all__ = ["CommandResult"]
+from ..errors import ExitCode
+from .tables import Table
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
-
-__all__ = ["KeyOption", "RpcOption", "RpcTimeoutOption", "parse_address"]
 
 RpcOption = Annotated[
     str | None,

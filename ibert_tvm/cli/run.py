@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.options import (
-    DeviceOption,
-    JsonFlag,
-    VerboseFlag,
-    check_device,
-    read_texts,
-)
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
+from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, read_texts
+from .result import CommandResult
+from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ibert_tvm.runtime import IntegerOutput, Library
-    from ibert_tvm.targets.rpc import Address
+    from ..runtime import IntegerOutput, Library
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _IMAGES = "pixel_values"
@@ -65,8 +57,8 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Run a compiled library on texts, on token ids or on images."""
-    from ibert_tvm.files import check_writable
-    from ibert_tvm.runtime.library_file import read_metadata
+    from ..files import check_writable
+    from ..runtime.library_file import read_metadata
 
     address = parse_address(rpc, key)
     check_device(device, rpc)
@@ -87,7 +79,17 @@ def command(
     arrays = None if inputs is None else _read_inputs(inputs)
     read_metadata(library)  # a wrong path is reported before TVM is imported
 
-    with _loaded(library, threads, address, rpc_timeout, emulate, device) as loaded:
+    with ExitStack() as stack:
+        if address is None:
+            from ..runtime import load_library
+
+            loaded = load_library(library, num_threads=threads, emulate=emulate, device=device)
+        else:
+            from ..runtime.remote import load_remote
+            from .progress import status
+
+            stack.enter_context(status(f"loading on {address}"))
+            loaded = stack.enter_context(load_remote(library, address, threads, rpc_timeout))
         if arrays is None:
             results = loaded.run_texts(items or [], dequantize=False)
         else:
@@ -119,28 +121,6 @@ def command(
     if output is not None:
         lines.append(f"written to {output}")
     return CommandResult(document, lines)
-
-
-@contextmanager
-def _loaded(
-    library: Path,
-    threads: int | None,
-    address: Address | None,
-    timeout: float,
-    emulate: bool,
-    device: str | None,
-) -> Iterator[Library]:
-    """The library, loaded on this machine or on a board."""
-    if address is None:
-        from ibert_tvm.runtime import load_library
-
-        yield load_library(library, num_threads=threads, emulate=emulate, device=device)
-        return
-    from ibert_tvm.cli.progress import status
-    from ibert_tvm.runtime.remote import load_remote
-
-    with status(f"loading on {address}"), load_remote(library, address, threads, timeout) as loaded:
-        yield loaded
 
 
 def _items(
@@ -192,7 +172,7 @@ def _bad_inputs(path: Path, why: str) -> UsageError:
 def _write(path: Path, results: dict[str, IntegerOutput], integers: bool) -> None:
     import numpy as np
 
-    from ibert_tvm.files import write_file
+    from ..files import write_file
 
     arrays: dict[str, NDArray[Any]] = {}
     for name, result in results.items():

@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from ibert_tvm.cli.options import parse_sizes
-from ibert_tvm.errors import UsageError
-
-__all__ = ["BatchOption", "SeqLenOption", "parse_shapes"]
+from ..errors import UsageError
+from .options import parse_sizes
 
 BatchOption = Annotated[
     str, Option("--batch", help="Batch sizes, with commas; all with all lengths.")
@@ -47,7 +45,7 @@ def parse_shapes(model: Path, batch: str, seq_len: str | None) -> list[tuple[int
     ArtefactError
         If the model cannot be read.
     """
-    from ibert_tvm.artefact import read_document
+    from ..artefact import read_document
 
     batches = parse_sizes("--batch", batch)
     lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)

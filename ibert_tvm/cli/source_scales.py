@@ -8,10 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend.given import GivenQuantization
-    from ibert_tvm.frontend.model import CanonicalModel
-
-__all__ = ["artefact_lines", "model_document", "model_lines"]
+    from ..frontend.given import GivenQuantization
+    from ..frontend.model import CanonicalModel
 
 _USES = {
     "inside": "inside operators that are computed in one piece",
@@ -90,8 +88,9 @@ def model_document(model: CanonicalModel, given: GivenQuantization, preset: str)
         source has no scale for; ``notes``: scales that cannot be used as they are; ``matrices``:
         per layer the rows whose integers were found.
     """
-    from ibert_tvm.quantization.given import fill_scales
     from ibert_tvm.relay_passes.lower import requirements
+
+    from ..quantization.given import fill_scales
 
     scales = fill_scales(given, requirements(model.module, preset))
     return {

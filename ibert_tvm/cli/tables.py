@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Table", "record_table"]
-
 
 @dataclass(frozen=True)
 class Table:

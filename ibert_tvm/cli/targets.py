@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.tables import Table
+from .options import JsonFlag, VerboseFlag
+from .result import CommandResult
+from .tables import Table
 
 
 def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:

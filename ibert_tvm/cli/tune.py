@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from ibert_tvm.cli.options import JsonFlag, VerboseFlag
-from ibert_tvm.cli.result import CommandResult
-from ibert_tvm.cli.rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
-from ibert_tvm.cli.shape_options import BatchOption, SeqLenOption, parse_shapes
-from ibert_tvm.cli.tables import Table, record_table
+from .options import JsonFlag, VerboseFlag
+from .result import CommandResult
+from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
+from .shape_options import BatchOption, SeqLenOption, parse_shapes
+from .tables import Table, record_table
 
 _SCHEMA = 1
 
@@ -43,19 +43,20 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Tune a model's kernels on this machine, its GPU, or a board; goes on where it stopped."""
-    from ibert_tvm.cli.progress import status
     from ibert_tvm.targets import get_target
+
+    from .progress import status
 
     address = parse_address(rpc, key)
     shapes = parse_shapes(model, batch, seq_len)
     get_target(target)
 
     with status("loading") as show:
-        from ibert_tvm.runtime.tvm_runtime import load_runtime
+        from ..runtime.tvm_runtime import load_runtime
 
         load_runtime()  # before TVM: without torch, which nothing here needs
-        from ibert_tvm.artefact import QuantizedModel
-        from ibert_tvm.tuning import TuneOptions, tune
+        from ..artefact import QuantizedModel
+        from ..tuning import TuneOptions, tune
 
         options = TuneOptions(
             trials=trials,

@@ -5,10 +5,10 @@ Importing this package imports neither TVM, torch nor transformers; loading does
 
 from __future__ import annotations
 
-from ibert_tvm.frontend.errors import MissingExtraError, ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.loader import load
-from ibert_tvm.frontend.model import CanonicalModel
-from ibert_tvm.frontend.report import ImportReport
+from .errors import MissingExtraError, ModelSourceError, UnsupportedModelError
+from .loader import load
+from .model import CanonicalModel
+from .report import ImportReport
 
 __all__ = [
     "CanonicalModel",

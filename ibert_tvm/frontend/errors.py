@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import ModelError
+from ..errors import ModelError
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend.report import ImportReport
-
-__all__ = ["MissingExtraError", "ModelSourceError", "UnsupportedModelError", "require"]
+    from .report import ImportReport
 
 
 class ModelSourceError(ModelError):

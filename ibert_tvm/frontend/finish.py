@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend import verify as check
-from ibert_tvm.frontend.canonicalise import Canonical
-from ibert_tvm.frontend.model import CanonicalModel
-from ibert_tvm.frontend.sizes import measure
-from ibert_tvm.model_info import ModelInfo, OutputInfo
-
-__all__ = ["OUTPUTS", "described", "finish"]
+from ..model_info import ModelInfo, OutputInfo
+from . import verify as check
+from .canonicalise import Canonical
+from .model import CanonicalModel
+from .sizes import measure
 
 OUTPUTS = {
     "none": ("last_hidden_state", "hidden_state"),

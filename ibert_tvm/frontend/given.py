@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EdgeUse", "GivenMatrix", "GivenQuantization", "GivenReader", "GivenScale"]
-
 
 @dataclass(frozen=True, eq=False)
 class GivenScale:

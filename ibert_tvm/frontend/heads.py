@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ImageModelWithHead", "ModelWithHead"]
-
 
 class ModelWithHead(torch.nn.Module):
     """A transformers model as a function of token tensors with one output.
@@ -56,20 +54,14 @@ class ModelWithHead(torch.nn.Module):
             hidden = self.model.base_model(**tokens, return_dict=True).last_hidden_state
             result: torch.Tensor = self.model.qa_outputs(hidden)
             return result
-        output = self.model(**tokens, return_dict=True)
-        if self.head in ("sequence_classification", "token_classification"):
-            result = output.logits
-        elif self.head == "pooled":
-            result = output.pooler_output
-        elif self.head == "none":
-            result = output.last_hidden_state
-        elif self.pooling == "cls":
-            result = output.last_hidden_state[:, 0]
-        else:
-            mask = attention_mask.unsqueeze(-1).to(torch.float32)
-            total = (output.last_hidden_state * mask).sum(dim=1)
-            result = total / mask.sum(dim=1).clamp(min=1e-9)
-        return result
+        output = _output(self.model(**tokens, return_dict=True), self.head)
+        if self.head != "sentence_embedding":
+            return output
+        if self.pooling == "cls":
+            return output[:, 0]
+        mask = attention_mask.unsqueeze(-1).to(torch.float32)
+        mean: torch.Tensor = (output * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1e-9)
+        return mean
 
 
 class ImageModelWithHead(torch.nn.Module):
@@ -101,11 +93,15 @@ class ImageModelWithHead(torch.nn.Module):
         torch.Tensor
             See `ibert_tvm.model_info.OUTPUT_KINDS`.
         """
-        output = self.model(pixel_values=pixel_values, return_dict=True)
-        if self.head == "image_classification":
-            result: torch.Tensor = output.logits
-        elif self.head == "pooled":
-            result = output.pooler_output
-        else:
-            result = output.last_hidden_state
-        return result
+        return _output(self.model(pixel_values=pixel_values, return_dict=True), self.head)
+
+
+def _output(result: Any, head: str) -> torch.Tensor:
+    """What a head is, or is made from, among the outputs of a transformers model."""
+    names = {
+        "none": "last_hidden_state",
+        "sentence_embedding": "last_hidden_state",
+        "pooled": "pooler_output",
+    }
+    output: torch.Tensor = getattr(result, names.get(head, "logits"))
+    return output

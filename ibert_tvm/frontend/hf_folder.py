@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.files import files_sha256
-from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.model_info import HEADS
-from ibert_tvm.tokenization import tokenizer_files
-
-__all__ = ["CLASS_SUFFIXES", "TESTED_ARCHITECTURES", "HfFolder", "head_of_class"]
+from ..files import files_sha256
+from ..model_info import HEADS
+from ..tokenization import tokenizer_files
+from .errors import ModelSourceError
 
 TESTED_ARCHITECTURES = (
     "bert",

@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ibert_tvm.frontend.errors import ModelSourceError, require
-from ibert_tvm.frontend.hf_folder import HfFolder, check_head, given_tokenizer, head_of_class
+from .errors import ModelSourceError, require
+from .hf_folder import HfFolder, check_head, given_tokenizer, head_of_class
 
 if TYPE_CHECKING:
     import torch
 
-    from ibert_tvm.frontend.model import CanonicalModel
-
-__all__ = ["load"]
+    from .model import CanonicalModel
 
 
 def load(
@@ -76,7 +74,7 @@ def load(
         return replace(result, info=info, tokenizer=files)
     if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".pt2":
         _require("torch")
-        from ibert_tvm.frontend.torch_load import load_exported_file
+        from .torch_load import load_exported_file
 
         _check_plain(head, "an exported program")
         return load_exported_file(Path(source).expanduser(), inputs, verify)
@@ -84,18 +82,18 @@ def load(
         folder = HfFolder.read(source)
         chosen = check_head(head, folder.default_head)
         if folder.model_type == "ibert":
-            from ibert_tvm.frontend.ibert_checkpoint.load import load_ibert
+            from .ibert_checkpoint.load import load_ibert
 
             return load_ibert(folder, chosen, verify)
         _require("torch", "transformers")
-        from ibert_tvm.frontend.transformers_import import import_folder
+        from .transformers_import import import_folder
 
         return import_folder(folder, chosen, verify)
     _require("torch")
     import torch
 
     if isinstance(source, torch.export.ExportedProgram):
-        from ibert_tvm.frontend.torch_load import load_exported
+        from .torch_load import load_exported
 
         _check_plain(head, "an exported program")
         return load_exported(source, inputs, verify)
@@ -110,15 +108,15 @@ def load(
     if hasattr(source, "config") and hasattr(source, "base_model"):
         _require("transformers")
         if source.config.model_type == "ibert":
-            from ibert_tvm.frontend.ibert_checkpoint.load import load_ibert_module
+            from .ibert_checkpoint.load import load_ibert_module
 
             own = head_of_class(type(source).__name__)
             return load_ibert_module(source, check_head(head, own), verify)
-        from ibert_tvm.frontend.transformers_import import import_model
+        from .transformers_import import import_model
 
         return import_model(source, head, verify)
     _check_plain(head, type(source).__name__)
-    from ibert_tvm.frontend.torch_load import load_module
+    from .torch_load import load_module
 
     return load_module(source, inputs, image_size, verify)
 
@@ -140,7 +138,7 @@ def _load_onnx(
     tokenizer: str | Path | None,
     verify: bool,
 ) -> CanonicalModel:
-    from ibert_tvm.frontend.onnx.reading import require_onnx
+    from .onnx.reading import require_onnx
 
     check_head(head, "none")
     if inputs is not None and not isinstance(inputs, Mapping):
@@ -151,7 +149,7 @@ def _load_onnx(
             todo="give a mapping such as {'input_mask': 'attention_mask'}, or leave it out",
         )
     require_onnx("onnx", *(["onnxruntime"] if verify else []))
-    from ibert_tvm.frontend.onnx.loading import load_onnx
+    from .onnx.loading import load_onnx
 
     return load_onnx(source, head, inputs=inputs, tokenizer=tokenizer, verify=verify)
 

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.given import GivenQuantization
-from ibert_tvm.frontend.report import ImportReport
-from ibert_tvm.model_info import ModelInfo
+from ..model_info import ModelInfo
+from .given import GivenQuantization
+from .report import ImportReport
 
 if TYPE_CHECKING:
     import tvm
 
-    from ibert_tvm.frontend.ibert_checkpoint.quantization import IbertQuantization
-
-__all__ = ["CanonicalModel"]
+    from .ibert_checkpoint.quantization import IbertQuantization
 
 
 @dataclass(frozen=True)

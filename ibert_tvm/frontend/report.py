@@ -12,18 +12,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = [
-    "Folding",
-    "ImportReport",
-    "MatchedOp",
-    "Origin",
-    "RefusedOp",
-    "ShownTensor",
-    "SourceOp",
-    "source_kinds",
-    "source_nodes",
-]
-
 
 class SourceOp(str):
     """The name of an imported operator, together with the node of the source that it belongs to.

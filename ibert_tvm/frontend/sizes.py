@@ -13,8 +13,6 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, num_inputs
 
-__all__ = ["Sizes", "measure"]
-
 
 @dataclass(frozen=True)
 class Sizes:

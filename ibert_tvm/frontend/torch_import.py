@@ -13,13 +13,11 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.report import Origin
-from ibert_tvm.frontend.verify import Source
-
-__all__ = ["PROBE_SHAPE", "as_source", "evaluating", "import_exported", "import_module"]
+from ..errors import error_lines
+from .canonicalise import Canonical, canonicalise
+from .errors import ModelSourceError, UnsupportedModelError
+from .report import Origin
+from .verify import Source
 
 PROBE_SHAPE = (2, 13)
 """Batch and length of the traced example: unequal, and 13 divides no usual width."""

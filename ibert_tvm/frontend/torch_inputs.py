@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from ibert_tvm.frontend.errors import ModelSourceError
+from .errors import ModelSourceError
 
-__all__ = ["FORMS", "Arguments", "AsCanonical", "arguments_of"]
-
+_CANONICAL = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 _LOWEST = torch.finfo(torch.float32).min
 
 
@@ -27,10 +26,7 @@ def _additive(mask: torch.Tensor) -> torch.Tensor:
 
 
 FORMS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
-    "input_ids": ("input_ids", lambda value: value),
-    "attention_mask": ("attention_mask", lambda value: value),
-    "token_type_ids": ("token_type_ids", lambda value: value),
-    "pixel_values": ("pixel_values", lambda value: value),
+    **{name: (name, lambda value: value) for name in _CANONICAL},
     "boolean_mask": ("attention_mask", lambda value: value != 0),
     "padding_mask": ("attention_mask", lambda value: value == 0),
     "additive_mask": ("attention_mask", _additive),

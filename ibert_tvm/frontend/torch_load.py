@@ -10,20 +10,12 @@ from typing import Any
 
 import torch
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.finish import described, finish
-from ibert_tvm.frontend.model import CanonicalModel
-from ibert_tvm.frontend.torch_import import (
-    PROBE_SHAPE,
-    as_source,
-    evaluating,
-    import_exported,
-    import_module,
-)
-from ibert_tvm.frontend.torch_inputs import Arguments, AsCanonical, arguments_of, named_arguments
-
-__all__ = ["load_exported", "load_exported_file", "load_module"]
+from ..errors import error_lines
+from .errors import ModelSourceError, UnsupportedModelError
+from .finish import described, finish
+from .model import CanonicalModel
+from .torch_import import PROBE_SHAPE, as_source, evaluating, import_exported, import_module
+from .torch_inputs import Arguments, AsCanonical, arguments_of, named_arguments
 
 Inputs = Sequence[str] | Mapping[str, str] | None
 

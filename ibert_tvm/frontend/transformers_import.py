@@ -10,21 +10,14 @@ from typing import Any
 import torch
 import transformers
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.canonicalise import Canonical
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.finish import OUTPUTS, described, finish
-from ibert_tvm.frontend.heads import ImageModelWithHead, ModelWithHead
-from ibert_tvm.frontend.hf_folder import (
-    CLASS_SUFFIXES,
-    TESTED_ARCHITECTURES,
-    HfFolder,
-    head_of_class,
-)
-from ibert_tvm.frontend.model import CanonicalModel
-from ibert_tvm.frontend.torch_import import as_source, evaluating, import_module
-
-__all__ = ["import_folder", "import_model", "load_folder", "wrap"]
+from ..errors import error_lines
+from .canonicalise import Canonical
+from .errors import ModelSourceError, UnsupportedModelError
+from .finish import OUTPUTS, described, finish
+from .heads import ImageModelWithHead, ModelWithHead
+from .hf_folder import CLASS_SUFFIXES, TESTED_ARCHITECTURES, HfFolder, head_of_class
+from .model import CanonicalModel
+from .torch_import import as_source, evaluating, import_module
 
 _CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",

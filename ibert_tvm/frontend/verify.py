@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise import Canonical
-from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.frontend.sizes import Sizes
 from ibert_tvm.relay_passes.canonical import FloatModel
 
-__all__ = ["TOLERANCE", "VERIFY_SHAPE", "verify"]
+from .canonicalise import Canonical
+from .errors import UnsupportedModelError
+from .sizes import Sizes
 
 TOLERANCE = 1e-4
 """Largest difference allowed, relative to the largest output (at least 1)."""

@@ -7,7 +7,7 @@
 engines that there are.
 """
 
-from ibert_tvm.runtime.library import IntegerOutput, Library
-from ibert_tvm.runtime.loading import load_library, run
+from .library import IntegerOutput, Library
+from .loading import load_library, run
 
 __all__ = ["IntegerOutput", "Library", "load_library", "run"]

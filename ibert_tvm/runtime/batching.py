@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ibert_tvm.runtime.metadata import FunctionRecord
-
-__all__ = ["Call", "plan_calls"]
+from .metadata import FunctionRecord
 
 
 @dataclass(frozen=True)

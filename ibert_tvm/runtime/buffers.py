@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
-
-__all__ = ["ALIGNMENT", "aligned_zeros", "input_buffers", "mapped_parameter", "mapped_weights"]
+from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
 ALIGNMENT = 64
 """Bytes on which compiled code expects every buffer to start."""

@@ -7,10 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ibert_tvm.errors import LibraryError
-from ibert_tvm.runtime.engine import Engine, ExecutionContext
-
-__all__ = ["ContextPool"]
+from ..errors import LibraryError
+from .engine import Engine, ExecutionContext
 
 
 class ContextPool:

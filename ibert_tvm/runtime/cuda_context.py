@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import DeviceError, error_lines
-from ibert_tvm.runtime.cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock
-from ibert_tvm.runtime.cuda_runtime import CUDA, CudaRuntime, device_text
-from ibert_tvm.runtime.engine import ObservableEngine
-from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata
-
-__all__ = ["CudaContext", "CudaProgram"]
+from ..errors import DeviceError, error_lines
+from .cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock
+from .cuda_runtime import CUDA, CudaRuntime, device_text
+from .engine import ObservableEngine
+from .metadata import FunctionRecord, LibraryMetadata
 
 _HOST = 1  # kDLCPU, where the virtual machine keeps shapes
 # What a context takes of the GPU's memory is given back with it, and not kept in a pool: no run

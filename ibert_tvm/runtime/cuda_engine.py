@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import DeviceError
-from ibert_tvm.runtime.buffers import mapped_parameter, mapped_weights
-from ibert_tvm.runtime.cuda_context import CudaContext, CudaProgram
-from ibert_tvm.runtime.cuda_memory import DeviceTensor, uploaded_weights
-from ibert_tvm.runtime.cuda_runtime import CudaRuntime, cuda_runtime, device_text, runs_on
-from ibert_tvm.runtime.engine import Observer
-from ibert_tvm.runtime.metadata import LibraryMetadata, ParameterRecord
-from ibert_tvm.runtime.tvm_runtime import load_runtime
+from ibert_tvm.targets.cuda.driver import runs_on
 
-__all__ = ["CudaEngine"]
+from ..errors import DeviceError
+from .buffers import mapped_parameter, mapped_weights
+from .cuda_context import CudaContext, CudaProgram
+from .cuda_memory import DeviceTensor, uploaded_weights
+from .cuda_runtime import CudaRuntime, cuda_runtime, device_text
+from .engine import Observer
+from .metadata import LibraryMetadata, ParameterRecord
+from .tvm_runtime import load_runtime
 
 _FIRST_WITH_TENSOR_CORES = (7, 5)
 # While one call computes, others check, copy and pad; and small batches do not fill a GPU.

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.cuda_runtime import CUDA, CudaRuntime
-from ibert_tvm.runtime.metadata import LibraryMetadata
-from ibert_tvm.runtime.tvm_runtime import load_runtime
-
-__all__ = ["DeviceBlock", "DeviceTensor", "PinnedBlock", "uploaded_weights"]
+from .cuda_runtime import CUDA, CudaRuntime
+from .metadata import LibraryMetadata
+from .tvm_runtime import load_runtime
 
 
 class DeviceBlock:

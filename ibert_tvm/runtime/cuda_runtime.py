@@ -16,11 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import DeviceError
-from ibert_tvm.runtime.tvm_runtime import load_runtime
-from ibert_tvm.targets.cuda.driver import runs_on
-
-__all__ = ["CUDA", "CudaRuntime", "cuda_runtime", "device_text", "runs_on"]
+from ..errors import DeviceError
+from .tvm_runtime import load_runtime
 
 CUDA = 2  # kDLCUDA
 _DRIVER = "libcuda.so.1"

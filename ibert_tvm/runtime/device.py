@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.runtime.metadata import LibraryMetadata
-
-__all__ = ["Device", "choose_device", "parse_device"]
+from ..errors import UsageError
+from .metadata import LibraryMetadata
 
 _TODO = "give cpu, cuda (the first GPU) or cuda:N, for example cuda:1"
 _KINDS = {"cpu": "the processor", "cuda": "an NVIDIA GPU"}

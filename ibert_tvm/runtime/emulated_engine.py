@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.buffers import BufferedInputs
-from ibert_tvm.runtime.library_file import read_weights
-from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
-from ibert_tvm.runtime.threads import concurrent_calls
+from .buffers import BufferedInputs
+from .library_file import read_weights
+from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from .threads import concurrent_calls
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.runner import Runner
-
-__all__ = ["EmulatedContext", "EmulatedEngine"]
 
 
 class EmulatedEngine:

@@ -20,9 +20,7 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.metadata import FunctionRecord, ParameterRecord
-
-__all__ = ["Engine", "ExecutionContext", "ObservableEngine", "Observer"]
+from .metadata import FunctionRecord, ParameterRecord
 
 Observer: TypeAlias = Callable[[str, int], None]
 """Is told the name of a kernel, and how many nanoseconds it took."""

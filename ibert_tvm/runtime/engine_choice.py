@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ibert_tvm.errors import TargetError, UsageError
-from ibert_tvm.runtime.device import Device
-from ibert_tvm.runtime.engine import Engine
-from ibert_tvm.runtime.metadata import LibraryMetadata
-
-__all__ = ["load_engine"]
+from ..errors import TargetError, UsageError
+from .device import Device
+from .engine import Engine
+from .metadata import LibraryMetadata
 
 
 def load_engine(
@@ -46,15 +44,15 @@ def load_engine(
     _check_machine(metadata)
     if device.kind == "cuda":
         _check_unthreaded(metadata, num_threads)
-        from ibert_tvm.runtime.cuda_engine import CudaEngine
+        from .cuda_engine import CudaEngine
 
         return CudaEngine(metadata, device.index)
     if metadata.runtime == "none":
         _check_single(metadata, num_threads)
-        from ibert_tvm.runtime.plain_engine import PlainEngine
+        from .plain_engine import PlainEngine
 
         return PlainEngine(metadata)
-    from ibert_tvm.runtime.tvm_engine import TvmEngine
+    from .tvm_engine import TvmEngine
 
     return TvmEngine(metadata)
 
@@ -81,7 +79,7 @@ def _check_unthreaded(metadata: LibraryMetadata, num_threads: int | None) -> Non
 
 def _emulated(metadata: LibraryMetadata) -> Engine:
     """What calls a library under its target's emulator."""
-    from ibert_tvm.runtime.emulated_engine import EmulatedEngine
+    from .emulated_engine import EmulatedEngine
 
     if metadata.device != "cpu":
         raise TargetError(

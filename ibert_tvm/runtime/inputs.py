@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ibert_tvm.errors import InputError
-from ibert_tvm.runtime.metadata import LibraryMetadata
-from ibert_tvm.runtime.pixels import quantize_images
-
-__all__ = ["check_inputs"]
+from ..errors import InputError
+from .metadata import LibraryMetadata
+from .pixels import quantize_images
 
 
 def check_inputs(

@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ibert_tvm.errors import InputError
-from ibert_tvm.runtime.batching import Call, plan_calls
-from ibert_tvm.runtime.contexts import ContextPool
-from ibert_tvm.runtime.engine import Engine
-from ibert_tvm.runtime.inputs import check_inputs
-from ibert_tvm.runtime.metadata import LibraryMetadata, OutputRecord
+from ..errors import InputError
+from .batching import Call, plan_calls
+from .contexts import ContextPool
+from .engine import Engine
+from .inputs import check_inputs
+from .metadata import LibraryMetadata, OutputRecord
 
 if TYPE_CHECKING:
-    from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
-
-__all__ = ["IntegerOutput", "Library"]
+    from ..tokenization import TokenizedBatch, Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -114,7 +112,7 @@ class Library:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The embedded tokenizer; None if the library has none."""
-        from ibert_tvm.tokenization import Tokenizer
+        from ..tokenization import Tokenizer
 
         if not self.metadata.tokenizer:
             return None

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import LibraryError
-from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.runtime.metadata import (
+from ..errors import LibraryError
+from ..model_info import ModelInfo
+from .metadata import (
     FunctionRecord,
     InputRecord,
     LibraryMetadata,
@@ -24,8 +24,6 @@ from ibert_tvm.runtime.metadata import (
     ParameterRecord,
     read_record,
 )
-
-__all__ = ["FORMAT", "METADATA_SECTION", "WEIGHTS_SECTION", "read_metadata", "read_weights"]
 
 FORMAT = 1
 METADATA_SECTION = ".ibert.metadata"

@@ -11,14 +11,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import IbertError, InputError, LibraryError, UsageError, error_lines
-from ibert_tvm.runtime.device import choose_device
-from ibert_tvm.runtime.engine_choice import load_engine
-from ibert_tvm.runtime.library import Library
-from ibert_tvm.runtime.library_file import read_metadata
-from ibert_tvm.runtime.threads import default_threads
-
-__all__ = ["load_library", "run"]
+from ..errors import IbertError, InputError, LibraryError, UsageError, error_lines
+from .device import choose_device
+from .engine_choice import load_engine
+from .library import Library
+from .library_file import read_metadata
+from .threads import default_threads
 
 
 def load_library(

@@ -10,17 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ibert_tvm.model_info import ModelInfo
-
-__all__ = [
-    "FunctionRecord",
-    "InputRecord",
-    "KernelRecord",
-    "LibraryMetadata",
-    "OutputRecord",
-    "ParameterRecord",
-    "read_record",
-]
+from ..model_info import ModelInfo
 
 
 @dataclass(frozen=True)

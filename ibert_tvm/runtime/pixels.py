@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ibert_tvm.errors import InputError
-from ibert_tvm.runtime.metadata import InputRecord, read_record
-
-__all__ = ["image_record", "quantize_images"]
+from ..errors import InputError
+from .metadata import InputRecord, read_record
 
 
 def image_record(inputs: Sequence[Mapping[str, Any]]) -> InputRecord | None:

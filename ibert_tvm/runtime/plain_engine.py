@@ -13,13 +13,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import LibraryError
-from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
-from ibert_tvm.runtime.engine import ObservableEngine, Observer
-from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
-from ibert_tvm.runtime.threads import concurrent_calls
-
-__all__ = ["PlainContext", "PlainEngine"]
+from ..errors import LibraryError
+from .buffers import aligned_zeros, input_buffers, mapped_parameter
+from .engine import ObservableEngine, Observer
+from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from .threads import concurrent_calls
 
 _ABI_VERSION = 1
 # A context of this version is smaller (docs/c-api.md); its members are private.

@@ -14,15 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.runtime.library import Library
-from ibert_tvm.runtime.library_file import read_metadata
-from ibert_tvm.runtime.remote_engine import RemoteEngine
+from ..errors import UsageError
+from .library import Library
+from .library_file import read_metadata
+from .remote_engine import RemoteEngine
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
-
-__all__ = ["load_remote"]
 
 DEFAULT_TIMEOUT = 60.0
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import LibraryError, TargetError
-from ibert_tvm.runtime.buffers import BufferedInputs
-from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from ..errors import LibraryError, TargetError
+from .buffers import BufferedInputs
+from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Board, BoardDescription
-
-__all__ = ["RemoteContext", "RemoteEngine", "check_fits"]
 
 _logger = logging.getLogger(__name__)
 _MOST_RUNS = 10_000

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from ibert_tvm.runtime.threads import processors
-
-__all__ = ["ThreadPool", "thread_pool"]
+from .threads import processors
 
 
 class ThreadPool:

@@ -5,14 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = [
-    "concurrent_calls",
-    "configure_threads",
-    "container_processors",
-    "default_threads",
-    "processors",
-]
-
 
 def _environment_threads() -> int | None:
     for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -98,7 +90,7 @@ def configure_threads(count: int) -> None:
     global _configured_threads
     if _configured_threads == count:
         return
-    from ibert_tvm.runtime.tvm_runtime import load_runtime
+    from .tvm_runtime import load_runtime
 
     configure = load_runtime().get_global_func("runtime.config_threadpool")
     if _configured_threads is None:

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.runtime.buffers import aligned_zeros, input_buffers, mapped_parameter
-from ibert_tvm.runtime.engine import ObservableEngine, Observer
-from ibert_tvm.runtime.metadata import FunctionRecord, LibraryMetadata, ParameterRecord
-from ibert_tvm.runtime.thread_pool import thread_pool
-from ibert_tvm.runtime.threads import concurrent_calls
-from ibert_tvm.runtime.tvm_runtime import load_runtime
-
-__all__ = ["TvmContext", "TvmEngine"]
+from .buffers import aligned_zeros, input_buffers, mapped_parameter
+from .engine import ObservableEngine, Observer
+from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from .thread_pool import thread_pool
+from .threads import concurrent_calls
+from .tvm_runtime import load_runtime
 
 _CPU = 1  # kDLCPU
 # A run takes its buffers from the pool of this machine and gives them back: memory is allocated

@@ -18,8 +18,6 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["load_runtime"]
-
 
 class _NoTorch:
     """Finder that hides torch from imports of one thread."""

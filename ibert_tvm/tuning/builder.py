@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ibert_tvm.targets import TargetDescription
 
-__all__ = ["KernelBuilder"]
-
 _START_SECONDS = 60.0
 _WHY = "why: "
 

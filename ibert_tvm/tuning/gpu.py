@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ibert_tvm.errors import DeviceError
-from ibert_tvm.runtime.cuda_runtime import CudaRuntime, cuda_runtime, device_text
 from ibert_tvm.targets.cuda.driver import runs_on
 
-__all__ = ["first_gpu"]
+from ..errors import DeviceError
+from ..runtime.cuda_runtime import CudaRuntime, cuda_runtime, device_text
 
 
 def first_gpu(architectures: Sequence[str]) -> tuple[int, CudaRuntime]:

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import TargetError
 from ibert_tvm.targets.process import hide_torch, serve
-from ibert_tvm.tuning.measure import ARCHITECTURES
 
-__all__ = ["GpuSession", "KernelError"]
+from ..errors import TargetError
+from .measure import ARCHITECTURES
 
 Arrays = Sequence[NDArray[Any]]
 # What is copied before every call: twice the level-2 cache, and so much that queueing the calls
@@ -48,7 +47,7 @@ class GpuSession:
     """
 
     def __init__(self, architectures: Sequence[str]) -> None:
-        from ibert_tvm.tuning.gpu import first_gpu
+        from .gpu import first_gpu
 
         self._index, self._cuda = first_gpu(architectures)
         import tvm
@@ -140,7 +139,7 @@ class GpuSession:
     @contextlib.contextmanager
     def _stream(self) -> Iterator[int]:
         """A stream in which kernels of this thread are launched."""
-        from ibert_tvm.runtime.tvm_runtime import load_runtime
+        from ..runtime.tvm_runtime import load_runtime
 
         ffi = load_runtime()
         stream = self._cuda.create_stream()

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from ibert_tvm.schedules.tuning import Candidate
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.rpc import Board
-    from ibert_tvm.tuning.builder import KernelBuilder
-    from ibert_tvm.tuning.options import TuneOptions
 
-__all__ = ["Measured", "Measurer"]
+    from .builder import KernelBuilder
+    from .options import TuneOptions
 
 ARCHITECTURES = "IBERT_TUNE_ARCHITECTURES"
 """Variable that tells the process that measures on a GPU what kernels are compiled for."""
@@ -83,7 +82,8 @@ class Measurer:
             If no board can be reached.
         """
         from ibert_tvm.targets.rpc import Board, find_server
-        from ibert_tvm.tuning.builder import KernelBuilder
+
+        from .builder import KernelBuilder
 
         options, description = self.options, self.description
         if options.address is not None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
-
-__all__ = ["TuneOptions"]
 
 
 @dataclass(frozen=True)

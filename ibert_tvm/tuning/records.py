@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ibert_tvm.schedules.tiles import Tile
     from ibert_tvm.targets import TargetDescription
 
-__all__ = ["TunedKernels"]
-
 
 class TunedKernels:
     """Decisions of a tuning database, by kernel; remembers what was asked for.

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from tvm import relax, tirx
 
-    from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.relay_passes.passes.pipeline import Lowered
     from ibert_tvm.schedules.tiles import Tile
     from ibert_tvm.targets import TargetDescription
 
-__all__ = ["KernelTask", "find_tasks"]
+    from ..artefact import QuantizedModel
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.errors import TargetError
+from ..errors import TargetError
 
 if TYPE_CHECKING:
-    from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.schedules.tiles import Tile
     from ibert_tvm.schedules.tuning import TuningDatabase
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.rpc import Address
-    from ibert_tvm.tuning.measure import Measured, Measurer
-    from ibert_tvm.tuning.options import TuneOptions
-    from ibert_tvm.tuning.tasks import KernelTask
 
-__all__ = ["TuneResult", "tune"]
+    from ..artefact import QuantizedModel
+    from .measure import Measured, Measurer
+    from .options import TuneOptions
+    from .tasks import KernelTask
 
 Progress = Callable[[str], None]
 _SMALLEST_ROUND, _LARGEST_ROUND = 4, 16
@@ -90,10 +89,11 @@ def tune(
         If no board can be reached.
     """
     from ibert_tvm.schedules.tuning import TuningDatabase
-    from ibert_tvm.shapes import check_shapes
     from ibert_tvm.targets import get_target
-    from ibert_tvm.tuning.measure import Measurer
-    from ibert_tvm.tuning.tasks import find_tasks
+
+    from ..shapes import check_shapes
+    from .measure import Measurer
+    from .tasks import find_tasks
 
     show = progress or (lambda _text: None)
     checked = check_shapes(shapes, quantized)
@@ -111,7 +111,7 @@ def tune(
             left = None
             if options.time_limit is not None:
                 left = options.time_limit - (time.monotonic() - started)
-            run = _KernelRun(task, store, measurer, description, options, where)
+            run = _KernelRun(task, store, measurer, where)
             if not run.go(_labelled(show, label), left):
                 result.stopped = f"the time limit of {options.time_limit:g} s is over"
             result.kernels.append(run.summary())
@@ -168,7 +168,8 @@ def check_tunable(description: TargetDescription, address: Address | None) -> st
 def _checked_gpu(target: str, architectures: tuple[str, ...], address: Address | None) -> str:
     """Name of the GPU to measure on."""
     from ibert_tvm.targets.cuda.toolchain import check_architectures, find_cuda_toolchain
-    from ibert_tvm.tuning.gpu import first_gpu
+
+    from .gpu import first_gpu
 
     if address is not None:
         raise TargetError(
@@ -187,16 +188,10 @@ class _KernelRun:
     """The tuning of one kernel."""
 
     def __init__(
-        self,
-        task: KernelTask,
-        store: TuningDatabase,
-        measurer: Measurer,
-        description: TargetDescription,
-        options: TuneOptions,
-        board: str,
+        self, task: KernelTask, store: TuningDatabase, measurer: Measurer, board: str
     ) -> None:
-        self.task, self.store, self.measurer = task, store, measurer
-        self.description, self.options, self.board = description, options, board
+        self.task, self.store, self.measurer, self.board = task, store, measurer, board
+        self.options = measurer.options
         self.before = len(self._tried())
 
     def go(self, show: Progress, seconds: float | None) -> bool:
@@ -211,9 +206,8 @@ class _KernelRun:
         end = None if seconds is None else time.monotonic() + seconds
         show("making inputs and their results")
         inputs, results = task.data()
-        search = Search(
-            task.name, task.function, self.description, task.space, self.options.seed + self.before
-        )
+        description, seed = self.measurer.description, self.options.seed + self.before
+        search = Search(task.name, task.function, description, task.space, seed)
         self._teach(search, [(t.tile, t.seconds) for t in self.store.of(task.key)])
         while (done := len(tried := self._tried())) < wanted:
             if end is not None and time.monotonic() > end:

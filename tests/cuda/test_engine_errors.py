@@ -11,7 +11,7 @@ import pytest
 
 from ibert_tvm.errors import DeviceError, ExitCode, UsageError
 from ibert_tvm.runtime import cuda_runtime, load_library
-from ibert_tvm.runtime.cuda_runtime import runs_on
+from ibert_tvm.targets.cuda.driver import runs_on
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.stand_in_gpu import environment, load
 from tests.cuda.tools import needs

@@ -23,8 +23,9 @@ def _imported(source: str) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            # One dot is the room, two are what holds it.
+            base = ["", f"{_ROOM}.", "ibert_tvm."][node.level] + (node.module or "")
+            names |= {f"{base.rstrip('.')}.{alias.name}" for alias in node.names}
     return {name for name in names if name.split(".")[0] == "ibert_tvm"}
 
 

@@ -14,13 +14,13 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.frontend.canonicalise.engine import Canonical, Canonicaliser
-from ibert_tvm.frontend.canonicalise.rules_attention import ATTENTION_RULES
-from ibert_tvm.frontend.canonicalise.rules_images import IMAGE_RULES
-from ibert_tvm.frontend.canonicalise.rules_layout import LAYOUT_RULES
-from ibert_tvm.frontend.canonicalise.rules_math import MATH_RULES
-from ibert_tvm.frontend.report import Origin
-from ibert_tvm.runtime.threads import configure_threads, default_threads
+from ...runtime.threads import configure_threads, default_threads
+from ..report import Origin
+from .engine import Canonical, Canonicaliser
+from .rules_attention import ATTENTION_RULES
+from .rules_images import IMAGE_RULES
+from .rules_layout import LAYOUT_RULES
+from .rules_math import MATH_RULES
 
 __all__ = ["Canonical", "canonicalise"]
 

@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from ibert_tvm.frontend.canonicalise import functions
-from ibert_tvm.frontend.canonicalise.images import channel_order, patch_layout
-from ibert_tvm.frontend.canonicalise.inputs import Ids, Probes
-from ibert_tvm.frontend.canonicalise.rows import fit_layer_norm
-from ibert_tvm.frontend.canonicalise.values import (
+from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.names import safe_name
+
+from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, source_nodes
+from . import functions
+from .images import channel_order, patch_layout
+from .inputs import Ids, Probes
+from .rows import fit_layer_norm
+from .values import (
     Computed,
     Embedded,
     Emitted,
@@ -26,28 +30,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     RowFunction,
     Weight,
 )
-from ibert_tvm.frontend.canonicalise.views import (
-    Atom,
-    Axis,
-    broadcast,
-    channel_axis,
-    describe,
-    flatten,
-    merged,
-    shape_of,
-)
-from ibert_tvm.frontend.report import (
-    Folding,
-    ImportReport,
-    MatchedOp,
-    SourceOp,
-    source_kinds,
-    source_nodes,
-)
-from ibert_tvm.relay_passes.canonical import build
-from ibert_tvm.relay_passes.names import safe_name
-
-__all__ = ["Emitter", "layer_of"]
+from .views import Atom, Axis, broadcast, channel_axis, describe, flatten, merged, shape_of
 
 
 def layer_of(parameter: str) -> str:

@@ -18,39 +18,16 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
-from ibert_tvm.frontend.canonicalise.images import image_view
-from ibert_tvm.frontend.canonicalise.inputs import InputGraph, constant_array
-from ibert_tvm.frontend.canonicalise.operands import fold, static_shape, table_of
-from ibert_tvm.frontend.canonicalise.values import (
-    Emitted,
-    FromInputs,
-    Mismatch,
-    Pixels,
-    Refusal,
-    Table,
-    Value,
-    Weight,
-)
-from ibert_tvm.frontend.canonicalise.views import (
-    ViewError,
-    channel_axis,
-    describe,
-    is_tokens,
-    merged,
-)
-from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.frontend.report import (
-    Folding,
-    ImportReport,
-    Origin,
-    RefusedOp,
-    ShownTensor,
-    SourceOp,
-)
 from ibert_tvm.relay_passes.canonical import check_canonical
 
-__all__ = ["Canonical", "Canonicaliser", "Rule", "layer_of"]
+from ..errors import UnsupportedModelError
+from ..report import Folding, ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
+from .emitter import Emitter, layer_of
+from .images import image_view
+from .inputs import InputGraph, constant_array
+from .operands import fold, static_shape, table_of
+from .values import Emitted, FromInputs, Mismatch, Pixels, Refusal, Table, Value, Weight
+from .views import ViewError, channel_axis, describe, is_tokens, merged
 
 Rule = Callable[[Emitter, relax.Call, list[Any]], Any]
 """``rule(emitter, call, operands) -> value``; raises Mismatch with the reason."""

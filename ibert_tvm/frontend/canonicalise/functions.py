@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINARY", "ELEMENTWISE", "GRID", "UNARY", "name_function", "slope"]
-
 GRID: NDArray[np.float64] = np.linspace(-12.0, 12.0, 4801)
 """Where functions are compared: dense, symmetric, through 0, far into both tails."""
 

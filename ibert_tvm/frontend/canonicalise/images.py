@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise.values import Mismatch, Pixels
-from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View, describe, merged
-
-__all__ = ["channel_order", "image_view", "patch_axes", "patch_layout"]
+from .values import Mismatch, Pixels
+from .views import Atom, Axis, View, describe, merged
 
 
 def image_view(batch: Atom, size: tuple[int, int, int]) -> View:

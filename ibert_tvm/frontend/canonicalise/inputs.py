@@ -19,20 +19,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.canonicalise.values import FromInputs, Mismatch
-
-__all__ = [
-    "Ids",
-    "InputGraph",
-    "Probes",
-    "as_ids",
-    "as_key_mask",
-    "as_token_count",
-    "as_token_mask",
-    "constant_array",
-    "scalar",
-]
+from ...errors import error_lines
+from .values import FromInputs, Mismatch
 
 # exp(-1000) is 0 in float32 relative to any score of a trained model.
 _MASKED_BELOW = -1e3

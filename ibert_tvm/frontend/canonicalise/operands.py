@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from ibert_tvm.frontend.canonicalise.values import Mismatch, Table
-
-__all__ = ["fold", "integer", "integers", "optional_axes", "static_shape", "table_of"]
+from .values import Mismatch, Table
 
 
 def integer(value: Any) -> int:

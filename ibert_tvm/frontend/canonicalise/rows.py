@@ -15,9 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise.functions import GRID
-
-__all__ = ["LayerNorm", "fit_layer_norm", "row_places", "row_values"]
+from .functions import GRID
 
 # Constants in float32, a mean by a rounded 1/C: errors up to a few 1e-6 of the result.
 _TOLERANCE = 2e-5

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.frontend.canonicalise import views
-from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
-from ibert_tvm.frontend.canonicalise.engine import Rule
-from ibert_tvm.frontend.canonicalise.inputs import as_key_mask, scalar
-from ibert_tvm.frontend.canonicalise.operands import optional_axes, static_shape
-from ibert_tvm.frontend.canonicalise.values import (
+from ibert_tvm.relay_passes.canonical import build
+
+from . import views
+from .emitter import Emitter, layer_of
+from .engine import Rule
+from .inputs import as_key_mask, scalar
+from .operands import optional_axes, static_shape
+from .values import (
     KEPT_ROWS,
     FromInputs,
     Hidden,
@@ -26,11 +28,7 @@ from ibert_tvm.frontend.canonicalise.values import (
     Value,
     Weight,
 )
-from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View
-from ibert_tvm.relay_passes.canonical import build
-
-__all__ = ["ATTENTION_RULES", "scores_binary"]
-
+from .views import Atom, Axis, View
 
 # -- matrix products ------------------------------------------------------------------------
 

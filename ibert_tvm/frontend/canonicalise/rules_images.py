@@ -7,26 +7,16 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.frontend.canonicalise import views
-from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
-from ibert_tvm.frontend.canonicalise.engine import Rule
-from ibert_tvm.frontend.canonicalise.images import patch_axes
-from ibert_tvm.frontend.canonicalise.inputs import Ids, constant_array
-from ibert_tvm.frontend.canonicalise.operands import integer, integers, static_shape
-from ibert_tvm.frontend.canonicalise.values import (
-    Embedded,
-    FromInputs,
-    Hidden,
-    Linear,
-    Mismatch,
-    Pixels,
-    Value,
-    Weight,
-)
-from ibert_tvm.frontend.canonicalise.views import Atom
 from ibert_tvm.relay_passes.canonical import build
 
-__all__ = ["IMAGE_RULES", "add_table"]
+from . import views
+from .emitter import Emitter, layer_of
+from .engine import Rule
+from .images import patch_axes
+from .inputs import Ids, constant_array
+from .operands import integer, integers, static_shape
+from .values import Embedded, FromInputs, Hidden, Linear, Mismatch, Pixels, Value, Weight
+from .views import Atom
 
 
 def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:

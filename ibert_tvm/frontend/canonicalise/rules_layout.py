@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.frontend.canonicalise import views
-from ibert_tvm.frontend.canonicalise.emitter import Emitter, layer_of
-from ibert_tvm.frontend.canonicalise.engine import Rule
-from ibert_tvm.frontend.canonicalise.inputs import Ids, as_ids, constant_array
-from ibert_tvm.frontend.canonicalise.operands import (
-    integer,
-    integers,
-    optional_axes,
-    static_shape,
-)
-from ibert_tvm.frontend.canonicalise.values import (
+from ibert_tvm.relay_passes.canonical import build
+
+from ..report import Folding
+from . import views
+from .emitter import Emitter, layer_of
+from .engine import Rule
+from .inputs import Ids, as_ids, constant_array
+from .operands import integer, integers, optional_axes, static_shape
+from .values import (
     Computed,
     ConstantRow,
     Embedded,
@@ -36,14 +36,10 @@ from ibert_tvm.frontend.canonicalise.values import (
     Scores,
     Weight,
 )
-from ibert_tvm.frontend.canonicalise.views import Atom, Axis, View
-from ibert_tvm.frontend.report import Folding
-from ibert_tvm.relay_passes.canonical import build
-
-__all__ = ["LAYOUT_RULES"]
+from .views import Atom, Axis, View
 
 
-def _move(c: Emitter, value: Any, op: str, change: Any) -> Any:
+def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View]) -> Any:
     """Apply `change(view, missing)` to the layout of `value`."""
     if isinstance(value, Pointwise) and value.parts:
         # Its terms have the layout before the movement, so a sum is decided now; what is no sum
@@ -67,14 +63,20 @@ def _move(c: Emitter, value: Any, op: str, change: Any) -> Any:
     raise Mismatch("only hidden tensors and attention scores are followed through it")
 
 
-def _reshape(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    shape = static_shape(call)
-    return _move(c, operands[0], c.op(call), lambda view, _m: views.reshape(view, shape))
+def _movement(changed: Callable[[relax.Call, View, Axis], View]) -> Rule:
+    """Return the rule of an operator that moves data; the last argument is what may be repeated."""
+
+    def rule(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
+        change = partial(changed, call)
+        return _move(c, operands[0], c.op(call), change)
+
+    return rule
 
 
-def _permute(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    axes = optional_axes(call.attrs.axes)
-    return _move(c, operands[0], c.op(call), lambda view, _m: views.permute(view, axes))
+_reshape = _movement(lambda call, view, _m: views.reshape(view, static_shape(call)))
+_permute = _movement(lambda call, view, _m: views.permute(view, optional_axes(call.attrs.axes)))
+_squeeze = _movement(lambda call, view, _m: views.squeeze(view, optional_axes(call.attrs.axis)))
+_broadcast = _movement(lambda call, view, m: views.broadcast(view, static_shape(call), m))
 
 
 def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
@@ -85,21 +87,6 @@ def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
             raise Mismatch("a statistic of each token gets an axis that is not that of channels")
         return replace(value, dropped=False, ops=(*value.ops, c.op(call)))
     return _move(c, value, c.op(call), lambda view, _m: views.expand_dims(view, axes))
-
-
-def _squeeze(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    axes = optional_axes(call.attrs.axis)
-    return _move(c, operands[0], c.op(call), lambda view, _m: views.squeeze(view, axes))
-
-
-def _broadcast(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    shape = static_shape(call)
-    return _move(
-        c,
-        operands[0],
-        c.op(call),
-        lambda view, missing: views.broadcast(view, shape, missing),
-    )
 
 
 def _same(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:

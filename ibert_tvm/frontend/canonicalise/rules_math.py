@@ -9,26 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.frontend.canonicalise import functions, views
-from ibert_tvm.frontend.canonicalise.emitter import Emitter
-from ibert_tvm.frontend.canonicalise.engine import Rule
-from ibert_tvm.frontend.canonicalise.inputs import (
-    as_token_count,
-    as_token_mask,
-    constant_array,
-    scalar,
-)
-from ibert_tvm.frontend.canonicalise.operands import optional_axes
-from ibert_tvm.frontend.canonicalise.rules_attention import scores_binary
-from ibert_tvm.frontend.canonicalise.rules_images import add_table
-from ibert_tvm.frontend.canonicalise.rules_rows import (
-    applied,
-    lift,
-    reduce_rows,
-    row_binary,
-    settled,
-)
-from ibert_tvm.frontend.canonicalise.values import (
+from ibert_tvm.relay_passes.canonical import build
+
+from ..report import Folding
+from . import functions, views
+from .emitter import Emitter
+from .engine import Rule
+from .inputs import as_token_count, as_token_mask, constant_array, scalar
+from .operands import optional_axes
+from .rules_attention import scores_binary
+from .rules_images import add_table
+from .rules_rows import applied, lift, reduce_rows, row_binary, settled
+from .values import (
     ConstantRow,
     Embedded,
     FromInputs,
@@ -43,11 +35,6 @@ from ibert_tvm.frontend.canonicalise.values import (
     Value,
     Weight,
 )
-from ibert_tvm.frontend.report import Folding
-from ibert_tvm.relay_passes.canonical import build
-
-__all__ = ["MATH_RULES"]
-
 
 # -- normalisation and elementwise ----------------------------------------------------------
 

@@ -9,21 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.canonicalise import functions, views
-from ibert_tvm.frontend.canonicalise.emitter import Emitter
-from ibert_tvm.frontend.canonicalise.inputs import scalar
-from ibert_tvm.frontend.canonicalise.rows import row_places
-from ibert_tvm.frontend.canonicalise.values import (
-    FromInputs,
-    Hidden,
-    Mismatch,
-    Pointwise,
-    RowFunction,
-    Weight,
-)
-from ibert_tvm.frontend.canonicalise.views import ViewError
-
-__all__ = ["applied", "lift", "reduce_rows", "row_binary", "settled"]
+from . import functions, views
+from .emitter import Emitter
+from .inputs import scalar
+from .rows import row_places
+from .values import FromInputs, Hidden, Mismatch, Pointwise, RowFunction, Weight
+from .views import ViewError
 
 _Function = TypeVar("_Function", bound=Pointwise | RowFunction)
 

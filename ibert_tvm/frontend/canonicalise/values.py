@@ -14,30 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import ModelError
-from ibert_tvm.frontend.canonicalise.views import Axis, View
-
-__all__ = [
-    "KEPT_ROWS",
-    "Computed",
-    "ConstantRow",
-    "Embedded",
-    "Emitted",
-    "FromInputs",
-    "Hidden",
-    "KeptTest",
-    "Linear",
-    "MaskedHidden",
-    "Mismatch",
-    "Pixels",
-    "Pointwise",
-    "Probabilities",
-    "Refusal",
-    "RowFunction",
-    "Scores",
-    "Value",
-    "Weight",
-]
+from ...errors import ModelError
+from .views import Axis, View
 
 
 class Mismatch(ModelError):

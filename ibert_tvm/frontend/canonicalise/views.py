@@ -14,25 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ibert_tvm.errors import ModelError
-
-__all__ = [
-    "Atom",
-    "Axis",
-    "View",
-    "ViewError",
-    "broadcast",
-    "channel_axis",
-    "describe",
-    "expand_dims",
-    "flatten",
-    "is_tokens",
-    "merged",
-    "permute",
-    "reshape",
-    "shape_of",
-    "squeeze",
-]
+from ...errors import ModelError
 
 
 class ViewError(ModelError):

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from ibert_tvm.frontend.canonicalise import Canonical
-from ibert_tvm.frontend.ibert_checkpoint.config import IbertConfig
-from ibert_tvm.frontend.report import Folding, ImportReport, MatchedOp
 from ibert_tvm.relay_passes.canonical import build, check_canonical
 
-__all__ = ["build_canonical", "head_shapes", "layer", "shapes"]
+from ..canonicalise import Canonical
+from ..report import Folding, ImportReport, MatchedOp
+from .config import IbertConfig
 
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
-
-__all__ = ["FORCE_DEQUANT", "IbertConfig"]
+from ..errors import ModelSourceError, UnsupportedModelError
 
 FORCE_DEQUANT = ("none", "gelu", "softmax", "layernorm", "nonlinear")
 """Values of ``force_dequant``: which non-linear functions ran in float during training."""

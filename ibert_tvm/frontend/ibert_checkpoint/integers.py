@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
-__all__ = ["embedding_integers", "linear_integers"]
-
 _TOP = 127
 _SMALLEST = np.float32(1e-8)
 

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.frontend.hf_folder import HfFolder
-from ibert_tvm.frontend.ibert_checkpoint.canonical import build_canonical, head_shapes, shapes
-from ibert_tvm.frontend.ibert_checkpoint.config import IbertConfig
-from ibert_tvm.frontend.ibert_checkpoint.quant_acts import layer_norms, range_shapes, ranges_of
-from ibert_tvm.frontend.ibert_checkpoint.quantization import IbertQuantization
-from ibert_tvm.frontend.ibert_checkpoint.weights import CheckpointArrays
-from ibert_tvm.frontend.report import Folding, ImportReport
+from ..errors import ModelSourceError
+from ..hf_folder import HfFolder
+from ..report import Folding, ImportReport
+from .canonical import build_canonical, head_shapes, shapes
+from .config import IbertConfig
+from .quant_acts import layer_norms, range_shapes, ranges_of
+from .quantization import IbertQuantization
+from .weights import CheckpointArrays
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend.model import CanonicalModel
-    from ibert_tvm.frontend.verify import Source
-
-__all__ = ["MODEL_TYPE", "load_ibert", "load_ibert_module"]
+    from ..model import CanonicalModel
+    from ..verify import Source
 
 MODEL_TYPE = "ibert"
 
@@ -64,8 +62,8 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     UnsupportedModelError
         If the float model differs from transformers'.
     """
-    from ibert_tvm.frontend.finish import described
-    from ibert_tvm.frontend.ibert_checkpoint.verify import float_folder
+    from ..finish import described
+    from .verify import float_folder
 
     config = IbertConfig.read(folder.config, str(folder.model / "config.json"))
     model = _assemble(
@@ -102,8 +100,8 @@ def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
     ModelSourceError, UnsupportedModelError
         See `load_ibert`.
     """
-    from ibert_tvm.frontend.finish import described
-    from ibert_tvm.frontend.ibert_checkpoint.verify import float_module
+    from ..finish import described
+    from .verify import float_module
 
     where = f"{type(module).__module__}.{type(module).__qualname__}"
     document = module.config.to_dict()
@@ -129,7 +127,7 @@ def _assemble(
     source: Source | None,
 ) -> CanonicalModel:
     """Build the float model, compare it with `source`, and keep the ranges beside it."""
-    from ibert_tvm.frontend.finish import OUTPUTS, finish
+    from ..finish import OUTPUTS, finish
 
     labels = _labels(arrays, head)
     weights = arrays.require({**shapes(config), **head_shapes(config, head, labels)})

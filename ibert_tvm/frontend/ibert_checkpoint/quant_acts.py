@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.ibert_checkpoint.canonical import layer
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
-__all__ = ["QuantAct", "Range", "quant_acts", "range_shapes", "ranges_of"]
+from .canonical import layer
 
 # A range is reset to +-1e-5 and counts as new below 1.1e-5, as released.
 _NEW = np.float32(1.1e-5)

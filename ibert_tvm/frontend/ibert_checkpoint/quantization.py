@@ -9,11 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import ModelError
-from ibert_tvm.frontend.ibert_checkpoint.canonical import layer
-from ibert_tvm.frontend.ibert_checkpoint.config import IbertConfig
-from ibert_tvm.frontend.ibert_checkpoint.integers import embedding_integers, linear_integers
-from ibert_tvm.frontend.ibert_checkpoint.quant_acts import FIRST, LAST, SUM, Range, quant_acts
 from ibert_tvm.relay_passes.quantization_table import (
     RELEASED_STREAM_LIMIT,
     ActivationQuant,
@@ -22,7 +17,11 @@ from ibert_tvm.relay_passes.quantization_table import (
 )
 from ibert_tvm.relay_passes.spec.released.exponential import MAX_Z, top_of_polynomial
 
-__all__ = ["IbertQuantization"]
+from ...errors import ModelError
+from .canonical import layer
+from .config import IbertConfig
+from .integers import embedding_integers, linear_integers
+from .quant_acts import FIRST, LAST, SUM, Range, quant_acts
 
 PRESET = "released"
 # tanh is 1 to seven digits from 8 on.

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ibert_tvm.frontend.errors import require
-from ibert_tvm.frontend.hf_folder import HfFolder
-from ibert_tvm.frontend.verify import Source
-
-__all__ = ["float_folder", "float_module"]
+from ..errors import require
+from ..hf_folder import HfFolder
+from ..verify import Source
 
 
 def float_folder(folder: HfFolder, head: str) -> Source:
@@ -41,7 +39,7 @@ def float_folder(folder: HfFolder, head: str) -> Source:
         why="transformers runs the source model",
         todo="pip install 'ibert-tvm[torch]', or load with verify=False",
     )
-    from ibert_tvm.frontend import transformers_import as hf
+    from .. import transformers_import as hf
 
     model, _ = hf.load_folder(folder, head, quant_mode=False)
     return _source(model, head, folder.pooling or "mean")
@@ -70,7 +68,7 @@ def float_module(module: Any, head: str) -> Source:
 
 
 def _source(model: Any, head: str, pooling: str) -> Source:
-    from ibert_tvm.frontend import transformers_import as hf
-    from ibert_tvm.frontend.torch_import import as_source
+    from .. import transformers_import as hf
+    from ..torch_import import as_source
 
     return as_source(hf.wrap(model, head, pooling).eval())

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError, require
-
-__all__ = ["CheckpointArrays"]
+from ...errors import error_lines
+from ..errors import ModelSourceError, require
 
 _PREFIX = "ibert."
 _KINDS = "float32, float64, float16 or bfloat16"

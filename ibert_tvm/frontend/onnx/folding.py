@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.onnx.values import Known, Untranslatable
+from ...errors import error_lines
+from .values import Known, Untranslatable
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = ["fold"]
 
 
 def fold(

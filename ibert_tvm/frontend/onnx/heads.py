@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.frontend.onnx.naming import Naming
+from ..errors import ModelSourceError
+from .naming import Naming
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = ["Outputs", "choose_outputs"]
 
 _HIDDEN = ("last_hidden_state", "token_embeddings")
 _POOLED = ("pooler_output", "pooled_output")

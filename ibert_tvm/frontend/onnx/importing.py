@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ibert_tvm.frontend.canonicalise import Canonical, canonicalise
-from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.frontend.finish import OUTPUTS, described, finish
-from ibert_tvm.frontend.model import CanonicalModel
-from ibert_tvm.frontend.onnx.heads import Outputs, choose_outputs
-from ibert_tvm.frontend.onnx.operators import OPERATORS
-from ibert_tvm.frontend.onnx.reading import opsets
-from ibert_tvm.frontend.onnx.signature import (
-    GraphInput,
-    ProbeShape,
-    graph_inputs,
-    probe_shape,
-)
-from ibert_tvm.frontend.onnx.source_run import source_runner
-from ibert_tvm.frontend.onnx.translator import Translator
-from ibert_tvm.frontend.report import ImportReport
-from ibert_tvm.frontend.verify import VERIFY_SHAPE
+from ..canonicalise import Canonical, canonicalise
+from ..errors import UnsupportedModelError
+from ..finish import OUTPUTS, described, finish
+from ..model import CanonicalModel
+from ..report import ImportReport
+from ..verify import VERIFY_SHAPE
+from .heads import Outputs, choose_outputs
+from .operators import OPERATORS
+from .reading import opsets
+from .signature import GraphInput, ProbeShape, graph_inputs, probe_shape
+from .source_run import source_runner
+from .translator import Translator
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = ["import_onnx_model"]
 
 
 def import_onnx_model(

@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.files import files_sha256
-from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.frontend.finish import described
-from ibert_tvm.frontend.hf_folder import given_tokenizer
-from ibert_tvm.frontend.model import CanonicalModel
-from ibert_tvm.frontend.onnx.importing import import_onnx_model
-from ibert_tvm.frontend.onnx.reading import read_model_files
-from ibert_tvm.frontend.qdq.importing import import_quantised_onnx_model
-from ibert_tvm.frontend.qdq.qoperator import is_quantised
-from ibert_tvm.tokenization import Tokenizer, tokenizer_files
-
-__all__ = ["load_onnx"]
+from ...files import files_sha256
+from ...tokenization import Tokenizer, tokenizer_files
+from ..errors import ModelSourceError
+from ..finish import described
+from ..hf_folder import given_tokenizer
+from ..model import CanonicalModel
+from ..qdq.importing import import_quantised_onnx_model
+from ..qdq.qoperator import is_quantised
+from .importing import import_onnx_model
+from .reading import read_model_files
 
 
 def load_onnx(

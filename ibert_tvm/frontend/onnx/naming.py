@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Naming", "label"]
-
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 _INVENTED = re.compile(r"(onnx::|_*val_?\d|_?\d|_?const|const_fold|/|.*_output_\d)", re.IGNORECASE)
 _SCOPES = "pkg.torch.onnx.name_scopes"

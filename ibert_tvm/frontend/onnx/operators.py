@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ibert_tvm.frontend.onnx import (
+from . import (
     operators_elementwise,
     operators_fused,
     operators_layout,
     operators_matrix,
+    translator,
 )
-from ibert_tvm.frontend.onnx.translator import OPERATORS
-
-__all__ = ["MODULES", "OPERATORS"]
 
 MODULES = (operators_elementwise, operators_fused, operators_layout, operators_matrix)
 """The modules."""
+OPERATORS = translator.OPERATORS
+"""What they registered, by domain and operator."""

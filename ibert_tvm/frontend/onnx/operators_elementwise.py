@@ -10,9 +10,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from ibert_tvm.frontend.onnx.operators_layout import look_up
-from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
-from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
+from .operators_layout import look_up
+from .translator import Node, Translator, operator
+from .values import Known, Traced, Untranslatable, constant
 
 _UNARY: dict[str, Callable[[Any], relax.Expr]] = {
     "Abs": op.abs,

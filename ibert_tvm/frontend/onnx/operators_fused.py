@@ -13,10 +13,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from ibert_tvm.frontend.onnx.operators_layout import look_up, reshape, split, transpose
-from ibert_tvm.frontend.onnx.operators_matrix import epsilon_of, gemm, layer_norm
-from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
-from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
+from .operators_layout import look_up, reshape, split, transpose
+from .operators_matrix import epsilon_of, gemm, layer_norm
+from .translator import Node, Translator, operator
+from .values import Known, Traced, Untranslatable, constant
 
 _ORT = "com.microsoft"
 
@@ -150,20 +150,9 @@ def _attention(t: Translator, node: Node) -> Traced:
     mask = node.operand(3)
     dtype = "" if mask is None else mask.array.dtype if isinstance(mask, Known) else mask.dtype
     allowed = str(dtype) == "bool"
-    result = _attend(
-        t,
-        node,
-        (q, k, v),
-        scale=_scale(node, q),
-        keep=mask if allowed else None,
-        added=None if allowed else mask,
-    )
+    keep, added = (mask, None) if allowed else (None, mask)
+    result = _attend(t, node, (q, k, v), keep=keep, added=added)
     return _joined(t, result) if flat else result
-
-
-def _scale(node: Node, q: Traced) -> float:
-    given = float(node.attributes.get("scale", 0.0))
-    return given or 1.0 / sqrt(q.shape[-1])
 
 
 def _heads(t: Translator, x: Traced, count: int) -> Traced:
@@ -184,12 +173,12 @@ def _attend(
     node: Node,
     qkv: tuple[Traced, Traced, Traced],
     *,
-    scale: float,
     keep: Known | Traced | None,
     added: Known | Traced | None,
 ) -> Traced:
     """Emit softmax(scale q kᵀ + mask) v on [batch, heads, tokens, channels]."""
     q, k, v = qkv
+    scale = float(node.attributes.get("scale", 0.0)) or 1.0 / sqrt(q.shape[-1])
     keys = _transpose_last(t, k)
     scores = t.emit(op.matmul(q.var, t.expr(node, keys)), q, k)
     scores = t.emit(op.multiply(scores.var, relax.const(scale, scores.dtype)), scores)
@@ -216,10 +205,7 @@ def _ort_attention(t: Translator, node: Node) -> Traced:
     sizes = sizes or [product.shape[-1] // 3] * 3
     q, k, v = (_heads(t, part, heads) for part in split(t, product, sizes, 2))
     keep = _kept_keys(t, node, 3, x.shape)
-    return _joined(
-        t,
-        _attend(t, node, (q, k, v), scale=_scale(node, q), keep=keep, added=node.operand(5)),
-    )
+    return _joined(t, _attend(t, node, (q, k, v), keep=keep, added=node.operand(5)))
 
 
 @operator("MultiHeadAttention", domain=_ORT)
@@ -251,10 +237,7 @@ def _multi_head_attention(t: Translator, node: Node) -> Traced:
             ]
         q, k, v = (_heads(t, part, heads) for part in parts)
     keep = _kept_keys(t, node, 4, (batch, length))
-    return _joined(
-        t,
-        _attend(t, node, (q, k, v), scale=_scale(node, q), keep=keep, added=node.operand(5)),
-    )
+    return _joined(t, _attend(t, node, (q, k, v), keep=keep, added=node.operand(5)))
 
 
 def _refuse_state(node: Node, *, causal: str, past: tuple[int, ...], rotary: str) -> None:

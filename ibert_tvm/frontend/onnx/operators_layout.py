@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.relax import op
 
-from ibert_tvm.frontend.onnx.translator import Node, Translator, operator
-from ibert_tvm.frontend.onnx.values import Known, Traced, Untranslatable, constant
+from .translator import Node, Translator, operator
+from .values import Known, Traced, Untranslatable, constant
 
 _FAR = 2**62
 _WRAP = "wrap"
@@ -42,10 +42,7 @@ def _size(_t: Translator, node: Node) -> Known:
 @operator("Reshape")
 def _reshape(t: Translator, node: Node) -> Traced:
     x = node.traced()
-    wanted = node.constant(1, "shape")
-    if wanted is None:
-        raise Untranslatable("it has no shape")
-    shape = [int(extent) for extent in wanted]
+    shape = [int(extent) for extent in node.required(1, "shape")]
     if not node.attributes.get("allowzero", 0):
         shape = [x.shape[i] if extent == 0 else extent for i, extent in enumerate(shape)]
     return reshape(t, x, shape)
@@ -107,10 +104,8 @@ def _squeeze(t: Translator, node: Node) -> Traced:
 @operator("Expand")
 def _expand(t: Translator, node: Node) -> Traced:
     x = node.traced()
-    wanted = node.constant(1, "shape")
-    if wanted is None:
-        raise Untranslatable("it has no shape")
-    shape = np.broadcast_shapes(x.shape, tuple(int(extent) for extent in wanted))
+    wanted = tuple(int(extent) for extent in node.required(1, "shape"))
+    shape = np.broadcast_shapes(x.shape, wanted)
     return x if shape == x.shape else t.emit(op.broadcast_to(x.var, shape), x)
 
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError, require
+from ...errors import error_lines
+from ..errors import ModelSourceError, UnsupportedModelError, require
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = [
-    "OLDEST_OPSET",
-    "check_model",
-    "opsets",
-    "read_model_files",
-    "require_onnx",
-]
 
 OLDEST_OPSET = 11
 """Older ones slice and clip by attributes, as no current exporter writes them."""

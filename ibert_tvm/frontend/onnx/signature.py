@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.frontend.errors import UnsupportedModelError
+from ...errors import UsageError
+from ..errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = ["INPUTS", "GraphInput", "ProbeShape", "graph_inputs", "probe_shape"]
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Canonical names of inputs, in their order."""

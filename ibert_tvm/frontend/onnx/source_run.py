@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.frontend.onnx.reading import require_onnx
-from ibert_tvm.frontend.onnx.signature import GraphInput
+from ...errors import error_lines
+from ..errors import ModelSourceError
+from .reading import require_onnx
+from .signature import GraphInput
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = ["source_runner"]
 
 _LARGEST = 2**31 - 2**20
 """Protobuf cannot serialise more than 2 GB."""

@@ -18,18 +18,16 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import error_lines
-from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.frontend.onnx.folding import fold
-from ibert_tvm.frontend.onnx.naming import Naming, label
-from ibert_tvm.frontend.onnx.signature import GraphInput, ProbeShape
-from ibert_tvm.frontend.onnx.values import Known, Refused, Traced, Untranslatable, constant
-from ibert_tvm.frontend.report import Folding, Origin
+from ...errors import error_lines
+from ..errors import ModelSourceError
+from ..report import Folding, Origin
+from .folding import fold
+from .naming import Naming, label
+from .signature import GraphInput, ProbeShape
+from .values import Known, Refused, Traced, Untranslatable, constant
 
 if TYPE_CHECKING:
     import onnx
-
-__all__ = ["OPERATORS", "Node", "Translation", "Translator", "operator"]
 
 Result = Any
 """What a translation returns: Traced or Known, or a list of them (None for unused results)."""
@@ -122,6 +120,13 @@ class Node:
         if isinstance(value, Traced):
             raise Untranslatable(f"its {what} depends on the data, so shapes cannot be known")
         return None if value is None else value.array
+
+    def required(self, index: int, what: str) -> NDArray[Any]:
+        """Return the elements of operand `index`, which may not be left out either."""
+        array = self.constant(index, what)
+        if array is None:
+            raise Untranslatable(f"it has no {what}")
+        return array
 
     def integers(self, index: int, attribute: str) -> list[int] | None:
         """Return integers that older operator sets have as attribute, newer ones as operand."""

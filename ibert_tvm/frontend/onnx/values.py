@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.errors import ModelError
-
-__all__ = ["Known", "Refused", "Traced", "Untranslatable", "constant"]
+from ...errors import ModelError
 
 
 class Untranslatable(ModelError):

@@ -10,18 +10,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-__all__ = [
-    "DEQUANTIZE",
-    "MICROSOFT",
-    "MOVES",
-    "QUANTIZE",
-    "Constants",
-    "attribute",
-    "kind",
-    "label",
-    "unused_name",
-]
-
 MICROSOFT = "com.microsoft"
 QUANTIZE = "QuantizeLinear"
 DEQUANTIZE = "DequantizeLinear"

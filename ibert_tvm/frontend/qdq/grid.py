@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INTEGER_RANGES", "Grid"]
-
 INTEGER_RANGES = {
     "int2": (-2, 1),
     "uint2": (0, 3),

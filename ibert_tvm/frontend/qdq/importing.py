@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization
-from ibert_tvm.frontend.onnx.importing import import_onnx_model
-from ibert_tvm.frontend.qdq.keys import centre_keys
-from ibert_tvm.frontend.qdq.matrices import MatrixIndex
-from ibert_tvm.frontend.qdq.place import Placer
-from ibert_tvm.frontend.qdq.qoperator import to_qdq
-from ibert_tvm.frontend.qdq.strip import StrippedModel, strip
 from ibert_tvm.relay_passes.canonical import canonical_calls, matrix_of, value_name
+
+from ..given import GivenMatrix, GivenQuantization
+from ..onnx.importing import import_onnx_model
+from .keys import centre_keys
+from .matrices import MatrixIndex
+from .place import Placer
+from .qoperator import to_qdq
+from .strip import StrippedModel, strip
 
 if TYPE_CHECKING:
     import onnx
 
-    from ibert_tvm.frontend.model import CanonicalModel
-
-__all__ = ["import_quantised_onnx_model"]
+    from ..model import CanonicalModel
 
 
 def import_quantised_onnx_model(model: onnx.ModelProto, **options: Any) -> CanonicalModel:

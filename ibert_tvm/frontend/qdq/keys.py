@@ -17,10 +17,9 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.frontend.given import GivenReader, GivenScale
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, value_name
 
-__all__ = ["centre_keys"]
+from ..given import GivenReader, GivenScale
 
 _KEYS = 1
 """Position of the keys among the operands of attention."""

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.given import GivenMatrix
-from ibert_tvm.frontend.qdq.strip import GivenTensor
-
-__all__ = ["MatrixIndex"]
+from ..given import GivenMatrix
+from .strip import GivenTensor
 
 _RELATIVE = 1e-6
 

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from ibert_tvm.frontend.given import EdgeUse, GivenReader, GivenScale
-from ibert_tvm.frontend.qdq import refusals
-from ibert_tvm.frontend.qdq.graph import MOVES, label
-from ibert_tvm.frontend.qdq.strip import Edge, StrippedModel
-from ibert_tvm.frontend.report import ShownTensor
-
-__all__ = ["Placement", "Placer"]
+from ..given import EdgeUse, GivenReader, GivenScale
+from ..report import ShownTensor
+from . import refusals
+from .graph import MOVES, label
+from .strip import Edge, StrippedModel
 
 _PRODUCTS = frozenset(
     {"Attention", "FusedMatMul", "Gemm", "MatMul", "MultiHeadAttention", "PackedAttention"}

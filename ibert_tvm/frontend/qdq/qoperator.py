@@ -15,19 +15,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from ibert_tvm.frontend.qdq import refusals
-from ibert_tvm.frontend.qdq.graph import (
-    DEQUANTIZE,
-    MICROSOFT,
-    QUANTIZE,
-    Constants,
-    attribute,
-    kind,
-    label,
-    unused_name,
-)
-
-__all__ = ["is_quantised", "to_qdq"]
+from . import refusals
+from .graph import DEQUANTIZE, MICROSOFT, QUANTIZE, Constants, attribute, kind, label, unused_name
 
 _DYNAMIC = frozenset(
     {
@@ -198,6 +187,11 @@ class _Rewriter:
             raise refusals.scale_is_computed(node.op_type, label(node), name)
         return self.constants[name]
 
+    def require_static(self, node: onnx.NodeProto, *scales: str) -> None:
+        """Refuse a node whose scales are computed while the model runs."""
+        if any(name not in self.constants for name in scales):
+            raise refusals.dynamic([(node.op_type, label(node))])
+
 
 # -- rules ----------------------------------------------------------------------------------
 
@@ -268,9 +262,7 @@ def _where(r: _Rewriter, node: onnx.NodeProto) -> None:
 def _attention(r: _Rewriter, node: onnx.NodeProto) -> None:
     """QAttention: integers in, float out; the rest of it is the fused float operator."""
     x, weight, bias, x_scale, weight_scale = node.input[:5]
-    for name in (x_scale, weight_scale):
-        if name not in r.constants:
-            raise refusals.dynamic([(node.op_type, label(node))])
+    r.require_static(node, x_scale, weight_scale)
     inputs = [
         r.dequantize(node, x, x_scale, _optional(node, 6)),
         r.dequantize(node, weight, weight_scale, _optional(node, 7)),
@@ -287,9 +279,7 @@ def _attention(r: _Rewriter, node: onnx.NodeProto) -> None:
 def _product_to_float(r: _Rewriter, node: onnx.NodeProto) -> None:
     """MatMulIntegerToFloat: two integer matrices, their scales and zero points, a bias."""
     a, b, a_scale, b_scale = node.input[:4]
-    for name in (a_scale, b_scale):
-        if name not in r.constants:
-            raise refusals.dynamic([(node.op_type, label(node))])
+    r.require_static(node, a_scale, b_scale)
     left = r.dequantize(node, a, a_scale, _optional(node, 4))
     right = r.dequantize(node, b, b_scale, _optional(node, 5))
     bias = _optional(node, 6)

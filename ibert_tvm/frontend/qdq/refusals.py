@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
-
-__all__ = [
-    "changed_grid",
-    "dynamic",
-    "integer_product",
-    "listed",
-    "no_integer_use",
-    "odd_scales",
-    "scale_is_computed",
-    "strange_type",
-    "unknown_operator",
-    "unusable_scale",
-]
+from ..errors import ModelSourceError, UnsupportedModelError
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

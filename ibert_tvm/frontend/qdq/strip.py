@@ -18,8 +18,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from ibert_tvm.frontend.qdq import refusals
-from ibert_tvm.frontend.qdq.graph import (
+from . import refusals
+from .graph import (
     DEQUANTIZE,
     MOVES,
     QUANTIZE,
@@ -30,9 +30,7 @@ from ibert_tvm.frontend.qdq.graph import (
     type_name,
     unused_name,
 )
-from ibert_tvm.frontend.qdq.grid import INTEGER_RANGES, Grid
-
-__all__ = ["Edge", "GivenTensor", "StrippedModel", "strip"]
+from .grid import INTEGER_RANGES, Grid
 
 # They look at the shape of a tensor, which integers have as well.
 _SHAPES = frozenset({"Shape", "Size"})
@@ -130,6 +128,7 @@ class _Stripper:
         self.constants = Constants(graph)
         self.edges: list[Edge] = []
         self.given: dict[str, GivenTensor] = {}
+        self.floats: list[onnx.TensorProto] = []
         self.taken = {name for node in graph.node for name in (*node.input, *node.output)}
         self.taken |= {tensor.name for tensor in graph.initializer}
         self.grids: dict[str, Grid] = {}
@@ -144,7 +143,6 @@ class _Stripper:
         self._check_uses()
         renamed: dict[str, str] = {}
         nodes: list[onnx.NodeProto] = []
-        floats: list[onnx.TensorProto] = []
         replaced: set[str] = set()
         outputs = {info.name for info in self.graph.output}
         for node in self.graph.node:
@@ -157,11 +155,11 @@ class _Stripper:
                 continue
             if operation == QUANTIZE and node.input[0] in self.constants:
                 # A constant that is rounded while the model runs is rounded now.
-                self._round_constant(node, floats)
+                self._round_constant(node)
                 continue
             for index, name in enumerate(node.input):
                 if name in self.grids and name in self.constants and name not in renamed:
-                    renamed[name] = self._float_constant(name, floats)
+                    renamed[name] = self._float_constant(name)
                     replaced.add(name)
                 if name in renamed:
                     node.input[index] = renamed[name]
@@ -180,7 +178,7 @@ class _Stripper:
         del self.graph.node[:]
         self.graph.node.extend(nodes)
         del self.graph.initializer[:]
-        self.graph.initializer.extend([*kept, *floats])
+        self.graph.initializer.extend([*kept, *self.floats])
         self._drop_unused_initialisers()
         # Types of tensors that were integers are wrong now; shapes are inferred again.
         del self.graph.value_info[:]
@@ -271,36 +269,33 @@ class _Stripper:
 
     # -- constants --------------------------------------------------------------------------
 
-    def _float_constant(self, name: str, floats: list[onnx.TensorProto]) -> str:
+    def _float_constant(self, name: str) -> str:
         """Replace the integers `name` by a float initialiser; return its name."""
         integers = np.asarray(self.constants[name])
         if integers.dtype.kind not in "iu":  # types of fewer than 8 bits are not NumPy's own
             integers = integers.astype(np.int8)
-        return self._keep(name, integers, self.grids[name], floats)
-
-    def _keep(
-        self, name: str, integers: NDArray[Any], grid: Grid, floats: list[onnx.TensorProto]
-    ) -> str:
         base = name.removesuffix("_quantized")
         new = name if base == name else unused_name(base, self.taken)
         try:
-            values = grid.dequantize(integers)
+            self._keep(new, integers, self.grids[name])
         except ValueError as error:
             raise refusals.odd_scales(f"constant {name}", str(error)) from None
-        floats.append(numpy_helper.from_array(_finite(values), new))
-        self.given[new] = GivenTensor(new, integers, grid)
         return new
 
-    def _round_constant(self, node: onnx.NodeProto, floats: list[onnx.TensorProto]) -> None:
+    def _round_constant(self, node: onnx.NodeProto) -> None:
         """Replace a QuantizeLinear of a constant by its result."""
         grid = self.grids[node.output[0]]
         values = np.asarray(self.constants[node.input[0]], np.float32)
         try:
-            integers = grid.quantize(values).astype(np.int32)
+            self._keep(node.output[0], grid.quantize(values).astype(np.int32), grid)
         except ValueError as error:
             raise refusals.odd_scales(f"node {label(node)}", str(error)) from None
-        floats.append(numpy_helper.from_array(_finite(grid.dequantize(integers)), node.output[0]))
-        self.given[node.output[0]] = GivenTensor(node.output[0], integers, grid)
+
+    def _keep(self, name: str, integers: NDArray[Any], grid: Grid) -> None:
+        """Add a float initialiser, and note the integers that it stands for."""
+        floats = _finite(grid.dequantize(integers))
+        self.floats.append(numpy_helper.from_array(floats, name))
+        self.given[name] = GivenTensor(name, integers, grid)
 
     def _drop_unused_initialisers(self) -> None:
         used = {name for node in self.graph.node for name in node.input}
