@@ -8,6 +8,7 @@ import pytest
 
 from ibert_tvm.schedules.cuda.gemm_tile import GemmTile, candidates, choose_tile, cycles, rates
 from ibert_tvm.targets import get_target
+from tests.examples import examples
 
 DEVICES = {name: get_target(name).gpu for name in ("t4", "a100", "h100", "cuda:sm_86")}
 # Projections, feed-forward layers in and out, a pooler, a classifier; BERT-Base and -Large.
@@ -38,7 +39,7 @@ def test_candidates_fit_the_device(device: str) -> None:
             assert tile.longest_run() >= 2
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", examples(DEVICES, "t4", "h100"))
 def test_the_default_is_the_fastest_candidate_of_the_model(device: str) -> None:
     gpu = DEVICES[device]
     for sizes in PRODUCTS:

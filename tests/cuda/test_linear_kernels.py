@@ -72,16 +72,22 @@ def test_odd_sizes_with_the_default_cut(target: str, sizes: tuple[int, int, int]
     run(linear_kernel(get_target(target), LinearCase("short", *sizes)), target)
 
 
+OBSERVED = [
+    ("t4", GemmTile(32, 32, 16, 16, 1, 64)),
+    ("t4", GemmTile(32, 16, 32, 16, 2, 64)),
+    ("a100", GemmTile(32, 32, 16, 32, 1, 64, 4)),
+    ("a100", GemmTile(16, 32, 16, 32, 2, 64, 3)),
+]
+
+
 @pytest.mark.parametrize(
-    ("target", "tile"),
-    [
-        ("t4", GemmTile(32, 32, 16, 16, 1, 64)),
-        ("t4", GemmTile(32, 16, 32, 16, 2, 64)),
-        ("a100", GemmTile(32, 32, 16, 32, 1, 64, 4)),
-        ("a100", GemmTile(16, 32, 16, 32, 2, 64, 3)),
-    ],
+    ("target", "tile", "depth"),
+    examples(
+        [(*cut, depth) for depth in (48, 208, 45) for cut in OBSERVED],
+        *((*cut, depth) for cut, depth in zip(OBSERVED, (45, 208, 48, 45), strict=True)),
+        unpack=True,
+    ),
 )
-@pytest.mark.parametrize("depth", [48, 208, 45])
 def test_threads_neither_race_nor_read_what_nobody_wrote(
     target: str, tile: GemmTile, depth: int
 ) -> None:

@@ -90,7 +90,7 @@ def test_ways_to_share_work_out(name: str, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_wide", "released_norm", "mean_pool"])
-@pytest.mark.parametrize("target", ["a100", "h100"])
+@pytest.mark.parametrize("target", examples(["a100", "h100"], "h100"))
 def test_newer_gpus_add_up_in_one_instruction(name: str, target: str) -> None:
     kernel = KERNELS[name](get_target(target), 9, 260)
     check(name, kernel.func, kernel.inputs, kernel.outputs, target, RULE_OF[name])

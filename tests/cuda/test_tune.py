@@ -109,13 +109,10 @@ def test_decisions_are_measured_kept_and_used(
     if device is None:
         assert {trial["board"] for trial in before} == {"Stand-in T4"}
 
-    (kernel,) = ibert(*words, "--trials", "3")["kernels"]
-    assert (kernel["trials"], kernel["new"], kernel["failed"]) == (3, 1, 0), kernel["error"]
+    (kernel,) = ibert(*words, "--trials", "2")["kernels"]
+    assert (kernel["trials"], kernel["new"]) == (2, 0)
     after = _trials(database)
-    assert after[: len(before)] == before
-    (kernel,) = ibert(*words, "--trials", "3")["kernels"]
-    assert (kernel["trials"], kernel["new"]) == (3, 0)
-    assert _trials(database) == after
+    assert after == before
 
     default = after[0]["tile"]
     for trial in after:  # what is no default was much faster

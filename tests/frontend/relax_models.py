@@ -106,7 +106,8 @@ def run_source(
 ) -> list[NDArray[np.float32]]:
     """Outputs of the source function at the probe shape, by stock TVM."""
     module, source = module_of(body, inputs)
-    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     params = module["main"].params
     result = machine["main"](
         *(tvm.runtime.tensor(arrays.get(v.name, source.arrays.get(v.name))) for v in params)

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import transformers as hf
 
 import ibert_tvm as ibert
-from tests.integration.whole_models import random_inputs, reference
+from tests.integration.whole_models import one_layer, random_inputs, reference
 
 CALLERS = 4
 SHAPES = [(1, 17), (3, 33)]
@@ -56,27 +54,11 @@ library.close()
 """
 
 
-@pytest.fixture(scope="module")
-def quantized() -> ibert.QuantizedModel:
-    torch.manual_seed(3)
-    config = hf.BertConfig(
-        vocab_size=90,
-        hidden_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=72,
-        max_position_embeddings=40,
-    )
-    canonical = ibert.load(hf.BertModel(config).eval(), head="none", verify=False)
-    names = list(canonical.info.inputs)
-    batches = [random_inputs(names, 2, 24, 90, seed, padding=False) for seed in range(2)]
-    return ibert.quantize(canonical, calibration=batches)
-
-
 @pytest.mark.parametrize(("runtime", "counts"), [("tvm", (1, 2)), ("none", (1,))])
 def test_callers_of_all_shapes_do_not_disturb_each_other(
-    quantized: ibert.QuantizedModel, runtime: str, counts: tuple[int, ...], tmp_path: Path
+    runtime: str, counts: tuple[int, ...], tmp_path: Path
 ) -> None:
+    quantized = one_layer()
     compiled = ibert.compile(quantized, target="host", shapes=SHAPES, runtime=runtime)
     library = compiled.export(tmp_path / "model.so")
     stored = {}

@@ -39,6 +39,27 @@ def minilm(head: str | None = None, preset: str = "accurate") -> QuantizedModel:
     return _minilm(head, preset)
 
 
+@quantised_once
+def one_layer() -> QuantizedModel:
+    """A BERT of one layer with random weights, for 90 words and 40 positions."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(3)
+    config = hf.BertConfig(
+        vocab_size=90,
+        hidden_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=72,
+        max_position_embeddings=40,
+    )
+    canonical = ibert.load(hf.BertModel(config).eval(), head="none", verify=False)
+    names = list(canonical.info.inputs)
+    batches = [random_inputs(names, 2, 24, 90, seed, padding=False) for seed in range(2)]
+    return ibert.quantize(canonical, calibration=batches)
+
+
 def random_inputs(
     names: Sequence[str], batch: int, seq_len: int, vocabulary: int, seed: int, padding: bool
 ) -> Inputs:

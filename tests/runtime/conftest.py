@@ -137,8 +137,9 @@ class TinyModel:
         with cached("tiny", source, repr(self), product_version()) as (place, work):
             if work is not None:
                 self._export(work / "model.so")
-            path.unlink(missing_ok=True)  # a library that is loaded keeps its own file
-            shutil.copy((work or place) / "model.so", path)
+            copy = path.with_name(f"{path.name}.copy")
+            shutil.copy((work or place) / "model.so", copy)
+        copy.replace(path)  # as an export does: what was there may be loaded
         return path
 
     def _export(self, path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from ibert_tvm.targets.export import ALIGNMENT
 from ibert_tvm.targets.weights import weight_rows
+from tests.processes import without_torch
 from tests.targets.encoder_library import build_encoder
 
 # Counts allocations of a page and more between two calls of `count_allocations`. Preloaded, it
@@ -106,7 +106,7 @@ def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "LD_PRELOAD": str(tmp_path / "counter.so")},
+        env={**without_torch(), "LD_PRELOAD": str(tmp_path / "counter.so")},
     )
     assert done.returncode == 0, done.stderr
     counts = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]

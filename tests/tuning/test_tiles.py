@@ -25,6 +25,7 @@ from ibert_tvm.schedules.tiles import (
 from ibert_tvm.schedules.tuning import default_decisions, tile_space, workload_key
 from ibert_tvm.schedules.tuning.stored import tile_from_json
 from ibert_tvm.targets import TargetDescription, get_target
+from tests.processes import without_torch
 from tests.twins import runnable_target
 
 ROWS, DEPTH = 24, 16
@@ -162,7 +163,12 @@ def test_keys_are_the_same_in_every_process() -> None:
     )
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=root,
+        env=without_torch(),
     )
     assert done.stdout.strip() == workload_key(linear(get_target("x86-64"))[0])
 

@@ -124,7 +124,9 @@ class InputGraph:
             relax.TupleType([var.ty for var in outputs]),
         ).with_attr("global_symbol", "main")
         module = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": function}))
-        machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        # It runs a few times on small tensors: optimising takes longer than it saves.
+        target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+        machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
         result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in self.wanted}
         for run in self.probes.runs:
             arguments = [
