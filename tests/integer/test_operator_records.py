@@ -426,20 +426,21 @@ def test_nothing_leaves_its_interval_in_unbounded_integers(encoder, seed: int, l
 def test_what_leaves_its_interval_is_found(encoder) -> None:
     module, parameters = encoder
     given = inputs(2, 7)
-    report = analyse_ranges(module, parameters)
+    proven = analyse_ranges(module, parameters).details
     (_, mean, _), _ = evaluate(module, given, parameters, capture=True)
     low, high = int(mean.min()), int(mean.max())
     planted = {
-        **report.details,
-        "mean": replace(report["mean"], low=low + 1),
+        **proven,
+        "mean": replace(proven["mean"], low=low + 1),
         "attended": replace(
-            report["attended"], stages={**report["attended"].stages, "row_sum": (0, 3)}
+            proven["attended"],
+            stages={**proven["attended"].stages, "row_sum": (0, 3)},
         ),
     }
     found = check_unbounded(module, given, parameters, planted)
     assert [line.split(":")[0] for line in found] == ["attended, row_sum", "mean"]
     assert re.fullmatch(r"attended, row_sum: \[\d+, \d+\] leaves \[0, 3\]", found[0])
-    assert found[1] == f"mean: [{low}, {high}] leaves [{low + 1}, {report['mean'].high}]"
+    assert found[1] == f"mean: [{low}, {high}] leaves [{low + 1}, {proven['mean'].high}]"
 
 
 # -- programs -----------------------------------------------------------------------------------

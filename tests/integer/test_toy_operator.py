@@ -141,7 +141,7 @@ def test_evaluation_intervals_and_unbounded_integers_agree() -> None:
     (out,) = evaluate(p.module, inputs, p.parameters)
     np.testing.assert_array_equal(out, by_hand(p, ids, mask))
     report = analyse_ranges(p.module, p.parameters, max_seq_len=8)
-    assert "toy_mean" in report["centred"].stages
+    assert "toy_mean" in report.details["centred"].stages
     assert check_unbounded(p.module, inputs, p.parameters, report.details) == []
 
 
