@@ -21,7 +21,6 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
-from ..errors import ScheduleError
 from ..products import matrix_products
 from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from ..tiles import tile_of, without_tile
@@ -83,23 +82,15 @@ class TensorCoreLinearRule(GpuRule):
 
 def _tile(func: tirx.PrimFunc, graph: StageGraph, product: MatrixProduct, gpu: Gpu) -> GemmTile:
     """Decisions that the kernel was given, if the device can follow them, or the default."""
-    given = tile_of(func, GemmTile)
-    if given is None:
-        sizes = (product.rows, product.columns, product.padded_depth)
-        of_columns = [p for p in graph.parameters if _shape(p) == (product.columns,)]
-        # Constants of columns are registers of the epilogue, next to the sums.
-        if len(of_columns) > _MANY_CONSTANTS:
-            return choose_tile(*sizes, gpu, _FEWER_SUMS)
-        return choose_tile(*sizes, gpu)
-    why = given.problem(gpu)
-    if why:
-        raise ScheduleError(
-            what="the device cannot follow the decisions on a kernel",
-            where=str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel",
-            why=why,
-            todo="tune for this target",
-        )
-    return given
+    given = tile_of(func, GemmTile, lambda tile: tile.problem(gpu))
+    if given is not None:
+        return given
+    sizes = (product.rows, product.columns, product.padded_depth)
+    of_columns = [p for p in graph.parameters if _shape(p) == (product.columns,)]
+    # Constants of columns are registers of the epilogue, next to the sums.
+    if len(of_columns) > _MANY_CONSTANTS:
+        return choose_tile(*sizes, gpu, _FEWER_SUMS)
+    return choose_tile(*sizes, gpu)
 
 
 def matrix_product(graph: StageGraph) -> MatrixProduct:
