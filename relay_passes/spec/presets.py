@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import PresetError
-from .exponential import (
-    RELEASED_EXPONENTIAL,
-    ExponentialCoefficients,
-    PolynomialExponential,
-)
+from .exponential import PolynomialExponential
 from .gelu import PRINTED_ERF, RELEASED_ERF, ErfCoefficients
 from .short_softmax import ShortExponential
 
@@ -38,8 +34,6 @@ class Preset:
         Whether calibration may move scale from activations to weights.
     short : bool
         Whether to requantise, add and normalise in 16-bit arithmetic where the ranges allow it.
-    exponential_coefficients : ExponentialCoefficients
-        Of the published exponential.
     erf_coefficients : ErfCoefficients
         Of the published GELU.
     """
@@ -48,11 +42,10 @@ class Preset:
     gelu: str
     exponential: str
     softmax: str
-    reciprocal_bits: int
-    unsigned_gelu_output: bool
-    smoothing: bool
+    reciprocal_bits: int = 31
+    unsigned_gelu_output: bool = False
+    smoothing: bool = False
     short: bool = False
-    exponential_coefficients: ExponentialCoefficients = RELEASED_EXPONENTIAL
     erf_coefficients: ErfCoefficients = PRINTED_ERF
 
     def exponential_for(self, scale: float) -> ShortExponential | PolynomialExponential:
@@ -82,7 +75,7 @@ class Preset:
             )
         if self.exponential == "short":
             return ShortExponential.from_scale(scale)
-        return PolynomialExponential.from_scale(scale, 32767, self.exponential_coefficients)
+        return PolynomialExponential.from_scale(scale)
 
 
 ACCURATE = Preset(
@@ -102,9 +95,6 @@ PAPER = Preset(
     gelu="paper",
     exponential="polynomial",
     softmax="normalised",
-    reciprocal_bits=31,
-    unsigned_gelu_output=False,
-    smoothing=False,
 )
 """The published formulas and constants, in widths that hold them."""
 
@@ -113,9 +103,6 @@ RELEASED = Preset(
     gelu="released",
     exponential="released",
     softmax="normalised",
-    reciprocal_bits=31,
-    unsigned_gelu_output=False,
-    smoothing=False,
     erf_coefficients=RELEASED_ERF,
 )
 """The arithmetic of the released code to the last bit, for checkpoints that were trained with it:
