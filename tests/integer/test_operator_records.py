@@ -16,7 +16,7 @@ from tvm import relax
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer import OPERATORS, Operator
-from ibert_tvm.relay_passes.integer.evaluate import check_unbounded, evaluate, evaluate_all
+from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from ibert_tvm.relay_passes.integer.operator import Elementwise, Operand, Serial, Traits
 from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.integer.operators.requantise import Requantise
@@ -30,6 +30,7 @@ from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.integer.unbounded import check_unbounded
 
 SHORT = ShortExponential.from_scale(1e-3)
 STORED = {"shift": 7, "low": -99, "high": 99, "dtype": "int8"}

@@ -14,7 +14,7 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer import OPERATORS, builder
 from ibert_tvm.relay_passes.integer.domain import Domain, Entry, Index, Tensor
-from ibert_tvm.relay_passes.integer.evaluate import check_unbounded, evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.operator import (
     Elementwise,
     Operand,
@@ -32,6 +32,7 @@ from tests.arm import bare_kernels
 from tests.arm.row_kernels import RowKernel, _Program
 from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
+from tests.integer.unbounded import check_unbounded
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.small import kernels, small_program
 from tests.twins import runnable_target
