@@ -97,10 +97,10 @@ class AttentionParts:
         self.head, self.batch = thread("blockIdx.y"), thread("blockIdx.z")
         self.thread = thread("threadIdx.x")
         self.grid = {
-            self.batch: ("blockIdx.z", sizes.batch),
-            self.head: ("blockIdx.y", sizes.heads),
-            self.tile_index: ("blockIdx.x", -(-sizes.seq_len // tile.rows)),
-            self.thread: ("threadIdx.x", tile.threads),
+            self.batch: sizes.batch,
+            self.head: sizes.heads,
+            self.tile_index: -(-sizes.seq_len // tile.rows),
+            self.thread: tile.threads,
         }
         self.first_row = self.tile_index * tile.rows
         self.valid_rows = tirx.min(sizes.seq_len - self.first_row, tile.rows)

@@ -15,7 +15,7 @@ Strategy
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from tvm import tirx
 
@@ -150,16 +150,7 @@ class _Kernel:
         self.shared_data = tirx.buffer_data(self.shared)
         self.sums_data = tirx.buffer_data(self.sums)
         sizes = (product.rows, product.columns, product.padded_depth, product.depth)
-        decisions = (
-            tile.block_rows,
-            tile.block_columns,
-            tile.warp_rows,
-            tile.warp_columns,
-            tile.warp_depths,
-            tile.stage_depth,
-            tile.stages,
-        )
-        self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *decisions)))}>"
+        self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *astuple(tile))))}>"
 
     def _run_length(self) -> int:
         """Neighbouring columns that a thread has: 16 bytes of the widest tensor of two axes.
@@ -209,13 +200,7 @@ class _Kernel:
         ]
         # The CUDA compiler unrolls what must be unrolled, so that the source stays short.
         body = tirx.AttrStmt(_const(0), "pragma_unroll_explicit", _const(0), sequence(inside))
-        return launch(
-            body,
-            {
-                block: ("blockIdx.x", row_blocks * column_blocks),
-                thread_index: ("threadIdx.x", tile.threads),
-            },
-        )
+        return launch(body, {block: row_blocks * column_blocks, thread_index: tile.threads})
 
     def _direct(self, first_row: tirx.Expr, first_column: tirx.Expr) -> tirx.Stmt:
         """The epilogue of sums that every thread has: part by part of its columns, row by row."""
