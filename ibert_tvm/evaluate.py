@@ -330,7 +330,7 @@ def _comparable(quantization: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
 def _evaluate(
     model: QuantizedModel, inputs: Inputs
 ) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]]]:
-    from ibert_tvm.relay_passes.integer.evaluate import evaluate
+    from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 
     given: dict[str, NDArray[Any]] = {name: inputs[name] for name in model.input_names}
     record = image_record(model.quantization.get("inputs", ()))
@@ -338,7 +338,7 @@ def _evaluate(
         given[record.name] = quantize_images(
             record, given[record.name], model.info.image_size or ()
         )
-    return evaluate(model.program, given, model.parameters, capture=True)
+    return evaluate_all(model.program, given, model.parameters)
 
 
 def evaluate_integers(model: QuantizedModel, inputs: Inputs) -> dict[str, NDArray[Any]]:

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .errors import ScheduleError
-from .loops import rebuilt
+from .nodes import changed
 
 ROW_COUNT = "ibert.row_count"
 """Attribute of a kernel that emission sets: position of the parameter that holds the first row of
@@ -168,7 +168,7 @@ class _Guards:
             for key, value in loop.annotations.items()
             if key not in (_ROWS, _TOKENS, _SEQUENCES)
         }
-        return rebuilt(loop, body=body, annotations=rest)
+        return changed(loop, body=body, annotations=rest)
 
     def block(self, block: s_tir.SBlock) -> s_tir.SBlock:
         """Move what a marked block stores to the rows of its sequence."""
@@ -186,18 +186,7 @@ class _Guards:
             body = tvm_ffi.structural_map(body, (tirx.BufferStore, move))
             writes = [_whole(region) for region in writes]
         rest = {key: value for key, value in block.annotations.items() if key != _STORES}
-        return s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            writes,
-            block.name_hint,
-            body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            rest,
-            block.span,
-        )
+        return changed(block, body=body, writes=writes, annotations=rest)
 
 
 def _whole(region: ir.TensorRegion) -> ir.TensorRegion:

@@ -8,6 +8,7 @@ scheduled as if there were no tuning.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -110,23 +111,43 @@ def value_types(kind: type[Tile]) -> dict[str, type[int] | type[bool]]:
     return {field.name: bool if field.type in (bool, "bool") else int for field in fields(kind)}
 
 
-def tile_of(func: tirx.PrimFunc, kind: type[_T]) -> _T | None:
+def tile_of(
+    func: tirx.PrimFunc, kind: type[_T], problem: Callable[[_T], str] = lambda _tile: ""
+) -> _T | None:
     """Decisions that a kernel was given; None where the rule takes its default.
+
+    Parameters
+    ----------
+    func
+        The kernel.
+    kind
+        What its rule decides.
+    problem
+        Why the target cannot follow some decisions; empty where it can.
 
     Raises
     ------
     ScheduleError
-        If they are those of another kind of kernel.
+        If they are those of another kind of kernel, or the target cannot follow them.
     """
     if not has_tile(func):
         return None
     given = {str(name): int(value) for name, value in func.attrs[_TILE].items()}
     kinds = value_types(kind)
+    where = str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel"
     if set(given) != set(kinds):
         raise ScheduleError(
             what="a kernel was given the decisions of another kind",
-            where=str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel",
+            where=where,
             why=f"they are {', '.join(sorted(given))}",
             todo=f"give those of {kind.__name__}",
         )
-    return kind(**{name: kinds[name](value) for name, value in given.items()})
+    tile = kind(**{name: kinds[name](value) for name, value in given.items()})
+    if why := problem(tile):
+        raise ScheduleError(
+            what="the device cannot follow the decisions on a kernel",
+            where=where,
+            why=why,
+            todo="tune for this target",
+        )
+    return tile

@@ -13,7 +13,7 @@ import math
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from .loops import rebuilt
+from .nodes import changed
 
 _PANEL = "ibert.next_panel"
 _CACHE_LINE = 64
@@ -72,6 +72,6 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
         call = tirx.call_intrin("void", "tirx.prefetch", address, _READ, _INTO_L2, _DATA)
         requests = tirx.For(line, 0, lines, tirx.ForKind.SERIAL, tirx.Evaluate(call))
         rest = {key: value for key, value in loop.annotations.items() if key != _PANEL}
-        return rebuilt(loop, body=tirx.SeqStmt([requests, loop.body]), annotations=rest)
+        return changed(loop, body=tirx.SeqStmt([requests, loop.body]), annotations=rest)
 
     return tvm_ffi.structural_map(func, (tirx.For, request))

@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from .loops import rebuilt
+from .nodes import changed
 
 
 def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -32,7 +32,7 @@ def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
         lanes = int(loop.extent)
         if lanes & (lanes - 1) == 0 and not _has_wide_numbers(loop.body):
             return loop
-        return rebuilt(loop, kind=tirx.ForKind.SERIAL)
+        return changed(loop, kind=tirx.ForKind.SERIAL)
 
     return tvm_ffi.structural_map(func, (tirx.For, serial))
 

@@ -28,8 +28,6 @@ from .toolchain import find_linker
 from .weights import (
     METADATA_ASSEMBLY,
     METADATA_FILE,
-    WEIGHTS_FILE,
-    WEIGHTS_SECTION,
     weight_rows,
     write_weights,
 )
@@ -40,12 +38,17 @@ if TYPE_CHECKING:
 
     from .cuda.compile import DeviceCode
 
-# The threads that run kernels, in C; see there.
-_PARALLEL = Path(__file__).with_name("parallel.c")
-# What a library tells a program on another machine about the one that it is on; see there.
-_BOARD = Path(__file__).with_name("board.c")
+# The threads that run kernels, and what a library tells a program on another machine about the one
+# that it is on; see there. Of each what failed if it is not translated.
+_SOURCES = {
+    "weights.s": "cannot assemble the weights",
+    METADATA_ASSEMBLY.name: "cannot assemble the metadata",
+    "parallel.c": "cannot compile the thread pool",
+    "board.c": "cannot compile the description of the board",
+}
 
 ALIGNMENT = 64
+_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections", "-mgeneral-regs-only")
 
 _OUR_SYMBOLS = (
     "ibert_weights",
@@ -58,22 +61,6 @@ _LOADED_SYMBOLS = ("__tvm_ffi__library_bin", *_OUR_SYMBOLS)
 # What a loader looks for; everything else stays local, so that what nothing calls can be dropped.
 _VERSION_SCRIPT = "{ global: __tvm*; __TVM*; TVM*; ibert_*; local: *; };\n"
 
-_ASSEMBLY = """\
-    .section {section},"a",%progbits
-    .balign 4096
-    .globl ibert_weights
-    .type ibert_weights, %object
-ibert_weights:
-    .incbin "{file}"
-    .size ibert_weights, . - ibert_weights
-    .globl ibert_weights_size
-    .type ibert_weights_size, %object
-    .balign 8
-ibert_weights_size:
-    .quad {size}
-    .size ibert_weights_size, 8
-"""
-
 
 def _write_sources(
     folder: Path, parameters: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
@@ -85,11 +72,8 @@ def _write_sources(
     document = {**metadata, "parameters": [row.to_json() for row in rows]}
     text = json.dumps(document, sort_keys=True)
     (folder / METADATA_FILE).write_text(text, encoding="utf-8")
-    assembly = _ASSEMBLY.format(section=WEIGHTS_SECTION, file=WEIGHTS_FILE, size=size)
-    assembly += METADATA_ASSEMBLY
-    (folder / "weights.s").write_text(assembly, encoding="utf-8")
-    (folder / "parallel.c").write_bytes(_PARALLEL.read_bytes())
-    (folder / "board.c").write_bytes(_BOARD.read_bytes())
+    for source in _SOURCES:
+        (folder / source).write_bytes(METADATA_ASSEMBLY.with_name(source).read_bytes())
     (folder / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
 
 
@@ -151,25 +135,11 @@ def export_library(
             _write_sources(work, parameters, metadata)
         except OSError as error:
             raise unwritable(path, error) from error
-        run_tool(
-            [*linker, "-c", "weights.s", "-o", "weights.o"],
-            work,
-            "cannot assemble the weights",
-            description,
-        )
-        flags = ["-O2", "-fPIC", "-pthread", "-ffunction-sections", "-mgeneral-regs-only"]
-        run_tool(
-            [*linker, "-c", *flags, "parallel.c", "-o", "parallel.o"],
-            work,
-            "cannot compile the thread pool",
-            description,
-        )
-        run_tool(
-            [*linker, "-c", *flags, "board.c", "-o", "board.o"],
-            work,
-            "cannot compile the description of the board",
-            description,
-        )
+        objects = []
+        for source, what in _SOURCES.items():
+            objects.append(f"{Path(source).stem}.o")
+            flags = _FLAGS if source.endswith(".c") else ()
+            run_tool([*linker, "-c", *flags, source, "-o", objects[-1]], work, what, description)
 
         def link(output: str, objects: list[str], **_: Any) -> None:
             # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
@@ -194,7 +164,7 @@ def export_library(
             str(work / "model.so"),
             fcompile=link,
             fpack_imports=None if device is None else pack,
-            addons=[str(work / name) for name in ("weights.o", "parallel.o", "board.o")],
+            addons=[str(work / name) for name in objects],
             workspace_dir=str(work),
         )
         if description.emulator is None:

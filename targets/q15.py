@@ -6,6 +6,8 @@ alone, an operator becomes that arithmetic; here it becomes the target's instruc
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
@@ -46,13 +48,9 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
         width = widest if widest and lanes % widest == 0 else 0
         return _by_registers(call, intrinsics[width], width, lanes) if width else call
 
-    @tvm.transform.module_pass(opt_level=0, name="ibert.select_q15_instructions")
-    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        functions = {
-            var: tvm_ffi.structural_map(function, (ir.Call, select))
-            for var, function in module.functions_items()
-        }
-        return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+    @tirx.transform.prim_func_pass(opt_level=0, name="ibert.select_q15_instructions")
+    def run(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+        return tvm_ffi.structural_map(function, (ir.Call, select))
 
     return run
 

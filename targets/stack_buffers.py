@@ -8,8 +8,8 @@ of a block of rows), so the calls would run hundreds of times per kernel: 4% of 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 
@@ -18,29 +18,25 @@ LARGEST_STACK_BUFFER = 64 * 1024
 _ON_STACK = "disable_lower_builtin"
 
 
-def _size(buffer: tirx.Buffer) -> int | None:
+def static_bytes(buffer: tirx.Buffer) -> int | None:
     """Bytes of a buffer, None where its shape is not static."""
-    if not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+    shape = buffer.ty.shape
+    if not all(isinstance(extent, tirx.IntImm) for extent in shape):
         return None
-    dtype = tvm_ffi.dtype(str(buffer.dtype))
-    return math.prod(int(extent) for extent in buffer.shape) * dtype.itemsize
+    return math.prod(int(extent) for extent in shape) * tvm_ffi.dtype(str(buffer.ty.dtype)).itemsize
 
 
 def _mark(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
-    size = _size(statement.buffer)
+    size = static_bytes(statement.buffer)
     if size is None or size > LARGEST_STACK_BUFFER:
         return statement
     marked = {**dict(statement.annotations), _ON_STACK: tirx.const(1, "bool")}
     return tirx.AllocBuffer(statement.buffer, marked)
 
 
-@tvm.transform.module_pass(opt_level=0)
+@tirx.transform.prim_func_pass(opt_level=0)
 def keep_small_buffers_on_stack(
-    module: tvm.IRModule, _context: tvm.transform.PassContext
-) -> tvm.IRModule:
+    function: tirx.PrimFunc, _module: Any, _context: Any
+) -> tirx.PrimFunc:
     """Mark every buffer of up to `LARGEST_STACK_BUFFER` bytes as one for the stack."""
-    functions = {
-        var: tvm_ffi.structural_map(function, (tirx.AllocBuffer, _mark))
-        for var, function in module.functions_items()
-    }
-    return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+    return tvm_ffi.structural_map(function, (tirx.AllocBuffer, _mark))

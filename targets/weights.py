@@ -13,15 +13,7 @@ WEIGHTS_SECTION = ".ibert.weights"
 METADATA_SECTION = ".ibert.metadata"
 WEIGHTS_FILE, METADATA_FILE = "weights.bin", "metadata.json"
 
-METADATA_ASSEMBLY = f"""\
-    .section {METADATA_SECTION},"a",%progbits
-    .globl ibert_metadata
-    .type ibert_metadata, %object
-ibert_metadata:
-    .incbin "{METADATA_FILE}"
-    .size ibert_metadata, . - ibert_metadata
-    .section .note.GNU-stack,"",%progbits
-"""
+METADATA_ASSEMBLY = Path(__file__).with_name("metadata.s")
 """Assembly source of the section with the metadata; last in its file."""
 
 

@@ -26,54 +26,61 @@ _VNNI = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx51
 _PMULHRSW_256 = ((8, "llvm.x86.ssse3.pmul.hr.sw.128"), (16, "llvm.x86.avx2.pmul.hr.sw"))
 _PMULHRSW_512 = (*_PMULHRSW_256, (32, "llvm.x86.avx512.pmul.hr.sw.512"))
 
-X86_64 = TargetDescription(
-    name="x86-64",
-    description="any x86-64 processor (SSE2), no dot-product instruction; slow, exact",
-    tvm_target={"kind": "llvm", "mcpu": "x86-64", "mtriple": "x86_64-linux-gnu"},
-    dot=NO_DOT_128,
-    vector_lanes=4,
-    elf_machine="EM_X86_64",
+
+def _x86(
+    name: str,
+    description: str,
+    processor: dict[str, object],
+    dot: DotInstruction,
+    features: tuple[str, ...] = (),
+    q15_multiply: tuple[tuple[int, str], ...] = (),
+) -> TargetDescription:
+    """A processor whose row operations take as many numbers as its products."""
+    return TargetDescription(
+        name=name,
+        description=description,
+        tvm_target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", **processor},
+        dot=dot,
+        vector_lanes=dot.lanes,
+        elf_machine="EM_X86_64",
+        required_features=features,
+        prefetches_weights=bool(features),
+        q15_multiply=q15_multiply,
+    )
+
+
+X86_64 = _x86(
+    "x86-64",
+    "any x86-64 processor (SSE2), no dot-product instruction; slow, exact",
+    {"mcpu": "x86-64"},
+    NO_DOT_128,
 )
 
-X86_64_V3 = TargetDescription(
-    name="x86-64-v3",
-    description="x86-64 with AVX2 (Haswell, Zen and newer), exact 16-bit multiply-add",
-    tvm_target={"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"},
-    dot=MADD_256,
-    vector_lanes=8,
-    elf_machine="EM_X86_64",
-    required_features=_V3,
-    prefetches_weights=True,
-    q15_multiply=_PMULHRSW_256,
+X86_64_V3 = _x86(
+    "x86-64-v3",
+    "x86-64 with AVX2 (Haswell, Zen and newer), exact 16-bit multiply-add",
+    {"mcpu": "x86-64-v3"},
+    MADD_256,
+    _V3,
+    _PMULHRSW_256,
 )
 
-X86_AVX_VNNI = TargetDescription(
-    name="x86-avx-vnni",
-    description="x86-64 with AVX-VNNI (Alder Lake, Sierra Forest and newer), 256-bit registers",
-    tvm_target={
-        "kind": "llvm",
-        "mcpu": "x86-64-v3",
-        "mattr": ["+avxvnni"],
-        "mtriple": "x86_64-linux-gnu",
-    },
-    dot=VNNI_256,
-    vector_lanes=8,
-    elf_machine="EM_X86_64",
-    required_features=(*_V3, "avx_vnni"),
-    prefetches_weights=True,
-    q15_multiply=_PMULHRSW_256,
+X86_AVX_VNNI = _x86(
+    "x86-avx-vnni",
+    "x86-64 with AVX-VNNI (Alder Lake, Sierra Forest and newer), 256-bit registers",
+    {"mcpu": "x86-64-v3", "mattr": ["+avxvnni"]},
+    VNNI_256,
+    (*_V3, "avx_vnni"),
+    _PMULHRSW_256,
 )
 
-X86_AVX512_VNNI = TargetDescription(
-    name="x86-avx512-vnni",
-    description="x86-64 with AVX-512 VNNI (Cascade Lake, Ice Lake, Zen 4 and newer)",
-    tvm_target={"kind": "llvm", "mcpu": "cascadelake", "mtriple": "x86_64-linux-gnu"},
-    dot=VNNI_512,
-    vector_lanes=16,
-    elf_machine="EM_X86_64",
-    required_features=_VNNI,
-    prefetches_weights=True,
-    q15_multiply=_PMULHRSW_512,
+X86_AVX512_VNNI = _x86(
+    "x86-avx512-vnni",
+    "x86-64 with AVX-512 VNNI (Cascade Lake, Ice Lake, Zen 4 and newer)",
+    {"mcpu": "cascadelake"},
+    VNNI_512,
+    _VNNI,
+    _PMULHRSW_512,
 )
 
 # Best first: detection takes the first whose features the host has.

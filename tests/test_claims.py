@@ -37,6 +37,7 @@ SHARED_WORDS = {
 DEFINITIONS = {"define", "sum", "square_sum", "per_key", "per_row", "per_score", "weights"} | {
     "row_max",
     "row_sum",
+    "number",
 }
 
 
@@ -130,7 +131,7 @@ def _operators() -> set[str]:
 def _stages(root: Path) -> set[str]:
     """Names of stages: what bodies of operators define, and what emission adds to them."""
     found = set()
-    for where, _path, tree in _sources(root, "relay_passes/integer/operators", "relay_passes/emit"):
+    for where, _path, tree in _sources(root, "relay_passes/integer", "relay_passes/emit"):
         for call in ast.walk(tree):
             if not isinstance(call, ast.Call):
                 continue

@@ -7,58 +7,30 @@ padded rows are never stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from tvm import te, tirx
 
+from ..integer.domain import HeadStages
 from ..integer.operator import per_channel
 from ..spec.arithmetic import Arithmetic
 from ..spec.values import Condition, Ranged, known, not_equal
-from .layout import KernelLayout
+from .blocks import KernelBlocks
 from .stage import Stage
 
 _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
 
 
-class Kernel(Protocol):
-    """What attention asks of the kernel that it becomes part of: see `KernelDomain`."""
-
-    layout: KernelLayout
-    arithmetic: Arithmetic
-    batch: int
-    attributes: dict[str, object]
-    merged_output: bool
-    keys: list[te.Tensor]
-
-    def stage(self, tensor: te.Tensor, low: int, high: int) -> Stage:
-        """Stage of a tensor."""
-
-    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
-        """Value of an expression."""
-
-    def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
-    ) -> Stage:
-        """Define a block."""
-
-    def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
-        """Tell in which products both factors may be -128."""
-
-
-class KernelHeads:
+class KernelHeads(HeadStages):
     """See the module, and `ibert_tvm.relay_passes.integer.domain.Heads`."""
 
-    def __init__(self, domain: Kernel, attention: Any, operands: Mapping[str, Stage]) -> None:
-        self.domain = domain
-        self.attention = attention
+    def __init__(self, domain: KernelBlocks, attention: Any, operands: Mapping[str, Stage]) -> None:
         self.q, self.k, self.v = (operands[name] for name in "qkv")
-        self.mask, self.table = operands.get("mask"), operands.get("bias")
         self.tokens = operands.get("tokens")
-        self.has_bias = self.table is not None
-        self.pairs = operands.get("pair_mask")
-        self.has_window = attention.limits_distance or self.pairs is not None
         self.shape = shape = _Shape(domain, attention.num_heads, self.q, operands.get("starts"))
+        leading = (shape.batch, shape.heads)
+        super().__init__(domain, attention, operands, leading, shape.rows, shape.keys)
         self.key_count = shape.seq_len
         domain.attributes["ibert.row_tile"] = shape.tile
         domain.attributes["ibert.whole_tiles"] = shape.whole
@@ -145,7 +117,6 @@ class KernelHeads:
 
     def bias(self, batch: Any, head: Any, query: Any, key: Any) -> Ranged:
         """By distance, or by query and key."""
-        assert self.table is not None
         row = 0 if self.table.shape[0] == 1 else head
         if len(self.table.shape) == 3:
             return self.table[row, self._query_place(batch, query), self._key_place(batch, key)]
@@ -193,23 +164,6 @@ class KernelHeads:
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def _define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Stage:
-        return self.domain.define(
-            name, (self.shape.batch, self.shape.heads, *extents), entry, dtype
-        )
-
-    def per_key(self, name: str, entry: Callable[..., Any]) -> Stage:
-        """[batch, heads, keys]."""
-        return self._define(name, (self.shape.keys,), entry, "int32")
-
-    def per_row(self, name: str, entry: Callable[..., Any], dtype: str) -> Stage:
-        """[batch, heads, rows]."""
-        return self._define(name, (self.shape.rows,), entry, dtype)
-
-    def per_score(self, name: str, entry: Callable[..., Any]) -> Stage:
-        """[batch, heads, rows, keys]."""
-        return self._define(name, (self.shape.rows, self.shape.keys), entry, "int32")
-
     def weights(self, name: str, entry: Callable[..., Any], largest: int) -> Stage:
         """Bytes of the signedness that the instruction takes, offset where it must be."""
         dtype, self._weight_offset = _byte_operand(self.shape)
@@ -219,7 +173,7 @@ class KernelHeads:
             value = entry(*index)
             return value + offset if offset else value
 
-        return self._define(name, (self.shape.rows, self.shape.keys), stored, dtype)
+        return self.define(name, (self.shape.rows, self.shape.keys), stored, dtype)
 
     def row_max(self, name: str, scores: Stage) -> Stage:
         """Maximum by vector lane, then of the lanes."""
@@ -274,7 +228,7 @@ class KernelHeads:
             factor = per_channel(multiplier, head * shape.head_dim + inside)
             return entry(batch, head, row, column, factor)
 
-        padded = self._define("attended_rows", (shape.rows, shape.columns), channel, dtype)
+        padded = self.define("attended_rows", (shape.rows, shape.columns), channel, dtype)
         self.domain.merged_output = True
         return self.domain.define(
             "attended",
@@ -287,7 +241,9 @@ class KernelHeads:
 class _Shape:
     """Sizes of the kernel, true and padded, and where the tokens of a sequence lie."""
 
-    def __init__(self, domain: Kernel, heads: int, q: Stage, starts: Stage | None = None) -> None:
+    def __init__(
+        self, domain: KernelBlocks, heads: int, q: Stage, starts: Stage | None = None
+    ) -> None:
         tokens, channels = q.shape
         self.starts = starts
         self.layout = domain.layout

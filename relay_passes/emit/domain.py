@@ -18,10 +18,9 @@ from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
 from ..spec import short_layer_norm
 from ..spec.values import INT32, Condition, Ranged, ranged, trace
 from .attention import KernelHeads
-from .layout import KernelLayout
+from .blocks import KernelBlocks
 from .stage import Stage, expression
 
-_NEGATED_MAXIMUM = -127
 _GROUP = 8
 
 
@@ -41,62 +40,10 @@ class PackedWeight:
     tensor: te.Tensor
 
 
-class KernelDomain:
-    """State of one kernel under construction.
-
-    Parameters
-    ----------
-    layout
-        Operand layout of the target.
-    batch
-        Sequences that the kernel serves.
-    layer
-        Name for messages.
-
-    Attributes
-    ----------
-    attributes
-        Attributes of the resulting function, read by schedules.
-    merged_output
-        Whether the result is written as [batch, seq_len, heads, head_dim] and stored as [tokens,
-        channels].
-    keys
-        Tensors that packed attention reads from the first key of a sequence on.
-    """
-
-    def __init__(self, layout: KernelLayout, batch: int, layer: str) -> None:
-        self.layout = layout
-        self.arithmetic = layout.arithmetic
-        self.batch = batch
-        self.layer = layer
-        self.attributes: dict[str, object] = {}
-        self.merged_output = False
-        self.keys: list[te.Tensor] = []
-        self._both_minimum: list[str] = []
-
-    def stage(self, tensor: te.Tensor, low: int, high: int) -> Stage:
-        """Stage of a tensor, with the target's arithmetic."""
-        return Stage(tensor, low, high, self.arithmetic)
-
-    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
-        """Value of an expression that the specification did not make."""
-        return Ranged(low, high, expr, arithmetic=self.arithmetic)
+class KernelDomain(KernelBlocks):
+    """The domain of one kernel under construction."""
 
     # -- stages ---------------------------------------------------------------------------------
-
-    def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
-    ) -> Stage:
-        """Define a block that computes entry by entry."""
-        bounds: list[Ranged] = []
-
-        def compute(*index: Any) -> Any:
-            value = trace(entry, *index)
-            bounds.append(value)
-            return expression(value, dtype or value.dtype)
-
-        tensor = te.compute(tuple(shape), compute, name=name)
-        return self.stage(tensor, bounds[0].low, bounds[0].high)
 
     def sum(
         self,
@@ -246,22 +193,6 @@ class KernelDomain:
         if str(packed.dtype) == dtype:
             return packed
         return te.compute(packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs")
-
-    def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
-        """Tell schedules in which matrix products both factors may be -128.
-
-        The sum of two such products is the only one of two int8 products that 16 bits do not hold.
-
-        Parameters
-        ----------
-        product
-            Name of its block.
-        lhs_low, rhs_low
-            Lower bounds of the factors.
-        """
-        if self.layout.lhs_dtype == "int8" and max(lhs_low, rhs_low) < _NEGATED_MAXIMUM:
-            self._both_minimum.append(product)
-            self.attributes["ibert.both_minimum"] = self._both_minimum
 
     def heads(self, attention: Any, operands: Mapping[str, Stage]) -> KernelHeads:
         """Lay the operands of attention out for the instruction."""

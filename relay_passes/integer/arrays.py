@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import RangeError
 from ..spec.values import not_equal
+from .domain import HeadStages
 from .operator import per_channel
 from .types import dtype_bounds
 
@@ -227,24 +228,19 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a @ b if a.dtype == object else exact_matmul(a, b)
 
 
-class _ArrayHeads:
+class _ArrayHeads(HeadStages):
     """One sequence, [1, H, s, ...]: evaluation takes sequences one by one, which bounds memory."""
 
     def __init__(
         self, domain: ArrayDomain, attention: Any, operands: Mapping[str, ArrayTensor]
     ) -> None:
-        self.domain = domain
-        self.attention = attention
         self.count = attention.num_heads
         length, channels = operands["q"].shape
+        super().__init__(domain, attention, operands, (1, self.count), length, length)
         self.key_count = length
         self.channels = channels // self.count
         self.q, self.k, self.v = (self._split(operands[name].array) for name in "qkv")
-        self.mask, self.table = operands.get("mask"), operands.get("bias")
         self.places = operands.get("tokens")
-        self.has_bias = self.table is not None
-        self.pairs = operands.get("pair_mask")
-        self.has_window = attention.limits_distance or self.pairs is not None
         self._products = self._reduced("score", _product(self.q, self.k.swapaxes(-1, -2)))
         low, high = int(self._products.array.min()), int(self._products.array.max())
         if self.table is not None:
@@ -279,7 +275,6 @@ class _ArrayHeads:
 
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
         """By distance, or by query and key."""
-        assert self.table is not None
         query, key = self._place(query), self._place(key)
         row = 0 if self.table.shape[0] == 1 else np.asarray(head)
         if len(self.table.shape) == 3:
@@ -299,21 +294,6 @@ class _ArrayHeads:
     ) -> Entry:
         """The product."""
         return products[batch, head, query, key]
-
-    def _define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> ArrayTensor:
-        return self.domain.define(name, (1, self.count, *extents), entry, dtype)
-
-    def per_key(self, name: str, entry: Callable[..., Entry]) -> ArrayTensor:
-        """[1, H, s]."""
-        return self._define(name, (self.key_count,), entry, "int32")
-
-    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> ArrayTensor:
-        """[1, H, s]."""
-        return self._define(name, (self.key_count,), entry, dtype)
-
-    def per_score(self, name: str, entry: Callable[..., Entry]) -> ArrayTensor:
-        """[1, H, s, s]."""
-        return self._define(name, (self.key_count, self.key_count), entry, "int32")
 
     def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> ArrayTensor:
         """[1, H, s, s]."""
@@ -341,6 +321,6 @@ class _ArrayHeads:
             factor = per_channel(multiplier, np.asarray(h * self.channels + d))
             return entry(b, h, i, d, factor)
 
-        rows = self._define("attended", (self.key_count, self.channels), channel, dtype)
+        rows = self.define("attended", (self.key_count, self.channels), channel, dtype)
         merged = rows.array.transpose(0, 2, 1, 3).reshape(self.key_count, -1)
         return ArrayTensor(merged, dtype, self.domain.kind)

@@ -106,6 +106,55 @@ class Heads(Protocol):
         """Define the result by ``entry(b, h, i, d, factor)``, factor being the channel's."""
 
 
+class HeadStages:
+    """What the views of all domains share: stages by head, and the terms that operands bring.
+
+    Parameters
+    ----------
+    domain
+        Of the body.
+    attention
+        The operator.
+    operands
+        By name.
+    leading
+        Sequences and heads.
+    rows, keys
+        Extents of stages.
+    """
+
+    def __init__(
+        self,
+        domain: Any,
+        attention: Any,
+        operands: Any,
+        leading: tuple[int, int],
+        rows: int,
+        keys: int,
+    ) -> None:
+        self.domain, self.attention = domain, attention
+        self.mask, self.table, self.pairs = map(operands.get, ("mask", "bias", "pair_mask"))
+        self.has_bias = self.table is not None
+        self.has_window = attention.limits_distance or self.pairs is not None
+        self._leading, self._rows, self._keys = leading, rows, keys
+
+    def define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Any:
+        """Define a stage [batch, heads, *extents]."""
+        return self.domain.define(name, (*self._leading, *extents), entry, dtype)
+
+    def per_key(self, name: str, entry: Callable[..., Entry]) -> Any:
+        """[batch, heads, keys]."""
+        return self.define(name, (self._keys,), entry, "int32")
+
+    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> Any:
+        """[batch, heads, rows]."""
+        return self.define(name, (self._rows,), entry, dtype)
+
+    def per_score(self, name: str, entry: Callable[..., Entry]) -> Any:
+        """[batch, heads, rows, keys]."""
+        return self.define(name, (self._rows, self._keys), entry, "int32")
+
+
 class Domain(Protocol):
     """The operations of a body, beside those of `ibert_tvm.relay_passes.spec.values`."""
 

@@ -7,7 +7,7 @@ sequence length.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
@@ -179,35 +179,29 @@ def _by_sequence(
     return result.reshape(batch, length, channels), stages
 
 
-@overload
 def evaluate(
-    module: Any,
-    inputs: Arrays,
-    parameters: Arrays,
-    function: str = ...,
-    capture: Literal[False] = ...,
-) -> list[np.ndarray]: ...
-
-
-@overload
-def evaluate(
-    module: Any,
-    inputs: Arrays,
-    parameters: Arrays,
-    function: str = ...,
-    *,
-    capture: Literal[True],
-) -> tuple[list[np.ndarray], dict[str, np.ndarray]]: ...
-
-
-def evaluate(
-    module: Any,
-    inputs: Arrays,
-    parameters: Arrays,
-    function: str = "main",
-    capture: bool = False,
-) -> list[np.ndarray] | tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    module: Any, inputs: Arrays, parameters: Arrays, function: str = "main"
+) -> list[np.ndarray]:
     """Run an integer function with NumPy.
+
+    Parameters
+    ----------
+    module, inputs, parameters, function
+        See `evaluate_all`.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        One array per output, in the declared dtype.
+    """
+    outputs, _values = evaluate_all(module, inputs, parameters, function)
+    return outputs
+
+
+def evaluate_all(
+    module: Any, inputs: Arrays, parameters: Arrays, function: str = "main"
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Run an integer function with NumPy, and keep every value.
 
     Parameters
     ----------
@@ -220,15 +214,13 @@ def evaluate(
         The integer constants by name.
     function : str
         Name of the function.
-    capture : bool
-        Whether to return every intermediate value too.
 
     Returns
     -------
     outputs : list of numpy.ndarray
         One array per output, in the declared dtype.
-    captured : dict of str to numpy.ndarray
-        Only with `capture`: canonical name to value, in the declared dtype.
+    values : dict of str to numpy.ndarray
+        Canonical name to value, in the declared dtype.
 
     Raises
     ------
@@ -239,14 +231,11 @@ def evaluate(
     """
     program = as_program(module, function)
     values = lookup({**program.inputs, **program.parameters}, {**parameters, **inputs})
-    captured: dict[str, np.ndarray] = {}
     for step, operands in _steps(program, values):
         result, _stages = run_operator(step.operator, operands)
         values[step.name] = _store(result, step.type.dtype, step.name)
-        if capture:
-            captured[step.name] = values[step.name]
-    outputs = [values[name] for name in program.outputs]
-    return (outputs, captured) if capture else outputs
+    made = {step.name: values[step.name] for step in program.steps}
+    return [values[name] for name in program.outputs], made
 
 
 def _steps(
@@ -266,50 +255,3 @@ def as_program(module: Any, function: str = "main") -> Program:
     from .relax_ops import read_program
 
     return read_program(module, function)
-
-
-def check_unbounded(
-    module: Any,
-    inputs: Arrays,
-    parameters: Arrays,
-    intervals: Mapping[str, Any],
-    function: str = "main",
-) -> list[str]:
-    """Evaluate in integers without bounds, and compare every intermediate with its interval.
-
-    The bodies that are evaluated are those whose intervals were proven, so this finds what the
-    arithmetic of intervals gets wrong.
-
-    Parameters
-    ----------
-    module : Program or IRModule
-        See `evaluate`.
-    inputs, parameters : mapping of str to numpy.ndarray
-        See `evaluate`.
-    intervals : mapping of str to ValueRange
-        By canonical name: ``RangeReport.details``.
-    function : str
-        Name of the function.
-
-    Returns
-    -------
-    list of str
-        What leaves its interval, a line each; empty if nothing does.
-    """
-    program = as_program(module, function)
-    values = lookup({**program.inputs, **program.parameters}, {**parameters, **inputs})
-    found = []
-    for step, operands in _steps(program, values):
-        result, stages = run_operator(step.operator, operands, object)
-        proven = intervals[step.name]
-        seen = {step.name: ((proven.low, proven.high), result)}
-        seen |= {
-            f"{step.name}, {name}": (proven.stages[name], array)
-            for name, array in stages.items()
-            if name in proven.stages
-        }
-        for place, ((low, high), array) in seen.items():
-            if array.size and not low <= array.min() <= array.max() <= high:
-                found.append(f"{place}: [{array.min()}, {array.max()}] leaves [{low}, {high}]")
-        values[step.name] = _store(result, step.type.dtype, step.name)
-    return found

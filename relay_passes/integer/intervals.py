@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import LoweringError, RangeError
 from ..spec.values import INT32, Condition, Ranged, ranged
+from .domain import HeadStages
 from .operator import per_channel
 from .types import dtype_bounds
 
@@ -271,19 +272,16 @@ class IntervalDomain:
         return tensor.value.low, tensor.value.high
 
 
-class _IntervalHeads:
+class _IntervalHeads(HeadStages):
     """Operands of attention at any sequence, head, query and key."""
 
     def __init__(
         self, domain: IntervalDomain, attention: Any, operands: Mapping[str, IntervalTensor]
     ) -> None:
-        self.domain = domain
+        super().__init__(domain, attention, operands, (0, 0), 0, 0)
         q, k, self.v = operands["q"], operands["k"], operands["v"]
         self.channels = q.shape[-1] // attention.num_heads
         self.key_count = q.shape[0] // domain.batch
-        self.table = operands.get("bias")
-        self.has_bias = self.table is not None
-        self.has_window = attention.limits_distance or "pair_mask" in operands
         entry = q.value * k.value
         check_sum("score", entry, self.channels, "int32")
         self._score = Ranged(*sum_bounds(entry, self.channels))
@@ -293,7 +291,8 @@ class _IntervalHeads:
         self.score_bounds = (low, high)
 
     def _stage(self, name: str, value: Ranged, dtype: str = "int32") -> IntervalTensor:
-        return self.domain.define(name, (), lambda: value, dtype)
+        stage: IntervalTensor = self.domain.define(name, (), lambda: value, dtype)
+        return stage
 
     def kept_key(self, batch: Index, key: Index) -> Condition:
         """May count or not."""
@@ -305,8 +304,8 @@ class _IntervalHeads:
 
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Ranged:
         """Any entry of the table."""
-        assert self.table is not None
-        return self.table.value
+        value: Ranged = self.table.value
+        return value
 
     def products(self) -> IntervalTensor:
         """Scores of keys that count."""
@@ -322,21 +321,9 @@ class _IntervalHeads:
         """Any product."""
         return products.value
 
-    def per_key(self, name: str, entry: Callable[..., Entry]) -> IntervalTensor:
-        """Any key."""
-        return self.domain.define(name, (0,) * 3, entry, "int32")
-
-    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> IntervalTensor:
-        """Any row."""
-        return self.domain.define(name, (0,) * 3, entry, dtype)
-
-    def per_score(self, name: str, entry: Callable[..., Entry]) -> IntervalTensor:
+    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> Any:
         """Any query and key."""
-        return self.domain.define(name, (0,) * 4, entry, "int32")
-
-    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> IntervalTensor:
-        """Any query and key."""
-        return self.domain.define(name, (0,) * 4, entry, "uint8")
+        return self.define(name, (0, 0), entry, "uint8")
 
     def row_max(self, name: str, scores: IntervalTensor) -> IntervalTensor:
         """A score."""
@@ -354,13 +341,11 @@ class _IntervalHeads:
         value = self._stage("context", Ranged(*sum_bounds(entry, self.key_count)))
         return lambda b, h, i, d: value.value
 
-    def output(
-        self, entry: Callable[..., Entry], multiplier: IntervalTensor, dtype: str
-    ) -> IntervalTensor:
+    def output(self, entry: Callable[..., Entry], multiplier: IntervalTensor, dtype: str) -> Any:
         """Any entry of the result."""
-        return self.domain.define(
+        return self.define(
             "attended",
-            (0,) * 4,
+            (0, 0),
             lambda b, h, i, d: entry(b, h, i, d, per_channel(multiplier, d)),
             dtype,
         )

@@ -23,7 +23,6 @@ from .operator import Serial
 from .program import Program, Step
 from .types import Dim, TensorType, dtype_bounds, is_per_token
 
-SCHEMA_VERSION = 1
 DEFAULT_SEQ_LEN = 512
 """Longest sequence assumed for a model without a table of positions."""
 
@@ -70,69 +69,6 @@ class RangeReport:
     def values(self) -> dict[str, tuple[int, int]]:
         """Closed interval of every value, by canonical name."""
         return {name: (value.low, value.high) for name, value in self.details.items()}
-
-    @property
-    def widest(self) -> tuple[str, int]:
-        """Name and bits of the widest intermediate of the module."""
-        name = max(self.details, key=lambda key: self.details[key].width)
-        return name, self.details[name].width
-
-    def __getitem__(self, name: str) -> ValueRange:
-        if name not in self.details:
-            raise LoweringError(
-                f"no interval for {name!r}",
-                "range analysis",
-                "the analysed module has no value of this name",
-                "analyse the module that is being emitted",
-            )
-        return self.details[name]
-
-    def to_json(self) -> dict[str, Any]:
-        """Serialisable form, with a schema version."""
-        return {
-            "schema": SCHEMA_VERSION,
-            "max_seq_len": self.max_seq_len,
-            "values": {
-                name: {
-                    "low": value.low,
-                    "high": value.high,
-                    "dtype": value.dtype,
-                    "width": value.width,
-                    "stages": {key: list(pair) for key, pair in value.stages.items()},
-                }
-                for name, value in self.details.items()
-            },
-        }
-
-    @staticmethod
-    def from_json(document: Mapping[str, Any]) -> RangeReport:
-        """Read what `to_json` wrote.
-
-        Raises
-        ------
-        LoweringError
-            If the schema version is another one.
-        """
-        if document.get("schema") != SCHEMA_VERSION:
-            raise LoweringError(
-                f"range report of schema {document.get('schema')!r}",
-                "range analysis",
-                f"this version reads schema {SCHEMA_VERSION}",
-                "analyse the module again",
-            )
-        return RangeReport(
-            int(document["max_seq_len"]),
-            {
-                name: ValueRange(
-                    entry["low"],
-                    entry["high"],
-                    entry["dtype"],
-                    entry["width"],
-                    {key: (pair[0], pair[1]) for key, pair in entry["stages"].items()},
-                )
-                for name, entry in document["values"].items()
-            },
-        )
 
 
 def longest_sequence(program: Program) -> int:

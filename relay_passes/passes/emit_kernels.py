@@ -81,14 +81,11 @@ class _Emission:
                         if self._makes_starts(binding):
                             starts = new[binding.var]
                 body = function.body.body
-                if body in new and isinstance(new[body], relax.Tuple):
-                    fields = list(new[body].fields)
-                    types = list(body.ty.fields)
-                else:
-                    fields, types = [new[body]], [body.ty]
+                leaving = new[body]
+                fields = leaving.fields if isinstance(leaving, relax.Tuple) else [leaving]
                 results = [
                     builder.emit_output(self._leave(value, kind))
-                    for value, kind in zip(fields, types, strict=True)
+                    for value, kind in zip(fields, _fields(body.ty), strict=True)
                 ]
             builder.emit_func_output(results[0] if len(results) == 1 else results)
 
@@ -121,8 +118,7 @@ class _Emission:
 
     def _on_packed_rows(self, binding: relax.VarBinding) -> bool:
         """Whether a kernel of a packed function makes values whose first rows hold the tokens."""
-        kind = binding.var.ty
-        first = kind.fields[0] if isinstance(kind, relax.TupleType) else kind
+        first = _fields(binding.var.ty)[0]
         calls = [call for call in self._anchors(binding) if traits_of(call) is not None]
         in_place = any(traits_of(call).hides_padding for call in calls)
         return is_per_token(first.shape.values) and bool(calls) and not in_place
@@ -146,13 +142,9 @@ class _Emission:
             emitted = emitter.emit(kernel, counted=starts is not None)
         except CompilerError as error:
             raise error.at(str(kernel.attrs["ibert.layer"])) from None
-        kinds = (
-            list(binding.var.ty.fields)
-            if isinstance(binding.var.ty, relax.TupleType)
-            else [binding.var.ty]
-        )
         results = [
-            relax.TensorType(storage_shape(static_shape(kind)), str(kind.dtype)) for kind in kinds
+            relax.TensorType(storage_shape(static_shape(kind)), str(kind.dtype))
+            for kind in _fields(binding.var.ty)
         ]
         func = self.builder.add_func(emitted, value.op.name_hint)
         call = relax.call_tir(
@@ -161,6 +153,11 @@ class _Emission:
             results[0] if len(results) == 1 else results,
         )
         return self.builder.emit(call)
+
+
+def _fields(kind: relax.Type) -> list[relax.TensorType]:
+    """Types in a tuple's; of any other that alone."""
+    return list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
 
 
 def _packed_names(program: IntegerProgram) -> set[str]:

@@ -8,6 +8,7 @@ channel and needs int64.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,7 +220,7 @@ class PaperGelu:
             If a scale is not positive, too coarse (the polynomial has fewer than 4 units, or
             the given shift leaves nothing of it) or too fine.
         """
-        q_b, q_c, q_1, shifts, out = [], [], [], [], []
+        rows = []
         for channel, scale in enumerate(np.atleast_1d(np.asarray(scales, dtype=np.float64))):
             where = f"i-GELU, channel {channel}"
             check_scale(float(scale), where)
@@ -239,18 +240,15 @@ class PaperGelu:
                     why=f"with a shift of {shift}, q_b = {poly.q_b} and 1 is {one} units",
                     todo="use a finer or coarser scale, no fixed shift, or the accurate form",
                 )
-            q_b.append(poly.q_b)
-            q_c.append(poly.q_c)
-            q_1.append(one)
-            shifts.append(shift)
-            out.append(float(scale) * erf_scale / 2.0)
-        return PaperGelu(
-            np.array(q_b, np.int32),
-            np.array(q_c, np.int64),
-            np.array(q_1, np.int32),
-            np.array(shifts, np.int32),
-            np.array(out, np.float64),
-        )
+            rows.append((poly.q_b, poly.q_c, one, shift, float(scale) * erf_scale / 2.0))
+        return PaperGelu.of(rows)
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, int, int, int, float]]) -> PaperGelu:
+        """Constants of channels, a row for each."""
+        kinds = (np.int32, np.int64, np.int32, np.int32, np.float64)
+        columns = zip(*rows, strict=True)
+        return PaperGelu(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
 
 
 def i_erf(q: Value, q_b: Value, q_c: Value, erf_shift: Value) -> Value:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -241,7 +242,8 @@ def square(d: Value) -> Value:
     return d * d
 
 
-def _radicand(total: Value, constants: LayerNormConstants) -> Value:
+def radicand(total: Value, constants: Any) -> Value:
+    """``(V + E) 4^root_fraction_bits``, by the constants of this form or of the short one."""
     return (total + constants.epsilon) << (2 * constants.root_fraction_bits)
 
 
@@ -259,7 +261,7 @@ def root_half_bits(total: Value, constants: LayerNormConstants) -> Value:
     Value
         int32 in [1, 31].
     """
-    return half_bits(_radicand(total, constants), _ROOT_BITS)
+    return half_bits(radicand(total, constants), _ROOT_BITS)
 
 
 def inverse_std(total: Value, half: Value, constants: LayerNormConstants) -> Value:
@@ -278,7 +280,7 @@ def inverse_std(total: Value, half: Value, constants: LayerNormConstants) -> Val
     Value
         Positive, at most 2^reciprocal_bits.
     """
-    root = maximum(i_sqrt(_radicand(total, constants), _ROOT_BITS, half), 1)
+    root = maximum(i_sqrt(radicand(total, constants), _ROOT_BITS, half), 1)
     return floor_divide(1 << (constants.reciprocal_bits + constants.root_fraction_bits), root)
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import PresetError
-from .exponential import (
-    RELEASED_EXPONENTIAL,
-    ExponentialCoefficients,
-    PolynomialExponential,
-)
+from .exponential import PolynomialExponential
 from .gelu import PRINTED_ERF, RELEASED_ERF, ErfCoefficients
 from .short_softmax import ShortExponential
 
@@ -45,8 +41,6 @@ class Preset:
         Whether the values of attention have a scale per channel, which the context divides by.
     short : bool
         Whether to requantise, add and normalise in 16-bit arithmetic where the ranges allow it.
-    exponential_coefficients : ExponentialCoefficients
-        Of the published exponential.
     erf_coefficients : ErfCoefficients
         Of the published GELU.
     """
@@ -55,14 +49,13 @@ class Preset:
     gelu: str
     exponential: str
     softmax: str
-    reciprocal_bits: int
-    unsigned_gelu_output: bool
-    smoothing: bool
-    compensated_rounding: bool
-    embedding_scale_per_row: bool
-    value_scale_per_channel: bool
+    reciprocal_bits: int = 31
+    unsigned_gelu_output: bool = False
+    smoothing: bool = False
+    compensated_rounding: bool = False
+    embedding_scale_per_row: bool = False
+    value_scale_per_channel: bool = False
     short: bool = False
-    exponential_coefficients: ExponentialCoefficients = RELEASED_EXPONENTIAL
     erf_coefficients: ErfCoefficients = PRINTED_ERF
 
     def exponential_for(self, scale: float) -> ShortExponential | PolynomialExponential:
@@ -92,7 +85,7 @@ class Preset:
             )
         if self.exponential == "short":
             return ShortExponential.from_scale(scale)
-        return PolynomialExponential.from_scale(scale, 32767, self.exponential_coefficients)
+        return PolynomialExponential.from_scale(scale)
 
 
 ACCURATE = Preset(
@@ -115,12 +108,6 @@ PAPER = Preset(
     gelu="i-erf",
     exponential="polynomial",
     softmax="normalised",
-    reciprocal_bits=31,
-    unsigned_gelu_output=False,
-    smoothing=False,
-    compensated_rounding=False,
-    embedding_scale_per_row=False,
-    value_scale_per_channel=False,
 )
 """The published formulas and constants, in widths that hold them."""
 
@@ -129,12 +116,6 @@ RELEASED = Preset(
     gelu="i-erf-fixed-shift",
     exponential="calibrated",
     softmax="normalised",
-    reciprocal_bits=31,
-    unsigned_gelu_output=False,
-    smoothing=False,
-    compensated_rounding=False,
-    embedding_scale_per_row=False,
-    value_scale_per_channel=False,
     erf_coefficients=RELEASED_ERF,
 )
 """The arithmetic of the released code to the last bit, for checkpoints that were trained with it:

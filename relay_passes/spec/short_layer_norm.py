@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .layer_norm import LayerNormConstants
+from .layer_norm import LayerNormConstants, radicand
 from .square_root import half_bits, i_sqrt
 from .values import (
     Value,
@@ -121,18 +121,14 @@ def sum_about_mean(squares: Value, total: Value, mean: Value, channels: int) -> 
     return known(value, 0, channels * (2 * INPUT_LIMIT) ** 2)
 
 
-def _radicand(total: Value, constants: ShortLayerNorm) -> Value:
-    return (total + constants.epsilon) << (2 * constants.root_fraction_bits)
-
-
 def root_half_bits(total: Value, constants: ShortLayerNorm) -> Value:
     """Half the bits of the radicand, where the root starts; a stage of its own."""
-    return half_bits(_radicand(total, constants), _ROOT_BITS)
+    return half_bits(radicand(total, constants), _ROOT_BITS)
 
 
 def root(total: Value, half: Value, constants: ShortLayerNorm) -> Value:
     """``s = floor(sqrt((V + E) 4^F))``, at least ``2^(F + 1)``: once per token."""
-    exact = i_sqrt(_radicand(total, constants), _ROOT_BITS, half)
+    exact = i_sqrt(radicand(total, constants), _ROOT_BITS, half)
     return maximum(exact, 2 << constants.root_fraction_bits)
 
 

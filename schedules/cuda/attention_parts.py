@@ -12,7 +12,6 @@ from tvm import ir, tirx
 
 from ibert_tvm.targets import Gpu
 
-from ..errors import ScheduleError
 from ..stages import Leaf, NotElementwise, StageDefinition, StageGraph
 from ..tiles import tile_of
 from .attention_operands import (
@@ -34,21 +33,13 @@ FRAGMENT_KEYS, FRAGMENT = 16, 8
 
 def _decisions(func: tirx.PrimFunc, sizes: AttentionSizes, gpu: Gpu) -> AttentionTile:
     """Decisions that the kernel was given, if a device can follow them, or the default."""
-    given = tile_of(func, AttentionTile)
-    if given is None:
-        ranked = candidate_tiles(sizes, gpu)
-        if not ranked:
-            raise NotElementwise(f"heads of {sizes.head_dim} channels do not fit shared memory")
-        return ranked[0]
-    why = given.problem(sizes)
-    if why:
-        raise ScheduleError(
-            what="the device cannot follow the decisions on a kernel",
-            where=str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel",
-            why=why,
-            todo="tune for this target",
-        )
-    return given
+    given = tile_of(func, AttentionTile, lambda tile: tile.problem(sizes))
+    if given is not None:
+        return given
+    ranked = candidate_tiles(sizes, gpu)
+    if not ranked:
+        raise NotElementwise(f"heads of {sizes.head_dim} channels do not fit shared memory")
+    return ranked[0]
 
 
 class AttentionParts:
@@ -106,10 +97,10 @@ class AttentionParts:
         self.head, self.batch = thread("blockIdx.y"), thread("blockIdx.z")
         self.thread = thread("threadIdx.x")
         self.grid = {
-            self.batch: ("blockIdx.z", sizes.batch),
-            self.head: ("blockIdx.y", sizes.heads),
-            self.tile_index: ("blockIdx.x", -(-sizes.seq_len // tile.rows)),
-            self.thread: ("threadIdx.x", tile.threads),
+            self.batch: sizes.batch,
+            self.head: sizes.heads,
+            self.tile_index: -(-sizes.seq_len // tile.rows),
+            self.thread: tile.threads,
         }
         self.first_row = self.tile_index * tile.rows
         self.valid_rows = tirx.min(sizes.seq_len - self.first_row, tile.rows)

@@ -152,26 +152,10 @@ class AttentionTile:
         return ""
 
 
-def attention_tile(sizes: AttentionSizes, gpu: Gpu) -> AttentionTile:
-    """Tile with the least estimated time.
-
-    Parameters
-    ----------
-    sizes
-        Of the kernel.
-    gpu
-        What it runs on.
-
-    Returns
-    -------
-    AttentionTile
-        There is one for every length: what does not fit is cut into steps.
-    """
-    return candidate_tiles(sizes, gpu)[0]
-
-
 def candidate_tiles(sizes: AttentionSizes, gpu: Gpu) -> list[AttentionTile]:
     """Tiles that a device can run, that with the least estimated time first.
+
+    There is one for every length: what does not fit is cut into steps.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ class _Kernel:
         lane, warp = thread("threadIdx.x"), thread("threadIdx.y")
         token = tirx.Var("token", "int32")
         turns = -(-self.length // self.warps)
-        bounds = {row: self.rows, group: self.groups, lane: WARP, warp: self.warps}
+        bounds = {row: self.rows, group: self.groups, warp: self.warps, lane: WARP}
         first = (group * WARP + lane) * self.width
         run = RunOfChannels.of(self.width, lambda _step: first, 1, {**bounds, token: turns})
         numbers = self._numbers(row, lane, bounds)
@@ -113,15 +113,7 @@ class _Kernel:
             *numbers.statements,
             guarded(last, stores),
         ]
-        return launch(
-            sequence(body),
-            {
-                row: ("blockIdx.y", self.rows),
-                group: ("blockIdx.x", self.groups),
-                warp: ("threadIdx.y", self.warps),
-                lane: ("threadIdx.x", WARP),
-            },
-        )
+        return launch(sequence(body), bounds)
 
     def _totals(self, run: RunOfChannels, row: tirx.Var, place: tirx.Expr) -> _Totals:
         """Sums of a lane's channels over the tokens of its warp, then of all warps."""

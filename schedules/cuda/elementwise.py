@@ -104,11 +104,9 @@ def _kernel(graph: StageGraph, results: list[StageDefinition], multiprocessors: 
     threads = min(_BLOCK, runs)
     count = block * threads + place
     row = tirx.floordiv(count, channels // width)
+    extents = {block: blocks, place: threads}
     run = RunOfChannels.of(
-        width,
-        lambda step: tirx.floormod(count, channels // width) * width,
-        1,
-        {block: blocks, place: threads},
+        width, lambda step: tirx.floormod(count, channels // width) * width, 1, extents
     )
     loads = Loads(run, kept=False)
     leaves = {buffer: loads.leaf(buffer) for buffer in graph.parameters}
@@ -117,7 +115,7 @@ def _kernel(graph: StageGraph, results: list[StageDefinition], multiprocessors: 
     body = [*loads.declarations, *outputs.declarations]
     work = run.each_step(sequence([*loads.copies, *outputs.entries]))
     body.append(guarded(count < runs if runs % threads else None, work))
-    return launch(sequence(body), {block: ("blockIdx.x", blocks), place: ("threadIdx.x", threads)})
+    return launch(sequence(body), extents)
 
 
 def unravelled(row: tirx.Expr, sizes: list[int]) -> list[tirx.Expr]:

@@ -15,13 +15,12 @@ Strategy
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
-from ..errors import ScheduleError
 from ..products import matrix_products
 from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from ..tiles import tile_of, without_tile
@@ -83,23 +82,15 @@ class TensorCoreLinearRule(GpuRule):
 
 def _tile(func: tirx.PrimFunc, graph: StageGraph, product: MatrixProduct, gpu: Gpu) -> GemmTile:
     """Decisions that the kernel was given, if the device can follow them, or the default."""
-    given = tile_of(func, GemmTile)
-    if given is None:
-        sizes = (product.rows, product.columns, product.padded_depth)
-        of_columns = [p for p in graph.parameters if _shape(p) == (product.columns,)]
-        # Constants of columns are registers of the epilogue, next to the sums.
-        if len(of_columns) > _MANY_CONSTANTS:
-            return choose_tile(*sizes, gpu, _FEWER_SUMS)
-        return choose_tile(*sizes, gpu)
-    why = given.problem(gpu)
-    if why:
-        raise ScheduleError(
-            what="the device cannot follow the decisions on a kernel",
-            where=str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else "a kernel",
-            why=why,
-            todo="tune for this target",
-        )
-    return given
+    given = tile_of(func, GemmTile, lambda tile: tile.problem(gpu))
+    if given is not None:
+        return given
+    sizes = (product.rows, product.columns, product.padded_depth)
+    of_columns = [p for p in graph.parameters if _shape(p) == (product.columns,)]
+    # Constants of columns are registers of the epilogue, next to the sums.
+    if len(of_columns) > _MANY_CONSTANTS:
+        return choose_tile(*sizes, gpu, _FEWER_SUMS)
+    return choose_tile(*sizes, gpu)
 
 
 def matrix_product(graph: StageGraph) -> MatrixProduct:
@@ -159,16 +150,7 @@ class _Kernel:
         self.shared_data = tirx.buffer_data(self.shared)
         self.sums_data = tirx.buffer_data(self.sums)
         sizes = (product.rows, product.columns, product.padded_depth, product.depth)
-        decisions = (
-            tile.block_rows,
-            tile.block_columns,
-            tile.warp_rows,
-            tile.warp_columns,
-            tile.warp_depths,
-            tile.stage_depth,
-            tile.stages,
-        )
-        self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *decisions)))}>"
+        self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *astuple(tile))))}>"
 
     def _run_length(self) -> int:
         """Neighbouring columns that a thread has: 16 bytes of the widest tensor of two axes.
@@ -218,13 +200,7 @@ class _Kernel:
         ]
         # The CUDA compiler unrolls what must be unrolled, so that the source stays short.
         body = tirx.AttrStmt(_const(0), "pragma_unroll_explicit", _const(0), sequence(inside))
-        return launch(
-            body,
-            {
-                block: ("blockIdx.x", row_blocks * column_blocks),
-                thread_index: ("threadIdx.x", tile.threads),
-            },
-        )
+        return launch(body, {block: row_blocks * column_blocks, thread_index: tile.threads})
 
     def _direct(self, first_row: tirx.Expr, first_column: tirx.Expr) -> tirx.Stmt:
         """The epilogue of sums that every thread has: part by part of its columns, row by row."""

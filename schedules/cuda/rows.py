@@ -149,12 +149,13 @@ def _kernel(
     block, lane, line = thread("blockIdx.x"), thread("threadIdx.x"), thread("threadIdx.y")
     blocks, lanes = -(-rows // tile.rows), WARP * tile.warps
     row = block * tile.rows + line if tile.rows > 1 else block
+    threads = {block: blocks, line: tile.rows, lane: lanes}
     runs, steps = channels // tile.width, tile.steps(channels)
     run = RunOfChannels.of(
         tile.width,
         lambda step: (step * lanes + lane) * tile.width,
         steps,
-        {block: blocks, lane: lanes, line: tile.rows},
+        threads,
         (lambda step: step * lanes + lane < runs) if runs % lanes else None,
     )
     kept = Loads(run, kept=True)
@@ -180,7 +181,6 @@ def _kernel(
     inside = row < rows if rows % tile.rows else None
     # Shared memory belongs to the block: it is declared outside of whatever is conditional.
     whole = sequence([*numbers.scratch, guarded(inside, tirx.SeqStmt(body))])
-    threads = {block: ("blockIdx.x", blocks), line: ("threadIdx.y", tile.rows)}
     if tile.rows == 1:
         del threads[line]
-    return launch(whole, {**threads, lane: ("threadIdx.x", lanes)})
+    return launch(whole, threads)

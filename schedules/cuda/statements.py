@@ -14,7 +14,7 @@ def thread(tag: str) -> tirx.Var:
     return tirx.Var(tag.replace(".", "_"), "int32")
 
 
-def launch(body: tirx.Stmt, threads: Mapping[tirx.Var, tuple[str, int]]) -> tirx.Stmt:
+def launch(body: tirx.Stmt, threads: Mapping[tirx.Var, int]) -> tirx.Stmt:
     """Run a statement in every thread of a grid.
 
     Parameters
@@ -22,13 +22,14 @@ def launch(body: tirx.Stmt, threads: Mapping[tirx.Var, tuple[str, int]]) -> tirx
     body
         What one thread does.
     threads
-        For each variable of `thread`, its tag and its extent.
+        For each variable of `thread`, its extent.
 
     Returns
     -------
     tvm.tirx.Stmt
     """
-    for var, (tag, extent) in reversed(list(threads.items())):
+    for var, extent in reversed(list(threads.items())):
+        tag = var.name.replace("_", ".")
         axis = tirx.IterVar(ir.Range(0, extent), var, tirx.IterVar.ThreadIndex, tag)
         body = tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body)
     return body

@@ -4,22 +4,15 @@
 them to a shared library, and `ibert_tvm.targets.bare_metal` packs them for microcontrollers.
 """
 
-from .compile import arena_alignment, compile_bare, portable_description
-from .header import ABI_VERSION
+from .compile import compile_bare, portable_description
 from .interface import Interface, ShapeSpec, TensorSpec
-from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter
+from .model import BareModel
 
 __all__ = [
-    "ABI_VERSION",
-    "BareCall",
-    "BareFunction",
-    "BareKernel",
     "BareModel",
     "Interface",
-    "KernelParameter",
     "ShapeSpec",
     "TensorSpec",
-    "arena_alignment",
     "compile_bare",
     "portable_description",
 ]

@@ -12,7 +12,7 @@ from tvm.tirx.buffer import BufferType
 
 from ibert_tvm.errors import TargetError
 
-from .c_text import C_TYPES, comment
+from .c_text import c_type, comment
 from .model import BareKernel, BareModel
 from .objects import finalise
 
@@ -61,7 +61,7 @@ def _kernel(kernel: BareKernel, func: tirx.PrimFunc, target_name: str) -> str:
     start = f"int32_t {kernel.symbol}("
     body = text[text.index("{\n", text.rindex(start)) + 2 :].rstrip()
     arguments = [
-        f"{'' if parameter.written else 'const '}{C_TYPES[parameter.dtype]} *restrict a{index}"
+        f"{'' if parameter.written else 'const '}{c_type(parameter.dtype)} *restrict a{index}"
         for index, parameter in enumerate(kernel.parameters)
     ]
     names = [*(f"a{index}" for index in range(len(arguments))), "workspace"]

@@ -5,14 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-C_TYPES = {
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "int16": "int16_t",
-    "uint16": "uint16_t",
-    "int32": "int32_t",
-    "int64": "int64_t",
-}
 # Words of C and C++, and names that generated functions use themselves.
 _RESERVED = """
 auto break case char const continue default do double else enum extern float for goto if inline int
@@ -28,6 +20,11 @@ def filled(path: Path, **parts: str) -> str:
     for name, part in parts.items():
         text = text.replace(f"/* @{name} */\n", part)
     return text
+
+
+def c_type(dtype: str) -> str:
+    """Type of C with so many bits: ``int8_t`` for int8."""
+    return f"{dtype}_t"
 
 
 def identifier(name: str) -> str:

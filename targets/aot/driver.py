@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..weights import Weight
-from .c_text import C_TYPES, comment, filled, quoted, shape_suffix
+from .c_text import c_type, comment, filled, quoted, shape_suffix
 from .graph import Place, PlacedGraph
 from .header import STATUSES, function_prototype, tensor_identifiers
 from .interface import Interface, ShapeSpec, TensorSpec, item_size
@@ -24,10 +24,6 @@ _RANGE = """\
         }}
     }}
 """
-_SHAPES = {
-    "batch": "IBERT_BATCH",
-    "seq_len": "IBERT_SEQ_LEN",
-}
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ def driver_text(program: Program) -> str:
 def _tensor(spec: TensorSpec) -> str:
     multiplier, shift = spec.dyadic_scale
     low, high = _limits(spec)
-    axes = [_SHAPES[axis] if isinstance(axis, str) else str(axis) for axis in spec.shape]
+    axes = [f"IBERT_{axis.upper()}" if isinstance(axis, str) else str(axis) for axis in spec.shape]
     axes += ["1"] * (4 - len(axes))
     scale = quoted(repr(float(spec.scale)) if spec.scale else "0")
     return (
@@ -130,7 +126,7 @@ def _ranges(inputs: Sequence[TensorSpec]) -> str:
             "    (void)low;\n    (void)high;\n    (void)i;\n    (void)values;\n    (void)count;\n"
         )
     return "".join(
-        _RANGE.format(constant=f"IBERT_{dtype.upper()}", c_type=C_TYPES[dtype]) for dtype in checked
+        _RANGE.format(constant=f"IBERT_{dtype.upper()}", c_type=c_type(dtype)) for dtype in checked
     )
 
 
@@ -147,7 +143,7 @@ def _declarations(program: Program) -> list[str]:
         if weight.index in used:
             count = max(1, weight.nbytes // item_size(weight.dtype))
             lines.append(
-                f"extern const {C_TYPES[weight.dtype]} {weight.symbol}[{count}]; "
+                f"extern const {c_type(weight.dtype)} {weight.symbol}[{count}]; "
                 f"/* {comment(weight.name)} */\n"
             )
     lines.append("\n")
@@ -155,7 +151,7 @@ def _declarations(program: Program) -> list[str]:
     for name in dict.fromkeys(called):
         kernel = program.kernels[name]
         arguments = [
-            f"{'' if parameter.written else 'const '}{C_TYPES[parameter.dtype]} *a{index}"
+            f"{'' if parameter.written else 'const '}{c_type(parameter.dtype)} *a{index}"
             for index, parameter in enumerate(kernel.parameters)
         ]
         lines.append(f"/* {comment(kernel.kind)}: {comment(kernel.layer)} */\n")
@@ -173,15 +169,15 @@ def _places_in_use(placed: PlacedGraph) -> list[Place]:
 def _address(program: Program, placed: PlacedGraph, value: int, written: bool) -> str:
     """C expression of the pointer to a value."""
     place = placed.places[value]
-    c_type = C_TYPES[placed.graph.values[value].dtype]
+    dtype = c_type(placed.graph.values[value].dtype)
     if place.kind == "weight":
         return program.weights[place.position].symbol
     if place.kind == "input":
-        return f"(const {c_type} *)inputs[{place.position}]"
+        return f"(const {dtype} *)inputs[{place.position}]"
     if place.kind == "output":
-        return f"({c_type} *)outputs[{place.position}]"
+        return f"({dtype} *)outputs[{place.position}]"
     qualifier = "" if written else "const "
-    return f"({qualifier}{c_type} *)(void *)(arena + {place.position})"
+    return f"({qualifier}{dtype} *)(void *)(arena + {place.position})"
 
 
 def _body(program: Program, placed: PlacedGraph, suffix: str) -> str:
@@ -204,12 +200,12 @@ def _body(program: Program, placed: PlacedGraph, suffix: str) -> str:
         lines.append(f"             {listed}));\n")
     for value, output in placed.copies:
         kind = graph.values[value]
-        c_type = C_TYPES[kind.dtype]
+        dtype = c_type(kind.dtype)
         source = _address(program, placed, value, False)
         lines.append(
             "    {\n"
-            f"        const {c_type} *from = {source};\n"
-            f"        {c_type} *to = ({c_type} *)outputs[{output}];\n"
+            f"        const {dtype} *from = {source};\n"
+            f"        {dtype} *to = ({dtype} *)outputs[{output}];\n"
             "        uint32_t i;\n"
             f"        for (i = 0; i < {kind.elements}u; i++) {{\n"
             "            to[i] = from[i];\n"

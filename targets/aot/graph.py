@@ -82,6 +82,15 @@ class Graph:
         """Number of values that exist before the first call."""
         return self.num_inputs + self.num_parameters
 
+    def lifetimes(self) -> dict[int, tuple[int, int]]:
+        """For each value that a call writes, that call and the last that needs the value."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for step, call in enumerate(self.calls):
+            first |= dict.fromkeys(call.writes, step)
+            last |= dict.fromkeys((*call.reads, *call.writes), step)
+        return {value: (step, last[value]) for value, step in first.items()}
+
 
 @dataclass(frozen=True)
 class Place:
@@ -253,17 +262,14 @@ def place_values(graph: Graph, workspaces: Mapping[str, int], alignment: int) ->
 
 def _requests(graph: Graph, workspaces: Mapping[str, int], elsewhere: set[int]) -> list[Request]:
     """What the arena must hold: values from the call that writes them to the last that reads."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    requests = []
-    for step, call in enumerate(graph.calls):
-        for value in call.writes:
-            first[value] = last[value] = step
-        for value in call.reads:
-            last[value] = step
-        requests.append(Request(("workspace", step), workspaces[call.kernel], step, step))
-    return requests + [
-        Request(value, graph.values[value].nbytes, step, last[value])
-        for value, step in first.items()
-        if value not in elsewhere
+    return [
+        *(
+            Request(("workspace", step), workspaces[call.kernel], step, step)
+            for step, call in enumerate(graph.calls)
+        ),
+        *(
+            Request(value, graph.values[value].nbytes, first, last)
+            for value, (first, last) in graph.lifetimes().items()
+            if value not in elsewhere
+        ),
     ]

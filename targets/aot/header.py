@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .c_text import C_TYPES, comment, filled, quoted, shape_suffix, unique_identifiers
+from .c_text import c_type, comment, filled, quoted, shape_suffix, unique_identifiers
 from .interface import Interface, TensorSpec
 
 ABI_VERSION = 1
@@ -68,7 +68,7 @@ def function_prototype(interface: Interface, batch: int, seq_len: int) -> str:
         (outputs, interface.outputs, ""),
     ):
         for name, spec in zip(names, specs, strict=True):
-            arguments.append(f"{qualifier}{C_TYPES[spec.dtype]} *{name}")
+            arguments.append(f"{qualifier}{c_type(spec.dtype)} *{name}")
     return (
         f"int32_t ibert_run_{shape_suffix(batch, seq_len)}(\n    " + ",\n    ".join(arguments) + ")"
     )

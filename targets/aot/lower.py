@@ -7,7 +7,6 @@ serial, and every buffer that is too large for the stack lies in the workspace, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from ibert_tvm.errors import TargetError
 
 from ..description import TargetDescription
 from ..pipeline import kernel_passes
+from ..stack_buffers import static_bytes
 from .model import KernelParameter
 
 # Larger buffers go to the workspace: a microcontroller has a kilobyte or two of stack, and a thread
@@ -29,7 +29,6 @@ _LARGEST_STACK_BUFFER = {"bare-metal": 64}
 _LARGEST_STACK_BUFFER_DEFAULT = 4096
 _WORKSPACE_ALIGNMENT = {"bare-metal": 16}
 _WORKSPACE_ALIGNMENT_DEFAULT = 64
-_ON_STACK = "disable_lower_builtin"
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,12 @@ def buffer_bytes(buffer: tirx.Buffer) -> int:
     TargetError
         If its shape is not static: memory is planned at compile time.
     """
-    shape = buffer.ty.shape
-    if not all(isinstance(extent, tirx.IntImm) for extent in shape):
+    size = static_bytes(buffer)
+    if size is None:
         raise TargetError(
             what="a kernel has a buffer of a size that is not known",
             where=f"buffer {buffer.name}",
             why="code without runtime takes no memory at run time",
             todo="report this model",
         )
-    return math.prod(int(extent) for extent in shape) * tvm_ffi.dtype(str(buffer.ty.dtype)).itemsize
+    return size

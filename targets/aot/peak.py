@@ -23,20 +23,14 @@ def arena_peak(placed: PlacedGraph, kernels: Mapping[str, BareKernel]) -> ArenaP
     ArenaPeak
     """
     graph = placed.graph
-    written: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for step, call in enumerate(graph.calls):
-        for value in call.writes:
-            written[value] = last[value] = step
-        for value in call.reads:
-            last[value] = step
+    lifetimes = graph.lifetimes()
     peaks = []
     for step, call in enumerate(graph.calls):
         kernel = kernels[call.kernel]
         parts = [
             (graph.calls[first].layer, graph.values[value].nbytes)
-            for value, first in written.items()
-            if placed.places[value].kind == "arena" and first <= step <= last[value]
+            for value, (first, last) in lifetimes.items()
+            if placed.places[value].kind == "arena" and first <= step <= last
         ]
         if kernel.workspace_bytes:
             parts.append((f"workspace of {call.layer}", kernel.workspace_bytes))

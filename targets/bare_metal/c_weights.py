@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..aot.c_text import C_TYPES
+from ..aot.c_text import c_type
 from ..aot.weights import filling_order
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _pieces(bare: BareModel) -> Iterator[str]:
     yield "#else\n#define WEIGHT(section_name)\n#endif\n"
     for weight in filling_order(bare.weights):
         values = np.ascontiguousarray(bare.parameters[weight.name]).reshape(-1)
-        kind = C_TYPES[weight.dtype]
+        kind = c_type(weight.dtype)
         yield f"\nextern const {kind} {weight.symbol}[{values.size}];\n"
         yield f'WEIGHT("{weight.section}") const {kind} {weight.symbol}[{values.size}] = {{\n'
         for start in range(0, values.size, _PER_LINE):

@@ -12,31 +12,7 @@ from .memory_use import kib
 
 _README = Path(__file__).with_name("package.md")
 
-_MAKEFILE = """\
-# Compiles the model to a static library: make, or make CC=... TARGET_FLAGS=...
-ifeq ($(origin CC),default)
-CC := {compiler}
-endif
-AR := $(shell $(CC) -print-prog-name=ar)
-TARGET_FLAGS ?= {flags}
-CFLAGS ?= -O2
-override CFLAGS += $(TARGET_FLAGS) -std=c99 -ffreestanding -fno-strict-aliasing \
-  -ffunction-sections -fdata-sections
-
-OBJECTS := {objects}
-
-libibert_model.a: $(OBJECTS)
-\trm -f $@
-\t$(AR) rcsD $@ $^
-
-%.o: %.c ibert_model.h
-\t$(CC) $(CFLAGS) -c $< -o $@
-{assembly}
-clean:
-\trm -f libibert_model.a $(OBJECTS)
-
-.PHONY: clean
-"""
+_MAKEFILE = Path(__file__).with_name("package.mk.in")
 
 
 def readme(document: Mapping[str, Any]) -> str:
@@ -74,13 +50,9 @@ def readme(document: Mapping[str, Any]) -> str:
         flash_kib=kib(flash["total"]),
         ram_kib=kib(ram["total"]),
         instructions=document["verified"]["instructions"],
-        code=flash["code"],
-        constants=flash["constants"],
-        weights=flash["weights"],
+        **{key: flash[key] for key in ("code", "constants", "weights")},
+        **{key: ram[key] for key in ("arena", "stack", "data")},
         flash=flash["total"],
-        arena=ram["arena"],
-        stack=ram["stack"],
-        data=ram["data"],
         ram=ram["total"],
     )
 
@@ -143,6 +115,8 @@ def makefile(sources: Sequence[str], flags: Sequence[str], description: TargetDe
     assembly = (
         "\n%.o: %.S weights.bin\n\t$(CC) $(TARGET_FLAGS) -c $< -o $@\n" if has_assembly else ""
     )
-    return _MAKEFILE.format(
-        compiler=compiler, flags=" ".join(flags), objects=objects, assembly=assembly
-    )
+    parts = {"compiler": compiler, "flags": " ".join(flags), "objects": objects}
+    text = _MAKEFILE.read_text(encoding="utf-8")
+    for name, part in {**parts, "assembly": assembly}.items():
+        text = text.replace(f"@{name}@", part)
+    return text

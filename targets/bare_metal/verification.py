@@ -24,18 +24,7 @@ from ..toolchain import find_linker
 from .disassembly import Function, disassemble, has_integer_vectors
 from .stack import StackUse, stack_use
 
-_SCRIPT = """\
-SECTIONS
-{
-  . = 0x10000;
-  .text : { *(.text .text.*) }
-  .constants : { *(.rodata .rodata.*) *(.got .got.*) }
-  .data : { *(.data .data.*) }
-  .bss : { *(.bss .bss.* COMMON) }
-  .weights : { *(.ibert.weights .ibert.weights.*) }
-  /DISCARD/ : { *(.ARM.exidx .ARM.exidx.* .ARM.extab .ARM.extab.* .eh_frame .comment) }
-}
-"""
+_SCRIPT = Path(__file__).with_name("verify.ld")
 # Names of the functions of one shape, in the driver that `ibert_tvm.targets.aot.driver` writes.
 _BODY = "body_"
 _REPORT = "this is a defect of the compiler: please report it"
@@ -166,13 +155,13 @@ def _pointers(driver: Path) -> dict[str, list[str]]:
 
 def _link(objects: Sequence[Path], folder: Path, description: TargetDescription) -> Path:
     """Link everything with the compiler's run-time library only; errors as PackageError."""
-    script, image = folder / "verify.ld", folder / "verify.elf"
-    script.write_text(_SCRIPT, encoding="ascii")
+    image = folder / "verify.elf"
     command = [
         *find_linker(description),
         "-nostdlib",
         "-nostartfiles",
-        f"-Wl,-T,{script.name}",
+        "-T",
+        str(_SCRIPT),
         "-Wl,-e,0x10000",
         "-Wl,--no-warn-rwx-segments",
         "-Wl,-z,noexecstack",

@@ -311,31 +311,25 @@ def _check_kernel(
     name: str, role: KernelRole, parts: list[KernelAudit], architecture: str, target: str
 ) -> None:
     where = f"target {target!r}, {architecture}"
+
+    def refused(what: str, why: str, at: str = where) -> TargetError:
+        what = f"kernel {name!r} of layer {role.layer!r} {what}"
+        return TargetError(what=what, where=at, why=why, todo=_REPORT)
+
     if not parts:
-        raise TargetError(
-            what=f"kernel {name!r} of layer {role.layer!r} has no device code",
-            where=where,
-            why="no function of the compiled image has its name",
-            todo=_REPORT,
-        )
+        raise refused("has no device code", "no function of the compiled image has its name")
     if not role.is_matrix:
         return
     spilled = next((part for part in parts if part.spills), None)
     if spilled is not None:
-        raise TargetError(
-            what=f"kernel {name!r} of layer {role.layer!r} keeps numbers outside of registers",
-            where=f"{where}: {spilled.name}, {spilled.local} accesses of local memory, "
+        raise refused(
+            "keeps numbers outside of registers",
+            "a matrix product that spills registers is slow, so it is never delivered",
+            f"{where}: {spilled.name}, {spilled.local} accesses of local memory, "
             f"{spilled.registers} registers, {spilled.stack_bytes} bytes of stack",
-            why="a matrix product that spills registers is slow, so it is never delivered",
-            todo=_REPORT,
         )
     if not any(part.matrix for part in parts):
-        raise TargetError(
-            what=f"kernel {name!r} of layer {role.layer!r} does not use tensor cores",
-            where=where,
-            why="its code has no IMMA instruction",
-            todo=_REPORT,
-        )
+        raise refused("does not use tensor cores", "its code has no IMMA instruction")
 
 
 def _is_float(instruction: Instruction) -> bool:

@@ -7,7 +7,8 @@ every division and remainder becomes a call of a function of integer instruction
 
 from __future__ import annotations
 
-import tvm
+from typing import Any
+
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -26,8 +27,8 @@ _WIDENED = {
 }
 
 
-@tvm.transform.module_pass(opt_level=0, name="ibert.LowerDivision")
-class LowerDivision:
+@tirx.transform.prim_func_pass(opt_level=0, name="ibert.LowerDivision")
+def lower_division(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
     """Replace divisions, and what else the device has functions for.
 
     Expects device functions whose loops are vectorised and whose intrinsics are not yet lowered.
@@ -39,17 +40,7 @@ class LowerDivision:
         a // b    →    a1 = a; b1 = b; q = ibert_divide(a1, b1)
                        q - (a1 != q * b1 and the signs of that rest and b1 differ)
     """
-
-    def transform_module(
-        self, module: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Apply the pass."""
-        rules = [(ir.Call, _function), *((kind, _divided) for kind in _DIVISIONS)]
-        functions = {
-            var: tvm_ffi.structural_map(function, rules)
-            for var, function in module.functions_items()
-        }
-        return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+    return tvm_ffi.structural_map(function, [(ir.Call, _function), (_DIVISIONS, _divided)])
 
 
 def _function(call: ir.Call) -> tirx.Expr:

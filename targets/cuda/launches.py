@@ -7,13 +7,13 @@ functions before code is made of them.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from math import prod
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
+
+from ..stack_buffers import static_bytes
 
 _DYNAMIC = "shared.dyn"
 _EXTENT = "thread_extent"
@@ -72,10 +72,8 @@ def _launch(function: tirx.PrimFunc) -> Launch:
             extents[str(statement.node.thread_tag)] = int(statement.value)
 
     def allocation(statement: tirx.AllocBuffer) -> None:
-        buffer = statement.buffer
-        if buffer.scope() == _DYNAMIC:
-            entries = prod(int(size) for size in buffer.shape)
-            shared.append(entries * np.dtype(str(buffer.dtype)).itemsize)
+        if statement.buffer.scope() == _DYNAMIC:
+            shared.append(static_bytes(statement.buffer) or 0)
 
     tvm_ffi.structural_walk(
         function.body, [(tirx.AttrStmt, extent), (tirx.AllocBuffer, allocation)]

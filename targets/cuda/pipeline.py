@@ -6,7 +6,7 @@ import tvm
 from tvm import tirx
 
 from ..description import TargetDescription
-from .division import LowerDivision
+from .division import lower_division
 from .launches import Launch, observe_launches
 
 
@@ -30,7 +30,7 @@ def gpu_pipeline(description: TargetDescription, launches: dict[str, Launch]) ->
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
 
     def finalize() -> tvm.transform.Pass:
-        passes = [observe_launches(launches), LowerDivision(), finalize_device()]
+        passes = [observe_launches(launches), lower_division, finalize_device()]
         return tvm.transform.Sequential(passes)
 
     name = f"ibert.cuda.{description.name}"

@@ -12,7 +12,7 @@ import math
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 ALLOCATE = "ibert_storages"
 """Name of the private function that takes the storages."""
@@ -77,25 +77,17 @@ def storage_bytes(module: tvm.IRModule) -> int:
 
 def _storages(function: relax.Function) -> dict[relax.Var, int]:
     """What a function allocates, storages and results, with sizes in bytes."""
-    collector = _Collector()
-    collector.visit_expr(function)
-    return collector.found
-
-
-@visitor
-class _Collector(PyExprVisitor):
-    def __init__(self) -> None:
-        self.found: dict[relax.Var, int] = {}
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+    found = {}
+    for binding in (each for block in function.body.blocks for each in block.bindings):
         operator = _operator(binding.value)
         if operator == _ALLOC_STORAGE:
             (size,) = binding.value.args[0].values
-            self.found[binding.var] = int(size)
+            found[binding.var] = int(size)
         elif operator == _ALLOC_RESULT:
             kind = binding.var.ty
             count = math.prod(int(extent) for extent in kind.shape.values)
-            self.found[binding.var] = count * tvm.DataType(str(kind.dtype)).itemsize
+            found[binding.var] = count * tvm.DataType(str(kind.dtype)).itemsize
+    return found
 
 
 def _operator(value: relax.Expr) -> str:

@@ -31,11 +31,6 @@ _SYMBOLS = {
 _FILE_FLAGS = {"mve.c": ("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp")}
 
 
-def microkernel_files() -> tuple[str, ...]:
-    """Names of all files there are."""
-    return tuple(_SYMBOLS)
-
-
 def microkernel_sources(description: TargetDescription) -> tuple[Path, ...]:
     """C files that kernels of a target are linked with; each is complete by itself."""
     return tuple(_FOLDER / name for name in description.microkernels)

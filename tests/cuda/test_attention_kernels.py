@@ -13,7 +13,11 @@ from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.cuda.attention import AttentionRule
 from ibert_tvm.schedules.cuda.attention_operands import attention_sizes
-from ibert_tvm.schedules.cuda.attention_tile import AttentionSizes, AttentionTile, attention_tile
+from ibert_tvm.schedules.cuda.attention_tile import (
+    AttentionSizes,
+    AttentionTile,
+    candidate_tiles,
+)
 from ibert_tvm.schedules.rule import Rejection
 from ibert_tvm.schedules.stages import StageGraph
 from ibert_tvm.schedules.tiles import with_tile
@@ -156,7 +160,7 @@ def test_the_largest_numbers(preset: str, spread: float) -> None:
 def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
     case = AttentionCase(preset, seq_len=1100, heads=1, head_dim=16, padded=(1090,), dtype="int16")
     kernel = attention_kernel(get_target(target), case)
-    tile = attention_tile(attention_sizes(StageGraph.of(kernel.func)), gpu_of(target))
+    tile = candidate_tiles(attention_sizes(StageGraph.of(kernel.func)), gpu_of(target))[0]
     assert not tile.held and tile.steps > 1
     run(case, target)
 
@@ -259,7 +263,7 @@ def test_there_is_a_cut_for_every_length(head_dim: int, target: str) -> None:
     for seq_len in (1, 15, 16, 17, 128, 197, 384, 512, 513, 1024, 4096, 32768):
         keys = -(-seq_len // 16) * 16
         sizes = AttentionSizes(1, 12, seq_len, head_dim, keys, 4)
-        tile = attention_tile(sizes, gpu_of(target))
+        tile = candidate_tiles(sizes, gpu_of(target))[0]
         assert tile.problem(sizes) == "", sizes
         assert (tile.steps - 1) * tile.step_keys < keys
 
@@ -268,7 +272,7 @@ def test_a_short_sequence_has_blocks_for_every_multiprocessor() -> None:
     sizes = AttentionSizes(1, 12, 128, 64, 128, 1)
     for target in ("t4", "a100"):
         gpu = gpu_of(target)
-        tile = attention_tile(sizes, gpu)
+        tile = candidate_tiles(sizes, gpu)[0]
         blocks = sizes.heads * -(-sizes.seq_len // tile.rows)
         assert blocks >= min(gpu.multiprocessors, sizes.heads * sizes.seq_len // 16)
 
@@ -296,7 +300,7 @@ def test_machine_code_uses_tensor_cores_and_keeps_numbers_in_registers(target: s
     for name, case in CODE_CASES.items():
         func = attention_kernel(description, case, evaluated=False).func
         sizes = attention_sizes(StageGraph.of(func))
-        tile = attention_tile(sizes, gpu_of(target))
+        tile = candidate_tiles(sizes, gpu_of(target))[0]
         expected[name] = (tile.shared_bytes(sizes), tile.registers(sizes))
         scheduled = schedule_kernel(name, func, description)
         functions[name] = scheduled.with_attr("global_symbol", name)

@@ -55,13 +55,13 @@ def specification(name: str, by_name: bool | None = None) -> dict[str, Section]:
     """
     model = quantized(name)
     outputs, values = evaluated(name)
-    report = analyse_ranges(model.module, model.parameters, max_seq_len=LENGTH).to_json()
+    report = analyse_ranges(model.module, model.parameters, max_seq_len=LENGTH)
     sections = {
         "parameters": of_arrays(model.parameters),
         "scales": {key: of_document(value) for key, value in model.quantization.items()},
         "intervals": {
-            key: of_document([value["low"], value["high"], value["dtype"]])
-            for key, value in report["values"].items()
+            key: of_document([value.low, value.high, value.dtype])
+            for key, value in report.details.items()
         },
         "values": of_arrays(values),
         "outputs": of_arrays(outputs),

@@ -23,7 +23,7 @@ from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.frontend import CanonicalModel
 from ibert_tvm.quantization import CalibrationOptions, calibrate
 from ibert_tvm.quantization.weights import nearest, quantize_embedding, row_scales
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant
@@ -253,7 +253,7 @@ def calibration(name: str) -> list[str] | list[Arrays]:
 def evaluated(name: str) -> tuple[Arrays, Arrays]:
     """Outputs and every captured value of the reference on `inputs`."""
     model = quantized(name)
-    outputs, values = evaluate(model.module, inputs(name), model.parameters, capture=True)
+    outputs, values = evaluate_all(model.module, inputs(name), model.parameters)
     names = [output.name for output in model.info.outputs]
     return dict(zip(names, outputs, strict=True)), values
 

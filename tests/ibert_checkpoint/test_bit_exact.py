@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ibert_tvm as ibert
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.host import cpu_features, missing_features
 from tests.examples import examples
@@ -44,7 +44,7 @@ def oracle_of(source, inputs):
 
 
 def captured(quantized, inputs):
-    return evaluate(quantized.module, inputs, quantized.parameters, capture=True)
+    return evaluate_all(quantized.module, inputs, quantized.parameters)
 
 
 def assert_equal_everywhere(values, oracle):

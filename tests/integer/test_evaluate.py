@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.arrays import exact_matmul
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 
 
 def inputs(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -45,7 +45,7 @@ def test_a_product_past_int64_is_refused() -> None:
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 17), (2, 22)])
 def test_any_batch_and_length(encoder, batch: int, length: int) -> None:
     module, parameters = encoder
-    outputs, captured = evaluate(module, inputs(batch, length), parameters, capture=True)
+    outputs, captured = evaluate_all(module, inputs(batch, length), parameters)
     assert [output.shape for output in outputs] == [(batch, length, 40), (batch, 24), (batch, 24)]
     assert [str(output.dtype) for output in outputs][1:] == ["int32", "int32"]
     assert captured["attended"].dtype == np.int8 and captured["norm"].dtype == np.int16
@@ -59,8 +59,8 @@ def test_padding_never_changes_a_real_token(encoder) -> None:
     given["attention_mask"][0, 9:] = 0
     given["input_ids"][0, 9:] = 1
     short = {name: array[:, :9] for name, array in given.items()}
-    _, padded = evaluate(module, given, parameters, capture=True)
-    _, exact = evaluate(module, short, parameters, capture=True)
+    _, padded = evaluate_all(module, given, parameters)
+    _, exact = evaluate_all(module, short, parameters)
     for name in ("attended", "norm2", "gelu", "relu"):
         np.testing.assert_array_equal(padded[name][:, :9], exact[name])
     np.testing.assert_array_equal(padded["mean"], exact["mean"])
@@ -80,7 +80,7 @@ def test_a_fully_masked_row_is_defined(encoder) -> None:
     module, parameters = encoder
     given = inputs(2, 10)
     given["attention_mask"][1] = 0
-    (_, mean, _), captured = evaluate(module, given, parameters, capture=True)
+    (_, mean, _), captured = evaluate_all(module, given, parameters)
     np.testing.assert_array_equal(captured["attended"][1], 0)
     np.testing.assert_array_equal(mean[1], 0)
 

@@ -18,7 +18,7 @@ from ibert_tvm.relay_passes.dialect.calls import call_operator, operands_of
 from ibert_tvm.relay_passes.dialect.record import Operand
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer import OPERATORS, Operator
-from ibert_tvm.relay_passes.integer.evaluate import check_unbounded, evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from ibert_tvm.relay_passes.integer.operator import Elementwise, Serial
 from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.integer.operators.requantise import Requantise
@@ -33,6 +33,7 @@ from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.integer.unbounded import check_unbounded
 
 SHORT = ShortExponential.from_scale(1e-3)
 STORED = {"shift": 7, "low": -99, "high": 99, "dtype": "int8"}
@@ -429,20 +430,21 @@ def test_nothing_leaves_its_interval_in_unbounded_integers(encoder, seed: int, l
 def test_what_leaves_its_interval_is_found(encoder) -> None:
     module, parameters = encoder
     given = inputs(2, 7)
-    report = analyse_ranges(module, parameters)
-    (_, mean, _), _ = evaluate(module, given, parameters, capture=True)
+    proven = analyse_ranges(module, parameters).details
+    (_, mean, _), _ = evaluate_all(module, given, parameters)
     low, high = int(mean.min()), int(mean.max())
     planted = {
-        **report.details,
-        "mean": replace(report["mean"], low=low + 1),
+        **proven,
+        "mean": replace(proven["mean"], low=low + 1),
         "attended": replace(
-            report["attended"], stages={**report["attended"].stages, "row_sum": (0, 3)}
+            proven["attended"],
+            stages={**proven["attended"].stages, "row_sum": (0, 3)},
         ),
     }
     found = check_unbounded(module, given, parameters, planted)
     assert [line.split(":")[0] for line in found] == ["attended, row_sum", "mean"]
     assert re.fullmatch(r"attended, row_sum: \[\d+, \d+\] leaves \[0, 3\]", found[0])
-    assert found[1] == f"mean: [{low}, {high}] leaves [{low + 1}, {report['mean'].high}]"
+    assert found[1] == f"mean: [{low}, {high}] leaves [{low + 1}, {proven['mean'].high}]"
 
 
 # -- programs -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer import OPERATORS
 from ibert_tvm.relay_passes.integer.checks import check_attribute
 from ibert_tvm.relay_passes.integer.domain import Domain, Entry, Index, Tensor
-from ibert_tvm.relay_passes.integer.evaluate import check_unbounded, evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.operator import Elementwise, Operator
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.traits import Traits
@@ -30,6 +30,7 @@ from tests.arm import bare_kernels
 from tests.arm.row_kernels import RowKernel, _Program
 from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
+from tests.integer.unbounded import check_unbounded
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.small import kernels, small_program
 from tests.twins import runnable_target
@@ -139,7 +140,7 @@ def test_evaluation_intervals_and_unbounded_integers_agree() -> None:
     (out,) = evaluate(p.module, inputs, p.parameters)
     np.testing.assert_array_equal(out, by_hand(p, ids, mask))
     report = analyse_ranges(p.module, p.parameters, max_seq_len=8)
-    assert "toy_mean" in report["centred"].stages
+    assert "toy_mean" in report.details["centred"].stages
     assert check_unbounded(p.module, inputs, p.parameters, report.details) == []
 
 

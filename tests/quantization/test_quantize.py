@@ -11,7 +11,7 @@ from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import ModelError, UsageError
 from ibert_tvm.quantization import CalibrationOptions, calibrate, quantize
 from ibert_tvm.relay_passes.errors import PresetError
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from tests.canonical.reference import run
 from tests.quantization.models import ARCHITECTURES, random_batches, random_model
 
@@ -84,7 +84,7 @@ def test_every_value_has_a_scale_for_the_report_by_layer(quantized):
     _, result, _ = quantized
     (inputs,) = random_batches(random_model("bert"), 1)
     inputs = {name: inputs[name] for name in result.input_names if name in inputs}
-    _, captured = evaluate(result.module, inputs, result.parameters, capture=True)
+    _, captured = evaluate_all(result.module, inputs, result.parameters)
     listed = {form["value"] for forms in result.quantization["values"].values() for form in forms}
     assert listed <= set(captured)
 

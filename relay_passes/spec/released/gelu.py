@@ -39,7 +39,7 @@ def released_gelu(scales: np.ndarray) -> PaperGelu:
     RangeError
         If a scale is not positive, or so fine that a constant leaves its width.
     """
-    q_b, q_c, q_1, out = [], [], [], []
+    rows = []
     for channel, scale in enumerate(np.atleast_1d(np.asarray(scales, np.float64)).tolist()):
         check_scale(scale, f"i-GELU, channel {channel}")
         inner = scale / ROOT_TWO
@@ -55,14 +55,5 @@ def released_gelu(scales: np.ndarray) -> PaperGelu:
                 todo="this channel's weights are all but 0: prune them, or quantise the float "
                 "weights with calibration",
             )
-        q_b.append(low)
-        q_c.append(constant)
-        q_1.append(one)
-        out.append(scale * erf_scale / 2.0)
-    return PaperGelu(
-        np.array(q_b, np.int32),
-        np.array(q_c, np.int64),
-        np.array(q_1, np.int32),
-        np.full(len(q_b), SHIFT, np.int32),
-        np.array(out, np.float64),
-    )
+        rows.append((low, constant, one, SHIFT, scale * erf_scale / 2.0))
+    return PaperGelu.of(rows)

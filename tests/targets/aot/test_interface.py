@@ -80,7 +80,7 @@ def test_the_header_names_everything() -> None:
     )
     text = header_text(interface, Sizes(16, {(1, 8): 160, (2, 16): 320}, 1234), "A title */.")
     for line in (
-        "/* A title * /.",
+        "/* A title * /. */",
         "#define IBERT_ABI_VERSION 1u",
         "#define IBERT_ALIGNMENT 16",
         "#define IBERT_WEIGHT_BYTES 1234",

@@ -14,8 +14,9 @@ from tvm import tirx
 from tvm.script import from_source
 
 from ibert_tvm.targets import TargetDescription, TargetError, get_target
-from ibert_tvm.targets.aot import KernelParameter, lower
+from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.aot.lower import KernelSignature, LoweredKernel, lower_kernels
+from ibert_tvm.targets.aot.model import KernelParameter
 from ibert_tvm.targets.aot.objects import kernel_object
 from ibert_tvm.targets.toolchain import find_linker
 
