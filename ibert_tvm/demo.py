@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import ModelError, VerificationError
-from ibert_tvm.evaluate import Fidelity, evaluate_integers, fidelity
-from ibert_tvm.metrics import pairwise_cosine
-from ibert_tvm.texts import data_file
+from .errors import ModelError, VerificationError
+from .evaluate import Fidelity, evaluate_integers, fidelity
+from .metrics import pairwise_cosine
+from .texts import data_file
 
 if TYPE_CHECKING:
-    from ibert_tvm.artefact import QuantizedModel
-    from ibert_tvm.runtime import Library
+    from .artefact import QuantizedModel
+    from .runtime import Library
 
 __all__ = ["DemoResult", "Latency", "find_model", "run_demo"]
 
@@ -172,22 +172,22 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
     source = find_model()
     sentences = _lines("demo_sentences.txt")
     with timed("import", f"import the float model from {source.name}/"):
-        from ibert_tvm.frontend import load
+        from .frontend import load
 
         model = load(source)
     texts = _lines("calibration.txt")
     with timed("quantize", f"calibrate on {len(texts)} texts and lower to integers"):
-        from ibert_tvm.quantization import quantize
+        from .quantization import quantize
 
         quantized = quantize(model, calibration=texts, seq_len=_SEQ_LEN)
         artefact = quantized.save(folder / "minilm.ibert")
     with timed("compile", "compile for this machine and check that no float is left"):
-        from ibert_tvm.compiler import compile as compile_model
+        from .compiler import compile as compile_model
 
         compiled = compile_model(quantized, target="host", shapes=_SHAPES)
         library_path = compiled.export(folder / "minilm.so")
     with timed("load", "load the library"):
-        from ibert_tvm.runtime import load_library
+        from .runtime import load_library
 
         library = load_library(library_path)
     with timed("sentences", f"run {len(sentences)} sentences, float and integer"):
@@ -256,21 +256,15 @@ def _check_exact(
 
 def _latencies(library: Library, source: Path) -> Iterator[Latency]:
     """Measure every compiled shape with one thread and with all, beside PyTorch."""
-    import torch
-    from transformers import AutoModel
+    from .frontend.torch_runner import TorchRunner
 
-    float_model = AutoModel.from_pretrained(source).eval()
-
-    def run_float(inputs: Mapping[str, torch.Tensor]) -> None:
-        with torch.inference_mode():
-            float_model(**inputs)
-
+    float_model = TorchRunner(source)
     rng = np.random.default_rng(0)
     names = [record.name for record in library.metadata.inputs]
     most = library.num_threads
     for threads in sorted({1, most}):
         library.num_threads = threads
-        torch.set_num_threads(threads)
+        float_model.set_threads(threads)
         for batch, seq_len in _SHAPES:
             ids = rng.integers(0, library.metadata.info.vocab_size, (batch, seq_len))
             given = {
@@ -279,12 +273,11 @@ def _latencies(library: Library, source: Path) -> Iterator[Latency]:
                 "token_type_ids": np.zeros_like(ids),
             }
             inputs = {name: given[name] for name in names}
-            tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
             times: tuple[list[float], list[float]] = ([], [])
             # In turns, so that a change of the machine's speed touches both alike.
             for round_number in range(_ROUNDS + 5):
                 for store, call in (
-                    (times[0], lambda tensors=tensors: run_float(tensors)),
+                    (times[0], lambda inputs=inputs: float_model.run(inputs)),
                     (times[1], lambda inputs=inputs: library.run(**inputs, dequantize=False)),
                 ):
                     started = time.perf_counter()

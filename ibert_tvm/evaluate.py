@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import UsageError
-from ibert_tvm.metrics import Agreement, RunningSimilarity, mean_pool
-from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.runtime.metadata import LibraryMetadata
-from ibert_tvm.runtime.pixels import image_record, quantize_images
+from .artefact import QuantizedModel
+from .errors import UsageError
+from .metrics import Agreement, RunningSimilarity, mean_pool
+from .model_info import ModelInfo
+from .runtime.metadata import LibraryMetadata
+from .runtime.pixels import image_record, quantize_images
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend import CanonicalModel
-    from ibert_tvm.runtime import Library
-    from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
+    from .frontend import CanonicalModel
+    from .runtime import Library
+    from .tokenization import TokenizedBatch, Tokenizer
 
 __all__ = ["Fidelity", "LayerFidelity", "check_seq_len", "evaluate_integers", "fidelity"]
 
@@ -212,7 +212,7 @@ def _check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
 
 
 def _own_tokenizer(candidate: QuantizedModel | Library) -> Tokenizer:
-    from ibert_tvm.tokenization import Tokenizer
+    from .tokenization import Tokenizer
 
     if isinstance(candidate, QuantizedModel):
         own = Tokenizer(candidate.tokenizer) if candidate.tokenizer else None

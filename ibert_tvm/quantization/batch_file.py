@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
 
 __all__ = ["read_batches"]
 

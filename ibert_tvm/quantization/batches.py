@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
+from ..errors import UsageError
+from ..model_info import ModelInfo
+from ..tokenization import TokenizedBatch, Tokenizer
 
 __all__ = ["Batch", "batches_of_arrays", "batches_of_texts", "check_length"]
 

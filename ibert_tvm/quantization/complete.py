@@ -9,14 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.given import GivenQuantization
-from ibert_tvm.quantization.batches import Batch
-from ibert_tvm.quantization.given import GivenScales, fill_scales, missing_scales
-from ibert_tvm.quantization.given_weights import WeightUse, embedding_rows, linear_rows
-from ibert_tvm.quantization.observe import observe_and_build
-from ibert_tvm.quantization.observers import Statistics, choose_range
-from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.table import TableBuilder, TableReport
 from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
 from ibert_tvm.relay_passes.dialect.calls import operands_of
 from ibert_tvm.relay_passes.lower import Requirement, requirements
@@ -26,8 +18,17 @@ from ibert_tvm.relay_passes.quantization_table import (
     WeightQuant,
 )
 
+from ..frontend.given import GivenQuantization
+from .batches import Batch
+from .given import GivenScales, fill_scales, missing_scales
+from .given_weights import WeightUse, embedding_rows, linear_rows
+from .observe import observe_and_build
+from .observers import Statistics, choose_range
+from .options import CalibrationOptions
+from .table import TableBuilder, TableReport
+
 if TYPE_CHECKING:
-    from ibert_tvm.frontend import CanonicalModel
+    from ..frontend import CanonicalModel
 
 __all__ = ["SourceScales", "complete"]
 

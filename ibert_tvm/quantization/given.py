@@ -24,11 +24,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.frontend.given import GivenQuantization, GivenScale
 from ibert_tvm.relay_passes.lower import Requirement
 from ibert_tvm.relay_passes.lower.rule import FACTOR_BY_CHANNEL, MATMUL, STREAM
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
+
+from ..errors import UsageError
+from ..frontend.given import GivenQuantization, GivenScale
 
 __all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "missing_scales"]
 

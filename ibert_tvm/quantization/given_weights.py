@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.frontend.given import GivenMatrix, GivenScale
-from ibert_tvm.quantization.weights import nearest, row_scales
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
+
+from ..frontend.given import GivenMatrix, GivenScale
+from .weights import nearest, row_scales
 
 __all__ = ["WeightUse", "embedding_rows", "linear_rows"]
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import ModelError
-from ibert_tvm.quantization.batches import Batch
-from ibert_tvm.quantization.observers import Statistics
+from ..errors import ModelError
+from .batches import Batch
+from .observers import Statistics
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend import CanonicalModel
-    from ibert_tvm.quantization.options import CalibrationOptions
-    from ibert_tvm.quantization.table import TableBuilder, TableReport
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
+
+    from ..frontend import CanonicalModel
+    from .options import CalibrationOptions
+    from .table import TableBuilder, TableReport
 
 __all__ = ["observe", "observe_and_build", "sampled_positions"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ibert_tvm.errors import UsageError
+from ..errors import UsageError
 
 __all__ = ["OBSERVERS", "CalibrationOptions"]
 

@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import UsageError
-from ibert_tvm.quantization.batches import Batch, batches_of_arrays, batches_of_texts
-from ibert_tvm.quantization.observe import observe_and_build
-from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.released import released_table
-from ibert_tvm.quantization.table import TableBuilder, TableReport
-from ibert_tvm.tokenization import Tokenizer
+from ..artefact import QuantizedModel
+from ..errors import UsageError
+from ..tokenization import Tokenizer
+from .batches import Batch, batches_of_arrays, batches_of_texts
+from .observe import observe_and_build
+from .options import CalibrationOptions
+from .released import released_table
+from .table import TableBuilder, TableReport
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend import CanonicalModel
-    from ibert_tvm.frontend.given import GivenQuantization
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
+
+    from ..frontend import CanonicalModel
+    from ..frontend.given import GivenQuantization
 
 __all__ = ["calibrate", "quantize"]
 
@@ -180,7 +181,7 @@ def _complete(
     progress: Progress | None,
 ) -> tuple[QuantizationTable, dict[str, Any]]:
     """Choose the scales that a model lacks which came quantised."""
-    from ibert_tvm.quantization.complete import complete
+    from .complete import complete
 
     batches = None if calibration is None else _batches(model, calibration, options, tokenizer)
     table, source = complete(model, given, preset, options, batches, progress)

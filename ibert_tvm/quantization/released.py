@@ -6,14 +6,15 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.quantization.batches import Batch
-from ibert_tvm.quantization.observe import observe
-from ibert_tvm.quantization.options import CalibrationOptions
+from .batches import Batch
+from .observe import observe
+from .options import CalibrationOptions
 
 if TYPE_CHECKING:
-    from ibert_tvm.frontend.ibert_checkpoint.quantization import IbertQuantization
-    from ibert_tvm.frontend.model import CanonicalModel
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
+
+    from ..frontend.ibert_checkpoint.quantization import IbertQuantization
+    from ..frontend.model import CanonicalModel
 
 __all__ = ["released_table"]
 

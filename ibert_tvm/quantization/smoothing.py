@@ -17,10 +17,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.quantization.observers import Statistics, choose_range
-from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.weights import compensated_rounding, nearest, row_scales
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
+
+from .observers import Statistics, choose_range
+from .options import CalibrationOptions
+from .weights import compensated_rounding, nearest, row_scales
 
 __all__ = ["OperandQuant", "channel_divisor", "quantize_operand"]
 

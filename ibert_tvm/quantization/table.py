@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.quantization.observers import Statistics, choose_range
-from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.smoothing import quantize_operand
-from ibert_tvm.quantization.weights import quantize_embedding
 from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,
     QuantizationTable,
     WeightQuant,
 )
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
+
+from .observers import Statistics, choose_range
+from .options import CalibrationOptions
+from .smoothing import quantize_operand
+from .weights import quantize_embedding
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
