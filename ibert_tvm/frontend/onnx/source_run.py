@@ -7,6 +7,7 @@ yet is run by onnx's own evaluator, which defines the operators but knows none o
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,8 +68,7 @@ def source_runner(
         If ONNX Runtime does not load the model.
     """
     require_onnx("onnxruntime")
-    import onnxruntime
-
+    onnxruntime = _quiet_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     with _outputs_changed(model, outputs, nodes):
@@ -122,10 +122,22 @@ def _outputs_changed(
         graph.output.extend(before)
 
 
-def _session(model: onnx.ModelProto, options: Any) -> Any:
-    import onnx
+def _quiet_onnxruntime() -> Any:
+    """ONNX Runtime without telemetry.
+
+    When it is imported it stores an id of the device in the user's cache folder, and later looks up
+    a host of its maker, unless this variable says no by then.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
+    return onnxruntime
+
+
+def _session(model: onnx.ModelProto, options: Any) -> Any:
+    import onnx
+
+    onnxruntime = _quiet_onnxruntime()
     if model.ByteSize() < _LARGEST:
         data = model.SerializeToString()
         return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
