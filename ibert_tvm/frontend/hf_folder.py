@@ -225,8 +225,8 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     """Find the weight files and open each, so that a damaged one is reported by name."""
     if (folder / _INDEX).is_file():
         index = _read_json(folder / _INDEX, folder)
-        names = sorted(set(index.get("weight_map", {}).values()))
-        files = [folder / name for name in names]
+        names = sorted({str(name) for name in index.get("weight_map", {}).values()})
+        files = [_inside(folder, name, _INDEX) for name in names]
     elif (folder / "model.safetensors").is_file():
         files = [folder / "model.safetensors"]
     elif (folder / _LEGACY).is_file():
@@ -251,6 +251,19 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     for file in files:
         _check_safetensors(file)
     return tuple(files)
+
+
+def _inside(folder: Path, name: str, document: str) -> Path:
+    """Return the place that a document of the folder names, which may not lie outside of it."""
+    place = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ModelSourceError(
+            f"{document} names a file outside of the folder",
+            where=str(folder / document),
+            why=f"it says {name!r}",
+            todo="copy the model folder again, from where it was published",
+        )
+    return place
 
 
 def _check_safetensors(file: Path) -> None:
@@ -284,7 +297,7 @@ def _sentence_transformer(folder: Path) -> tuple[Path, str, tuple[str, ...]]:
     notes: list[str] = []
     for item in modules:
         kind = str(item.get("type", "")).rpartition(".")[2]
-        place = folder / str(item.get("path", ""))
+        place = _inside(folder, str(item.get("path", "")), "modules.json")
         if kind == "Transformer":
             model = place
         elif kind == "Pooling":

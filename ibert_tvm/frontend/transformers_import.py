@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ _CLASSES = {
     "question_answering": "AutoModelForQuestionAnswering",
     "image_classification": "AutoModelForImageClassification",
 }
+
+_NUMBER = re.compile(r"\.\d+(?=\.)")
+"""The number of a layer, in the name of a weight."""
 
 
 @contextlib.contextmanager
@@ -148,7 +153,26 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
             todo=f"check config.json and the head ({head}); tested architectures: "
             f"{', '.join(TESTED_ARCHITECTURES)}",
         ) from error
+    _check_all_layers(model, loading["unexpected_keys"], folder.model)
     return model.eval(), frozenset(loading["missing_keys"])
+
+
+def _check_all_layers(model: Any, unexpected: Iterable[str], folder: Path) -> None:
+    """Refuse a checkpoint with more layers than its configuration builds.
+
+    Other weights that the model has no use for are those of heads that were not asked for.
+    """
+    prefix = f"{model.base_model_prefix}."
+    repeated = {_NUMBER.sub(".N", name.removeprefix(prefix)) for name in model.state_dict()}
+    left = [n for n in sorted(unexpected) if _NUMBER.sub(".N", n.removeprefix(prefix)) in repeated]
+    if left:
+        raise ModelSourceError(
+            "the checkpoint has more layers than config.json says",
+            where=str(folder),
+            why=f"{len(left)} weights would be left out, {left[0]} for one",
+            todo="set the number of layers in config.json to that of the checkpoint, or save the "
+            "shorter model without the other layers",
+        )
 
 
 def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead | ImageModelWithHead:

@@ -140,6 +140,17 @@ def shards(folder: Path) -> None:
     )
 
 
+def outside(document: str, content: object):
+    return lambda folder: (folder / document).write_text(json.dumps(content))
+
+
+OUTSIDE = (
+    "{document} names a file outside of the folder\n  where: {folder}/{document}\n"
+    "  why: it says '../other'\n"
+    "  what to do: copy the model folder again, from where it was published"
+)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -176,6 +187,14 @@ def shards(folder: Path) -> None:
             "  why: model.safetensors.index.json lists it\n"
             "  what to do: copy the model folder again",
         ),
+        (
+            outside("model.safetensors.index.json", {"weight_map": {"a": "../other"}}),
+            OUTSIDE.replace("{document}", "model.safetensors.index.json"),
+        ),
+        (
+            outside("modules.json", [{"type": "x.Transformer", "path": "../other"}]),
+            OUTSIDE.replace("{document}", "modules.json"),
+        ),
     ],
 )
 def test_broken_folders_are_refused(broken, damage, message):
@@ -183,6 +202,22 @@ def test_broken_folders_are_refused(broken, damage, message):
     with pytest.raises(ModelSourceError) as error:
         load(broken)
     assert str(error.value) == message.replace("{folder}", str(broken))
+
+
+def test_layers_that_the_configuration_leaves_out_are_not_dropped(tmp_path):
+    make("bert", num_hidden_layers=2).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    with pytest.raises(ModelSourceError) as error:
+        load(tmp_path)
+    assert str(error.value) == (
+        "the checkpoint has more layers than config.json says\n"
+        f"  where: {tmp_path}\n"
+        "  why: 16 weights would be left out, encoder.layer.1.attention.output.LayerNorm.bias for "
+        "one\n"
+        "  what to do: set the number of layers in config.json to that of the checkpoint, or save "
+        "the shorter model without the other layers"
+    )
 
 
 def test_truncated_weights_are_refused(broken):
