@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 import ibert_tvm as ibert
 from ibert_tvm.targets import TargetError
+from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.library import api_functions
 from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
 from ibert_tvm.targets.toolchain import find_linker
@@ -229,3 +230,15 @@ def ibert_errors():
     from ibert_tvm import errors
 
     return errors
+
+
+def test_instructions_of_a_processor_cannot_be_written_in_c(compiled) -> None:
+    model = compiled.bare
+    with pytest.raises(TargetError) as caught:
+        kernels_source(model)
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("a kernel cannot be written in C: it uses ")
+    assert lines[2:] == [
+        "  why: C99 has no word for that",
+        "  what to do: compile with emit='c', which schedules kernels for any processor",
+    ]
