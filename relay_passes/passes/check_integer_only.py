@@ -17,6 +17,8 @@ from ..errors import IntegerOnlyError
 from .program import IntegerProgram, bindings, variables
 
 _FLOAT_TYPE = re.compile(r"^(bfloat|float|fp)\d+(_e\dm\d\w*)?(x\d+|xvscalex\d+)?$")
+# Whatever the search below finds has one of these in its text; most kernels have none of them.
+_SUSPICIOUS = re.compile(r"float|fp\d|ffi\.Tensor")
 # Array data is serialised in DLPack's terms: after two words and the device come the number of
 # dimensions, the code of the type (signed, unsigned and bool hold integers) and its bits.
 _TENSOR_HEADER = struct.Struct("<24xiBB")
@@ -45,8 +47,10 @@ def float_nodes(node: Any) -> Iterator[str]:
     str
         What was found, e.g. ``prim.Mul of type float32``.
     """
-    document = json.loads(tvm.ir.save_json(node))
-    nodes = document["nodes"]
+    text = tvm.ir.save_json(node)
+    if not _SUSPICIOUS.search(text):
+        return
+    nodes = json.loads(text)["nodes"]
     floats = {
         index
         for index, item in enumerate(nodes)
