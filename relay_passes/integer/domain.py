@@ -136,23 +136,23 @@ class HeadStages:
         self.mask, self.table, self.pairs = map(operands.get, ("mask", "bias", "pair_mask"))
         self.has_bias = self.table is not None
         self.has_window = attention.limits_distance or self.pairs is not None
-        self._leading, self._rows, self._keys = leading, rows, keys
+        self.leading, self.rows, self.keys = leading, rows, keys
 
     def define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Any:
         """Define a stage [batch, heads, *extents]."""
-        return self.domain.define(name, (*self._leading, *extents), entry, dtype)
+        return self.domain.define(name, (*self.leading, *extents), entry, dtype)
 
     def per_key(self, name: str, entry: Callable[..., Entry]) -> Any:
         """[batch, heads, keys]."""
-        return self.define(name, (self._keys,), entry, "int32")
+        return self.define(name, (self.keys,), entry, "int32")
 
     def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> Any:
         """[batch, heads, rows]."""
-        return self.define(name, (self._rows,), entry, dtype)
+        return self.define(name, (self.rows,), entry, dtype)
 
     def per_score(self, name: str, entry: Callable[..., Entry]) -> Any:
         """[batch, heads, rows, keys]."""
-        return self.define(name, (self._rows, self._keys), entry, "int32")
+        return self.define(name, (self.rows, self.keys), entry, "int32")
 
 
 class Domain(Protocol):

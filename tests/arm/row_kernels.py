@@ -427,7 +427,7 @@ class _GivenProducts(KernelHeads):
     ) -> None:
         super().__init__(domain, attention, operands)
         self.scores, self.weighed = domain.scores, domain.weighed
-        self.shape.rows = self.scores.shape[2]
+        self.rows = self.shape.rows = self.scores.shape[2]
 
     def products(self) -> Stage:
         """As they came in."""
