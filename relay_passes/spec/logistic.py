@@ -36,6 +36,7 @@ SIGMOID_BITS = 15
 _TOP = 32640
 _MAX_UP_SHIFT = 10
 _HALF = 2**14
+_LARGEST = 2**15 - 1
 
 
 def logistic_scale(limit: float, largest: float) -> float:
@@ -151,7 +152,7 @@ def silu(q: Value, constants: LogisticPolynomial) -> Value:
     Parameters
     ----------
     q : Value
-        ``x / S``, in [-32767, 32767], with S from ``logistic_scale(SILU_LIMIT / beta, ...)``.
+        ``x / S``, cut at +-32767, with S from ``logistic_scale(SILU_LIMIT / beta, ...)``.
     constants : LogisticPolynomial
         With `SILU_COEFFICIENTS`; beta has no other part in it than that of the scale.
 
@@ -161,7 +162,7 @@ def silu(q: Value, constants: LogisticPolynomial) -> Value:
         At the same scale, between about ``-0.28 / (beta S)`` and ``max(q, 0)``; it and every
         intermediate have 16 bits.
     """
-    q = bind(short(q))
+    q = bind(short(clamp(q, -_LARGEST, _LARGEST)))
     t = bind(minimum(absolute(q), constants.limit))
     return short(maximum(q, 0) - q15_multiply(_below_zero(t, constants), t))
 
@@ -172,7 +173,7 @@ def sigmoid(q: Value, constants: LogisticPolynomial) -> Value:
     Parameters
     ----------
     q : Value
-        ``x / S``, in [-32767, 32767], with S from ``logistic_scale(SIGMOID_LIMIT, ...)``.
+        ``x / S``, cut at +-32767, with S from ``logistic_scale(SIGMOID_LIMIT, ...)``.
     constants : LogisticPolynomial
         With `SIGMOID_COEFFICIENTS`.
 
@@ -181,7 +182,7 @@ def sigmoid(q: Value, constants: LogisticPolynomial) -> Value:
     Value
         In units of 2^-15, in [1, 32767]; ``sigmoid(-q) = 2^15 - sigmoid(q)`` but for q = 0.
     """
-    q = bind(short(q))
+    q = bind(short(clamp(q, -_LARGEST, _LARGEST)))
     t = minimum(absolute(q), constants.limit)
     # The distance from 1/2, with the sign of q: no comparison, which would leave 16 bits.
     distance = maximum(_HALF - 1 - _below_zero(t, constants), 0)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...dialect.record import Operand
+from ...spec.values import saturate_short
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
-
-_SHORT = ("int8", "int16")
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
 class Multiply(Elementwise):
-    """``a b``, exactly; its scale is the product of theirs."""
+    """``a b`` of operands that are cut at 16 bits; its scale is the product of theirs."""
 
     OP = "integer.multiply"
-    OPERANDS = (Operand("a", _SHORT, "... C"), Operand("b", _SHORT, "... C"))
+    OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
     RESULT = "... C"
     dtype = "int32"
     TRAITS = Traits(elementwise=True, per_token=True)
@@ -25,4 +25,4 @@ class Multiply(Elementwise):
 
     def entry(self, a: Entry, b: Entry) -> Entry:
         """See the class."""
-        return a * b
+        return saturate_short(a) * saturate_short(b)

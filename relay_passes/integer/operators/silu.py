@@ -9,6 +9,7 @@ from ...spec.logistic import LogisticPolynomial, silu
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
+from ..types import NARROW
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Silu(Elementwise):
     constants: LogisticPolynomial = field(metadata=flattened("logistic", LogisticPolynomial))
 
     OP = "integer.silu"
-    OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)
+    OPERANDS = (Operand("x", NARROW, "... C"),)
     RESULT = "... C"
     dtype = "int16"
     TRAITS = Traits(elementwise=True, per_token=True)

@@ -17,7 +17,6 @@ from ..value import IntegerValue
 _HIGH = 2**15 - 1
 _SHORT_HIGH = 2**14 - 1
 _SMALLEST = 1e-3  # a factor that calibration saw nothing of still gets a scale
-_NARROW = ("int8", "int16")
 
 
 class LowerMultiply(LoweringRule):
@@ -61,10 +60,8 @@ def _short_stream(largest: float) -> ActivationQuant:
 def _factor(operand: IntegerValue, consumer: str) -> Form:
     """A form in 16 bits, with one scale."""
     native = operand.native()
-    if native.plain and str(native.var.ty.dtype) in _NARROW:
-        return native
-    source = operand.stream()
-    if str(source.var.ty.dtype) in _NARROW:
+    source = native if native.plain and native.magnitude <= _HIGH else operand.stream()
+    if source.magnitude <= _HIGH:
         return source
     largest = float(source.scale[0]) * source.magnitude
     return operand.term(ActivationQuant(largest / _HIGH, -_HIGH, _HIGH), consumer)
