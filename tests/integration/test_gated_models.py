@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from tvm import tirx
 
 from ibert_tvm.relay_passes.emit import KernelLayout
@@ -48,6 +47,8 @@ def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
 
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
+    import torch
+
     model, arrays = gated_model(name, preset), inputs(4, 24, 99, 11)
     (found,) = evaluate(model.module, arrays, model.parameters)
     found = found * model.quantization["outputs"][0]["scale"]
@@ -59,6 +60,15 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     # 8 bits of 32 channels with weights that are far larger than those of a trained model.
     assert cosine.mean() > 0.995
     assert cosine.min() > 0.95
+
+
+def test_smoothing_divides_the_product_by_channel() -> None:
+    """The only requantisation between the product and the matrix behind it has the divisor."""
+    model = gated_model()
+    assert model.quantization["calibration"]["smoothing"]["up.multiply"] > 0
+    forms = {form["form"]: form for form in model.quantization["values"]["up.multiply"]}
+    assert set(forms) == {"native", "matmul"}
+    assert len(set(forms["matmul"]["scale"])) > 1
 
 
 def lowered(name: str, preset: str, target: str) -> Lowered:
