@@ -29,3 +29,8 @@ def safe_name(name: str) -> str:
         The same wherever it is allowed; the end of one that is too long.
     """
     return re.sub(r"[^A-Za-z0-9_./:#\[\]-]", "_", name)[-_MAX_SOURCE_NAME:] or "_"
+
+
+def identifier(name: str) -> str:
+    """Return a value's name as a part of a function's name, which C and CUDA must take."""
+    return re.sub(r"\W", "_", name)

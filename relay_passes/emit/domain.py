@@ -71,22 +71,26 @@ class KernelDomain(KernelBlocks):
         self,
         name: str,
         x: Callable[..., Any],
-        total: Stage,
-        mean: Stage,
+        total: Stage | None,
+        mean: Stage | None,
         shape: tuple[int, int],
     ) -> Stage:
         """Square deviations; without vectors, what saves an operation per entry."""
         rows, channels = shape
+
+        def deviation(row: Any, k: Any) -> Any:
+            return x(row, k) if mean is None else short_layer_norm.deviation(x(row, k), mean[row])
+
         if not self.layout.scalar:
             return self.sum(
                 name,
                 (rows,),
                 channels,
-                lambda row, k: short_layer_norm.square(
-                    short_layer_norm.deviation(x(row, k), mean[row])
-                ),
+                lambda row, k: short_layer_norm.square(deviation(row, k)),
             )
         squares = self._grouped_squares(rows, channels, x)
+        if mean is None or total is None:
+            return squares
         return self.define(
             name,
             (rows,),

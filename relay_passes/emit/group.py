@@ -102,7 +102,8 @@ class GroupEmitter:
         if counted:
             domain.attributes["ibert.row_count"] = len(arguments)
             arguments.append(row_count_argument(self.batch))
-        func = te.create_prim_func([*arguments, *(stages[var].tensor for var in results)])
+        outputs = [_stored(stages[var], str(var.ty.dtype)) for var in results]
+        func = te.create_prim_func([*arguments, *outputs])
         if domain.merged_output:
             func = _merge_axes(func)
         return self._marked(func, function, domain)
@@ -142,6 +143,13 @@ class GroupEmitter:
             return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)
         low, high = self.bounds.get(var.name, dtype_bounds(dtype))
         return Stage(tensor, low, high, self.layout.arithmetic)
+
+
+def _stored(stage: Stage, dtype: str) -> te.Tensor:
+    """A result in its own type, where what follows in the kernel goes on with a wider one."""
+    if stage.dtype == dtype:
+        return stage.tensor
+    return te.compute(stage.shape, lambda *index: stage.tensor(*index).astype(dtype), name="stored")
 
 
 def row_count_argument(batch: int) -> te.Tensor:

@@ -159,12 +159,15 @@ class ArrayDomain:
         self,
         name: str,
         x: Callable[..., Entry],
-        total: ArrayTensor,
-        mean: ArrayTensor,
+        total: ArrayTensor | None,
+        mean: ArrayTensor | None,
         shape: tuple[int, int],
     ) -> ArrayTensor:
         """As it says: deviations, squared and added up."""
-        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - mean[row]) ** 2)
+        about = mean
+        if about is None:
+            return self.sum(name, shape[:1], shape[1], lambda row, k: x(row, k) ** 2)
+        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - about[row]) ** 2)
 
     def linear(self, x: ArrayTensor, weight: ArrayTensor, bias: ArrayTensor) -> ArrayTensor:
         """Multiply exactly."""

@@ -200,6 +200,8 @@ class Domain(Protocol):
     ) -> Tensor:
         """Define the sum over each row of ``(x[row, channel] - mean[row])^2``, as it is cheapest.
 
+        Without a mean, that of ``x[row, channel]^2``.
+
         Parameters
         ----------
         name
@@ -207,7 +209,7 @@ class Domain(Protocol):
         x
             ``x(row, channel)``; 15 bits.
         total, mean
-            Sum and mean of the row.
+            Sum and mean of the row; both None for squares about 0.
         shape
             [rows, channels].
         """

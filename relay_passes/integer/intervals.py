@@ -194,14 +194,14 @@ class IntervalDomain:
         self,
         name: str,
         x: Callable[..., Entry],
-        total: IntervalTensor,
-        mean: IntervalTensor,
+        total: IntervalTensor | None,
+        mean: IntervalTensor | None,
         shape: tuple[int, int],
     ) -> IntervalTensor:
         """Sum of squares."""
 
         def square(row: Index, k: Index) -> Entry:
-            deviation = x(row, k) - mean[row]
+            deviation = x(row, k) if mean is None else x(row, k) - mean[row]
             return deviation * deviation
 
         return self.sum(name, shape[:1], shape[1], square, "int64")

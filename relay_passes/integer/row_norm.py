@@ -1,4 +1,4 @@
-"""What layer norms have in common: the statistics of a row, and the entries that follow from them.
+"""What norms of rows have in common: statistics of a row, and the entries that follow from them.
 
 The names of stages are those of the blocks in emitted code.
 """
@@ -21,7 +21,7 @@ NORM_TRAITS = Traits(per_token=True, row_statistics=True)
 
 
 class Rows:
-    """The rows of an operand, their sums and means.
+    """The rows of an operand, and unless they are taken as they are, their sums and means.
 
     Parameters
     ----------
@@ -32,9 +32,14 @@ class Rows:
     bounded
         Brings an entry to the width that the rest is defined for.
     mean_of
-        ``mean_of(sum, channels)``.
+        ``mean_of(sum, channels)``; None for deviations from 0.
     deviation
         ``deviation(entry, mean)`` of a bounded entry.
+
+    Attributes
+    ----------
+    total, mean
+        Sum and mean of each row; None where deviations are from 0.
     """
 
     def __init__(
@@ -42,17 +47,21 @@ class Rows:
         domain: Domain,
         x: Tensor,
         bounded: Function,
-        mean_of: Function,
-        deviation: Function,
+        mean_of: Function | None = None,
+        deviation: Function | None = None,
     ) -> None:
         self.domain = domain
         self.rows, self.channels = self.shape = x.shape
         self.bounded: Function = lambda row, channel: bounded(x[row, channel])
-        self.deviation: Function = lambda row, channel: deviation(
-            self.bounded(row, channel), self.mean[row]
-        )
+        self.deviation: Function = self.bounded
+        self.total: Tensor | None = None
+        self.mean: Tensor | None = None
+        if mean_of is None or deviation is None:
+            return
         self.total = domain.sum("sum", (self.rows,), self.channels, self.bounded)
-        self.mean = self.number("mean", lambda total: mean_of(total, self.channels), self.total)
+        mean = self.number("mean", lambda total: mean_of(total, self.channels), self.total)
+        self.mean = mean
+        self.deviation = lambda row, channel: deviation(self.bounded(row, channel), mean[row])
 
     def sum(self, name: str, term: Function) -> Tensor:
         """Define the sum over each row of ``term(deviation)``."""
@@ -90,8 +99,8 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class AffineNorm(Operator):
-    """Base of norms that end in ``clamp((n gain + offset + half) >> shift, low, high)``.
+class ScaledNorm(Operator):
+    """Base of norms that end in ``clamp((n gain + half) >> shift, low, high)``.
 
     Class variables
     ---------------
@@ -103,7 +112,7 @@ class AffineNorm(Operator):
     constants
         Of the approximation.
     shift : int
-        Right shift of ``n * gain + offset``.
+        Right shift of ``n * gain``.
     low, high : int
         Closed interval of the result, within `dtype`.
     dtype : str
@@ -119,7 +128,6 @@ class AffineNorm(Operator):
     OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("x", NARROW, "... C"),
         Operand("gain", ("int32",), "C"),
-        Operand("offset", ("int32",), "C"),
     )
     RESULT: ClassVar[str] = "... C"
     TRAITS: ClassVar[Traits] = NORM_TRAITS
@@ -132,3 +140,19 @@ class AffineNorm(Operator):
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """The attribute `dtype`."""
         return self.dtype
+
+
+@dataclass(frozen=True)
+class AffineNorm(ScaledNorm):
+    """Base of norms that end in ``clamp((n gain + offset + half) >> shift, low, high)``.
+
+    Parameters
+    ----------
+    constants, shift, low, high, dtype
+        See `ScaledNorm`.
+    """
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
+        *ScaledNorm.OPERANDS,
+        Operand("offset", ("int32",), "C"),
+    )

@@ -35,6 +35,9 @@ class Form:
         Integer that stands for 0.
     magnitude : int
         Upper bound of the absolute integer.
+    readable : bool
+        Whether a reader that takes any form may take it. If not, it is only to be requantised: a
+        product of two values, which is far wider than its entries need.
     """
 
     var: relax.Var
@@ -42,6 +45,7 @@ class Form:
     scale: NDArray[np.float64]
     zero_point: int
     magnitude: int
+    readable: bool = True
 
     @property
     def per_tensor(self) -> bool:
@@ -50,8 +54,8 @@ class Form:
 
     @property
     def plain(self) -> bool:
-        """Whether ``scale * integer`` is the value, with a single positive scale."""
-        return self.per_tensor and self.zero_point == 0 and self.scale[0] > 0
+        """Whether any reader may take it for ``scale * integer``, with a single positive scale."""
+        return self.readable and self.per_tensor and self.zero_point == 0 and self.scale[0] > 0
 
 
 def storage(quant: ActivationQuant) -> str:

@@ -94,6 +94,10 @@ class LoweringRule(ABC):
     def need(self, preset: Preset) -> Need:
         """Return the forms and scales that `lower` will ask for."""
 
+    def need_of(self, call: relax.Call, preset: Preset) -> Need:
+        """Return `need` for a call whose attributes matter to it."""
+        return self.need(preset)
+
     @abstractmethod
     def lower(
         self,

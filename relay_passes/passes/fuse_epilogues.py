@@ -11,6 +11,7 @@ from tvm import relax
 from ..dialect.calls import operands_of
 from ..integer.relax_ops import is_integer_op, operator_of, traits_of
 from ..integer.traits import Traits
+from ..names import identifier
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
 
 
@@ -240,7 +241,7 @@ class _FunctionFuser:
         params = [relax.Var(self._value_name(var), var.ty) for var in arguments]
         renamed: dict[relax.Var, relax.Var] = dict(zip(arguments, params, strict=True))
         runs = iter([param for var, param in zip(arguments, params, strict=True) if var in split])
-        name = str(anchor.attrs["name"]).replace(".", "_")
+        name = identifier(str(anchor.attrs["name"]))
         attrs = {
             "Primitive": True,
             "ibert.kernel": str(anchor.op.name).removeprefix("integer."),

@@ -26,6 +26,14 @@ from ibert_tvm.relay_passes.spec import short_softmax
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.logistic import (
+    SIGMOID_COEFFICIENTS,
+    SIGMOID_LIMIT,
+    SILU_COEFFICIENTS,
+    SILU_LIMIT,
+    LogisticPolynomial,
+    logistic_scale,
+)
 from ibert_tvm.relay_passes.spec.released import (
     ReleasedExponential,
     ReleasedLayerNorm,
@@ -209,6 +217,38 @@ def gelu(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> 
     return p.finish(target, body, rows * channels)
 
 
+def gate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """SiLU of 15 bits times another value, requantised to 8 bits by channel."""
+    p = _Program("gate", "silu", seed)
+    limit, shape = SILU_LIMIT / 1.702, (1, rows, channels)
+    scale = logistic_scale(limit, 9.0)
+    x = p.input("x", p.entries(_STREAM, shape, "int16"), _STREAM)
+    y = p.input("y", p.entries(_STREAM, shape, "int16")[:, ::-1], _STREAM)
+
+    def body() -> Sequence[relax.Var]:
+        constants = LogisticPolynomial.from_scale(scale, limit, SILU_COEFFICIENTS)
+        g = p.emit(integer.silu(x, constants, name="silu"))
+        z = p.emit(integer.multiply(g, y, name="product"))
+        factors = p.random.uniform(2**-23, 2**-18, channels)
+        return [p.requantise_short("out", z, factors, 2**28, _INT8, "int8")]
+
+    return p.finish(target, body, rows * channels)
+
+
+def sigmoid(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The logistic function of 15 bits, requantised to 8."""
+    p = _Program("sigmoid", "sigmoid", seed)
+    scale = logistic_scale(SIGMOID_LIMIT, 9.0)
+    x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+
+    def body() -> Sequence[relax.Var]:
+        constants = LogisticPolynomial.from_scale(scale, SIGMOID_LIMIT, SIGMOID_COEFFICIENTS)
+        g = p.emit(integer.sigmoid(x, constants, name="sigmoid"))
+        return [p.requantise_short("out", g, np.array([2.0**-7]), 2**15, (0, 255), "uint8")]
+
+    return p.finish(target, body, rows * channels)
+
+
 def gelu_paper(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """The published GELU of accumulators, with constants per channel, requantised to 8 bits."""
     p = _Program("gelu_paper", "gelu", seed)
@@ -268,6 +308,57 @@ def layer_norm_wide(
                 x,
                 p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
                 p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
+                LayerNormConstants(2**20 - 1, 5, 40, 16),
+                name="norm",
+                shift=14,
+                low=-INPUT_LIMIT,
+                high=INPUT_LIMIT,
+                dtype="int16",
+            )
+        )
+        factors = p.random.integers(2**22, 2**23, channels)
+        return [p.requantise("out", y, factors, 30, _INT8)]
+
+    return p.finish(target, body, rows * channels)
+
+
+def rms_norm(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """RMSNorm of 15 bits: the stream in 15 bits, and requantised to 8 what a matrix reads."""
+    p = _Program("rms_norm", "rms_norm_short", seed)
+    data = p.entries(_STREAM, (1, rows, channels), "int16")
+    data[0, rows // 2] = 0
+    x = p.input("x", data, _STREAM)
+
+    def body() -> Sequence[relax.Var]:
+        y = p.emit(
+            integer.rms_norm_short(
+                x,
+                p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
+                ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
+                name="norm",
+                shift=14,
+                low=-INPUT_LIMIT,
+                high=INPUT_LIMIT,
+                dtype="int16",
+            )
+        )
+        factors = p.random.uniform(0.004, 0.008, channels)
+        return [y, p.requantise_short("out", y, factors, INPUT_LIMIT, _INT8, "int8")]
+
+    return p.finish(target, body, rows * channels)
+
+
+def rms_norm_wide(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """RMSNorm of 21 bits, as the preset `paper` has it, to 8 bits."""
+    p = _Program("rms_norm_wide", "rms_norm", seed)
+    bounds = (-(2**20), 2**20)
+    x = p.input("x", p.entries(bounds, (1, rows, channels), "int32"), bounds)
+
+    def body() -> Sequence[relax.Var]:
+        y = p.emit(
+            integer.rms_norm(
+                x,
+                p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
                 LayerNormConstants(2**20 - 1, 5, 40, 16),
                 name="norm",
                 shift=14,
@@ -570,8 +661,12 @@ def wide_attention(
 KERNELS: dict[str, Callable[..., RowKernel]] = {
     "gelu": gelu,
     "gelu_paper": gelu_paper,
+    "gate": gate,
+    "sigmoid": sigmoid,
     "layer_norm": layer_norm,
     "layer_norm_wide": layer_norm_wide,
+    "rms_norm": rms_norm,
+    "rms_norm_wide": rms_norm_wide,
     "released_norm": released_norm,
     "residual_add": residual_add,
     "requantise": requantise,

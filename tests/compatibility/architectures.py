@@ -215,6 +215,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         variant="with teacher",
     ),
     _images("dinov2", "Dinov2Config", ("image_classification",)),
+    Architecture(
+        "dinov2",
+        lambda: _class("Dinov2Config")(**IMAGES, use_swiglu_ffn=True),
+        variant="gated",
+    ),
     _images("dinov2_with_registers", "Dinov2WithRegistersConfig"),
     _images("vit_msn", "ViTMSNConfig"),
     _images("ijepa", "IJepaConfig"),

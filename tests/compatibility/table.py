@@ -37,8 +37,9 @@ not listed is tried all the same: what is matched is the arithmetic, not the nam
 integer form is refused with the operator, the layer and the reason.
 
 What can be expressed: absolute or RoBERTa-like positions, post-norm and pre-norm blocks, GELU (erf
-or tanh), ReLU, tanh, LayerNorm, attention in which every token sees every token that is not
-padding, shared layers, projected embeddings, patches of images, prepended tokens.
+or tanh), SiLU, quick-GELU, ReLU, tanh, sigmoid, gated layers, LayerNorm, RMSNorm, attention in
+which every token sees every token that is not padding, shared layers, projected embeddings, patches
+of images, prepended tokens.
 """
 
 

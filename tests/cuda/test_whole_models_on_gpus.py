@@ -16,6 +16,8 @@ from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_i
 from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
 from tests.examples import examples
+from tests.integration.gated_model import MODELS as GATED
+from tests.integration.gated_model import gated_model
 from tests.integration.whole_models import minilm
 from tests.passes.models import encoder_program
 
@@ -84,6 +86,25 @@ def test_bert(target: str, tmp_path: Path) -> None:
     for seed, order in enumerate(ORDERS):
         with load().order(order):
             check(library, model, random_inputs(model, 2, 24, seed))
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "target"),
+    examples(
+        [
+            (name, preset, target)
+            for name in GATED
+            for preset in ("accurate", "paper")
+            for target in ("t4", "a100")
+        ],
+        ("silu", "accurate", "t4"),
+        unpack=True,
+    ),
+)
+def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> None:
+    model = gated_model(name, preset)
+    library = build(model, target, [(2, 13)], tmp_path / "model.so")
+    check(library, model, random_inputs(model, 2, 13, 4))
 
 
 @pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=SLOW)])

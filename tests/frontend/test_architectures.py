@@ -13,6 +13,7 @@ from transformers.activations import ACT2FN
 
 from ibert_tvm.frontend import CanonicalModel, load
 from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls, check_canonical
+from ibert_tvm.relay_passes.dialect.calls import record_of
 from tests.examples import examples
 from tests.frontend.architectures import CONFIGS, USABLE_LENGTH, make
 
@@ -167,12 +168,16 @@ def test_roberta_s_only_token_type_is_folded():
 
 
 ACTIVATIONS = {
-    "gelu": ("canonical.gelu", "erf"),
-    "gelu_python": ("canonical.gelu", "erf"),
-    "gelu_new": ("canonical.gelu", "tanh"),
-    "gelu_fast": ("canonical.gelu", "tanh"),
-    "gelu_pytorch_tanh": ("canonical.gelu", "tanh"),
-    "relu": ("canonical.relu", ""),
+    "gelu": ("canonical.gelu", {"form": "erf"}),
+    "gelu_python": ("canonical.gelu", {"form": "erf"}),
+    "gelu_new": ("canonical.gelu", {"form": "tanh"}),
+    "gelu_fast": ("canonical.gelu", {"form": "tanh"}),
+    "gelu_pytorch_tanh": ("canonical.gelu", {"form": "tanh"}),
+    "relu": ("canonical.relu", {}),
+    "silu": ("canonical.silu", {"beta": 1.0}),
+    "swish": ("canonical.silu", {"beta": 1.0}),
+    "quick_gelu": ("canonical.silu", {"beta": 1.702}),
+    "sigmoid": ("canonical.sigmoid", {}),
 }
 
 
@@ -195,9 +200,9 @@ class Activated(nn.Module):
 def test_activations_by_their_transformers_names():
     loaded = load(Activated(), inputs=("input_ids",), verify=False)
     found = [
-        (call.op.name, str(call.attrs["form"]) if "form" in call.attrs.keys() else "")  # noqa: SIM118
+        (call.op.name, {k: v for k, v in record_of(call).to_dict().items() if k != "name"})
         for _, call in canonical_calls(loaded.module)
-        if call.op.name in ("canonical.gelu", "canonical.relu")
+        if call.op.name not in ("canonical.embedding", "canonical.linear")
     ]
     assert found == list(ACTIVATIONS.values())
 

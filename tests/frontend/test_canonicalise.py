@@ -135,6 +135,10 @@ def tanh_gelu(s: Source, x: relax.Expr) -> relax.Expr:
     return s.emit(op.multiply(s.emit(op.multiply(f32(0.5), x)), curve))
 
 
+def quick_gelu(s: Source, x: relax.Expr) -> relax.Expr:
+    return s.emit(op.multiply(x, s.emit(op.sigmoid(s.emit(op.multiply(x, f32(1.702)))))))
+
+
 @pytest.mark.parametrize(
     ("activation", "name", "attribute"),
     [
@@ -145,6 +149,9 @@ def tanh_gelu(s: Source, x: relax.Expr) -> relax.Expr:
         (lambda s, x: s.emit(op.nn.relu(x)), "relu", None),
         (lambda s, x: s.emit(op.maximum(x, f32(0.0))), "relu", None),
         (lambda s, x: s.emit(op.tanh(x)), "tanh", None),
+        (lambda s, x: s.emit(op.sigmoid(x)), "sigmoid", None),
+        (lambda s, x: s.emit(op.nn.silu(x)), "silu", 1.0),
+        (quick_gelu, "silu", 1.702),
     ],
 )
 def test_activations(activation, name, attribute):
@@ -153,8 +160,44 @@ def test_activations(activation, name, attribute):
 
     result = check(body, [("embedding", "words"), ("linear", "up"), (name, f"up.{name}")])
     call = [call for _, call in canonical_calls(result.module)][-1]
-    if attribute is not None:
+    if isinstance(attribute, float):
+        assert float(call.attrs["beta"]) == attribute
+    elif attribute is not None:
         assert str(call.attrs["form"]) == attribute
+
+
+def test_a_gate_is_a_product():
+    def body(s: Source) -> relax.Expr:
+        x = s.words()
+        gate = s.emit(op.nn.silu(s.linear(x, "gate", 20)))
+        half = s.emit(op.multiply(s.linear(x, "up", 20), f32(0.5)))
+        return s.linear(s.emit(op.multiply(half, gate)), "down", 5)
+
+    gated = [("linear", "gate"), ("silu", "gate.silu"), ("linear", "up")]
+    expected = [("embedding", "words"), *gated, ("multiply", "up.multiply")]
+    result = check(body, [*expected, ("linear", "down")])
+    folded = [(item.name, item.what) for item in result.report.foldings]
+    assert ("up", "factor 0.5 moved to the weights") in folded
+
+
+def rms_norm(s: Source, x: relax.Expr) -> relax.Expr:
+    mean = s.emit(op.mean(s.emit(op.power(x, f32(2.0))), -1, True))
+    return s.emit(op.multiply(x, s.emit(op.rsqrt(s.emit(op.add(mean, f32(1e-6)))))))
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda s, x: s.emit(op.nn.rms_norm(x, s.weight("n.weight", CHANNELS), axes=[-1])),
+        lambda s, x: s.emit(op.multiply(s.weight("n.weight", CHANNELS), rms_norm(s, x))),
+        lambda s, x: s.emit(
+            op.multiply(rms_norm(s, x), s.emit(op.add(s.weight("n.weight", CHANNELS), f32(1.0))))
+        ),
+    ],
+    ids=["operator", "small operators", "one plus w"],
+)
+def test_rms_norm(norm):
+    check(lambda s: norm(s, s.words()), [("embedding", "words"), ("rms_norm", "n")])
 
 
 def test_a_residual_of_an_activation_is_a_sum():
@@ -358,13 +401,8 @@ REFUSED = {
         unary(op.sin),
         "relax.sin",
         "up",
-        "the function sin(x) is none of gelu (erf or tanh form), relu, tanh",
-    ),
-    "silu": (
-        unary(op.nn.silu),
-        "relax.nn.silu",
-        "up",
-        "the function nn.silu(x) is none of gelu (erf or tanh form), relu, tanh",
+        "the function sin(x) is none of gelu (erf or tanh form), silu (quick-GELU is one), relu, "
+        "tanh, sigmoid",
     ),
     "unknown operator": (
         unary(lambda x: op.cumsum(x, 1)),
@@ -385,11 +423,11 @@ REFUSED = {
         "a mean over all tokens counts padding too, so the result would change with the length; "
         "use a mean over the tokens that the mask marks",
     ),
-    "gate": (
-        lambda s: s.emit(op.multiply(s.linear(s.words(), "a", 5), s.linear(s.words(), "b", 5))),
-        "relax.multiply",
+    "difference": (
+        lambda s: s.emit(op.subtract(s.linear(s.words(), "a", 5), s.linear(s.words(), "b", 5))),
+        "relax.subtract",
         "a",
-        "two different hidden tensors are combined, and only sums have a form",
+        "two different hidden tensors are combined, and only sums and products have a form",
     ),
     "last token": (
         lambda s: s.emit(op.take(s.words(), relax.const(-1, "int64"), axis=1)),

@@ -16,23 +16,29 @@ TANH_SCALE = float(F32(0.7978845608028654))
 @pytest.mark.parametrize(
     ("samples", "expected"),
     [
-        (0.5 * GRID * (1 + ERF(GRID / 1.4142135381698608)), ("gelu", "erf")),
-        (GRID * (ERF(GRID * SQRT_HALF) + 1) * 0.5, ("gelu", "erf")),
-        (GRID * 0.5 + GRID * 0.5 * ERF(SQRT_HALF * GRID), ("gelu", "erf")),
+        (0.5 * GRID * (1 + ERF(GRID / 1.4142135381698608)), ("gelu", {"form": "erf"})),
+        (GRID * (ERF(GRID * SQRT_HALF) + 1) * 0.5, ("gelu", {"form": "erf"})),
+        (GRID * 0.5 + GRID * 0.5 * ERF(SQRT_HALF * GRID), ("gelu", {"form": "erf"})),
         (
             0.5 * GRID * (1 + np.tanh(TANH_SCALE * (GRID + float(F32(0.044715)) * GRID**3))),
-            ("gelu", "tanh"),
+            ("gelu", {"form": "tanh"}),
         ),
         (
             0.5 * GRID * (1 + np.tanh(GRID * TANH_SCALE * (1 + 0.044715 * GRID * GRID))),
-            ("gelu", "tanh"),
+            ("gelu", {"form": "tanh"}),
         ),
-        (np.maximum(GRID, 0), ("relu", "")),
-        ((GRID + np.abs(GRID)) / 2, ("relu", "")),
-        (np.tanh(GRID), ("tanh", "")),
-        (2 / (1 + np.exp(-2 * GRID)) - 1, ("tanh", "")),
-        (GRID / (1 + np.exp(-1.702 * GRID)), None),
-        (GRID / (1 + np.exp(-GRID)), None),
+        (np.maximum(GRID, 0), ("relu", {})),
+        ((GRID + np.abs(GRID)) / 2, ("relu", {})),
+        (np.tanh(GRID), ("tanh", {})),
+        (2 / (1 + np.exp(-2 * GRID)) - 1, ("tanh", {})),
+        (GRID / (1 + np.exp(-float(F32(1.702)) * GRID)), ("silu", {"beta": 1.702})),
+        (GRID / (1 + np.exp(-GRID)), ("silu", {"beta": 1.0})),
+        (0.5 * GRID * (1 + np.tanh(0.5 * GRID)), ("silu", {"beta": 1.0})),
+        (1 / (1 + np.exp(-GRID)), ("sigmoid", {})),
+        (0.5 * np.tanh(GRID / 2) + 0.5, ("sigmoid", {})),
+        (1 / (1 + np.exp(-2 * GRID)), None),
+        (GRID / (1 + np.exp(-50 * GRID)), None),
+        (GRID * np.clip(GRID / 6 + 0.5, 0, 1), None),
         (np.where(GRID > 0, GRID, 0.01 * GRID), None),
         (np.clip(GRID, 0, 6), None),
         (0.5 * GRID * (1 + ERF(GRID)), None),
@@ -47,8 +53,8 @@ def test_spellings(samples, expected):
 def test_the_two_gelu_forms_are_told_apart():
     difference = np.abs(UNARY["relax.nn.gelu"](GRID) - UNARY["relax.nn.gelu_tanh"](GRID)).max()
     assert difference > 1e-4
-    assert name_function(UNARY["relax.nn.gelu"](GRID)) == ("gelu", "erf")
-    assert name_function(UNARY["relax.nn.gelu_tanh"](GRID)) == ("gelu", "tanh")
+    assert name_function(UNARY["relax.nn.gelu"](GRID)) == ("gelu", {"form": "erf"})
+    assert name_function(UNARY["relax.nn.gelu_tanh"](GRID)) == ("gelu", {"form": "tanh"})
 
 
 def test_slope():

@@ -14,6 +14,7 @@ from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.examples import examples
 from tests.frontend.architectures import make
+from tests.frontend.gated_modules import gated
 
 VOCABULARY, WIDTH, HEADS = 37, 24, 3
 
@@ -115,6 +116,32 @@ def test_modules_agree_with_torch(kind, layers, longest):
     assert len(info.source_sha256) == 64
 
 
+@pytest.mark.parametrize(
+    ("activation", "norms", "fused"),
+    examples(
+        [
+            ("silu", "rms", False),
+            ("gelu", "one plus", True),
+            ("sigmoid", "torch", False),
+            ("silu", "no bias", True),
+        ],
+        ("silu", "rms", False),
+        ("gelu", "one plus", True),
+        unpack=True,
+    ),
+)
+def test_gated_layers_agree_with_torch(activation, norms, fused):
+    loaded = load(gated(activation, norms, fused))
+    assert loaded.verified_error is not None
+    assert loaded.verified_error <= 1e-5
+    kinds = [
+        str(call.op.name).removeprefix("canonical.") for _, call in canonical_calls(loaded.module)
+    ]
+    assert kinds.count("layer_norm" if norms == "no bias" else "rms_norm") == 3
+    last = kinds.index("multiply")
+    assert kinds[last - 3 : last + 2] == ["linear", activation, "linear", "multiply", "linear"]
+
+
 class Words(nn.Module):
     """No attention, two outputs, an input of another name."""
 
@@ -156,9 +183,9 @@ def test_a_module_without_mask_gets_one_and_says_so():
     )
 
 
-class Gated(Block):
+class Difference(Block):
     def attend(self, x, mask):
-        return self.heads(self.query(x) * torch.sigmoid(self.key(x)))
+        return self.heads(self.query(x) - torch.sigmoid(self.key(x)))
 
 
 class Branching(Block):
@@ -179,11 +206,12 @@ ADVICE = (
 
 def test_an_operator_without_integer_form_names_its_layer():
     with pytest.raises(UnsupportedModelError) as error:
-        load(Gated())
+        load(Difference())
     assert str(error.value) == (
-        "relax.multiply has no integer form here\n"
-        "  where: operator relax.multiply, node mul, layer query (needed by output0)\n"
-        "  why: two different hidden tensors are combined, and only sums have a form\n"
+        "relax.subtract has no integer form here\n"
+        "  where: operator relax.subtract, node sub, layer query (needed by output0)\n"
+        "  why: two different hidden tensors are combined, and only sums and products have a "
+        "form\n"
         f"  what to do: {ADVICE}"
     )
 

@@ -161,6 +161,7 @@ layer_norm_short norm_epsilon norm_root_fraction_bits shift low high dtype
 linear
 mask_tokens
 mean_pool fraction_bits
+multiply
 pack_tokens
 patches patch_height patch_width
 position_ids kind offset padding_index
@@ -170,7 +171,12 @@ relu
 requantise shift low high dtype zero_point
 requantise_even split low high dtype zero_point
 requantise_short shift low high dtype zero_point
+rms_norm norm_input_limit norm_epsilon norm_reciprocal_bits norm_normalised_bits
+  norm_root_fraction_bits shift low high dtype
+rms_norm_short norm_epsilon norm_root_fraction_bits shift low high dtype
 select_token index
+sigmoid logistic_limit logistic_up_shift logistic_a logistic_b logistic_c
+silu logistic_limit logistic_up_shift logistic_a logistic_b logistic_c
 slot_starts
 slot_tokens
 split_channels index parts

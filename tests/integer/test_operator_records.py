@@ -30,6 +30,7 @@ from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.logistic import LogisticPolynomial
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
@@ -69,6 +70,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "linear": [{}],
     "mask_tokens": [{}],
     "mean_pool": [{"fraction_bits": 6}],
+    "multiply": [{}],
     "pack_tokens": [{}],
     "patches": [{"patch_height": 3, "patch_width": 2}],
     "position_ids": [{"kind": "roberta", "offset": 0, "padding_index": 1}],
@@ -78,7 +80,11 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "requantise": [{**STORED, "zero_point": 5}],
     "requantise_even": [{"split": 3, "low": -128, "high": 127, "dtype": "int8", "zero_point": 5}],
     "requantise_short": [{**STORED, "zero_point": 5}],
+    "rms_norm": [{"constants": LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), **STORED}],
+    "rms_norm_short": [{"constants": ShortLayerNorm(2**20, 9), **STORED}],
     "select_token": [{"index": 2}],
+    "sigmoid": [{"constants": LogisticPolynomial(32640, 0, 4700, 22200, -10350)}],
+    "silu": [{"constants": LogisticPolynomial(16320, 1, 2700, 21000, -6100)}],
     "slot_starts": [{}],
     "slot_tokens": [{}],
     "split_channels": [{"index": 1, "parts": 3}],

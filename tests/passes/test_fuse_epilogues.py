@@ -59,6 +59,38 @@ def test_linear_requantisation_gelu_requantisation_are_one_kernel() -> None:
     assert [var.name for var in call.args] == [var.name for var in kernel.params]
 
 
+def test_a_kernel_is_named_by_an_identifier() -> None:
+    """Names of slices and of repeated layers hold characters that C and CUDA do not take."""
+
+    def body(p, inputs):
+        return [p.linear("up.0[0:8]#2", inputs["x"], 8)]
+
+    module = fused(small_program(body, x="int8"))
+    names = {var.name_hint for var in module.get_global_vars()}
+    assert names == {NAME, f"{NAME}_up_0_0_8__2"}
+    assert kernels(module) == {"up.0[0:8]#2": [("linear", "up.0[0:8]#2")]}
+
+
+def gate(p, inputs):
+    inner = p.requantise("narrow", p.linear("inner", inputs["x"], 8), 0.1, -9999, 9999, "int16")
+    active = p.emit(integer.gelu(inner, AccurateGelu.from_scale(1e-3), name="gelu"))
+    outer = p.requantise("other", p.linear("outer", inputs["x"], 8), 0.1, -9999, 9999, "int16")
+    product = p.emit(integer.multiply(active, outer, name="product"))
+    return [p.requantise("gated", product, 1e-6, -127, 127, "int8")]
+
+
+def test_a_gate_ends_in_the_epilogue_of_the_later_product() -> None:
+    assert fused_kernels(gate, x="int8") == {
+        "inner": [("linear", "inner"), ("requantise", "narrow"), ("gelu", "gelu")],
+        "outer": [
+            ("linear", "outer"),
+            ("requantise", "other"),
+            ("multiply", "product"),
+            ("requantise", "gated"),
+        ],
+    }
+
+
 def test_before_and_expected() -> None:
     def expected() -> tvm.IRModule:
         source = SpecialiseShapes([(2, 3)])(small_program(feed_forward, x="int8"))

@@ -105,6 +105,14 @@ def test_the_input_of_gelu_has_the_scale_that_its_polynomial_likes(largest: floa
     assert largest / quant.scale < SHORT
 
 
+def test_factors_of_a_product_have_15_bits_where_the_arithmetic_has_16() -> None:
+    readers = {"up": [("canonical.multiply", "gate", 0)]}
+    for preset, high, headroom in (("accurate", SHORT, 1.33), ("paper", 2**15 - 1, 1.5)):
+        quant = streams(preset, readers, {"up": "canonical.linear"}, up=statistics(2.0))["up"]
+        assert (quant.low, quant.high) == (-high, high)
+        assert quant.scale == pytest.approx(headroom * 2.0 / high)
+
+
 def test_other_streams_have_16_bits_and_half_of_headroom() -> None:
     readers = {"up": [("canonical.gelu", "act", 0), ("canonical.relu", "other", 0)]}
     quant = streams("accurate", readers, {"up": "canonical.linear"}, up=statistics(2.0))["up"]

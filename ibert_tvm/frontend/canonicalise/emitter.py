@@ -17,7 +17,7 @@ from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, s
 from . import functions
 from .images import channel_order, patch_layout
 from .inputs import Ids, Probes
-from .rows import fit_layer_norm
+from .rows import fit_norm
 from .values import (
     Computed,
     Embedded,
@@ -296,39 +296,42 @@ class Emitter:
             return self.add(left, right, value.ops[-1:])
         if known is None:
             raise Mismatch(
-                f"the function {value.text} is none of gelu (erf or tanh form), relu, tanh",
+                f"the function {value.text} is none of {functions.KNOWN}",
                 op=next(op for op in reversed(value.ops) if op in functions.ELEMENTWISE),
                 layer=value.layer,
             )
-        kind, form = known
+        kind, attributes = known
         x = self.emit(value.base)
-        key = (x.name, kind, form)
+        key = (x.name, kind, str(attributes))
         if key not in self._activations:  # several operators may read one activation
             name = self.unique(f"{x.name}.{kind}")
-            attributes = {"form": form} if kind == "gelu" else {}
             make = getattr(build, kind)
             made = self.record(make, name, x.channels, value.ops, x.var, **attributes)
             self._activations[key] = made
         return self.show(self._activations[key], value.base)
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
-        """Recognise a LayerNorm and emit it, or the sum that was taken last."""
-        known = fit_layer_norm(value.samples, value.base.source.channels)
+        """Recognise a norm and emit it, or the sum that was taken last."""
+        known = fit_norm(value.samples, value.base.source.channels)
         if known is None and value.parts:
             left, right = value.parts
             return self.add(left, right, value.ops[-1:])
         if known is None:
             raise Mismatch(
-                f"over the channels of a token it computes {value.text}, which is no LayerNorm",
+                f"over the channels of a token it computes {value.text}, which is neither a "
+                "LayerNorm nor an RMSNorm",
                 op=value.ops[-1],
                 layer=value.layer,
             )
         self.require_all_channels(value.base)
         x = self.emit(value.base)
-        gamma = _exact(value.gammas, known.gamma, f"{x.name}.layer_norm.weight")
-        default = f"{layer_of(gamma.name)}.bias"
-        beta = _exact(value.betas, known.beta, default)
-        emitted = self.layer_norm(x, gamma, beta, known.epsilon, value.ops)
+        gamma = _exact(value.gammas, known.gamma, f"{x.name}.{known.kind}.weight")
+        if known.beta is None:
+            emitted = self.rms_norm(x, gamma, known.epsilon, value.ops)
+        else:
+            default = f"{layer_of(gamma.name)}.bias"
+            beta = _exact(value.betas, known.beta, default)
+            emitted = self.layer_norm(x, gamma, beta, known.epsilon, value.ops)
         return self.show(emitted, value.base)
 
     def layer_norm(
@@ -340,27 +343,46 @@ class Emitter:
         operands = (x.var, *weights)
         return self.record(build.layer_norm, name, x.channels, ops, *operands, epsilon=epsilon)
 
+    def rms_norm(self, x: Emitted, gamma: Weight, epsilon: float, ops: Sequence[str]) -> Emitted:
+        """Emit an RMSNorm over the channels of `x`."""
+        name = self.unique(layer_of(gamma.name))
+        weight = self.weight(gamma.name, gamma.array)
+        return self.record(build.rms_norm, name, x.channels, ops, x.var, weight, epsilon=epsilon)
+
     def show(self, source: Computed, like: Hidden) -> Hidden:
         """Return `source` in the layout of `like`."""
         return Hidden(source, like.view, missing=like.missing, layer=layer_of(source.name))
 
     def add(self, left: Any, right: Any, ops: Sequence[str]) -> Hidden:
         """Emit the sum of two hidden tensors of one layout."""
+        return self._pair("add", "terms", self.hidden(left), self.hidden(right), ops)
+
+    def multiply(self, left: Any, right: Any, ops: Sequence[str]) -> Hidden:
+        """Emit the product of two hidden tensors of one layout."""
         a, b = self.hidden(left), self.hidden(right)
+        # A number is moved to whichever side has weights that can take it.
+        if isinstance(a.source, Linear | Embedded):
+            a, b = b, a
+        a, b = replace(a, factor=1.0), replace(b, factor=a.factor * b.factor)
+        return self._pair("multiply", "factors", a, b, ops)
+
+    def _pair(self, kind: str, what: str, a: Hidden, b: Hidden, ops: Sequence[str]) -> Hidden:
+        """Emit an operator on two hidden tensors of one layout."""
         shape = tuple(np.broadcast_shapes(shape_of(a.view), shape_of(b.view)))
         view_a = broadcast(a.view, shape, a.missing)
         view_b = broadcast(b.view, shape, b.missing)
         if [merged(axis) for axis in view_a] != [merged(axis) for axis in view_b]:
             raise Mismatch(
-                f"the terms are laid out differently: {describe(view_a)} and {describe(view_b)}"
+                f"the {what} are laid out differently: {describe(view_a)} and {describe(view_b)}"
             )
         x, y = self.emit(a), self.emit(b)
         if x.channels != y.channels or x.var.ty.ndim != y.var.ty.ndim:
-            raise Mismatch(f"the terms {x.name} and {y.name} have different shapes")
+            raise Mismatch(f"the {what} {x.name} and {y.name} have different shapes")
         newest = max(x, y, key=self._age)
-        name = self.unique(f"{newest.name}.add")
+        name = self.unique(f"{newest.name}.{kind}")
         all_ops = (*a.ops, *b.ops, *ops)
-        emitted = self.record(build.add, name, x.channels, all_ops, x.var, y.var)
+        make = getattr(build, kind)
+        emitted = self.record(make, name, x.channels, all_ops, x.var, y.var)
         held = set(flatten(view_a))
         missing = tuple(atom for atom in a.missing if atom in b.missing and atom not in held)
         return Hidden(emitted, view_a, missing=missing, layer=layer_of(newest.name))

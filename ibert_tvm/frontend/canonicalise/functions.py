@@ -69,20 +69,57 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 ELEMENTWISE: dict[str, Callable[..., Any]] = {**UNARY, **BINARY}
 """All of them."""
 
-_KNOWN = {
-    ("gelu", "erf"): _gelu(GRID),
-    ("gelu", "tanh"): _gelu_tanh(GRID),
-    ("relu", ""): np.maximum(GRID, 0.0),
-    ("tanh", ""): np.tanh(GRID),
-}
+_KNOWN: tuple[tuple[str, dict[str, Any], NDArray[np.float64]], ...] = (
+    ("gelu", {"form": "erf"}, _gelu(GRID)),
+    ("gelu", {"form": "tanh"}, _gelu_tanh(GRID)),
+    ("relu", {}, np.maximum(GRID, 0.0)),
+    ("tanh", {}, np.tanh(GRID)),
+    ("sigmoid", {}, UNARY["relax.sigmoid"](GRID)),
+)
+_BETAS = (1 / 16, 16.0)
+"""Where a SiLU is one: beyond, it is hardly told from a straight line, or from relu."""
+_ONE = int(np.flatnonzero(np.isclose(GRID, 1.0))[0])
+
+KNOWN = "gelu (erf or tanh form), silu (quick-GELU is one), relu, tanh, sigmoid"
+"""The functions, for messages."""
 
 
-def name_function(samples: NDArray[np.float64]) -> tuple[str, str] | None:
-    """Return (operator, form) of the canonical function with these values on `GRID`, or None."""
-    for key, curve in _KNOWN.items():
-        if np.all(np.abs(samples - curve) <= _TOLERANCE * (1.0 + np.abs(GRID))):
-            return key
-    return None
+def name_function(samples: NDArray[np.float64]) -> tuple[str, dict[str, Any]] | None:
+    """Return operator and attributes of the canonical function with these values on `GRID`.
+
+    Parameters
+    ----------
+    samples : numpy.ndarray
+        float64, as `GRID`.
+
+    Returns
+    -------
+    tuple of str and dict, or None
+        None if there is none.
+    """
+    for name, attributes, curve in _KNOWN:
+        if _same(samples, curve):
+            return name, dict(attributes)
+    beta = _silu_beta(samples)
+    return None if beta is None else ("silu", {"beta": beta})
+
+
+def _same(samples: NDArray[np.float64], curve: NDArray[np.float64]) -> bool:
+    return bool(np.all(np.abs(samples - curve) <= _TOLERANCE * (1.0 + np.abs(GRID))))
+
+
+def _silu_beta(samples: NDArray[np.float64]) -> float | None:
+    """Beta of ``x sigmoid(beta x)``, which is sigmoid(beta) at 1; None if it is another function.
+
+    Six digits: constants are rounded to float32.
+    """
+    gate = float(samples[_ONE])
+    if not 0.5 < gate < 1.0:
+        return None
+    beta = float(f"{np.log(gate / (1.0 - gate)):.6g}")
+    if not _BETAS[0] <= beta <= _BETAS[1]:
+        return None
+    return beta if _same(samples, GRID * UNARY["relax.sigmoid"](beta * GRID)) else None
 
 
 def slope(samples: NDArray[np.float64]) -> float | None:

@@ -1,16 +1,17 @@
-"""Recognition of LayerNorm, in whatever operators it is written, by its values.
+"""Recognition of LayerNorm and RMSNorm, in whatever operators they are written, by values.
 
 Exporters without the operator write it as ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul and
 Add; others square by a product, take a reciprocal, fold gamma into it, or use E[x²] - E[x]². As
 with activation functions (`functions`), the operators are evaluated, here on example rows, and what
-they compute is compared with gamma (x - mean) / sqrt(variance + epsilon) + beta. The rows take
-their values from the grid of `functions`, so that a scalar function is a function of rows as well.
-The first row is 0, which gives beta; one has a variance near usual epsilons, which gives epsilon.
+they compute is compared with gamma (x - mean) / sqrt(variance + epsilon) + beta, and with
+gamma x / sqrt(mean of x² + epsilon). The rows take their values from the grid of `functions`, so
+that a scalar function is a function of rows as well. The first row is 0, which gives beta; one has
+a variance near usual epsilons, which gives epsilon.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +24,27 @@ _ZERO, _TINY, _LARGE = 0, 1, 3
 
 
 @dataclass(frozen=True)
-class LayerNorm:
-    """Parameters of a LayerNorm.
+class Norm:
+    """Parameters of a LayerNorm or of an RMSNorm.
 
     Parameters
     ----------
-    gamma, beta : numpy.ndarray
+    gamma : numpy.ndarray
         [channels] float64.
+    beta : numpy.ndarray or None
+        As gamma; None for an RMSNorm.
     epsilon : float
-        Added to the variance.
+        Added to the variance, or to the mean square.
     """
 
     gamma: NDArray[np.float64]
-    beta: NDArray[np.float64]
+    beta: NDArray[np.float64] | None
     epsilon: float
+
+    @property
+    def kind(self) -> str:
+        """Its canonical operator."""
+        return "rms_norm" if self.beta is None else "layer_norm"
 
 
 def row_places(channels: int) -> NDArray[np.int64]:
@@ -55,8 +63,8 @@ def row_values(channels: int) -> NDArray[np.float64]:
     return GRID[row_places(channels)]
 
 
-def fit_layer_norm(samples: NDArray[np.float64], channels: int) -> LayerNorm | None:
-    """Return the LayerNorm that maps the example rows to `samples`, or None if there is none.
+def fit_norm(samples: NDArray[np.float64], channels: int) -> Norm | None:
+    """Return the norm that maps the example rows to `samples`, or None if there is none.
 
     Parameters
     ----------
@@ -67,38 +75,48 @@ def fit_layer_norm(samples: NDArray[np.float64], channels: int) -> LayerNorm | N
 
     Returns
     -------
-    LayerNorm or None
+    Norm or None
         Its parameters.
     """
     x = row_values(channels)
     if samples.shape != x.shape or not np.all(np.isfinite(samples)):
         return None
-    centred = x - x.mean(axis=1, keepdims=True)
-    variance = np.mean(centred**2, axis=1)
     beta = samples[_ZERO]
+    about_mean = _fit(x - x.mean(axis=1, keepdims=True), samples, beta)
+    if about_mean is not None or np.any(beta != 0.0):
+        return about_mean
+    about_zero = _fit(x, samples, beta)
+    return None if about_zero is None else replace(about_zero, beta=None)
+
+
+def _fit(
+    x: NDArray[np.float64], samples: NDArray[np.float64], beta: NDArray[np.float64]
+) -> Norm | None:
+    """Fit ``gamma x / sqrt(mean x^2 + epsilon) + beta``."""
+    squares = np.mean(x**2, axis=1)
     with np.errstate(all="ignore"):
-        slopes = (samples - beta) / centred
-    usable = (np.abs(centred[_LARGE]) > 1e-3) & (np.abs(centred[_TINY]) > 1e-4)
+        slopes = (samples - beta) / x
+    usable = (np.abs(x[_LARGE]) > 1e-3) & (np.abs(x[_TINY]) > 1e-4)
     strength = np.where(usable, np.abs(slopes[_LARGE]), 0.0)
     best = int(np.argmax(strength))
     if strength[best] == 0.0:
         return None
-    # slope = gamma / sqrt(variance + epsilon) in both rows: two equations for gamma and epsilon.
+    # slope = gamma / sqrt(squares + epsilon) in both rows: two equations for gamma and epsilon.
     ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
     if not 0.0 < ratio < 1.0:
         return None
-    epsilon = (ratio * variance[_LARGE] - variance[_TINY]) / (1.0 - ratio)
-    if epsilon < -1e-9 * variance[_TINY]:
+    epsilon = (ratio * squares[_LARGE] - squares[_TINY]) / (1.0 - ratio)
+    if epsilon < -1e-9 * squares[_TINY]:
         return None
     epsilon = float(f"{max(epsilon, 0.0):.5g}")
     with np.errstate(all="ignore"):
-        normalised = centred / np.sqrt(variance + epsilon)[:, None]
+        normalised = x / np.sqrt(squares + epsilon)[:, None]
     normalised[_ZERO] = 0.0
     weights = np.abs(normalised[_LARGE:])
     rows = _LARGE + np.argmax(weights, axis=0)
-    columns = np.arange(channels)
+    columns = np.arange(x.shape[1])
     gamma = (samples[rows, columns] - beta) / normalised[rows, columns]
     error = np.abs(samples - (gamma * normalised + beta))
     if np.any(error > _TOLERANCE * (1.0 + np.abs(samples))):
         return None
-    return LayerNorm(gamma, beta, epsilon)
+    return Norm(gamma, beta, epsilon)

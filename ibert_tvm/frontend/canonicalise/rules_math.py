@@ -56,12 +56,17 @@ def _vector(c: Emitter, value: Any, channels: int, name: str) -> Weight:
     return Weight(value.name, array.reshape(channels), layer=value.layer)
 
 
-def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    x = c.hidden(operands[0])
+def _over_channels(c: Emitter, x: Hidden, call: relax.Call) -> NDArray[np.int64] | None:
+    """Check that a norm is one of channels, and return their places where they are in disorder."""
     axes = optional_axes(call.attrs.axes) or [-1]
     if [axis % len(x.view) for axis in axes] != [len(x.view) - 1]:
         raise Mismatch(f"it normalises over the axes {axes}, not over the last one")
-    places = c.channel_places(x)
+    return c.channel_places(x)
+
+
+def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    x = c.hidden(operands[0])
+    places = _over_channels(c, x, call)
     operand = c.emit(x)
     gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.layer_norm.weight")
     beta = _vector(c, operands[2], operand.channels, f"{operand.name}.layer_norm.bias")
@@ -69,6 +74,17 @@ def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         gamma, beta = (replace(w, array=w.array[places]) for w in (gamma, beta))
     ops = (*x.ops, c.op(call))
     return c.show(c.layer_norm(operand, gamma, beta, float(call.attrs.epsilon), ops), x)
+
+
+def _rms_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    x = c.hidden(operands[0])
+    places = _over_channels(c, x, call)
+    operand = c.emit(x)
+    gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.rms_norm.weight")
+    if places is not None:
+        gamma = replace(gamma, array=gamma.array[places])
+    ops = (*x.ops, c.op(call))
+    return c.show(c.rms_norm(operand, gamma, float(call.attrs.epsilon), ops), x)
 
 
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
@@ -170,8 +186,12 @@ def _hidden_pair(c: Emitter, op: str, left: Hidden | Pointwise, right: Hidden | 
     if _same_tensor(a, b):
         result = applied(op, a, (a.samples, b.samples), (a.text, b.text), (*a.ops, *b.ops, op))
         return replace(result, parts=(left, right) if op == "relax.add" else ())
+    if op == "relax.multiply":
+        return c.multiply(left, right, (op,))
     if op != "relax.add":
-        raise Mismatch("two different hidden tensors are combined, and only sums have a form")
+        raise Mismatch(
+            "two different hidden tensors are combined, and only sums and products have a form"
+        )
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Hidden) and isinstance(one.source, ConstantRow):
             target = c.hidden(other)
@@ -306,6 +326,7 @@ MATH_RULES: dict[str, Rule] = {
     **dict.fromkeys(functions.BINARY, _binary),
     "relax.mean": _mean,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.rms_norm": _rms_norm,
     "relax.sum": _sum,
 }
 """Rules by operator."""

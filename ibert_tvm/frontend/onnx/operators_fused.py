@@ -7,14 +7,13 @@ form of attention, LayerNorm and GELU whoever wrote the file.
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 import numpy as np
 from tvm import relax
 from tvm.relax import op
 
 from .operators_layout import look_up, reshape, split, transpose
-from .operators_matrix import epsilon_of, gemm, layer_norm
+from .operators_matrix import epsilon_of, gemm, layer_norm, rms_norm
 from .translator import Node, Translator, operator
 from .values import Known, Traced, Untranslatable, constant
 
@@ -44,8 +43,15 @@ def _quick_gelu(t: Translator, node: Node) -> Traced:
 
 @operator("SkipLayerNormalization", domain=_ORT)
 def _skip_layer_normalization(t: Translator, node: Node) -> list[Traced | None]:
+    total = _skip_sum(t, node, node.operand(4))
+    gamma = node.tensors(3)[2]
+    result = layer_norm(t, node, total, gamma, node.operand(3), epsilon=epsilon_of(node, 1e-12))
+    return [result, None, None, total]
+
+
+def _skip_sum(t: Translator, node: Node, bias: Known | Traced | None) -> Traced:
+    """The sum of the first two operands, and of the bias that was merged into the norm."""
     terms = [node.traced(0), node.traced(1)]
-    bias = node.operand(4)
     if bias is not None:
         # The bias of the linear layer of which one term is the product.
         names = list(node.proto.input)
@@ -54,10 +60,7 @@ def _skip_layer_normalization(t: Translator, node: Node) -> list[Traced | None]:
         place = 1 if products == [False, True] else 0
         term = terms[place]
         terms[place] = t.emit(op.add(term.var, t.expr(node, bias, "bias")), term, bias)
-    total = t.emit(op.add(terms[0].var, terms[1].var), *terms)
-    gamma = node.tensors(3)[2]
-    result = layer_norm(t, node, total, gamma, node.operand(3), epsilon=epsilon_of(node, 1e-12))
-    return [result, None, None, total]
+    return t.emit(op.add(terms[0].var, terms[1].var), *terms)
 
 
 @operator("EmbedLayerNormalization", domain=_ORT)
@@ -84,11 +87,19 @@ def _embed_layer_normalization(t: Translator, node: Node) -> list[Traced | None]
 
 
 @operator("RMSNormalization", "SimplifiedLayerNormalization")
-@operator("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", domain=_ORT)
-def _rms_normalization(_t: Translator, _node: Node) -> Any:
-    raise Untranslatable(
-        "a normalisation by the root mean square has no integer form here, LayerNorm has"
-    )
+@operator("SimplifiedLayerNormalization", domain=_ORT)
+def _rms_normalization(t: Translator, node: Node) -> Traced:
+    x, axis = node.traced(), int(node.attributes.get("axis", -1))
+    if axis % len(x.shape) != len(x.shape) - 1:
+        raise Untranslatable(f"it normalises over the axes from {axis} on, not over the last one")
+    return rms_norm(t, node, x, node.operand(1), epsilon=epsilon_of(node, 1e-5))
+
+
+@operator("SkipSimplifiedLayerNormalization", domain=_ORT)
+def _skip_rms_normalization(t: Translator, node: Node) -> list[Traced | None]:
+    total = _skip_sum(t, node, node.operand(3))
+    result = rms_norm(t, node, total, node.operand(2), epsilon=epsilon_of(node, 1e-12))
+    return [result, None, None, total]
 
 
 # -- matrix products ------------------------------------------------------------------------

@@ -109,6 +109,16 @@ def layer_norm(
     return t.emit(call, x)
 
 
+def rms_norm(
+    t: Translator, node: Node, x: Traced, gamma: Known | Traced | None, *, epsilon: float
+) -> Traced:
+    """Emit an RMSNorm over the last axis."""
+    if not isinstance(gamma, Known):
+        raise Untranslatable("its scale is computed from the inputs")
+    call = op.nn.rms_norm(x.var, t.expr(node, gamma), axes=[-1], epsilon=epsilon)
+    return t.emit(call, x)
+
+
 @operator(*_REDUCE)
 def _reduce(t: Translator, node: Node) -> Traced:
     x = node.traced()

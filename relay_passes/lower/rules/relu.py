@@ -40,7 +40,8 @@ class LowerRelu(LoweringRule):
         name = str(call.attrs["name"])
         operand = activation(operands[0])
         source = operand.native()
-        if source.zero_point != 0 or (source.scale <= 0).any() or _is_wide(source):
+        signed = source.zero_point != 0 or (source.scale <= 0).any()
+        if signed or not source.readable or _is_wide(source):
             source = operand.stream()
         out = context.emit(integer.relu(source.var, name=name))
         return IntegerValue(context, name, Form(out, name, source.scale, 0, source.magnitude))

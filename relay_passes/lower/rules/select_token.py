@@ -39,7 +39,8 @@ class LowerSelectToken(LoweringRule):
         name = str(call.attrs["name"])
         operand = activation(operands[0])
         source = operand.native()
-        if str(source.var.ty.dtype) == "int64":  # the published GELU; no kernel selects those
+        # The published GELU, which no kernel selects, and products.
+        if str(source.var.ty.dtype) == "int64" or not source.readable:
             source = operand.stream()
         out = context.emit(
             integer.select_token(source.var, name=name, index=int(call.attrs["index"]))

@@ -210,7 +210,7 @@ def test_attention_that_has_no_form_is_refused(attributes, why):
     [
         ("Attention", {"unidirectional": 1}, "it hides later tokens (unidirectional)"),
         ("Attention", {"do_rotary": 1}, "it rotates queries and keys"),
-        ("SimplifiedLayerNormalization", {}, "a normalisation by the root mean square"),
+        ("SimplifiedLayerNormalization", {"axis": 1}, "it normalises over the axes from 1 on"),
         ("RotaryEmbedding", {}, "the operator com.microsoft.RotaryEmbedding is not known here"),
     ],
 )
@@ -235,6 +235,34 @@ def test_a_gemm_with_its_activation_and_a_layer_norm_before_its_operator_set():
     model = g.model(pooled, names=("pooler_output",), rank=2)
     check_model(model, "by hand")
     assert ops(imported(model)) == ["embedding", "layer_norm", "select_token", "linear", "tanh"]
+
+
+def test_norms_by_the_root_mean_square():
+    """Those of ONNX and of ONNX Runtime, and one with the sum before it."""
+    g = Graph(opset=23)
+    x = g.words()
+    weights = [g.weight(f"norm{index}.weight", CHANNELS) for index in range(3)]
+    y = g.op("RMSNormalization", x, weights[0], epsilon=1e-6)
+    # ONNX Runtime has this one in the domain of ONNX.
+    y = g.op("SimplifiedLayerNormalization", g.linear(y, "dense"), weights[1])
+    kind = "SkipSimplifiedLayerNormalization"
+    product = g.op("MatMul", y, g.weight("last.weight", CHANNELS, CHANNELS))
+    bias = g.weight("last.bias", CHANNELS)
+    skipped = g.ops(kind, product, x, weights[2], bias, outputs=4, epsilon=1e-5, **ORT)
+    model = imported(g.model(skipped[0], skipped[3]))
+    names = ["embedding", "rms_norm", "linear", "rms_norm", "linear", "add", "rms_norm"]
+    assert ops(model) == names
+
+
+@pytest.mark.parametrize("kind", ["QuickGelu", "Sigmoid"])
+def test_a_logistic_gate(kind):
+    g = Graph(opset=17)
+    x = g.words()
+    domain = ORT if kind == "QuickGelu" else {}
+    gate = g.op(kind, g.linear(x, "gate"), **domain)
+    model = imported(g.model(g.op("Mul", gate, g.linear(x, "up"))))
+    activation = "silu" if kind == "QuickGelu" else "sigmoid"
+    assert sorted(ops(model)) == sorted(["embedding", "linear", activation, "linear", "multiply"])
 
 
 def test_local_functions_are_taken_apart():

@@ -38,17 +38,17 @@ def dense(g: Graph) -> str:
     return g.linear(g.words(), "encoder.dense")
 
 
-def quick_gelu(g: Graph) -> str:
+def squared_gate(g: Graph) -> str:
     x = dense(g)
-    gate = g.op("Sigmoid", g.op("Mul", x, g.array(1.702)), name="gate")
-    return g.layer_norm(g.op("Mul", x, gate, name="times"), "norm")
+    gate = g.op("Sigmoid", x)
+    times = g.op("Mul", x, g.op("Mul", gate, gate), name="times")
+    return g.layer_norm(times, "norm")
 
 
-def rms_norm(g: Graph) -> str:
+def mean_norm(g: Graph) -> str:
     x = g.words()
-    square = g.axes("ReduceMean", g.op("Mul", x, x), -1)
-    root = g.op("Sqrt", g.op("Add", square, g.array(1e-6)))
-    scaled = g.op("Mul", g.op("Div", x, root), g.weight("norm.weight", CHANNELS), name="scale")
+    size = g.op("Add", g.axes("ReduceMean", g.op("Abs", x), -1), g.array(1e-6))
+    scaled = g.op("Mul", g.op("Div", x, size), g.weight("norm.weight", CHANNELS), name="scale")
     return g.linear(scaled, "last")
 
 
@@ -107,18 +107,18 @@ def branch(g: Graph) -> str:
             "the operator my.domain.Mystery is not known here",
         ),
         (
-            quick_gelu,
+            squared_gate,
             "Mul",
             "node times, layer encoder.dense",
-            "the function multiply(x, sigmoid(multiply(x, 1.702))) is none of gelu (erf or tanh "
-            "form), relu, tanh",
+            "the function multiply(x, multiply(sigmoid(x), sigmoid(x))) is none of gelu (erf or "
+            "tanh form), silu (quick-GELU is one), relu, tanh, sigmoid",
         ),
         (
-            rms_norm,
+            mean_norm,
             "Mul",
             "node scale, layer words",
-            "over the channels of a token it computes multiply(divide(x, sqrt(add("
-            "mean(multiply(x, x)), weight))), weight), which is no LayerNorm",
+            "over the channels of a token it computes multiply(divide(x, add(mean(abs(x)), "
+            "weight)), weight), which is neither a LayerNorm nor an RMSNorm",
         ),
         (
             softmax_of_hidden,

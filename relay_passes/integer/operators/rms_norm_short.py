@@ -1,0 +1,48 @@
+"""`integer.rms_norm_short`: i-RMSNorm of an input of 15 bits, in 32-bit arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...dialect.record import flattened
+from ...spec import short_layer_norm as norm
+from ...spec.short_layer_norm import ShortLayerNorm
+from ..checks import SHORT_DTYPES
+from ..domain import Domain, Entry, Tensor
+from ..row_norm import Rows, ScaledNorm
+
+
+@dataclass(frozen=True)
+class RmsNormShort(ScaledNorm):
+    """i-RMSNorm without 64-bit products per entry.
+
+    Parameters
+    ----------
+    constants : ShortLayerNorm
+        epsilon, root_fraction_bits.
+    shift, low, high, dtype
+        See `ScaledNorm`; dtype int8, uint8 or int16.
+    """
+
+    constants: ShortLayerNorm = field(metadata=flattened("norm", ShortLayerNorm))
+
+    OP = "integer.rms_norm_short"
+    DTYPES = SHORT_DTYPES
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """The root of a row's squares, then its normalised entries."""
+        k = self.constants
+        row = Rows(domain, operands["x"], norm.bounded)
+        squares = domain.square_sum("square_sum", row.bounded, row.total, row.mean, row.shape)
+        half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
+        root = row.number("square_root", lambda v, h: norm.root(v, h, k), squares, half)
+        bits = row.number("root_bits", lambda s: norm.root_bits(s, k), root)
+        inverse = row.number("inverse", norm.reciprocal, root, bits)
+        requantised = {"shift": self.shift, "low": self.low, "high": self.high}
+
+        def normalise(x: Entry, bits: Entry, inverse: Entry, gain: Entry) -> Entry:
+            # n is rounded down: half a unit of it.
+            offset = gain >> 1
+            return norm.normalise(x, bits, inverse, gain, offset, constants=k, **requantised)
+
+        return row.normalised(normalise, (bits, inverse), (operands["gain"],), self.dtype)

@@ -1,0 +1,57 @@
+"""Lowering of `canonical.sigmoid`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from ... import integer
+from ...spec.logistic import (
+    SIGMOID_BITS,
+    SIGMOID_COEFFICIENTS,
+    SIGMOID_LIMIT,
+    LogisticPolynomial,
+)
+from ...spec.presets import Preset
+from ..context import LoweringContext
+from ..forms import Form
+from ..logistic import LogisticStream
+from ..rule import STREAM, LoweringRule, Need, activation
+from ..value import IntegerValue
+
+_INPUT = LogisticStream(SIGMOID_LIMIT)
+
+
+class LowerSigmoid(LoweringRule):
+    """The logistic function, in both presets.
+
+    Expects x in stream form at a scale of the polynomial; at any other, x is requantised once more.
+    Emits ``integer.sigmoid`` (specification: `i-sigmoid`), int16 at the fixed scale 2^-15::
+
+        y = sigmoid(x)  →  r = integer.requantise(x, m);  y = integer.sigmoid(r)
+    """
+
+    op = "canonical.sigmoid"
+
+    def need(self, preset: Preset) -> Need:
+        """The scale of the polynomial."""
+        return Need(operands=(STREAM,), plain=True, one_sided=True, stream_for=_INPUT)
+
+    def lower(
+        self,
+        call: relax.Call,
+        operands: Sequence[IntegerValue | relax.Var],
+        context: LoweringContext,
+    ) -> IntegerValue:
+        """See the class."""
+        name = str(call.attrs["name"])
+        source = _INPUT.read(activation(operands[0]), name)
+        scale = float(source.scale[0])
+        constants = context.guard(
+            name, lambda: LogisticPolynomial.from_scale(scale, SIGMOID_LIMIT, SIGMOID_COEFFICIENTS)
+        )
+        out = context.emit(integer.sigmoid(source.var, constants, name=name))
+        form = Form(out, name, np.array([2.0**-SIGMOID_BITS]), 0, 2**SIGMOID_BITS - 1)
+        return IntegerValue(context, name, form)

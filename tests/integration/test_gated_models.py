@@ -1,0 +1,99 @@
+"""Gated layers and RMSNorm from torch to the loaded library: integers, kernels, fidelity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tvm import tirx
+
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer.evaluate import check_unbounded, evaluate
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes.pipeline import Lowered
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.cuda import CUDA_RULES
+from ibert_tvm.schedules.cuda.fallback import FallbackRule
+from ibert_tvm.targets import get_target
+from tests.examples import examples
+from tests.frontend.gated_modules import gated
+from tests.integration.gated_model import MODELS, gated_model, inputs
+from tests.integration.whole_models import assert_bit_exact, build_library
+from tests.passes.small import kernels
+
+PRESETS = ("accurate", "paper")
+CASES = examples(
+    [(name, preset) for name in MODELS for preset in PRESETS], ("silu", "accurate"), unpack=True
+)
+
+
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
+    model = gated_model(name, preset)
+    library = build_library(model, [(2, 13)], tmp_path)
+    for tokens in (13, 5, 1):
+        assert_bit_exact(library, model, inputs(2, 13, tokens, tokens))
+
+
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
+    model = gated_model(name, preset)
+    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
+    arrays = {k: v.astype("int64") for k, v in inputs(2, 9, 3, 4).items()}
+    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
+
+
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
+    import torch
+
+    model, arrays = gated_model(name, preset), inputs(4, 24, 99, 11)
+    (found,) = evaluate(model.module, arrays, model.parameters)
+    found = found * model.quantization["outputs"][0]["scale"]
+    with torch.no_grad():
+        wanted = gated(*MODELS[name])(*(torch.tensor(a).long() for a in arrays.values())).numpy()
+    real = arrays["attention_mask"] != 0
+    a, b = found[real], wanted[real]
+    cosine = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+    # 8 bits of 32 channels with weights that are far larger than those of a trained model.
+    assert cosine.mean() > 0.995
+    assert cosine.min() > 0.95
+
+
+def test_smoothing_divides_the_product_by_channel() -> None:
+    """The only requantisation between the product and the matrix behind it has the divisor."""
+    model = gated_model()
+    assert model.quantization["calibration"]["smoothing"]["up.multiply"] > 0
+    forms = {form["form"]: form for form in model.quantization["values"]["up.multiply"]}
+    assert set(forms) == {"native", "matmul"}
+    assert len(set(forms["matmul"]["scale"])) > 1
+
+
+def lowered(name: str, preset: str, target: str) -> Lowered:
+    description, model = get_target(target), gated_model(name, preset)
+    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
+    program = IntegerProgram(model.module, model.parameters)
+    pack = description.gpu is None
+    return lower_to_kernels(program, layout, [(2, 13)], pack=pack, into_norms=not pack)
+
+
+@pytest.mark.parametrize("name", examples(MODELS, "silu"))
+def test_the_gate_is_the_epilogue_of_a_matrix_product(name: str) -> None:
+    found = kernels(lowered(name, "accurate", "x86-64-v3").fused.module)
+    (gate,) = (k for k in found.values() if "multiply" in [op for op, _ in k])
+    assert [op for op, _ in gate] == ["linear", "requantise_short", "multiply", "requantise_short"]
+    activations = [[op for op, _ in k] for k in found.values() if name in [op for op, _ in k]]
+    assert activations == [["linear", "requantise_short", name]]
+
+
+def test_no_kernel_of_a_gpu_needs_a_grid_per_stage() -> None:
+    rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
+    module = lowered("silu", "accurate", "t4").program.module
+    written = [
+        schedule_kernel(var.name_hint, func, get_target("t4"), rules)
+        for var, func in module.functions_items()
+        if isinstance(func, tirx.PrimFunc) and "ibert.kernel" in func.attrs
+    ]
+    assert len(written) >= 10
