@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from ..model_info import ModelInfo, OutputInfo
 from . import verify as check
 from .canonicalise import Canonical
+from .errors import UnsupportedModelError
 from .model import CanonicalModel
-from .sizes import measure
+from .sizes import Sizes, measure
 
 OUTPUTS = {
     "none": ("last_hidden_state", "hidden_state"),
@@ -38,6 +39,7 @@ def finish(
     pad_token_id: int | None = None,
     id2label: Mapping[int, str] | None = None,
     shape: tuple[int, int] | None = None,
+    again: Callable[[int], Canonical] | None = None,
 ) -> CanonicalModel:
     """Turn the result of canonicalisation into a model.
 
@@ -58,6 +60,9 @@ def finish(
         Names of the classes.
     shape : tuple of int, optional
         The only batch and length that the source runs at; by default it runs at any.
+    again : callable, optional
+        Canonicalises the source at another length, where a bias by distance has the entries that a
+        short one leaves out, and a window wider than that is seen; None if it has one length.
 
     Returns
     -------
@@ -70,20 +75,22 @@ def finish(
         If it differs from its source.
     """
     sizes = measure(canonical.module)
+    if again is not None and sizes.max_sequence_length != sizes.table_length:
+        # The bias has an entry for each distance of the traced length only.
+        canonical, again = again(_longest(sizes)), None
+    try:
+        error = _largest_error(canonical, source, pad_token_id, shape)
+    except UnsupportedModelError:
+        if again is None:
+            raise
+        wider = _seen_at(again, _longest(sizes))
+        if wider is None:
+            raise
+        canonical = wider
+        error = _largest_error(canonical, source, pad_token_id, shape)
+    sizes = measure(canonical.module)
     if pad_token_id is None:
         pad_token_id = sizes.padding_index or 0
-    error: float | None = None
-    if source is not None:
-        # A source that masks nothing agrees only where nothing is padding.
-        mask = None if canonical.added_inputs else canonical.mask
-        shapes = [shape or check.VERIFY_SHAPE]
-        if shape is None and sizes.max_sequence_length is not None and sizes.image_size is None:
-            shapes.append((1, min(sizes.max_sequence_length, check.LONGEST)))
-        error = 0.0
-        for one in shapes:
-            batch = check.verification_batch(canonical.inputs, sizes, pad_token_id, mask, one)
-            batch |= {name: np.ones_like(batch[name]) for name in canonical.added_inputs}
-            error = max(error, check.verify(canonical, batch, source))
     info = ModelInfo(
         architecture=architecture,
         head=head,
@@ -106,6 +113,44 @@ def finish(
         image_size=sizes.image_size,
     )
     return CanonicalModel(canonical.module, canonical.parameters, info, canonical.report, {}, error)
+
+
+def _longest(sizes: Sizes) -> int:
+    """The longest sequence that is compared."""
+    return min(sizes.table_length or check.UNLIMITED, check.LONGEST)
+
+
+def _seen_at(again: Callable[[int], Canonical], length: int) -> Canonical | None:
+    """The model at its longest sequence, if it has a window or a bias there; None if not."""
+    try:
+        canonical = again(length)
+    except UnsupportedModelError:
+        return None  # what differs is no window
+    return canonical if canonical.by_distance else None
+
+
+def _largest_error(
+    canonical: Canonical,
+    source: check.Source | None,
+    pad_token_id: int | None,
+    shape: tuple[int, int] | None,
+) -> float | None:
+    """Compare with the source at two shapes, or at its only one."""
+    if source is None:
+        return None
+    sizes = measure(canonical.module)
+    # A source that masks nothing agrees only where nothing is padding.
+    mask = None if canonical.added_inputs else canonical.mask
+    shapes = [shape or check.VERIFY_SHAPE]
+    if shape is None and sizes.image_size is None:
+        shapes.append((1, min(sizes.max_sequence_length or check.UNLIMITED, check.LONGEST)))
+    padding = sizes.padding_index or 0 if pad_token_id is None else pad_token_id
+    error = 0.0
+    for one in shapes:
+        batch = check.verification_batch(canonical.inputs, sizes, padding, mask, one)
+        batch |= {name: np.ones_like(batch[name]) for name in canonical.added_inputs}
+        error = max(error, check.verify(canonical, batch, source))
+    return error
 
 
 def described(

@@ -49,7 +49,9 @@ def load(
     image_size : tuple of int, optional
         Planes, height and width of the images, for a plain module that takes ``pixel_values``.
     verify : bool
-        Compare the result with the source on a padded batch of another shape than the traced one.
+        Compare the result with the source on a padded batch of another shape than the traced one,
+        and at the longest sequence. Without it a window wider than the traced example (12 tokens to
+        a side) is not noticed.
 
     Returns
     -------

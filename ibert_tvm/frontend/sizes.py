@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, num_inputs
+from ibert_tvm.relay_passes.dialect.calls import operands_of
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,10 @@ class Sizes:
     rows : dict of str to int
         Rows of the smallest table that each input indexes, that is, its valid ids are below.
     max_sequence_length : int or None
-        Longest sequence that the position table allows, or the only one that images become; None
-        without such a limit.
+        Longest sequence that tables of positions and biases by distance allow, or the only one that
+        images become; None without such a limit.
+    table_length : int or None
+        Longest sequence that tables of positions allow, whatever the biases; None without any.
     padding_index : int or None
         Id that RoBERTa-like positions skip; None if positions are absolute or absent.
     hidden_size : int
@@ -35,6 +38,7 @@ class Sizes:
 
     rows: dict[str, int]
     max_sequence_length: int | None
+    table_length: int | None
     padding_index: int | None
     hidden_size: int
     image_size: tuple[int, int, int] | None = None
@@ -58,6 +62,7 @@ def measure(module: tvm.IRModule) -> Sizes:
     positions: dict[relax.Var, relax.Call] = {}
     rows: dict[str, int] = {}
     longest: int | None = None
+    biased: int | None = None
     padding: int | None = None
     hidden = 0
     image: tuple[int, int, int] | None = None
@@ -83,6 +88,10 @@ def measure(module: tvm.IRModule) -> Sizes:
                 longest = usable if longest is None else min(longest, usable)
         elif call.op.name == "canonical.attention":
             hidden = int(variable.ty.shape.values[2])
+            bias = operands_of(call).get("bias")
+            if bias is not None:
+                count = (int(bias.ty.shape.values[1]) + 1) // 2
+                biased = min(biased or count, count)
         if image is not None and variable.ty.ndim == 3:
             # Every later value has as many tokens, or more where some were prepended.
             longest = max(longest or 0, int(variable.ty.shape.values[1]))
@@ -90,4 +99,5 @@ def measure(module: tvm.IRModule) -> Sizes:
         first = function.body.body.ty
         first = first.fields[0] if isinstance(first, relax.TupleType) else first
         hidden = int(first.shape.values[-1])
-    return Sizes(rows, longest, padding, hidden, image)
+    limits = [limit for limit in (longest, biased) if limit is not None]
+    return Sizes(rows, min(limits, default=None), longest, padding, hidden, image)

@@ -43,6 +43,8 @@ def import_module(
     prefix: str = "",
     image_size: tuple[int, int, int] | None = None,
     shape: tuple[int, int] = PROBE_SHAPE,
+    *,
+    longest: bool = False,
 ) -> Canonical:
     """Trace a module and canonicalise it.
 
@@ -62,6 +64,8 @@ def import_module(
         Planes, height and width of ``pixel_values``.
     shape : tuple of int
         Batch and length at which it is traced.
+    longest : bool
+        See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns
     -------
@@ -76,7 +80,7 @@ def import_module(
     _check_parameters(module, prefix)
     arguments = example(inputs, image_size, shape)
     exported = _export(module, arguments)
-    return import_exported(exported, inputs, outputs, prefix)
+    return import_exported(exported, inputs, outputs, prefix, longest=longest)
 
 
 def example(
@@ -138,6 +142,8 @@ def import_exported(
     inputs: Sequence[str],
     outputs: Sequence[str],
     prefix: str = "",
+    *,
+    longest: bool = False,
 ) -> Canonical:
     """Canonicalise a traced program of static shapes.
 
@@ -151,6 +157,8 @@ def import_exported(
         Names of the results, for messages; empty to number them.
     prefix : str
         Removed from the front of parameter names.
+    longest : bool
+        See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns
     -------
@@ -190,6 +198,7 @@ def import_exported(
         outputs=outputs,
         names={key: name.removeprefix(prefix) for key, name in names.items()},
         origins=origins,
+        longest=longest,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import error_lines
+from .canonicalise import Canonical
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .model import CanonicalModel
@@ -51,17 +52,17 @@ def load_module(
     arguments = arguments_of(module, inputs)
     wrapped = module if arguments.plain else AsCanonical(module, arguments)
     with evaluating(wrapped):
-        canonical = import_module(
-            wrapped,
-            arguments.canonical,
-            [],
-            prefix="" if arguments.plain else "module.",
-            image_size=image_size,
-        )
+        prefix = "" if arguments.plain else "module."
+
+        def trace(**shape: Any) -> Canonical:
+            names = arguments.canonical
+            return import_module(wrapped, names, [], prefix, image_size=image_size, **shape)
+
         return _finish(
-            canonical,
+            trace(),
             wrapped if verify else None,
             type(module).__name__,
+            again=lambda length: trace(shape=(PROBE_SHAPE[0], length), longest=True),
             source=f"{type(module).__module__}.{type(module).__qualname__}",
             description=f"torch module {type(module).__name__}",
         )
@@ -151,16 +152,16 @@ def load_exported(
     shape, dynamic, image_size = _shapes(placeholders, arguments)
     module = program.module(check_guards=False)
     wrapped = AsCanonical(module, arguments)
+
+    def trace(shape: tuple[int, int], **options: Any) -> Canonical:
+        names = arguments.canonical
+        return import_module(
+            wrapped, names, [], "module.", image_size=image_size, shape=shape, **options
+        )
+
     with torch.no_grad():
         if dynamic or arguments.forms != arguments.canonical:
-            canonical = import_module(
-                wrapped,
-                arguments.canonical,
-                [],
-                prefix="module.",
-                image_size=image_size,
-                shape=shape,
-            )
+            canonical = trace(shape)
         else:
             canonical = import_exported(program, arguments.canonical, [])
         name = type(program.graph_module).__name__
@@ -171,6 +172,7 @@ def load_exported(
             source="torch.export.ExportedProgram",
             description="exported torch program",
             shape=None if dynamic else shape,
+            again=(lambda length: trace((shape[0], length), longest=True)) if dynamic else None,
         )
 
 
@@ -280,6 +282,7 @@ def _finish(
     source: str,
     description: str,
     shape: tuple[int, int] | None = None,
+    again: Callable[[int], Canonical] | None,
 ) -> CanonicalModel:
     ranks = [rank for _, rank in canonical.outputs]
     names = ["output"] if len(ranks) == 1 else [f"output{i}" for i in range(len(ranks))]
@@ -293,6 +296,7 @@ def _finish(
             for name, rank in zip(names, ranks, strict=True)
         ],
         shape=shape,
+        again=again,
     )
     notes = []
     if shape is not None:

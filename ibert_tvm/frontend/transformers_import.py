@@ -19,7 +19,12 @@ from .finish import OUTPUTS, described, finish
 from .heads import ImageModelWithHead, ModelWithHead
 from .hf_folder import CLASS_SUFFIXES, TESTED_ARCHITECTURES, HfFolder, head_of_class
 from .model import CanonicalModel
-from .torch_import import as_source, evaluating, import_module
+from .torch_import import (
+    PROBE_SHAPE,
+    as_source,
+    evaluating,
+    import_module,
+)
 
 _CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",
@@ -97,6 +102,7 @@ def _import(
             outputs=[OUTPUTS[wrapper.head]],
             pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
             id2label=labels(config, wrapper.head),
+            again=lambda length: import_transformers(wrapper, missing, length),
         )
 
 
@@ -272,7 +278,7 @@ def input_names(model: Any) -> tuple[str, ...]:
 
 
 def import_transformers(
-    wrapper: ModelWithHead | ImageModelWithHead, missing: frozenset[str]
+    wrapper: ModelWithHead | ImageModelWithHead, missing: frozenset[str], longest: int | None = None
 ) -> Canonical:
     """Import a wrapped model, with eager attention while it is traced.
 
@@ -282,6 +288,8 @@ def import_transformers(
         The model, in evaluation mode.
     missing : frozenset of str
         Names of parameters that hold random values.
+    longest : int, optional
+        Trace it at this length, the longest that it takes, for windows and biases.
 
     Returns
     -------
@@ -301,6 +309,8 @@ def import_transformers(
             [OUTPUTS[wrapper.head][0]],
             prefix="model.",
             image_size=image_size(model.config) if of_images(model) else None,
+            shape=PROBE_SHAPE if longest is None else (PROBE_SHAPE[0], longest),
+            longest=longest is not None,
         )
     lost = sorted(missing & set(canonical.parameters))
     if lost:

@@ -75,6 +75,24 @@ def test_shapes_stay_symbolic(call, expected):
             "  why: every head has the same number of channels\n  what to do: check num_heads",
         ),
         (
+            lambda: build.attention(
+                X, X, X, MASK, tensor("b", 3, 9), name="self", num_heads=2, scale=1.0
+            ),
+            "a bias of 3 rows and 9 entries for 2 heads and seq_len tokens\n"
+            "  where: canonical.attention 'self'\n"
+            "  why: it has a row for each head, or one for all, and an entry for each distance "
+            "from 1 - positions to positions - 1\n"
+            "  what to do: give the bias for sequences as long as the model takes",
+        ),
+        (
+            lambda: build.attention(
+                X, X, X, MASK, name="self", num_heads=2, scale=1.0, before=4, after=-1
+            ),
+            "a window of 4 keys before and -1 after the query\n"
+            "  where: canonical.attention 'self'\n  why: a query sees itself at least\n"
+            "  what to do: give distances of 0 and more",
+        ),
+        (
             lambda: build.gelu(X, name="act", form="quick"),
             "unknown form 'quick'\n  where: canonical.gelu 'act'\n"
             "  why: the canonical dialect does not define it\n  what to do: use one of: erf, tanh",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.canonical import (
+    OPERATORS,
     CanonicalError,
     FloatModel,
     check_canonical,
@@ -66,6 +67,48 @@ def test_padding_weighs_exactly_nothing(tiny):
         a, b = before.values[name], after.values[name]
         tokens = (slice(0, 1), slice(0, 8)) if a.ndim == 3 else ...
         np.testing.assert_array_equal(a[tokens], b[tokens])
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 0), (2, 1), (0, None), (None, None)])
+@pytest.mark.parametrize("rows", [0, 1, 3])
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_with_a_window_and_a_bias_by_distance(before, after, rows, masked):
+    random = np.random.default_rng(6)
+    q, k, v = (random.normal(size=(2, 7, 12)).astype(np.float32) for _ in "qkv")
+    mask = np.array([[1] * 7, [1, 1, 1, 1, 0, 0, 0]]) if masked else np.ones((2, 7), np.int64)
+    table = random.normal(size=(rows or 1, 2 * 9 - 1)).astype(np.float32) * bool(rows)
+    window = {n: d for n, d in (("before", before), ("after", after)) if d is not None}
+    operator = OPERATORS["canonical.attention"](name="a", num_heads=3, scale=0.7, **window)
+    given = {"attention_mask": mask} if masked else {}
+    if rows:
+        given["bias"] = table
+    result = operator.evaluate(q, k, v, **given)
+    for b, h, i in np.ndindex(2, 3, 7):
+        channels = slice(4 * h, 4 * h + 4)
+        low, high = (0 if before is None else i - before), (6 if after is None else i + after)
+        keys = [j for j in range(max(low, 0), min(high, 6) + 1) if mask[b, j]]
+        scores = [
+            0.7 * float(q[b, i, channels] @ k[b, j, channels])
+            + float(table[h if rows == 3 else 0, j - i + 8])
+            for j in keys
+        ]
+        power = np.exp(scores)
+        expected = power @ v[b, keys, channels] / max(power.sum(), 1e-30)
+        np.testing.assert_allclose(result[b, i, channels], expected, atol=TOLERANCE)
+
+
+def test_a_sequence_beyond_the_bias_is_refused():
+    operator = OPERATORS["canonical.attention"](name="a", num_heads=1, scale=1.0)
+    x = np.zeros((1, 5, 4), np.float32)
+    with pytest.raises(CanonicalError) as caught:
+        operator.evaluate(x, x, x, bias=np.zeros((1, 7), np.float32))
+    assert str(caught.value) == (
+        "a bias of 1 rows and 7 entries for 1 heads and 5 tokens\n"
+        "  where: canonical.attention 'a'\n"
+        "  why: it has a row for each head, or one for all, and an entry for each distance from "
+        "1 - positions to positions - 1\n"
+        "  what to do: give the bias for sequences as long as the model takes"
+    )
 
 
 def test_the_tiny_module_is_canonical(tiny):

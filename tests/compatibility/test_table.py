@@ -11,8 +11,8 @@ from tests.examples import examples
 BY_LABEL = {architecture.label: architecture for architecture in ARCHITECTURES}
 # The one that is quickest; those that stand for a group each are slow. BERT, RoBERTa, ViT and DeiT
 # are compared with torch head by head elsewhere.
-QUICK = ("gpt2",)
-SLOW = ("deberta", "mpnet", "bert-generation", "modernbert")
+QUICK = ("bloom",)
+SLOW = ("deberta", "mpnet", "gpt2", "bert-generation", "modernbert")
 
 
 @pytest.fixture(scope="module")

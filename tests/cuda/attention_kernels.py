@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.operators.attention import UNBOUNDED
 from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential
 from ibert_tvm.relay_passes.spec.short_requantise import ShortFactors, short_factors

@@ -1,4 +1,4 @@
-"""Attention is recognised under every spelling of a padding mask, and under no other mask."""
+"""Attention is recognised under every spelling of its mask, window and bias, and under no other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tvm.relax import op
 
 from ibert_tvm.frontend.errors import UnsupportedModelError
 from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
+from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from tests.frontend.relax_models import (
     BATCH,
     CHANNELS,
@@ -16,6 +17,7 @@ from tests.frontend.relax_models import (
     LENGTH,
     Source,
     canonical_of,
+    module_of,
     padded_batch,
     run_source,
 )
@@ -135,6 +137,97 @@ def causal(s: Source, x: relax.Expr) -> relax.Expr:
     return s.emit(op.where(both, s.scores(x), number(-1e9)))
 
 
+def sliding(s: Source, x: relax.Expr) -> relax.Expr:
+    """Two keys before and one behind, by comparisons; padding is a term of its own."""
+    key = s.emit(op.arange(0, LENGTH, 1, "int64"))
+    distance = s.emit(op.subtract(key, s.emit(op.reshape(key, [LENGTH, 1]))))
+    near = s.emit(op.greater(distance, relax.const(-3, "int64")))
+    near = s.emit(op.logical_and(near, s.emit(op.less(distance, relax.const(2, "int64")))))
+    term = s.emit(op.where(near, number(0.0), number(-np.inf)))
+    padding = s.emit(op.astype(by_key(s, s.mask), "bool"))
+    scores = s.emit(op.add(s.scores(x), term))
+    return s.emit(op.where(padding, scores, number(-np.inf)))
+
+
+def unmasked_where_empty(s: Source, x: relax.Expr) -> relax.Expr:
+    """Causal; rows without keys see all of them, so that no library divides by 0."""
+    ones = s.emit(op.ones([LENGTH, LENGTH], "int64"))
+    lower = s.emit(op.reshape(s.emit(op.tril(ones)), [1, 1, LENGTH, LENGTH]))
+    both = s.emit(op.multiply(lower, by_key(s, s.mask)))
+    empty = s.emit(op.equal(s.emit(op.max(both, axis=-1, keepdims=True)), relax.const(0, "int64")))
+    both = s.emit(op.logical_or(s.emit(op.astype(both, "bool")), empty))
+    return s.emit(op.add(s.scores(x), s.emit(op.where(both, number(0.0), number(-1e9)))))
+
+
+def by_bucket(s: Source, x: relax.Expr) -> relax.Expr:
+    """A learned table looked up by buckets of distances, added to the mask first."""
+    ids = relax.const(np.abs(DISTANCE) // 2 + 8 * (DISTANCE > 0), "int64")
+    rows = s.emit(op.take(s.weight("buckets.weight", 16, HEADS), ids, axis=0))
+    bias = s.emit(op.expand_dims(s.emit(op.permute_dims(rows, [2, 0, 1])), [0]))
+    mask = s.emit(op.astype(by_key(s, s.mask), "float32"))
+    low = s.emit(op.multiply(s.emit(op.subtract(mask, number(1.0))), number(1e9)))
+    return s.emit(op.add(s.scores(x), s.emit(op.add(bias, low))))
+
+
+def slopes(s: Source, x: relax.Expr) -> relax.Expr:
+    """A number per head times the place of the key, which a softmax takes for the distance."""
+    table = SLOPES[:, None, None] * np.arange(LENGTH, dtype=np.float32)
+    term = s.emit(op.subtract(additive(s, x), relax.const(table, "float32")))
+    lower = relax.const(DISTANCE <= 0, "bool")
+    return s.emit(op.where(lower, term, number(-np.inf)))
+
+
+DISTANCE = np.arange(LENGTH)[None, :] - np.arange(LENGTH)[:, None]
+SLOPES = np.float32(0.5) ** np.arange(1, HEADS + 1, dtype=np.float32)
+DISTANCES = np.arange(1 - LENGTH, LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "window"),
+    [
+        (causal, (UNBOUNDED, 0)),
+        (unmasked_where_empty, (UNBOUNDED, 0)),
+        (sliding, (2, 1)),
+        (by_bucket, (UNBOUNDED, UNBOUNDED)),
+        (slopes, (UNBOUNDED, 0)),
+    ],
+    ids=lambda item: getattr(item, "__name__", None),
+)
+def test_windows_and_biases_by_distance(spelling, window):
+    body = attention(spelling)
+    result = canonical_of(body)
+    call = [call for _, call in canonical_calls(result.module)][-1]
+    assert (int(call.attrs["before"]), int(call.attrs["after"])) == window
+    assert result.mask == call.args[3].name == "attention_mask"
+    biases = {"by_bucket": "buckets.weight", "slopes": "bias_by_distance"}
+    assert [argument.name for argument in call.args[4:]] == [
+        name for key, name in biases.items() if key == spelling.__name__
+    ]
+    batch = padded_batch()
+    output = FloatModel(result.module, result.parameters).run(batch).outputs[0]
+    tokens = batch["attention_mask"] != 0
+    expected = run_source(body, batch)[0]
+    np.testing.assert_allclose(output[tokens], expected[tokens], atol=2e-6)
+
+
+def test_a_table_of_buckets_becomes_one_of_distances():
+    result = canonical_of(attention(by_bucket))
+    table = module_of(attention(by_bucket))[1].arrays["buckets_weight"]
+    rows = np.abs(DISTANCES) // 2 + 8 * (DISTANCES > 0)
+    np.testing.assert_array_equal(result.parameters["buckets.weight"], table[rows].T)
+    slope = canonical_of(attention(slopes)).parameters["bias_by_distance"]
+    seen = np.where(DISTANCES <= 0, -SLOPES[:, None] * DISTANCES, 0)  # causal
+    np.testing.assert_allclose(slope, seen, atol=1e-5)
+
+
+def dilated(s: Source, x: relax.Expr) -> relax.Expr:
+    return s.emit(op.where(relax.const(DISTANCE % 2 == 0, "bool"), s.scores(x), number(-1e9)))
+
+
+def ahead(s: Source, x: relax.Expr) -> relax.Expr:
+    return s.emit(op.where(relax.const(DISTANCE > 0, "bool"), s.scores(x), number(-1e9)))
+
+
 def inverted(s: Source, x: relax.Expr) -> relax.Expr:
     mask = by_key(s, s.emit(op.astype(s.mask, "bool")))
     return s.emit(op.where(mask, number(-1e9), s.scores(x)))
@@ -151,7 +244,7 @@ def queries(s: Source, x: relax.Expr) -> relax.Expr:
 
 
 def shifted(s: Source, x: relax.Expr) -> relax.Expr:
-    table = relax.const(np.linspace(0, 1, LENGTH, dtype=np.float32), "float32")
+    table = relax.const(np.linspace(0, 1, LENGTH, dtype=np.float32) ** 2, "float32")
     return s.emit(op.add(s.scores(x), table))
 
 
@@ -160,6 +253,10 @@ def low(s: Source, x: relax.Expr) -> relax.Expr:
     return s.emit(op.where(mask, s.scores(x), number(-5.0)))
 
 
+NO_RANGE = (
+    "what a query sees is no range of distances from it: global tokens, blocks and dilated windows "
+    "have no form"
+)
 BIAS = (
     "the mask follows none of the inputs: what is added to the scores is neither 0 nor below "
     "-1000: it is a bias, not a mask"
@@ -169,12 +266,8 @@ BIAS = (
 @pytest.mark.parametrize(
     ("mask", "op_name", "why"),
     [
-        (
-            causal,
-            "relax.where",
-            "the mask follows none of the inputs: it is causal, a token sees only those before it, "
-            "and every token of an encoder sees all",
-        ),
+        (dilated, "relax.where", NO_RANGE),
+        (ahead, "relax.where", NO_RANGE),
         (
             inverted,
             "relax.where",
@@ -183,7 +276,12 @@ BIAS = (
             "tokens)",
         ),
         (gentle, "relax.add", BIAS),
-        (shifted, "relax.add", BIAS),
+        (
+            shifted,
+            "relax.add",
+            "what is added to the scores is neither 0 nor a function of the distance between query "
+            "and key",
+        ),
         (
             queries,
             "relax.where",
@@ -200,7 +298,7 @@ BIAS = (
             "this attention ignores the padding mask that the model takes",
         ),
     ],
-    ids=["causal", "inverted", "bias by mask", "bias", "masked queries", "-5", "no mask"],
+    ids=["dilated", "ahead", "inverted", "bias by mask", "bias", "masked queries", "-5", "no mask"],
 )
 def test_other_masks_are_refused(mask, op_name, why):
     with pytest.raises(UnsupportedModelError) as error:

@@ -33,6 +33,10 @@ def matrix(rows: int = CHANNELS, scale=0.01) -> WeightQuant:
 
 @pytest.fixture(scope="module")
 def block():
+    return block_with()
+
+
+def block_with(**window):
     """Embedding, attention, residual, layer norm, GELU: one of every rule."""
     ids, mask = token_inputs()
     arrays = {"words": np.zeros((9, CHANNELS), np.float32)}
@@ -45,7 +49,7 @@ def block():
     def body(emit):
         x = emit(build.embedding(w["words"], ids, name="x"))
         q, k, v = (emit(build.linear(x, w[f"{n}.w"], w[f"{n}.b"], name=n)) for n in ("q", "k", "v"))
-        c = emit(build.attention(q, k, v, mask, name="c", num_heads=2, scale=0.5**0.5))
+        c = emit(build.attention(q, k, v, mask, name="c", num_heads=2, scale=0.5**0.5, **window))
         s = emit(build.add(c, x, name="s"))
         n = emit(build.layer_norm(s, w["n.g"], w["n.b"], name="n", epsilon=1e-12))
         up = emit(build.linear(n, w["up.w"], w["up.b"], name="up"))
@@ -147,6 +151,17 @@ def test_the_exponentials_need_a_scale(block):
         "  why: without a scale the value has no integers\n"
         "  what to do: calibrate the model again; ibert_tvm.relay_passes.lower.requirements lists "
         "what is needed"
+    )
+
+
+def test_a_window_is_refused():
+    with pytest.raises(LoweringError) as caught:
+        lower_to_integer(*block_with(after=0))
+    assert str(caught.value) == (
+        "attention with a window or a bias by distance\n"
+        "  where: c\n"
+        "  why: the released code, whose arithmetic this preset repeats, has neither\n"
+        "  what to do: quantise the model with the preset 'accurate' or 'paper'"
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from ibert_tvm.relay_passes.spec.presets import ACCURATE, PAPER
 from tests.lower.expected import (
@@ -118,6 +119,53 @@ def test_attention_yields_the_8_bit_context_at_once(preset):
         return emit(integer.mask_tokens(y, expected.mask, name="y.stream.masked"))
 
     check(lowered, expected, body)
+
+
+def biased(table: np.ndarray, preset: str, **window: int):
+    """Lower attention with a bias; its scores have the scale 2^-9."""
+
+    def body(emit, x, mask, w):
+        q, k, v = (emit(build.linear(x, w["up.weight"], w["up.bias"], name=n)) for n in "qkv")
+        operands = (q, k, v, mask, w["table"])
+        return emit(build.attention(*operands, name="y", num_heads=3, scale=0.5, **window))
+
+    return lower(
+        body,
+        {**LINEAR, "table": table},
+        preset=preset,
+        matmul=dict.fromkeys("xqkvy", INT8),
+        matrices=dict.fromkeys("qkv", MATRIX),
+        stream={"y": STREAM},
+    )
+
+
+@pytest.mark.parametrize("preset", ["accurate", "paper"])
+def test_a_window_is_kept_and_a_bias_rounded_to_the_scale_of_scores(preset):
+    table = np.array([[-1.0, 0.0, 0.001], [0.0009, 2.0, 1 / 3], [0.0, 0.0, -7.0]], np.float32)
+    lowered = biased(table, preset, before=1, after=0)
+    call = next(
+        b.value
+        for b in lowered.module["main"].body.blocks[0].bindings
+        if b.value.op.name == "integer.attention"
+    )
+    assert (int(call.attrs["before"]), int(call.attrs["after"])) == (1, 0)
+    assert str(call.attrs["operands"]) == "q,k,v,mask,multiplier,bias"
+    rounded = [[-512, 0, 1], [0, 1024, 171], [0, 0, -3584]]
+    np.testing.assert_array_equal(lowered.parameters["y.bias"], np.array(rounded, np.int32))
+    assert lowered.parameters["y.bias"].dtype == np.int32
+
+
+@pytest.mark.parametrize(("largest", "steps"), [(2.0**15, 2**24), (np.nan, "nan")])
+def test_a_bias_beyond_the_scores_names_the_layer(largest, steps):
+    with pytest.raises(RangeError) as caught:
+        biased(np.array([[0, largest, 0]], np.float32), "accurate")
+    assert str(caught.value) == (
+        f"the bias of the scores reaches {steps} steps\n"
+        "  where: y\n"
+        "  why: a step is one unit of the scores, 0.00195, and beyond 8388608 of them scores come "
+        "near those of masked keys\n"
+        "  what to do: calibrate with inputs that reach the usual range of queries and keys"
+    )
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -13,6 +13,8 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
+from ibert_tvm.relay_passes.spec.fixed_point import dyadic_vector
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import get_target
@@ -24,7 +26,7 @@ from tests.twins import runnable_target
 POSITIONS, SHAPE = 24, (3, 20)
 
 
-def program(bias: bool, **window: int) -> IntegerProgram:
+def program(bias: bool, short: bool = True, **window: int) -> IntegerProgram:
     """Two heads of attention over random embeddings, masked outputs."""
 
     def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
@@ -33,6 +35,7 @@ def program(bias: bool, **window: int) -> IntegerProgram:
         x = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=14))
         heads = [p.requantise(name, x, scale) for name, scale in (("q", 0.9), ("k", 0.7), ("v", 1))]
         out = short_factors(np.full(CHANNELS, 0.008), 2**14, -127, 127)
+        factors = out if short else dyadic_vector(np.full(CHANNELS, 0.004), 15)
         terms = {}
         if bias:
             shape = (2, 2 * POSITIONS - 1)
@@ -40,13 +43,13 @@ def program(bias: bool, **window: int) -> IntegerProgram:
         attended = integer.attention(
             *heads,
             inputs["attention_mask"],
-            p.parameter("multiplier", out.multipliers),
+            p.parameter("multiplier", factors.multipliers),
             **terms,
             name="attended",
             num_heads=2,
-            softmax="short",
-            exponential=ShortExponential.from_scale(2e-4),
-            shift=out.shift,
+            softmax="short" if short else "normalised",
+            exponential=(ShortExponential if short else PolynomialExponential).from_scale(2e-4),
+            shift=factors.shift,
             low=-127,
             high=127,
             **window,
@@ -70,6 +73,8 @@ TERMS: list[dict[str, Any]] = [
     {"bias": True},
     {"bias": False, "after": 0},
     {"bias": True, "before": 3, "after": 2},
+    {"bias": False, "after": 0, "short": False},
+    {"bias": True, "before": 3, "after": 2, "short": False},
 ]
 
 
@@ -78,7 +83,7 @@ TERMS: list[dict[str, Any]] = [
 def test_positions_are_those_of_the_sequence(terms: dict[str, Any], name: str) -> None:
     p, inputs = program(**terms), batch()
     (expected,) = evaluate(p.module, inputs, p.parameters)
-    plain = program(False)
+    plain = program(False, terms.get("short", True))
     assert (evaluate(plain.module, inputs, plain.parameters)[0] != expected).any()
     target = runnable_target(name)
     layout = KernelLayout.of(target.dot, target.vector_lanes)

@@ -33,6 +33,7 @@ def canonicalise(
     outputs: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
     origins: Mapping[str, Origin] | None = None,
+    longest: bool = False,
 ) -> Canonical:
     """Rewrite an imported Relax module to canonical form.
 
@@ -53,6 +54,9 @@ def canonicalise(
     origins : mapping of str to Origin, optional
         Nodes and tensors of the source by variable name, for the report, and the variables that
         stand for what the importer could not translate, with the reason.
+    longest : bool
+        Whether the probe shape has the model's longest sequence; it was canonicalised at a shorter
+        one before.
 
     Returns
     -------
@@ -69,5 +73,6 @@ def canonicalise(
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
     rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES, **IMAGE_RULES}
-    walk = Canonicaliser(module["main"], inputs, parameters, names or {}, rules, origins or {})
+    given = (parameters, names or {}, rules, origins or {})
+    walk = Canonicaliser(module["main"], inputs, *given, longest=longest)
     return walk.run(outputs)

@@ -18,6 +18,7 @@ from . import functions
 from .images import channel_order, patch_layout
 from .inputs import Ids, Probes
 from .rows import fit_norm
+from .score_terms import ScoreTerms
 from .values import (
     Computed,
     Embedded,
@@ -49,6 +50,9 @@ class Emitter:
         The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
     images : mapping of str to tuple of int
         Those of the inputs that hold images: planes, height, width.
+    longest : bool
+        Whether `seq_len` is the model's longest sequence, for which no table of positions is cut;
+        the same model was canonicalised at a shorter length before.
 
     Attributes
     ----------
@@ -56,12 +60,16 @@ class Emitter:
         The axes of the probe shape.
     probes : Probes
         Inputs of the probe runs.
+    score_terms : ScoreTerms
+        What tensors do to attention scores.
     input_names : tuple of str
         The source's inputs.
     input_vars : dict of str to relax.Var
         The canonical function's inputs, which may be one more.
     num_layers : int
         Attention operators so far.
+    by_distance : bool
+        Whether one of them has a window or a bias.
     current : tuple of str
         Node of the source that is being interpreted, and its operator; empty if unknown.
     report : ImportReport
@@ -74,13 +82,17 @@ class Emitter:
         batch: int,
         seq_len: int,
         images: Mapping[str, tuple[int, int, int]] | None = None,
+        *,
+        longest: bool = False,
     ) -> None:
         self.report = ImportReport()
         self.input_names = tuple(inputs)
         self.images = dict(images or {})
         self.batch, self.seq_len = Atom("batch", batch), Atom("sequence", seq_len)
         tokens = [name for name in self.input_names if name not in self.images]
-        self.probes = Probes(tokens, batch, seq_len)
+        self.longest = longest
+        self.probes = Probes(tokens, batch, seq_len, few=longest)
+        self.score_terms = ScoreTerms(self.probes)
         symbols = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
         self._token_type = relax.TensorType(symbols, "int64")
         types = {
@@ -91,6 +103,7 @@ class Emitter:
             name: relax.Var(name, types.get(name, self._token_type)) for name in self.input_names
         }
         self.num_layers = 0
+        self.by_distance = False
         self.current: tuple[str, str] = ("", "")
         self._builder = relax.BlockBuilder()
         self._weights: dict[str, tuple[relax.Var, NDArray[np.float32]]] = {}

@@ -9,6 +9,7 @@ computed, never from its name or from the number of layers.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +25,25 @@ from ..errors import UnsupportedModelError
 from ..report import Folding, ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
 from .emitter import Emitter, layer_of
 from .images import image_view
-from .inputs import InputGraph, constant_array
-from .operands import fold, static_shape, table_of
-from .values import Emitted, FromInputs, Mismatch, Pixels, Refusal, Table, Value, Weight
-from .views import ViewError, channel_axis, describe, is_tokens, merged
+from .inputs import InputGraph, constant_array, in_every_run
+from .operands import fold, folds, static_shape, table_of
+from .values import (
+    Emitted,
+    FromInputs,
+    Mismatch,
+    Pixels,
+    Refusal,
+    Table,
+    Value,
+    Weight,
+)
+from .views import (
+    ViewError,
+    channel_axis,
+    describe,
+    is_tokens,
+    merged,
+)
 
 Rule = Callable[[Emitter, relax.Call, list[Any]], Any]
 """``rule(emitter, call, operands) -> value``; raises Mismatch with the reason."""
@@ -55,6 +71,8 @@ class Canonical:
         The input that masks keys.
     added_inputs : tuple of str
         Inputs that the source does not have.
+    by_distance : bool
+        Whether an attention has a window or a bias.
     """
 
     module: tvm.IRModule
@@ -65,6 +83,7 @@ class Canonical:
     report: ImportReport
     mask: str | None
     added_inputs: tuple[str, ...]
+    by_distance: bool = False
 
 
 class Canonicaliser(Emitter):
@@ -84,6 +103,8 @@ class Canonicaliser(Emitter):
         Rules by operator.
     origins : mapping of str to Origin
         Nodes and tensors of the source by variable name.
+    longest : bool
+        See `Emitter`.
     """
 
     def __init__(
@@ -94,11 +115,13 @@ class Canonicaliser(Emitter):
         names: Mapping[str, str],
         rules: Mapping[str, Rule],
         origins: Mapping[str, Origin],
+        *,
+        longest: bool = False,
     ) -> None:
         variables = function.params[: len(inputs)]
         images = _image_sizes(variables, inputs)
         batch, seq_len = _probe_shape(variables, images)
-        super().__init__(inputs, batch, seq_len, images)
+        super().__init__(inputs, batch, seq_len, images, longest=longest)
         self.function = function
         self.rules = rules
         self._parameters = parameters
@@ -163,6 +186,7 @@ class Canonicaliser(Emitter):
             self.report,
             next(iter(self._masks), None),
             tuple(name for name in self.input_vars if name not in self.input_names),
+            self.by_distance,
         )
 
     def _parameter(self, variable: relax.Var) -> Weight:
@@ -251,13 +275,15 @@ class Canonicaliser(Emitter):
         self, variable: relax.Var, call: relax.Call, operands: list[Any], graph: InputGraph
     ) -> Any:
         tensors = [item for item in _leaves(operands) if isinstance(item, Value)]
-        if all(isinstance(item, FromInputs) for item in tensors):
+        if all(isinstance(item, FromInputs) for item in tensors) and variable in graph.variables:
             return self._from_inputs(variable, graph)
         name = str(call.op.name)
         if all(isinstance(item, (Weight, FromInputs)) for item in tensors):
             folded = self._fold(call, tensors)
             if folded is not None:
                 return folded
+            if folds(name):
+                return self._with_inputs(variable, call, tensors)
         rule = self.rules.get(name)
         if rule is None:
             raise Mismatch("no canonical operator computes it")
@@ -274,7 +300,9 @@ class Canonicaliser(Emitter):
             if array is None:
                 return None
             arrays.append(array)
-        source = next(item for item in tensors if isinstance(item, Weight))
+        source = next((item for item in tensors if isinstance(item, Weight)), None)
+        if source is None:
+            return None
         if name not in _MOVES:
             node = (self.current[0],) if self.current[0] else ()
             what = f"{self.op(call).kind} computed at import"
@@ -282,6 +310,21 @@ class Canonicaliser(Emitter):
         result = fold(call, arrays)
         table = self._table(call, source, result)
         return Weight(source.name, result, table, layer=source.layer)
+
+    def _with_inputs(
+        self, variable: relax.Var, call: relax.Call, tensors: Sequence[Any]
+    ) -> FromInputs:
+        """A weight computed with what depends on inputs: a bias of scores with their mask."""
+        names = (t.name if isinstance(t, Weight) else t.weight for t in tensors)
+
+        @functools.cache
+        def samples() -> list[NDArray[Any]]:
+            runs = zip(*(in_every_run(item, self.probes) for item in tensors), strict=True)
+            return [fold(call, list(arrays)) for arrays in runs]
+
+        layer = next((item.layer for item in tensors if item.layer), "")
+        weight = next((name for name in names if name), "")
+        return FromInputs(samples, static_shape(variable), weight=weight, layer=layer)
 
     def _table(self, call: relax.Call, source: Weight, result: NDArray[Any]) -> Table | None:
         """Follow a table of positions from the slice that cuts it to where it is added."""

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ...errors import error_lines
-from .values import FromInputs, Mismatch
-
-# exp(-1000) is 0 in float32 relative to any score of a trained model.
-_MASKED_BELOW = -1e3
+from .values import FromInputs, Mismatch, Weight
 
 # Tokens of a probe shape up to which each is padded alone in one run.
 _EVERY_PLACE = 64
+
+# Runs with one padded token, and with random masks, at a shape that is only probed for distances.
+_FEW_PLACES = 3
 
 
 class Probes:
@@ -38,12 +38,17 @@ class Probes:
         Names of the inputs.
     batch, seq_len : int
         The probe shape.
+    few : bool
+        Whether a few runs serve, since the same graph was probed at a shorter length before.
     """
 
-    def __init__(self, names: Sequence[str], batch: int, seq_len: int) -> None:
+    def __init__(
+        self, names: Sequence[str], batch: int, seq_len: int, *, few: bool = False
+    ) -> None:
         self.names = tuple(names)
         self.batch = batch
         self.seq_len = seq_len
+        self.few = few
         self.runs = list(self._make())
 
     def _make(self) -> Iterator[dict[str, NDArray[np.int64]]]:
@@ -57,8 +62,8 @@ class Probes:
         if len(places) > _EVERY_PLACE:
             # Long sequences, of models for one length: masks are as large as the square of it.
             # Which place a wrong mask shows at is then left to many random masks.
-            places = [places[i] for i in random.permutation(len(places))[:_EVERY_PLACE]]
-            more = _EVERY_PLACE
+            more = _FEW_PLACES if self.few else _EVERY_PLACE
+            places = [places[i] for i in random.permutation(len(places))[:more]]
         for name in self.names:
             for place in places:
                 flipped = ones[name].copy()
@@ -94,6 +99,11 @@ class InputGraph:
     bindings: Sequence[relax.Binding]
     wanted: Sequence[relax.Var]
     probes: Probes
+
+    @cached_property
+    def variables(self) -> frozenset[relax.Var]:
+        """All variables whose values it could compute."""
+        return frozenset([*self.inputs, *(binding.var for binding in self.bindings)])
 
     def samples(self, variable: relax.Var) -> list[NDArray[Any]]:
         """Return the values of `variable` in every run.
@@ -199,10 +209,7 @@ def as_ids(value: FromInputs, probes: Probes) -> Ids:
     tokens = [_as_tokens(array, probes) for array in arrays]
     kept = [array for array in tokens if array is not None]
     if first.size == probes.seq_len**2:
-        raise Mismatch(
-            "its indices are one per pair of tokens: a bias by relative position, which attention "
-            "does not take"
-        )
+        raise Mismatch("its indices are one per pair of tokens, and depend on the inputs")
     if len(kept) != len(tokens):
         raise Mismatch(f"indices of shape {value.shape} are not one per token")
     has_batch = kept[0].shape[0] == probes.batch
@@ -231,106 +238,6 @@ def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
     token = (ids != padding).astype(np.int64)
     result: NDArray[np.int64] = np.cumsum(token, axis=1) * token + padding
     return result
-
-
-def as_key_mask(
-    value: FromInputs,
-    probes: Probes,
-    *,
-    shape: tuple[int, ...],
-    atoms: tuple[int, ...],
-    axes: tuple[int, int],
-    boolean: bool,
-) -> str | None:
-    """Tell which input masks the keys of attention scores.
-
-    Parameters
-    ----------
-    value : FromInputs
-        Term that is added to the scores, or condition that keeps them.
-    probes : Probes
-        The probe runs.
-    shape : tuple of int
-        Shape of the scores.
-    atoms : tuple of int
-        The same elements with batch, head, query and key in axes of their own.
-    axes : tuple of int
-        Axes of batch and key in `atoms`.
-    boolean : bool
-        True if the value is a condition: nonzero keeps a score.
-
-    Returns
-    -------
-    str or None
-        Name of the input; None if nothing is ever masked.
-
-    Raises
-    ------
-    Mismatch
-        If the value masks by anything but one input's padding.
-    """
-    terms: list[NDArray[Any]] = []
-    for array in value.samples():
-        try:
-            full = np.broadcast_to(array, shape)
-        except ValueError as error:
-            raise Mismatch(f"a mask of shape {value.shape} does not fit scores {shape}") from error
-        by_key = np.moveaxis(full.reshape(atoms), axes, (0, 1))
-        terms.append(by_key.reshape(atoms[axes[0]], atoms[axes[1]], -1))
-    if all(np.all(term != 0 if boolean else term == 0) for term in terms):
-        return None
-    reasons = {}
-    for name in probes.names:
-        reason = _follows(terms, probes, name, boolean)
-        if reason is None:
-            return name
-        reasons[name] = reason
-    if len(set(reasons.values())) == 1:
-        raise Mismatch(f"the mask follows none of the inputs: {next(iter(reasons.values()))}")
-    each = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    raise Mismatch(f"the mask follows none of the inputs ({each})")
-
-
-def _follows(terms: list[NDArray[Any]], probes: Probes, name: str, boolean: bool) -> str | None:
-    """Return None if the scores kept are those whose key has a 1 in input `name`, else why not."""
-    same = opposite = True
-    for index in probes.binary(name):
-        mask = probes.runs[index][name] != 0
-        term = terms[index]
-        if not boolean and not np.all((term == 0) | (term <= _MASKED_BELOW)):
-            return (
-                f"what is added to the scores is neither 0 nor below {_MASKED_BELOW:g}: it is a "
-                "bias, not a mask"
-            )
-        keep = term != 0 if boolean else term == 0
-        tokens = np.broadcast_to(mask[:, :, None], keep.shape)
-        # In a row without tokens libraries differ (uniform weights, all kept); the canonical
-        # form gives 0 there, and nothing depends on it.
-        some, some_padding = mask.any(axis=1), (~mask).any(axis=1)
-        same = same and np.array_equal(keep[some], tokens[some])
-        opposite = opposite and np.array_equal(keep[some_padding], ~tokens[some_padding])
-        if not np.array_equal(keep, np.broadcast_to(keep[:, :, :1], keep.shape)):
-            return (
-                "it is causal, a token sees only those before it, and every token of an encoder "
-                "sees all"
-                if _is_causal(keep)
-                else "what is masked differs between queries or heads"
-            )
-    if same:
-        return None
-    if opposite:
-        return "it masks keys with 1 and keeps those with 0, but 1 has to mark tokens"
-    return "the masked keys are not those with 0"
-
-
-def _is_causal(keep: NDArray[Any]) -> bool:
-    """Tell whether no query sees a later key; `keep` is [batch, key, heads and queries]."""
-    keys = keep.shape[1]
-    if keep.shape[2] % keys:
-        return False
-    pairs = keep.reshape(keep.shape[0], keys, -1, keys)
-    earlier = np.triu(np.ones((keys, keys), np.bool_))[None, :, None, :]
-    return not np.any(pairs & ~earlier)
 
 
 def as_token_mask(value: FromInputs, probes: Probes, shape: tuple[int, ...]) -> str:
@@ -402,6 +309,14 @@ def scalar(value: FromInputs) -> float | None:
     if array is None or array.size == 0 or not np.all(array == array.flat[0]):
         return None
     return float(array.flat[0])
+
+
+def in_every_run(value: FromInputs | Weight, probes: Probes) -> list[NDArray[Any]]:
+    """Return the values of a tensor in every run, also where it is the same in all of them."""
+    if isinstance(value, FromInputs) and value.constant is None:
+        return value.samples()
+    array = value.array if isinstance(value, Weight) else value.constant
+    return [np.asarray(array)] * len(probes.runs)
 
 
 def constant_array(value: FromInputs) -> NDArray[Any] | None:

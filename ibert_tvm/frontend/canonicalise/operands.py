@@ -72,11 +72,17 @@ def _permute(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
     return np.transpose(array, axes)
 
 
+def _where(_call: relax.Call, condition: NDArray[Any], *chosen: NDArray[Any]) -> NDArray[Any]:
+    yes, no = chosen
+    return np.where(condition, yes, no)
+
+
 _FOLD: dict[str, Callable[..., NDArray[Any]]] = {
     "relax.add": lambda _c, a, b: a + b,
     "relax.astype": lambda c, a: a.astype(str(c.attrs.dtype)),
     "relax.broadcast_to": lambda c, a: np.broadcast_to(a, integers(c.args[1])),
     "relax.divide": lambda _c, a, b: a / b,
+    "relax.equal": lambda _c, a, b: a == b,
     "relax.expand_dims": lambda c, a: np.expand_dims(a, tuple(integers(c.attrs.axis))),
     "relax.matmul": lambda _c, a, b: a @ b,
     "relax.multiply": lambda _c, a, b: a * b,
@@ -86,7 +92,13 @@ _FOLD: dict[str, Callable[..., NDArray[Any]]] = {
     "relax.squeeze": _squeeze,
     "relax.strided_slice": _slice,
     "relax.subtract": lambda _c, a, b: a - b,
+    "relax.where": _where,
 }
+
+
+def folds(name: str) -> bool:
+    """Tell whether `fold` computes the operator of that name."""
+    return name in _FOLD
 
 
 def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:

@@ -10,12 +10,20 @@ import numpy as np
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import build
+from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 
 from . import views
 from .emitter import Emitter, layer_of
 from .engine import Rule
-from .inputs import as_key_mask, scalar
+from .inputs import scalar
 from .operands import optional_axes, static_shape
+from .score_terms import (
+    ADDED,
+    KEPT,
+    MASKED,
+    SUBTRACTED,
+    ScoreLayout,
+)
 from .values import (
     KEPT_ROWS,
     FromInputs,
@@ -112,7 +120,6 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
         replace(k, factor=1.0),
         heads,
         q.factor * k.factor,
-        None,
         view,
         ops=(*q.ops, *k.ops, op),
         layer=q.layer,
@@ -144,13 +151,18 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
             f"{q.name} has {q.channels} channels and {values.name} {values.channels}; "
             "queries, keys and values of one width are supported"
         )
-    mask = c.attention_mask(scores.mask)
+    term = scores.term
+    mask = c.attention_mask(term.mask)
+    table = term.seen_bias
+    bias = None if table is None else c.weight(table.name, table.array)
     name = c.unique(_common_layer(q.name, k.name, values.name))
     scale = _usual_scale(scores.scale, q.channels // scores.heads)
-    ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask)
-    attributes = {"num_heads": scores.heads, "scale": scale}
+    ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask, bias)
+    window = {"before": term.before, "after": term.after}
+    attributes = {"num_heads": scores.heads, "scale": scale, **window}
     emitted = c.record(build.attention, name, values.channels, ops, *operands, **attributes)
     c.num_layers += 1
+    c.by_distance |= bias is not None or min(term.before, term.after) < UNBOUNDED
     # The queries take the place that the keys' sequence had.
     return Hidden(emitted, v.view, layer=name)
 
@@ -181,20 +193,16 @@ def _common_layer(*names: str) -> str:
 # -- scores ---------------------------------------------------------------------------------
 
 
-def _mask_scores(c: Emitter, scores: Scores, mask: FromInputs, *, boolean: bool, op: str) -> Scores:
+def _apply(c: Emitter, scores: Scores, value: FromInputs | Weight, how: str, op: str) -> Scores:
+    """Add a term to the scores, or select them by a condition."""
     atoms = (*(() if c.rows else (c.batch,)), *views.flatten(scores.view))
-    kinds = [atom.kind for atom in atoms]
-    name = as_key_mask(
-        mask,
-        c.probes,
-        shape=views.shape_of(scores.view),
-        atoms=tuple(atom.extent for atom in atoms),
-        axes=(kinds.index("batch"), kinds.index("key")),
-        boolean=boolean,
+    layout = ScoreLayout(
+        views.shape_of(scores.view),
+        tuple(atom.extent for atom in atoms),
+        tuple(atom.kind for atom in atoms),
     )
-    if name is not None and scores.mask not in (None, name):
-        raise Mismatch(f"two inputs mask the keys: {scores.mask} and {name}")
-    return replace(scores, mask=name or scores.mask, ops=(*scores.ops, op))
+    term = c.score_terms(value, layout, how)
+    return replace(scores, term=scores.term.joined(term), ops=(*scores.ops, op))
 
 
 def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
@@ -202,20 +210,18 @@ def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     op = c.op(call)
     if isinstance(condition, KeptTest):
         return _empty_rows(condition, yes, no, op)
-    if not isinstance(condition, FromInputs):
+    if not isinstance(condition, (FromInputs, Weight)):
         raise Mismatch("its condition depends on hidden tensors")
     if isinstance(yes, Scores) and isinstance(no, FromInputs):
-        kept, other = yes, no
-        mask = condition
+        kept, other, how = yes, no, KEPT
     elif isinstance(no, Scores) and isinstance(yes, FromInputs):
-        kept, other = no, yes
-        mask = replace(condition, samples=lambda: [~(a != 0) for a in condition.samples()])
+        kept, other, how = no, yes, MASKED
     else:
         raise Mismatch("only attention scores are selected by a condition")
     low = scalar(other)
     if low is None or low > -1e3:
         raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
-    return _mask_scores(c, kept, replace(mask, constant=None), boolean=True, op=op)
+    return _apply(c, kept, condition, how, op)
 
 
 def _empty_rows(condition: KeptTest, yes: Any, no: Any, op: str) -> Value:
@@ -294,7 +300,7 @@ def _softmax(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 
 def scores_binary(
-    c: Emitter, op: str, scores: Scores, other: FromInputs, *, swapped: bool
+    c: Emitter, op: str, scores: Scores, other: FromInputs | Weight, *, swapped: bool
 ) -> Scores:
     """Interpret an elementwise operator on scores and a tensor made from inputs or constants.
 
@@ -306,7 +312,7 @@ def scores_binary(
         The operator.
     scores : Scores
         One operand.
-    other : FromInputs
+    other : FromInputs or Weight
         The other one.
     swapped : bool
         Whether the scores are the right operand.
@@ -314,26 +320,24 @@ def scores_binary(
     Returns
     -------
     Scores
-        The scores, scaled or masked.
+        The scores, scaled, masked or with a bias.
 
     Raises
     ------
     Mismatch
-        If it is neither a scale nor a padding mask.
+        If it is neither a scale nor something that `as_score_term` knows.
     """
-    number = scalar(other)
+    number = scalar(other) if isinstance(other, FromInputs) else None
     if op in ("relax.multiply", "relax.divide") and number is not None and not swapped:
-        if scores.mask is not None:
-            raise Mismatch("the scores are scaled after they were masked")
         scale = scores.scale * number if op == "relax.multiply" else scores.scale / number
-        return replace(scores, scale=scale, ops=(*scores.ops, op))
+        term = scores.term.scaled(number if op == "relax.multiply" else 1 / number)
+        return replace(scores, scale=scale, term=term, ops=(*scores.ops, op))
     if op == "relax.multiply" and number is not None:
         return scores_binary(c, op, scores, other, swapped=False)
+    if op == "relax.add":
+        return _apply(c, scores, other, ADDED, op)
     if op == "relax.subtract" and not swapped:
-        term = other.samples
-        other = replace(other, samples=lambda: [-array for array in term()], constant=None)
-    if op in ("relax.add", "relax.subtract"):
-        return _mask_scores(c, scores, other, boolean=False, op=op)
+        return _apply(c, scores, other, SUBTRACTED, op)
     raise Mismatch("attention scores are only scaled by a number, masked, and normalised")
 
 

@@ -15,7 +15,17 @@ from .engine import Rule
 from .images import patch_axes
 from .inputs import Ids, constant_array
 from .operands import integer, integers, static_shape
-from .values import Embedded, FromInputs, Hidden, Linear, Mismatch, Pixels, Value, Weight
+from .values import (
+    Embedded,
+    FromInputs,
+    Hidden,
+    Linear,
+    Mismatch,
+    Pixels,
+    Table,
+    Value,
+    Weight,
+)
 from .views import Atom
 
 
@@ -135,6 +145,8 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
         emitted = c.record(build.add_positions, label, channels, ops, *operands)
         return Hidden(emitted, x.view, layer=x.layer)
     table = other.table if isinstance(other, Weight) else None
+    if table is None and c.longest and isinstance(other, Weight):
+        table = Table(array, 0)  # as long as the sequence, so nothing is cut
     if table is None:
         raise Mismatch(
             f"{name} has one row per token of the exported length, and is not cut out of a longer "

@@ -116,8 +116,10 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
     if fixed is not None and fixed.ndim == 0:
         row = np.take(table.array, int(fixed), axis=None if axis is None else axis[0])
         return Weight(table.name, row, layer=table.layer)
-    if fixed is not None and c.images and axis in ([0], None):
-        # Images have one length, so rows at constant places are a table of that length.
+    pairs = fixed is not None and fixed.size == c.seq_len.extent**2
+    if fixed is not None and (c.images or pairs) and axis in ([0], None):
+        # Images have one length, so rows at constant places are a table of that length. Rows for
+        # pairs of tokens are a bias of scores, or nothing that is known.
         rows = np.take(table.array, fixed.astype(np.int64), axis=0)
         return Weight(table.name, rows, layer=table.layer)
     if axis not in ([0], None) or table.array.ndim != 2:

@@ -103,9 +103,7 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     op = c.op(call)
     left, right = (_number_of(op, item) for item in operands[:2])
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, Scores) and isinstance(other, Weight):
-            other = _in_every_run(c, other.array)
-        if isinstance(one, Scores) and isinstance(other, FromInputs):
+        if isinstance(one, Scores) and isinstance(other, (FromInputs, Weight)):
             return scores_binary(c, op, one, other, swapped=one is right)
         if isinstance(one, (MaskedHidden, Probabilities)):
             return _pool_step(c, op, left, right)
@@ -146,11 +144,6 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         mask = as_token_mask(other, c.probes, views.shape_of(x.view))
         return MaskedHidden(x, mask, False, x.view, ops=(*x.ops, op), layer=x.layer)
     raise Mismatch(f"a hidden tensor and {type(other).__name__.lower()} are its operands")
-
-
-def _in_every_run(c: Emitter, array: NDArray[Any]) -> FromInputs:
-    """Take numbers that depend on no input for a mask: it is causal, or a learned bias."""
-    return FromInputs(lambda: [array] * len(c.probes.runs), tuple(array.shape), array)
 
 
 def _number_of(op: str, value: Any) -> Any:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
+from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+
 from ...errors import ModelError
 from .views import Axis, View
 
@@ -86,11 +88,14 @@ class FromInputs(Value):
         Its shape in the source graph.
     constant : numpy.ndarray or None
         Its value if it is written in the graph.
+    weight : str
+        The parameter that it was computed from as well; "" if there is none.
     """
 
     samples: Callable[[], list[NDArray[Any]]]
     shape: tuple[int, ...]
     constant: NDArray[Any] | None = None
+    weight: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,8 +332,78 @@ class RowFunction(Value):
 
 
 @dataclass(frozen=True, eq=False)
+class ScoreTerm:
+    """What is done to scores besides their scale.
+
+    Parameters
+    ----------
+    mask : str or None
+        Name of the input that masks keys; None if none does.
+    before, after : int
+        Window: the largest distance at which a key in front of its query counts, and behind it.
+    bias : Weight or None
+        Added, by distance: entry d + L - 1 of [1 or heads, 2 L - 1] for d = key - query, L tokens
+        of the probe shape.
+    """
+
+    mask: str | None = None
+    before: int = UNBOUNDED
+    after: int = UNBOUNDED
+    bias: Weight | None = None
+
+    @property
+    def masks(self) -> bool:
+        """Whether it leaves a key out."""
+        return self.mask is not None or min(self.before, self.after) < UNBOUNDED
+
+    def joined(self, other: ScoreTerm) -> ScoreTerm:
+        """Return what both together do.
+
+        Raises
+        ------
+        Mismatch
+            If two inputs mask keys.
+        """
+        if other.mask is not None and self.mask not in (None, other.mask):
+            raise Mismatch(f"two inputs mask the keys: {self.mask} and {other.mask}")
+        bias = self.bias or other.bias
+        if self.bias is not None and other.bias is not None:
+            bias = replace(self.bias, array=self.bias.array + other.bias.array)
+        return ScoreTerm(
+            other.mask or self.mask,
+            min(self.before, other.before),
+            min(self.after, other.after),
+            bias,
+        )
+
+    @property
+    def seen_bias(self) -> Weight | None:
+        """The bias with 0 where the window leaves every key out."""
+        if self.bias is None:
+            return None
+        edge = self.bias.array.shape[1] // 2
+        distance = np.arange(-edge, edge + 1)
+        inside = (distance >= -self.before) & (distance <= self.after)
+        return replace(self.bias, array=np.where(inside, self.bias.array, np.float32(0)))
+
+    def scaled(self, factor: float) -> ScoreTerm:
+        """Return what it is where the scores are multiplied afterwards.
+
+        Raises
+        ------
+        Mismatch
+            If it masks keys: what is left of a low score is not known to be low.
+        """
+        if self.masks:
+            raise Mismatch("the scores are scaled after they were masked")
+        if self.bias is None:
+            return self
+        return replace(self, bias=replace(self.bias, array=self.bias.array * np.float32(factor)))
+
+
+@dataclass(frozen=True, eq=False)
 class Scores(Value):
-    """Products of queries and keys, scaled, perhaps masked.
+    """Products of queries and keys, scaled, perhaps masked or with a bias.
 
     Parameters
     ----------
@@ -337,19 +412,19 @@ class Scores(Value):
     heads : int
         Number of heads.
     scale : float
-        Factor so far.
-    mask : str or None
-        Name of the input that masks keys; None before the mask is applied.
+        Factor so far, of the products alone.
     view : View
         Layout over the atoms batch, head, query, key.
+    term : ScoreTerm
+        What was added to them or selected of them so far.
     """
 
     q: Hidden
     k: Hidden
     heads: int
     scale: float
-    mask: str | None
     view: View
+    term: ScoreTerm = ScoreTerm()
 
 
 @dataclass(frozen=True, eq=False)

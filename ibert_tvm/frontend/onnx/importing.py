@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..canonicalise import Canonical, canonicalise
@@ -93,6 +94,7 @@ def import_onnx_model(
             pad_token_id=pad_token_id,
             id2label=id2label,
             shape=_verified(shape),
+            again=_again(model, versions, taken, chosen, shape),
         )
     except UnsupportedModelError as error:
         error.report = canonical.report
@@ -112,6 +114,8 @@ def _canonical(
     taken: Sequence[GraphInput],
     chosen: Outputs,
     shape: ProbeShape,
+    *,
+    longest: bool = False,
 ) -> Canonical:
     graph = model.graph
     nodes = [*graph.node, *chosen.nodes]
@@ -125,6 +129,7 @@ def _canonical(
             outputs=chosen.tensors,
             names=translation.names,
             origins=translation.origins,
+            longest=longest,
         )
         report = canonical.report
     except UnsupportedModelError as error:
@@ -135,6 +140,21 @@ def _canonical(
         report.foldings[:0] = translation.foldings
         report.weights.update(translation.weights)
     return canonical
+
+
+def _again(
+    model: onnx.ModelProto,
+    versions: Mapping[str, int],
+    taken: Sequence[GraphInput],
+    chosen: Outputs,
+    shape: ProbeShape,
+) -> Callable[[int], Canonical] | None:
+    """What canonicalises the graph at its longest sequence, if it does not fix the length."""
+    if shape.static[1] is not None:
+        return None
+    return lambda length: _canonical(
+        model, versions, taken, chosen, replace(shape, seq_len=length), longest=True
+    )
 
 
 def _verified(shape: ProbeShape) -> tuple[int, int] | None:

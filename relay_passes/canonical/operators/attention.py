@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dialect.distances import UNBOUNDED
 from ...dialect.record import Operand
 from ..errors import CanonicalError
 from ..operator import FLOAT, CanonicalOperator, mask_operand
@@ -16,35 +17,75 @@ from ..operator import FLOAT, CanonicalOperator, mask_operand
 
 @dataclass(frozen=True)
 class Attention(CanonicalOperator):
-    """``softmax(scale q k^T + mask) v`` by head.
+    """``softmax(scale q k^T + bias + mask) v`` by head.
 
-    Keys whose mask is 0 weigh exactly 0; a row without any key gives 0. Without a mask every token
-    is a key of its sequence.
+    Keys whose mask is 0 weigh exactly 0, as do those outside of the window; a row without any key
+    gives 0. Without a mask every token is a key of its sequence. A bias has a row for each head, or
+    one for all, and entry d + P - 1 of it for each distance d = key - query; P positions are as
+    many as a sequence may have tokens.
 
     Parameters
     ----------
     num_heads : int
         H; the channels of q, k and v are H * D.
     scale : float
-        Of the scores.
+        Of the scores, before the bias.
+    before, after : int
+        Window: the largest distance at which a key in front of its query counts, and behind it
+        (0 for causal attention). By default nothing limits it.
     """
 
     num_heads: int
     scale: float
+    before: int = UNBOUNDED
+    after: int = UNBOUNDED
 
     OP = "canonical.attention"
-    OPERANDS = (*(Operand(name, FLOAT, "b s C") for name in "qkv"), mask_operand())
+    OPERANDS = (
+        *(Operand(name, FLOAT, "b s C") for name in "qkv"),
+        mask_operand(),
+        Operand("bias", FLOAT, "1|H D", optional=True),
+    )
     RESULT = "b s C"
     BY_SEQUENCE = True
 
+    def __post_init__(self) -> None:
+        if min(self.before, self.after) < 0:
+            raise CanonicalError(
+                f"a window of {self.before} keys before and {self.after} after the query",
+                self.where,
+                "a query sees itself at least",
+                "give distances of 0 and more",
+            )
+
+    @property
+    def limits_distance(self) -> bool:
+        """Whether a key can be too far from its query."""
+        return min(self.before, self.after) < UNBOUNDED
+
     def check_dims(self, dims: Mapping[str, Any]) -> None:
-        """Heads divide the channels."""
+        """Heads divide the channels, and a bias has a row for each."""
         if self.num_heads < 1 or dims["C"] % self.num_heads:
             raise CanonicalError(
                 f"{dims['C']} channels do not divide by {self.num_heads} heads",
                 self.where,
                 "every head has the same number of channels",
                 "check num_heads",
+            )
+        if "D" in dims:
+            self._check_bias(dims.get("H", self.num_heads), dims["D"], dims["s"])
+
+    def _check_bias(self, heads: int, distances: int, length: Any) -> None:
+        positions = (distances + 1) // 2
+        short = isinstance(length, int) and length > positions
+        if heads != self.num_heads or not distances % 2 or short:
+            raise CanonicalError(
+                f"a bias of {heads} rows and {distances} entries for {self.num_heads} heads and "
+                f"{length} tokens",
+                self.where,
+                "it has a row for each head, or one for all, and an entry for each distance from "
+                "1 - positions to positions - 1",
+                "give the bias for sequences as long as the model takes",
             )
 
     def evaluate(
@@ -53,12 +94,21 @@ class Attention(CanonicalOperator):
         k: NDArray[Any],
         v: NDArray[Any],
         attention_mask: NDArray[Any] | None = None,
+        bias: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
         """See the class."""
         heads = (*q.shape[:2], self.num_heads, -1)
         q, k, v = (x.reshape(heads).transpose(0, 2, 1, 3) for x in (q, k, v))
         scores = q @ k.swapaxes(2, 3)
         scores *= np.float32(self.scale)
+        if bias is not None:
+            rows, entries = bias.shape
+            self._check_bias(self.num_heads if rows == 1 else rows, entries, scores.shape[-1])
+            scores += bias[:, _distances(scores.shape[-1]) + entries // 2]
+        if self.limits_distance:
+            distance = _distances(scores.shape[-1])
+            outside = (distance < -self.before) | (distance > self.after)
+            scores += np.where(outside, -np.inf, np.float32(0)).astype(np.float32)
         if attention_mask is not None:
             scores += np.where(attention_mask != 0, np.float32(0), -np.inf)[:, None, None, :]
         # A row without keys has no largest score but -inf, and no weights but 0.
@@ -67,3 +117,9 @@ class Attention(CanonicalOperator):
         weights /= np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
         context = (weights @ v).transpose(0, 2, 1, 3)
         return context.reshape(*context.shape[:2], -1)
+
+
+def _distances(length: int) -> NDArray[np.int64]:
+    """Key - query, [query, key]."""
+    places = np.arange(length)
+    return places[None, :] - places[:, None]

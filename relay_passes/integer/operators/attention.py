@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...dialect.distances import UNBOUNDED
 from ...dialect.record import Operand, flattened
 from ...errors import LoweringError
 from ...spec import short_softmax, softmax
@@ -26,8 +27,6 @@ _EXPONENTIALS = {
     "polynomial": PolynomialExponential,
     "released": ReleasedExponential,
 }
-UNBOUNDED = 2**31 - 1
-"""A distance that no window limits."""
 
 
 @dataclass(frozen=True)
@@ -244,18 +243,25 @@ class Attention(Operator):
         if heads.has_window:
             near = heads.per_score("near", lambda b, h, i, j: indicator(heads.in_window(b, i, j)))
 
-        def kept(b: Index, h: Index, i: Index, j: Index) -> Any:
-            by_key = heads.kept_key(b, j)
-            return by_key if near is None else by_key & not_equal(near[b, h, i, j], 0)
-
         def score(b: Index, h: Index, i: Index, j: Index) -> Entry:
             value = heads.exact_score(products, b, h, i, j)
             if heads.has_bias:
                 value = value + heads.bias(b, h, i, j)
-            return softmax.masked_score(value, kept(b, h, i, j))
+            value = softmax.masked_score(value, heads.kept_key(b, j))
+            if near is None:
+                return value
+            # One select after the other: from both conditions in one, LLVM made code for AVX-512
+            # that masked wrong keys where places are read from packed tokens.
+            return softmax.masked_score(value, not_equal(near[b, h, i, j], 0))
 
         scores = heads.per_score("scores", score)
         top = heads.row_max("row_max", scores)
+
+        def kept(b: Index, h: Index, i: Index, j: Index) -> Any:
+            if near is None:
+                return heads.kept_key(b, j)
+            return not_equal(scores[b, h, i, j], softmax.MASKED_SCORE)
+
         exponential = heads.per_score(
             "exponential",
             lambda b, h, i, j: softmax.exp_of(

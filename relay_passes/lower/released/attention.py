@@ -8,6 +8,9 @@ import numpy as np
 from tvm import relax
 
 from ... import integer
+from ...dialect.calls import operands_of
+from ...dialect.distances import UNBOUNDED
+from ...errors import LoweringError
 from ...spec.presets import Preset
 from ...spec.released import ReleasedExponential
 from ...spec.softmax import CONTEXT_BITS, CONTEXT_LIMIT
@@ -48,6 +51,14 @@ class LowerReleasedAttention(LoweringRule, preset="released"):
     ) -> IntegerValue:
         """See the class."""
         name = str(call.attrs["name"])
+        window = int(call.attrs["before"]), int(call.attrs["after"])
+        if min(window) < UNBOUNDED or "bias" in operands_of(call):
+            raise LoweringError(
+                "attention with a window or a bias by distance",
+                where=name,
+                why="the released code, whose arithmetic this preset repeats, has neither",
+                todo="quantise the model with the preset 'accurate' or 'paper'",
+            )
         q, k, v = (activation(operand).matmul() for operand in operands[:3])
         for label, form in (("queries", q), ("keys", k), ("values", v)):
             check_operand(label, form, name, per_tensor=True)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ... import integer
-from ...errors import LoweringError
+from ...dialect.calls import operands_of
+from ...errors import LoweringError, RangeError
 from ...quantization_table import ActivationQuant
 from ...spec import short_softmax, softmax
 from ...spec.fixed_point import DyadicVector
@@ -20,18 +21,24 @@ from ..forms import Form, multipliers, storage
 from ..rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, LoweringRule, Need, activation
 from ..value import IntegerValue
 
+LARGEST_BIAS = 2**23
+"""In units of the scores: half of what separates them from those of masked keys, so the other half
+is left for products, whose range is proven with the bias when the model is compiled."""
+
 
 class LowerAttention(LoweringRule):
     """Masked multi-head attention on int8 queries, keys and values.
 
     Expects q and k as int8 with one scale each and v as int8, possibly with a scale per channel.
     Emits ``integer.attention`` (specification: `i-exp` and the softmax stages of the preset).
-    ``scale`` of the operator is folded in the scale of the scores, S_q S_k scale. The context
+    ``scale`` of the operator is folded in the scale of the scores, S_q S_k scale, to which a bias
+    by distance is rounded; the window stays what it is. The context
     leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / S_out[c]`` and
     the fraction bits of the softmax form, so smoothing of the context and V's own channel scales
     cost nothing. The native form is int8::
 
-        c = attention(q, k, v, mask)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32)
+        c = attention(q, k, v, mask, b)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32,
+                                                                  b_s32)
     """
 
     op = "canonical.attention"
@@ -51,6 +58,7 @@ class LowerAttention(LoweringRule):
         q, k, v = (activation(operand).matmul() for operand in operands[:3])
         for label, form in (("queries", q), ("keys", k), ("values", v)):
             check_operand(label, form, name, per_tensor=label != "values")
+        given = operands_of(call)
         quant = context.table_entry("matmul", name)
         score_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
         exponential = context.guard(name, lambda: context.preset.exponential_for(score_scale))
@@ -61,8 +69,9 @@ class LowerAttention(LoweringRule):
                 q.var,
                 k.var,
                 v.var,
-                operands[3] if len(operands) > 3 else None,
+                operands[3] if "attention_mask" in given else None,
                 context.parameter(f"{name}.multiplier", factors.multipliers),
+                bias=_bias(context, given.get("bias"), score_scale, name),
                 name=name,
                 num_heads=int(call.attrs["num_heads"]),
                 softmax=context.preset.softmax,
@@ -72,6 +81,8 @@ class LowerAttention(LoweringRule):
                 high=quant.high,
                 dtype=storage(quant),
                 zero_point=quant.zero_point,
+                before=int(call.attrs["before"]),
+                after=int(call.attrs["after"]),
             )
         )
         magnitude = max(-quant.low, quant.high)
@@ -89,6 +100,25 @@ def _factors(
         limits = quant.low, quant.high, quant.zero_point
         return short_factors(reals, 2**14, *limits, least_bits=1)
     return multipliers(ratio / 2.0**softmax.CONTEXT_BITS, softmax.CONTEXT_LIMIT - 1, 8)
+
+
+def _bias(
+    context: LoweringContext, argument: relax.Expr | None, score_scale: float, name: str
+) -> relax.Var | None:
+    """The bias in units of the scores, a parameter of the attention."""
+    if argument is None:
+        return None
+    steps = np.floor(np.asarray(context.weight(argument, name), np.float64) / score_scale + 0.5)
+    largest = float(np.abs(steps).max(initial=0.0))
+    if not largest <= LARGEST_BIAS:  # also when it is NaN
+        raise RangeError(
+            f"the bias of the scores reaches {largest:.0f} steps",
+            where=name,
+            why=f"a step is one unit of the scores, {score_scale:.3g}, and beyond {LARGEST_BIAS} "
+            "of them scores come near those of masked keys",
+            todo="calibrate with inputs that reach the usual range of queries and keys",
+        )
+    return context.parameter(f"{name}.bias", steps.astype(np.int32))
 
 
 def check_operand(label: str, form: Form, name: str, per_tensor: bool) -> None:

@@ -56,11 +56,11 @@ def softmax_of_hidden(g: Graph) -> str:
     return g.op("Softmax", dense(g), axis=-1, name="soft")
 
 
-def causal(g: Graph) -> str:
+def later_tokens(g: Graph) -> str:
     def mask(scores: str) -> str:
         length = g.op("Slice", g.op("Shape", "input_ids"), g.ints(1), g.ints(2))
         ones = g.op("ConstantOfShape", g.op("Concat", length, length, axis=0))
-        later = g.op("Trilu", g.op("Add", ones, g.array(1.0)), g.array(1, "int64"), upper=1)
+        later = g.op("Trilu", g.op("Add", ones, g.array(1.0)), g.array(0, "int64"), upper=0)
         return g.op("Add", scores, g.op("Mul", later, g.array(-1e9)), name="hide")
 
     return g.attention(g.words(), mask)
@@ -127,11 +127,11 @@ def branch(g: Graph) -> str:
             "a softmax is taken of something other than attention scores",
         ),
         (
-            causal,
+            later_tokens,
             "Add",
             "node hide, layer self.q",
-            "the mask follows none of the inputs: it is causal, a token sees only those before it, "
-            "and every token of an encoder sees all",
+            "what a query sees is no range of distances from it: global tokens, blocks and dilated "
+            "windows have no form",
         ),
         (
             relative_bias,
