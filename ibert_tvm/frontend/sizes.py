@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, num_inputs
-from ibert_tvm.relay_passes.dialect.calls import operands_of
+from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, num_inputs, operands_of
 
 
 @dataclass(frozen=True)

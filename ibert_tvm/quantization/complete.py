@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.relay_passes.canonical import canonical_calls, value_name
-from ibert_tvm.relay_passes.dialect.calls import operands_of
+from ibert_tvm.relay_passes.canonical import canonical_calls, operands_of, value_name
 from ibert_tvm.relay_passes.lower import Requirement, requirements
 from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,

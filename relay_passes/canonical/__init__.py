@@ -3,6 +3,8 @@
 Each operator is a record, one class in `ibert_tvm.relay_passes.canonical.operators`.
 """
 
+from ..dialect.calls import operands_of
+from ..dialect.distances import UNBOUNDED
 from . import build
 from .check import (
     canonical_calls,
@@ -20,6 +22,7 @@ from .operator import OPERATORS, CanonicalOperator
 
 __all__ = [
     "OPERATORS",
+    "UNBOUNDED",
     "CanonicalError",
     "CanonicalOperator",
     "FloatModel",
@@ -31,6 +34,7 @@ __all__ = [
     "main_function",
     "matrix_of",
     "num_inputs",
+    "operands_of",
     "output_fields",
     "value_name",
 ]

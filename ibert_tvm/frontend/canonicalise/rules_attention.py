@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import build
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.canonical import UNBOUNDED, build
 
 from . import views
 from .emitter import Emitter, layer_of

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
 from .inputs import Probes, in_every_run
 from .values import FromInputs, Mismatch, ScoreTerm, Weight

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
 from ...errors import ModelError
 from .views import Axis, View
