@@ -32,7 +32,7 @@ from .qemu_board import FIRMWARE
 from .tools import board, needs
 
 SEQ_LEN = 32
-TARGETS = examples(["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"], "cortex-m4", "cortex-m55")
+TARGETS = examples(["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"], "cortex-m4")
 RAM, FLASH = 192 * 1024, 1024 * 1024
 Compile = Callable[..., Path]
 
@@ -91,6 +91,7 @@ def test_small_bert_on_the_memories_of_an_stm32f405(package: Compile, tmp_path: 
     assert bound / 2 < run.stack_bytes <= bound + 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", examples(["cortex-m0", "cortex-m4"], "cortex-m4"))
 def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) -> None:
     needs("make")

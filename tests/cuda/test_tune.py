@@ -150,6 +150,7 @@ def _spoil(monkeypatch: pytest.MonkeyPatch, value: int, other: int) -> None:
     monkeypatch.setattr(Search, "candidate", spoiled)
 
 
+@pytest.mark.slow
 def test_a_wrong_candidate_is_refused(
     ibert: Ibert,
     artefact: Path,

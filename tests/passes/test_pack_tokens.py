@@ -83,8 +83,6 @@ def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
             ("odd", "x86-avx-vnni"),
             ("relu_roberta", "x86-64"),
         ],
-        ("paper", "x86-avx512-vnni"),
-        ("whole", "x86-64-v3"),
         ("odd", "x86-avx-vnni"),
         ("relu_roberta", "x86-64"),
         unpack=True,

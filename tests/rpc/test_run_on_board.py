@@ -67,6 +67,7 @@ def test_command_line_gives_the_same_file(
             np.testing.assert_array_equal(a[name], b[name])
 
 
+@pytest.mark.slow
 def test_a_server_alone_outlives_what_crashes(ibert: Ibert, library: Path, tmp_path: Path) -> None:
     port = free_port()
     script = Path(__file__).resolve().parents[2] / "examples" / "board_server.py"
@@ -358,6 +359,7 @@ def test_a_file_that_is_no_library(servers: Servers, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_too_long(ibert: Ibert, servers: Servers, library: Path) -> None:
     with load_remote(library, servers.tracker, num_threads=1) as loaded:
         board = loaded.engine.board
@@ -374,6 +376,7 @@ def test_a_call_that_takes_too_long(ibert: Ibert, servers: Servers, library: Pat
     assert ibert("run", library, "--text", "hello", *servers.rpc).code == 0
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_board_usable(
     ibert: Ibert, servers: Servers, library: Path
 ) -> None:

@@ -161,6 +161,7 @@ def test_a_target_that_this_machine_is_not(ibert: Ibert, artefact: Path, tmp_pat
     assert not (tmp_path / "db").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_measured(ibert: Ibert, artefact: Path, tmp_path: Path) -> None:
     folder = tmp_path / "db"
     words = ["tune", str(artefact), "--database", str(folder), "--trials", "200", *_SIZE]

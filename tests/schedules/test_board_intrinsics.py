@@ -20,6 +20,7 @@ from ibert_tvm.schedules.intrinsics.zipping import zipped_key_sources, zipped_va
 from ibert_tvm.targets import DotInstruction
 from tests.arm.linux_kernels import BoardKernels, KernelFault
 from tests.arm.tools import board
+from tests.examples import examples
 
 VECTOR_BOARDS = ("rpi4", "aarch64-dotprod", "aarch64-i8mm", "armv7-neon")
 # What an instruction is called in assembly.
@@ -76,7 +77,7 @@ class Board:
             np.testing.assert_array_equal(got.reshape(expected.shape), expected, err_msg=which)
 
 
-@pytest.fixture(scope="module", params=VECTOR_BOARDS)
+@pytest.fixture(scope="module", params=examples(VECTOR_BOARDS, "rpi4", "aarch64-i8mm"))
 def intrinsics(request: pytest.FixtureRequest) -> Board:
     return Board(request.param)
 

@@ -65,7 +65,6 @@ CASES = [
         CASES,
         ("x86-64", {"preset": "accurate"}),
         ("x86-64-v3", {"preset": "paper", "roberta": True}),
-        ("x86-avx512-vnni", {"activation": "relu"}),
         unpack=True,
     ),
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
