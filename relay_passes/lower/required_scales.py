@@ -78,10 +78,6 @@ class Requirement:
     readers: list[Reader] = field(default_factory=list)
     is_output: bool = False
 
-    def __post_init__(self) -> None:
-        self.matmul |= MATMUL in self.need.result
-        self.stream |= STREAM in self.need.result
-
     @property
     def factor_forms(self) -> set[str]:
         """Forms in which products of two activations read it."""
@@ -146,6 +142,8 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
                 int(variable.ty.shape.values[-1]),
                 need,
                 *matrix_of(call),
+                matmul=MATMUL in need.result,
+                stream=STREAM in need.result,
             )
         for index, form in enumerate(need.operands):
             operand = names[call.args[index]]
