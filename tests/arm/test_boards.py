@@ -103,6 +103,7 @@ def test_it_holds_no_floating_point_and_needs_libc_alone(compiled: Compiled) -> 
     assert {name for name in undefined if not known.fullmatch(name)} == set()
 
 
+@pytest.mark.slow
 def test_softfloat_runs_on_a_processor_of_its_own_generation_too(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

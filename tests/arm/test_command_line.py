@@ -142,6 +142,7 @@ def test_tvms_runtime_is_refused_where_there_is_none(artefact: Path, tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_a_library_for_tvms_runtime_is_not_emulated(artefact: Path, tmp_path: Path, ibert) -> None:
     library = tmp_path / "model.so"
     assert ibert("compile", artefact, "--seq-len", 8, "-o", library).code == 0

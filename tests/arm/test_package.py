@@ -217,6 +217,7 @@ def _earlier_package(folder: Path) -> Path:
     return output
 
 
+@pytest.mark.slow
 def test_a_package_is_replaced_and_nothing_else_is_left(artefact: Path, tmp_path: Path) -> None:
     from ibert_tvm.cli import main
 

@@ -87,6 +87,7 @@ def test_work_gives_throughput_and_the_fraction_of_the_ceiling(
         assert math.isclose(result["of_ceiling"], result["gmacs"] / ceiling)
 
 
+@pytest.mark.slow
 def test_padding_makes_the_work_of_layers_uncertain_too(
     ibert: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -229,6 +230,7 @@ def _process(library: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_more_threads_than_processors_is_a_warning(library: Path) -> None:
     usable = len(os.sched_getaffinity(0))
     arguments = ("--threads", f"{usable + 1}", "--seconds", "0", "--batch", "4", "--json")

@@ -163,6 +163,7 @@ def test_eval_of_the_artefact_and_of_the_library(
         assert layer["cosine"] > 0.9, layer
 
 
+@pytest.mark.slow
 def test_dump_ir(ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path) -> None:
     outcome = ibert(
         "compile", artefact, "-o", tmp_path / "m.so", "--seq-len", "8",

@@ -298,6 +298,7 @@ def test_the_device_of_a_library(library: Library, path: Path, device: RealGpu |
     np.testing.assert_array_equal(by_path["hidden"], library.run(ids)["hidden"])
 
 
+@pytest.mark.slow
 def test_running_needs_neither_the_compiler_nor_torch(path: Path, device: RealGpu | None) -> None:
     script = (
         "import sys, ibert_tvm\n"

@@ -15,6 +15,7 @@ from ibert_tvm.targets import Gpu, TargetError
 from ibert_tvm.targets.cuda.compile import DEVICE_CODE
 from ibert_tvm.targets.cuda.nvcc import compile_images
 from tests.cuda.tools import cuda_toolchain
+from tests.examples import examples
 
 SOURCE = """
 extern "C" __global__ void add(const int* a, int* b) { b[threadIdx.x] += a[threadIdx.x]; }
@@ -161,7 +162,7 @@ def test_without_space_for_the_source_the_error_says_where(temporary: Path) -> N
     )
 
 
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
+@pytest.mark.parametrize("architecture", examples(["sm_75", "sm_80", "sm_90"], "sm_75"))
 def test_all_device_headers_compile_by_themselves(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()
     for header in sorted(DEVICE_CODE.glob("*.cuh")):

@@ -170,6 +170,7 @@ def test_a_wrong_candidate_is_refused(
     assert [trial["tile"] for trial in again] == [first["tile"]] * len(again)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_a_candidate_that_the_gpu_refuses_costs_one_trial() -> None:
     """The process that measures begins anew: after an error of CUDA's it is of no use."""

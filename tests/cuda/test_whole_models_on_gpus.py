@@ -58,7 +58,7 @@ def turns_of_kernels() -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        ("odd", "a100"),
+        pytest.param("odd", "a100", marks=SLOW),
         pytest.param("paper", "t4", marks=SLOW),
         pytest.param("relu_roberta", "a100", marks=SLOW),
         pytest.param("whole", "t4", marks=SLOW),

@@ -54,7 +54,9 @@ library.close()
 """
 
 
-@pytest.mark.parametrize(("runtime", "counts"), [("tvm", (1, 2)), ("none", (1,))])
+@pytest.mark.parametrize(
+    ("runtime", "counts"), [("tvm", (1, 2)), pytest.param("none", (1,), marks=pytest.mark.slow)]
+)
 def test_callers_of_all_shapes_do_not_disturb_each_other(
     runtime: str, counts: tuple[int, ...], tmp_path: Path
 ) -> None:

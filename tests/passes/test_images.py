@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.spec.presets import preset
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import cpu_features, get_target, missing_features
 from ibert_tvm.targets.build import build_executable
+from tests.examples import examples
 from tests.passes.models import ProgramBuilder
 
 PLANES, HEIGHT, WIDTH, TALL, WIDE = 3, 13, 10, 3, 5  # the last row of pixels fills no patch
@@ -72,7 +73,7 @@ def program(name: str) -> IntegerProgram:
 
 
 @pytest.mark.parametrize("name", ["accurate", "paper"])
-@pytest.mark.parametrize("target", ["host", "x86-64"])
+@pytest.mark.parametrize("target", examples(["host", "x86-64"], "x86-64"))
 def test_compiled_image_kernels_equal_their_evaluation(name: str, target: str) -> None:
     description = get_target(target)
     if missing := missing_features(description, cpu_features()):

@@ -187,6 +187,7 @@ def test_an_interrupt_keeps_what_was_measured(ibert: Ibert, artefact: Path, tmp_
     assert (first["trials"], first["new"]) == (len(kept), 0)
 
 
+@pytest.mark.slow
 def test_the_time_limit(ibert: Ibert, artefact: Path, database: Path) -> None:
     words = ("--database", database, "--trials", "50", "--time-limit", "1", "--json", *_SIZE)
     document = ibert("tune", artefact, *words).document

@@ -9,6 +9,7 @@ import pytest
 
 from tests.arm.linux_kernels import BoardKernels
 from tests.arm.tools import BOARDS, board
+from tests.examples import examples
 from tests.schedules.linear_kernels import (
     SIZES,
     activations,
@@ -23,7 +24,7 @@ ROWS = (1, 3, 7, 16)
 LOWEST = (-127, -128)
 
 
-@pytest.mark.parametrize("name", BOARDS)
+@pytest.mark.parametrize("name", examples(BOARDS, "aarch64-dotprod", "armv6-softfloat"))
 def test_linear_kernels_equal_numpy(name: str) -> None:
     target = board(name)
     layout = layout_of(target)

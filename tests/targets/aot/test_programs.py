@@ -53,7 +53,7 @@ def tokens(dtype: str = "int32") -> list[TensorSpec]:
 @pytest.mark.parametrize(
     ("target", "settings"),
     [
-        ("x86-64", {"preset": "paper", "roberta": True}),
+        pytest.param("x86-64", {"preset": "paper", "roberta": True}, marks=pytest.mark.slow),
         ("x86-64-v3", {"preset": "accurate", "activation": "relu", "masked": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else value["preset"],
