@@ -131,6 +131,7 @@ def test_a_processor_that_lacks_what_the_target_needs_is_noticed(
     assert "an illegal instruction (SIGILL)" in caught.value.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(BOARDS[:3], "rpi4"))
 def test_a_library_for_tvms_runtime_is_loaded_with_all_its_kernels(
     name: str, tmp_path: Path

@@ -18,6 +18,7 @@ LENGTH = 11
 CASES = [(name, preset) for name in MODELS for preset in ("accurate", "paper")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "name", "preset"),
     examples(

@@ -124,6 +124,7 @@ def test_a_program_of_static_shapes_is_compared_at_its_own():
     )
 
 
+@pytest.mark.slow
 def test_integers_are_those_of_the_hugging_face_folder(tmp_path):
     """The same checkpoint as a folder and as a program, with the same calibration batches."""
     model = make("bert", num_hidden_layers=1).eval()

@@ -61,6 +61,7 @@ def test_other_kernels_have_no_decisions() -> None:
     assert default_decisions(func, target) is None
 
 
+@pytest.mark.slow
 def test_the_model_learns_from_decisions() -> None:
     target = get_target("t4")
     func = _linear("t4")
