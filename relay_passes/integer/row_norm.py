@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..dialect.record import Operand
+from ..spec import layer_norm, short_layer_norm
+from ..spec.layer_norm import LayerNormConstants
+from ..spec.short_layer_norm import ShortLayerNorm
 from .checks import STORAGE_DTYPES, check_bounds, check_shift
 from .domain import Domain, Entry, Tensor
 from .operator import Operator
@@ -96,6 +99,29 @@ class Rows:
             ),
             dtype,
         )
+
+
+def wide_inverse(row: Rows, constants: LayerNormConstants) -> Tensor:
+    """Define the inverse root of each row's mean square, for inputs of 21 bits; int64."""
+    squares = row.sum("square_sum", layer_norm.square)
+    half = row.number("half_bits", lambda v: layer_norm.root_half_bits(v, constants), squares)
+    return row.number(
+        "inverse",
+        lambda v, h: layer_norm.inverse_std(v, h, constants),
+        squares,
+        half,
+        dtype="int64",
+    )
+
+
+def short_inverse(row: Rows, constants: ShortLayerNorm) -> tuple[Tensor, Tensor]:
+    """Define the bits of each row's root and its reciprocal, for inputs of 15 bits."""
+    norm, k = short_layer_norm, constants
+    squares = row.domain.square_sum("square_sum", row.bounded, row.total, row.mean, row.shape)
+    half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
+    root = row.number("square_root", lambda v, h: norm.root(v, h, k), squares, half)
+    bits = row.number("root_bits", lambda s: norm.root_bits(s, k), root)
+    return bits, row.number("inverse", norm.reciprocal, root, bits)
 
 
 @dataclass(frozen=True)

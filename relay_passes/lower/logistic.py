@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..quantization_table import ActivationQuant
-from ..spec.logistic import is_logistic_scale, logistic_scale
+from ..spec.logistic import is_logistic_scale
+from ..spec.polynomial import clipped_scale
 from .forms import Form
 from .value import IntegerValue
 
@@ -26,7 +27,7 @@ class LogisticStream:
 
     def __call__(self, largest: float) -> ActivationQuant:
         """Return the form for values up to `largest`."""
-        return ActivationQuant(logistic_scale(self.limit, largest), -_HIGH, _HIGH)
+        return ActivationQuant(clipped_scale(self.limit, largest), -_HIGH, _HIGH)
 
     def read(self, operand: IntegerValue, consumer: str) -> Form:
         """Return the stream form of `operand`, requantised once more where its scale is another."""

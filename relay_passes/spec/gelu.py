@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import RangeError
-from .polynomial import IntegerPolynomial, check_scale, i_poly
+from .polynomial import IntegerPolynomial, check_scale, clipped_scale, i_poly
 from .values import (
     Value,
     absolute,
@@ -34,8 +34,6 @@ GELU_BUMP = 0.00294213
 """c in ``gelu(x) ~ relu(x) - c t (T - t)^4``, ``t = min(|x|, T)``: maximal error 0.0038."""
 
 _LARGEST = 2**15 - 1
-# 255 * 2^7: T in units of the finest scale; half of it, a quarter ... are whole numbers too.
-_TOP = 32640
 
 
 def gelu_scale(largest: float) -> float:
@@ -51,10 +49,7 @@ def gelu_scale(largest: float) -> float:
     float
         The smallest scale ``T 2^k / 32640``, ``k >= 0``, with ``largest / scale < 2^14``.
     """
-    scale = GELU_LIMIT / _TOP
-    while largest / scale >= 2**14:
-        scale *= 2.0
-    return scale
+    return clipped_scale(GELU_LIMIT, largest)
 
 
 @dataclass(frozen=True)

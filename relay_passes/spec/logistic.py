@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from ..errors import RangeError
-from .polynomial import check_scale
+from .polynomial import CLIPPED_TOP, check_scale
 from .values import Value, absolute, bind, clamp, maximum, minimum, q15_multiply, short
 
 SILU_LIMIT = 9.65
@@ -31,33 +31,9 @@ SIGMOID_COEFFICIENTS = (0.14197689, 0.66862687, -0.31060377)
 SIGMOID_BITS = 15
 """The scale of i-sigmoid's result is 2^-15."""
 
-# 255 * 2^7, just below 1 in Q15: T in units of the finest scale; half of it, a quarter ... are
-# whole numbers too.
-_TOP = 32640
 _MAX_UP_SHIFT = 10
 _HALF = 2**14
 _LARGEST = 2**15 - 1
-
-
-def logistic_scale(limit: float, largest: float) -> float:
-    """Scale at which the polynomial is computed: T fills 15 bits after a shift.
-
-    Parameters
-    ----------
-    limit : float
-        T: `SIGMOID_LIMIT`, or `SILU_LIMIT` divided by beta.
-    largest : float
-        Absolute value that the input reaches; it is represented in 14 bits at least.
-
-    Returns
-    -------
-    float
-        The smallest scale ``T 2^k / 32640``, ``k >= 0``, with ``largest / scale < 2^14``.
-    """
-    scale = limit / _TOP
-    while largest / scale >= 2**14:
-        scale *= 2.0
-    return scale
 
 
 def is_logistic_scale(scale: float, limit: float) -> bool:
@@ -68,7 +44,7 @@ def is_logistic_scale(scale: float, limit: float) -> bool:
 def _up_shift(scale: float, limit: float) -> int | None:
     """The k of ``scale = limit 2^k / 32640``."""
     for shift in range(_MAX_UP_SHIFT + 1):
-        if math.isclose(scale, math.ldexp(limit / _TOP, shift), rel_tol=1e-6):
+        if math.isclose(scale, math.ldexp(limit / CLIPPED_TOP, shift), rel_tol=1e-6):
             return shift
     return None
 
@@ -97,7 +73,7 @@ class LogisticPolynomial:
     def from_scale(
         scale: float, limit: float, coefficients: tuple[float, float, float]
     ) -> LogisticPolynomial:
-        """Constants for inputs of a scale that `logistic_scale` gives.
+        """Constants for inputs of a scale that `clipped_scale` gives.
 
         Parameters
         ----------
@@ -125,9 +101,9 @@ class LogisticPolynomial:
                 why=f"its polynomial ends at {limit:.4g}, which must be 32640 / 2^k units, k from "
                 f"0 to {_MAX_UP_SHIFT}",
                 todo="requantise its input to a scale of "
-                "ibert_tvm.relay_passes.spec.logistic.logistic_scale",
+                "ibert_tvm.relay_passes.spec.polynomial.clipped_scale",
             )
-        units = _TOP >> up_shift
+        units = CLIPPED_TOP >> up_shift
         # u reaches T in Q15, not 1, and w its fourth power.
         top = math.ldexp(units << up_shift, -15) ** 4
         a, b, c = (
@@ -152,7 +128,7 @@ def silu(q: Value, constants: LogisticPolynomial) -> Value:
     Parameters
     ----------
     q : Value
-        ``x / S``, cut at +-32767, with S from ``logistic_scale(SILU_LIMIT / beta, ...)``.
+        ``x / S``, cut at +-32767, with S from ``clipped_scale(SILU_LIMIT / beta, ...)``.
     constants : LogisticPolynomial
         With `SILU_COEFFICIENTS`; beta has no other part in it than that of the scale.
 
@@ -173,7 +149,7 @@ def sigmoid(q: Value, constants: LogisticPolynomial) -> Value:
     Parameters
     ----------
     q : Value
-        ``x / S``, cut at +-32767, with S from ``logistic_scale(SIGMOID_LIMIT, ...)``.
+        ``x / S``, cut at +-32767, with S from ``clipped_scale(SIGMOID_LIMIT, ...)``.
     constants : LogisticPolynomial
         With `SIGMOID_COEFFICIENTS`.
 

@@ -32,8 +32,8 @@ from ibert_tvm.relay_passes.spec.logistic import (
     SILU_COEFFICIENTS,
     SILU_LIMIT,
     LogisticPolynomial,
-    logistic_scale,
 )
+from ibert_tvm.relay_passes.spec.polynomial import clipped_scale
 from ibert_tvm.relay_passes.spec.released import (
     ReleasedExponential,
     ReleasedLayerNorm,
@@ -221,7 +221,7 @@ def gate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> 
     """SiLU of 15 bits times another value, requantised to 8 bits by channel."""
     p = _Program("gate", "silu", seed)
     limit, shape = SILU_LIMIT / 1.702, (1, rows, channels)
-    scale = logistic_scale(limit, 9.0)
+    scale = clipped_scale(limit, 9.0)
     x = p.input("x", p.entries(_STREAM, shape, "int16"), _STREAM)
     y = p.input("y", p.entries(_STREAM, shape, "int16")[:, ::-1], _STREAM)
 
@@ -238,7 +238,7 @@ def gate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> 
 def sigmoid(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """The logistic function of 15 bits, requantised to 8."""
     p = _Program("sigmoid", "sigmoid", seed)
-    scale = logistic_scale(SIGMOID_LIMIT, 9.0)
+    scale = clipped_scale(SIGMOID_LIMIT, 9.0)
     x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
 
     def body() -> Sequence[relax.Var]:

@@ -17,8 +17,8 @@ from ibert_tvm.relay_passes.spec.logistic import (
     SILU_COEFFICIENTS,
     SILU_LIMIT,
     LogisticPolynomial,
-    logistic_scale,
 )
+from ibert_tvm.relay_passes.spec.polynomial import clipped_scale
 from ibert_tvm.relay_passes.spec.presets import ACCURATE, PAPER
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.lower.expected import (
@@ -54,7 +54,7 @@ def operators(lowered) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("preset", [ACCURATE, PAPER])
 def test_silu_takes_a_stream_at_its_own_scale(preset, beta: float) -> None:
     limit = SILU_LIMIT / beta
-    own = ActivationQuant(logistic_scale(limit, 4.0), -(2**14 - 1), 2**14 - 1)
+    own = ActivationQuant(clipped_scale(limit, 4.0), -(2**14 - 1), 2**14 - 1)
     for stream, extra in ((own, []), (STREAM, ["up.for.y"])):
         lowered = lower(
             lambda emit, x, mask, w: emit(build.silu(linear(emit, x, w), name="y", beta=beta)),
@@ -91,7 +91,7 @@ def test_the_stream_is_asked_for_at_the_scale_of_the_polynomial() -> None:
     ):
         wish = needed(make)["up"].stream_for
         assert wish is not None
-        assert (wish(7.0).scale, wish(7.0).high) == (logistic_scale(limit, 7.0), 2**14 - 1)
+        assert (wish(7.0).scale, wish(7.0).high) == (clipped_scale(limit, 7.0), 2**14 - 1)
 
 
 def gate(emit, x, w):
@@ -100,7 +100,7 @@ def gate(emit, x, w):
 
 
 def test_a_product_is_exact_until_it_is_requantised() -> None:
-    own = ActivationQuant(logistic_scale(SIGMOID_LIMIT, 4.0), -(2**14 - 1), 2**14 - 1)
+    own = ActivationQuant(clipped_scale(SIGMOID_LIMIT, 4.0), -(2**14 - 1), 2**14 - 1)
     divided = ActivationQuant(2.0**-4, -127, 127, 0, np.array([1.0, 2.0, 0.5]))
     down = {"down.weight": np.zeros((3, 3), np.float32), "down.bias": np.zeros(3, np.float32)}
     matrix = WeightQuant(np.eye(3, dtype=np.int8), np.ones(3))

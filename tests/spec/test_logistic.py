@@ -13,10 +13,10 @@ from ibert_tvm.relay_passes.spec.logistic import (
     SILU_LIMIT,
     LogisticPolynomial,
     is_logistic_scale,
-    logistic_scale,
     sigmoid,
     silu,
 )
+from ibert_tvm.relay_passes.spec.polynomial import clipped_scale
 from ibert_tvm.relay_passes.spec.values import Ranged, trace
 
 INT15 = np.arange(-32767, 32768)
@@ -121,7 +121,7 @@ def test_both_domains_agree_on_all_inputs(
 def test_the_chosen_scale_holds_its_range_in_14_bits(
     limit: float, largest: float, doublings: int
 ) -> None:
-    scale = logistic_scale(limit, largest)
+    scale = clipped_scale(limit, largest)
     assert scale == limit / 32640 * 2**doublings and is_logistic_scale(scale, limit)
     assert largest / scale < 2**14 and (doublings == 0 or largest / (scale / 2) >= 2**14)
 
@@ -135,5 +135,5 @@ def test_other_scales_are_refused(scale: float) -> None:
         f"scale {scale:.3g} cannot serve a logistic function\n"
         "  why: its polynomial ends at 9.65, which must be 32640 / 2^k units, k from 0 to 10\n"
         "  what to do: requantise its input to a scale of "
-        "ibert_tvm.relay_passes.spec.logistic.logistic_scale"
+        "ibert_tvm.relay_passes.spec.polynomial.clipped_scale"
     )

@@ -9,7 +9,7 @@ from ...dialect.record import flattened
 from ...spec import layer_norm as norm
 from ...spec.layer_norm import LayerNormConstants
 from ..domain import Domain, Tensor
-from ..row_norm import AffineNorm, Rows
+from ..row_norm import AffineNorm, Rows, wide_inverse
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,7 @@ class LayerNorm(AffineNorm):
         x, gain, offset = (operands[name] for name in ("x", "gain", "offset"))
         k = self.constants
         row = Rows(domain, x, lambda x: norm.bounded(x, k), norm.mean_of, norm.deviation)
-        squares = row.sum("square_sum", norm.square)
-        half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
-        inverse = row.number(
-            "inverse", lambda v, h: norm.inverse_std(v, h, k), squares, half, dtype="int64"
-        )
+        inverse = wide_inverse(row, k)
         requantised = {"shift": self.shift, "low": self.low, "high": self.high}
         normalise = partial(norm.normalise, constants=k, **requantised)
         return row.normalised(normalise, (inverse,), (gain, offset), self.dtype)

@@ -11,7 +11,7 @@ from ...spec.layer_norm import mean_of
 from ...spec.short_layer_norm import ShortLayerNorm
 from ..checks import SHORT_DTYPES
 from ..domain import Domain, Tensor
-from ..row_norm import AffineNorm, Rows
+from ..row_norm import AffineNorm, Rows, short_inverse
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,7 @@ class LayerNormShort(AffineNorm):
         x, gain, offset = (operands[name] for name in ("x", "gain", "offset"))
         k = self.constants
         row = Rows(domain, x, norm.bounded, mean_of, norm.deviation)
-        squares = domain.square_sum("square_sum", row.bounded, row.total, row.mean, row.shape)
-        half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
-        root = row.number("square_root", lambda v, h: norm.root(v, h, k), squares, half)
-        bits = row.number("root_bits", lambda s: norm.root_bits(s, k), root)
-        inverse = row.number("inverse", norm.reciprocal, root, bits)
+        bits, inverse = short_inverse(row, k)
         requantised = {"shift": self.shift, "low": self.low, "high": self.high}
         normalise = partial(norm.normalise, constants=k, **requantised)
         return row.normalised(normalise, (bits, inverse), (gain, offset), self.dtype)

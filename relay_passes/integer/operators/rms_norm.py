@@ -9,7 +9,7 @@ from ...dialect.record import flattened
 from ...spec import layer_norm as norm
 from ...spec.layer_norm import LayerNormConstants
 from ..domain import Domain, Tensor
-from ..row_norm import Rows, ScaledNorm
+from ..row_norm import Rows, ScaledNorm, wide_inverse
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,7 @@ class RmsNorm(ScaledNorm):
         """The root of a row's squares, then its normalised entries."""
         k = self.constants
         row = Rows(domain, operands["x"], lambda x: norm.bounded(x, k))
-        squares = row.sum("square_sum", norm.square)
-        half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
-        inverse = row.number(
-            "inverse", lambda v, h: norm.inverse_std(v, h, k), squares, half, dtype="int64"
-        )
+        inverse = wide_inverse(row, k)
         requantised = {"shift": self.shift, "low": self.low, "high": self.high}
         normalise = partial(norm.normalise, offset=0, constants=k, **requantised)
         return row.normalised(normalise, (inverse,), (operands["gain"],), self.dtype)

@@ -9,7 +9,7 @@ from ...spec import short_layer_norm as norm
 from ...spec.short_layer_norm import ShortLayerNorm
 from ..checks import SHORT_DTYPES
 from ..domain import Domain, Entry, Tensor
-from ..row_norm import Rows, ScaledNorm
+from ..row_norm import Rows, ScaledNorm, short_inverse
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,7 @@ class RmsNormShort(ScaledNorm):
         """The root of a row's squares, then its normalised entries."""
         k = self.constants
         row = Rows(domain, operands["x"], norm.bounded)
-        squares = domain.square_sum("square_sum", row.bounded, row.total, row.mean, row.shape)
-        half = row.number("half_bits", lambda v: norm.root_half_bits(v, k), squares)
-        root = row.number("square_root", lambda v, h: norm.root(v, h, k), squares, half)
-        bits = row.number("root_bits", lambda s: norm.root_bits(s, k), root)
-        inverse = row.number("inverse", norm.reciprocal, root, bits)
+        bits, inverse = short_inverse(row, k)
         requantised = {"shift": self.shift, "low": self.low, "high": self.high}
 
         def normalise(x: Entry, bits: Entry, inverse: Entry, gain: Entry) -> Entry:
