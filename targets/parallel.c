@@ -119,6 +119,7 @@ static void *serve(void *argument) {
     uint_fast64_t number = (uint_fast64_t)(uintptr_t)argument, seen = 0;
     uint_fast64_t index = number % MOST_THREADS;
     team_state *team = &teams[number / MOST_THREADS];
+    inside = 1; /* all that it ever runs is tasks of loops */
     for (;;) {
         seen = next_ticket(team, seen, index);
         /* The job that is open may be a later one than the ticket's, with fewer threads. */

@@ -114,11 +114,15 @@ def test_a_loop_may_ask_for_its_number_of_tasks(pool: Pool) -> None:
 
 def test_a_loop_inside_a_task_runs_in_its_thread(pool: Pool) -> None:
     inner: list[tuple[int, int]] = []
+    both = threading.Barrier(2)  # the caller's thread and one of the pool have such a loop
 
-    def body(_task: int, _tasks: int) -> int:
+    def body(task: int, _tasks: int) -> int:
+        if task < 2:
+            both.wait(10)
         return pool.launch(lambda task, tasks: inner.append((task, tasks)) or 0, 4)
 
     pool.launch(body, 2)
+    assert not both.broken
     assert inner == [(0, 1)] * 8
 
 
