@@ -132,6 +132,7 @@ def test_a_kernel_that_is_wrong_has_no_count() -> None:
     )
 
 
+@pytest.mark.slow
 def test_kernels_of_linux_boards_are_counted_alike() -> None:
     target = board("armv6-softfloat")
     needs("llvm-objdump-14")

@@ -55,14 +55,14 @@ def check(kernels: dict[str, RowKernel], target: TargetDescription) -> None:
             np.testing.assert_array_equal(result, expected, err_msg=name)
 
 
-@pytest.mark.parametrize("name", examples(BOARDS, "aarch64-i8mm", "armv6-softfloat"))
+@pytest.mark.parametrize("name", examples(BOARDS, "aarch64-i8mm"))
 def test_matrix_products_with_their_epilogues(name: str) -> None:
     target = board(name)
     check(matrix_kernels(target), target)
 
 
 # Those of 64 bits differ in matrix products only.
-@pytest.mark.parametrize("name", examples(BOARDS, "armv7-neon", "armv6-softfloat"))
+@pytest.mark.parametrize("name", examples(BOARDS, "armv7-neon"))
 def test_row_operations(name: str) -> None:
     target = board(name)
     check(row_kernels(target), target)

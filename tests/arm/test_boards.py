@@ -187,6 +187,7 @@ def test_the_public_way_to_run_it_here_gives_the_same(compiled: Compiled) -> Non
     assert library.parameters[record.name].shape == record.shape
 
 
+@pytest.mark.slow
 def test_any_floating_point_would_have_been_a_library_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_compile_says_that_the_library_was_loaded_and_run_runs_it(
         np.testing.assert_array_equal(result, want)
 
 
+@pytest.mark.slow
 def test_without_emulator_compile_says_so_or_fails_if_it_must_not(
     artefact: Path, tmp_path: Path, ibert, hide
 ) -> None:

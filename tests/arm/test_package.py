@@ -104,6 +104,7 @@ def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) 
     assert_bit_exact(quantized, inputs, run.outputs)
 
 
+@pytest.mark.slow
 def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: Path) -> None:
     """Portable means portable: the very sources, compiled for a 64-bit machine."""
     needs("gcc")
@@ -234,6 +235,7 @@ def test_a_package_is_replaced_and_nothing_else_is_left(artefact: Path, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_too_little_ram_is_refused_with_numbers(
     artefact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

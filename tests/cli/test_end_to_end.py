@@ -247,6 +247,7 @@ def test_eval_longer_than_compiled(
     )
 
 
+@pytest.mark.slow
 def test_eval_against_another_model(
     ibert: Callable[..., Outcome], artefact: Path, texts: Path, tmp_path: Path
 ) -> None:

@@ -289,9 +289,8 @@ CODE_CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "target", ["t4", *(pytest.param(t, marks=pytest.mark.slow) for t in ("a100", "h100"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["t4", "a100", "h100"])
 def test_machine_code_uses_tensor_cores_and_keeps_numbers_in_registers(target: str) -> None:
     """The audit of the build refuses floating point; sizes are those that the rule counts with."""
     cuda_toolchain()

@@ -46,6 +46,7 @@ def check(build: GpuBuild, matrix_kernels: int) -> None:
 MATRIX_KERNELS = 6
 
 
+@pytest.mark.slow
 def test_an_encoder_of_uneven_sizes() -> None:
     cuda_toolchain()
     settings = {"hidden": 36, "heads": 2, "feed_forward": 50}

@@ -114,6 +114,7 @@ extern "C" __global__ void half_of(float* x) { *x *= 0.5f; }
 """
 
 
+@pytest.mark.slow
 def test_a_floating_point_instruction_is_the_end(
     artefact: Path, tmp_path: Path, ibert, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cuda.stand_in_gpu import environment
 from tests.cuda.tools import needs
 from tests.processes import without_torch
@@ -31,6 +33,7 @@ def test_on_a_machine_with_a_gpu_kernels_run_on_it() -> None:
     assert "2 passed" in found, found
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_reason_is_said() -> None:
     environ = {**os.environ, "LD_LIBRARY_PATH": "", "CUDA_VISIBLE_DEVICES": ""}
     found = _pytest(environ, "-m", "gpu", "-rs", "-k", "gpu-plain")

@@ -101,9 +101,10 @@ def main_loops(listing: str) -> dict[str, Counter[str]]:
     return loops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
-    ["t4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a100", "h100"))],
+    ["t4", "a100", "h100"],
 )
 def test_matrix_products_use_tensor_cores_and_registers_only(target: str) -> None:
     made = compiled(target)
@@ -132,6 +133,7 @@ def test_matrix_products_use_tensor_cores_and_registers_only(target: str) -> Non
         assert loop["LDSM"] == steps * loads, name
 
 
+@pytest.mark.slow
 def test_main_loops_on_a_t4_are_bounded_by_tensor_cores() -> None:
     # IMMA.8816 takes four cycles of a partition, everything else a slot of these. Warp tiles of
     # 64 x 64, and of 64 x 32, leave two thirds of the slots to other blocks' epilogues.

@@ -91,6 +91,7 @@ def _trials(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_decisions_are_measured_kept_and_used(
     ibert: Ibert, artefact: Path, tmp_path: Path, size: tuple[str, ...], device: RealGpu | None
 ) -> None:
@@ -274,6 +275,7 @@ def test_without_a_compiler_nothing_is_written_down(
     assert not (tmp_path / "db").exists()
 
 
+@pytest.mark.slow
 def test_candidates_are_compiled_and_audited(tmp_path: Path) -> None:
     cuda_toolchain()
     target = get_target("t4")

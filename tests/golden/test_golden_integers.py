@@ -33,8 +33,6 @@ from tests.golden.models import (
 )
 
 SLOW = pytest.mark.slow
-CHEAPEST = "deit"
-"""The model that the default tests compile."""
 # The others have no kernel that none of these has.
 COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
 COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
@@ -62,7 +60,8 @@ def test_the_specification_gives_the_golden_integers(name: str) -> None:
     assert digests.differences(digests.stored()[name], digests.specification(name)) == []
 
 
-@pytest.mark.parametrize("name", some_slow(COMPILED, {CHEAPEST}))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
 def test_the_library_for_this_machine_gives_the_golden_outputs(name: str, tmp_path: Path) -> None:
     assert digests.of_arrays(library(name, tmp_path / "model.so")) == golden_outputs(name)
 

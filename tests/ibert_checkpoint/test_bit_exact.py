@@ -109,14 +109,8 @@ def masked(hidden, inputs):
     return hidden * inputs["attention_mask"][..., None]
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "plain",
-        pytest.param("one token type, three heads", marks=pytest.mark.slow),
-        pytest.param("small weights", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["plain", "one token type, three heads", "small weights"])
 def test_the_compiled_library_equals_the_oracle(checkpoint, tmp_path, variant):
     saved = checkpoint(**VARIANTS[variant])
     inputs = batch(LENGTHS, types=saved.source.config.type_vocab_size)

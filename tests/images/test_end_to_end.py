@@ -205,6 +205,7 @@ def vit(make):
     return ibert_tvm.load(make("vit", "none"), verify=False)
 
 
+@pytest.mark.slow
 def test_the_published_arithmetic_serves_too(vit, pixels, tmp_path):
     quantized = quantize(vit, [{"pixel_values": pixels(8)}], "paper")
     compiled = ibert_tvm.compile(quantized)  # by default the one length that images become

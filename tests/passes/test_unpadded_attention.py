@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,8 +79,16 @@ TERMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", examples(["x86-avx512-vnni", "x86-64"], "x86-64"))
-@pytest.mark.parametrize("terms", TERMS, ids=str)
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    examples(
+        itertools.product(["x86-avx512-vnni", "x86-64"], TERMS),
+        ("x86-64", TERMS[2]),
+        ("x86-64", TERMS[3]),
+        unpack=True,
+    ),
+    ids=str,
+)
 def test_positions_are_those_of_the_sequence(terms: dict[str, Any], name: str) -> None:
     p, inputs = program(**terms), batch()
     (expected,) = evaluate(p.module, inputs, p.parameters)

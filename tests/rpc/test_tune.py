@@ -59,6 +59,7 @@ def database(tuned: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tuned, tmp_path / "db"))
 
 
+@pytest.mark.slow
 def test_a_board_goes_on_where_this_machine_stopped(
     ibert: Ibert, servers: Servers, artefact: Path, database: Path
 ) -> None:

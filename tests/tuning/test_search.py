@@ -39,6 +39,7 @@ def test_the_same_seed_gives_the_same_search() -> None:
     assert tiles[0] == tiles[1] != tiles[2]
 
 
+@pytest.mark.slow
 def test_the_model_learns_what_is_fast() -> None:
     search = _search()
 

@@ -152,6 +152,7 @@ def test_constants_make_no_other_kernel() -> None:
     assert workload_key(kernel(3)) != workload_key(kernel(3, "int64"))
 
 
+@pytest.mark.slow
 def test_keys_are_the_same_in_every_process() -> None:
     import subprocess
     import sys

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import sys
@@ -16,6 +18,7 @@ assert "onnxruntime" in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_an_import_leaves_nothing_in_the_home_folder(tmp_path: Path) -> None:
     places = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}

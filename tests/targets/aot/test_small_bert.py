@@ -59,6 +59,7 @@ def test_the_library_runs_like_any_other(quantized, library_path: Path) -> None:
     assert set(library.parameters) == {record.name for record in library.metadata.parameters}
 
 
+@pytest.mark.slow
 def test_it_is_the_program_that_the_runtime_runs(quantized, library_path: Path, tmp_path) -> None:
     other = ibert.compile(quantized, target="host", shapes=[(2, 16)]).export(tmp_path / "tvm.so")
     inputs = inputs_of(2, 16, seed=8, padding=True)
