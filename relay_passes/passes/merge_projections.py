@@ -67,7 +67,8 @@ class MergeProjections:
     Expects ``main`` over ``integer.*`` operators. Where two or three operands of an attention layer
     are linear layers of the same activation, requantised with the same attributes, they are rows of
     one layer afterwards, and each operand is a run of its channels, which costs nothing: attention
-    reads it in place. Runs are of equal width where queries, keys and values are. Values and ranges are unchanged; the merged
+    reads it in place. Keys and values may be narrower than queries (`integer.channel_run`, where
+    runs of one width are `integer.split_channels`). Values and ranges are unchanged; the merged
     layer takes the name of the attention layer with ``.projections``::
 
         q = requantise_short(linear(x, wq, bq), mq)    y = requantise_short(linear(x, w, b), m)

@@ -1,4 +1,4 @@
-"""Attention with a window, a mask of pairs, a term of the scores or shared keys, on every family."""
+"""Attention with windows, masks of pairs, terms of the scores and shared keys, on every family."""
 
 from __future__ import annotations
 

@@ -28,13 +28,15 @@ class Atom:
     Parameters
     ----------
     kind : str
-        ``batch``, ``sequence``, ``channel``, and in attention scores ``head``, ``query``, ``key``.
+        ``batch``, ``sequence``, ``channel``, ``repeat`` (of what lies before it: heads of keys that
+        several of the queries share), and in attention scores ``head``, ``query``, ``key``.
         Of images: ``plane`` (colour), ``row``, ``column``, and ``patch``, which is a sequence of
         static length.
     extent : int
         Number of indices, in the probe shape for batch and sequence.
     stride : int
-        Distance in the index of the whole run (channels, patches, rows of pixels); 1 for others.
+        Distance in the index of the whole run (channels, heads, patches, rows of pixels); 1 for
+        others.
     """
 
     kind: str
@@ -48,8 +50,9 @@ View = tuple[Axis, ...]
 """All axes of a tensor."""
 
 
+_HIDDEN_AXES = 3
 # Kinds whose extent is no probe shape, so that a reshape may divide and join them.
-_RUNS = ("channel", "patch", "plane", "row", "column")
+_RUNS = ("channel", "head", "patch", "plane", "row", "column")
 
 
 def is_tokens(axis: Axis) -> bool:
@@ -176,7 +179,7 @@ def squeeze(view: View, axes: Sequence[int] | None) -> View:
 
 
 def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
-    """Broadcast `view` to `shape`, where only atoms in `missing` may be repeated.
+    """Broadcast `view` to `shape`, where only atoms in `missing` and heads may be repeated.
 
     Parameters
     ----------
@@ -201,12 +204,15 @@ def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
     padded: list[Axis] = [()] * (len(shape) - len(view)) + list(view)
     extents = shape_of(tuple(padded))
     left = list(missing)
+    # A hidden tensor has three axes; where there are more, heads have one, if only for one of them.
+    by_head = len(view) > _HIDDEN_AXES
     for position, (have, want) in enumerate(zip(extents, shape, strict=True)):
         if have == want:
             continue
         atom = next((a for a in left if a.extent == want), None)
-        if have != 1 or atom is None:
+        if have != 1 or (atom is None and (not by_head or position + 1 == len(padded))):
             raise ViewError(f"{describe(view)} would be repeated to {tuple(shape)}")
-        left.remove(atom)
-        padded[position] = (atom,)
+        if atom is not None:
+            left.remove(atom)
+        padded[position] = (atom or Atom("repeat", want),)
     return tuple(padded)

@@ -1,0 +1,40 @@
+"""Heads of queries that share keys and values, however a torch module writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
+from ibert_tvm.relay_passes.canonical import canonical_calls
+from tests.examples import examples
+from tests.frontend.grouped_modules import HOW, grouped
+
+
+def widths_of(model: CanonicalModel) -> list[tuple[int, ...]]:
+    """Channels of queries, keys and values, and heads of queries, of every attention."""
+    return [
+        (*(int(x.ty.shape.values[-1]) for x in call.args[:3]), int(call.attrs["num_heads"]))
+        for _, call in canonical_calls(model.module)
+        if call.op.name == "canonical.attention"
+    ]
+
+
+@pytest.mark.parametrize("how", examples(HOW, "expand", "gqa", "five axes"))
+def test_keys_are_not_repeated(how: str) -> None:
+    assert widths_of(ibert.load(grouped(how))) == [(32, 16, 16, 4)]
+
+
+def test_one_head_of_keys() -> None:
+    assert widths_of(ibert.load(grouped("expand", shared=1))) == [(32, 8, 8, 4)]
+
+
+def test_rows_of_one_matrix() -> None:
+    """Queries, keys and values of unequal widths are slices of one product."""
+    assert widths_of(ibert.load(grouped("fused"))) == [(32, 16, 16, 4)]
+
+
+def test_repeated_queries_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        ibert.load(grouped("queries"), verify=False)
+    assert caught.value.why == "heads of queries are repeated"
