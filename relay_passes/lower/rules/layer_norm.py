@@ -56,7 +56,7 @@ class LowerLayerNorm(LoweringRule):
         constants = context.guard(
             name,
             lambda: LayerNormConstants.from_scale(
-                float(source.scale[0]), epsilon, gamma.size, reciprocal_bits=bits
+                float(source.scale[0]), epsilon, gamma.shape[-1], reciprocal_bits=bits
             ),
         )
         affine = context.guard(name, lambda: LayerNormAffine.from_scale(gamma, beta, quant.scale))
@@ -88,7 +88,8 @@ def _short(
     name = str(call.attrs["name"])
     gamma, beta, epsilon = affine_of
     scale = float(source.scale[0])
-    constants = context.guard(name, lambda: ShortLayerNorm.from_scale(scale, epsilon, gamma.size))
+    width = gamma.shape[-1]
+    constants = context.guard(name, lambda: ShortLayerNorm.from_scale(scale, epsilon, width))
     affine = context.guard(name, lambda: LayerNormAffine.from_scale(gamma, beta, quant.scale))
     offset = affine.offset + (affine.gain >> 1)  # n is rounded down: half a unit of it
     return context.emit(

@@ -56,7 +56,7 @@ class LowerRmsNorm(LoweringRule):
         }
         if context.preset.short and source.magnitude <= INPUT_LIMIT and quant.high < 2**15:
             short = context.guard(
-                name, lambda: ShortLayerNorm.from_scale(scale, epsilon, gamma.size)
+                name, lambda: ShortLayerNorm.from_scale(scale, epsilon, gamma.shape[-1])
             )
             out = context.emit(integer.rms_norm_short(source.var, gain, short, **result))
         else:
@@ -64,7 +64,7 @@ class LowerRmsNorm(LoweringRule):
             wide = context.guard(
                 name,
                 lambda: LayerNormConstants.from_scale(
-                    scale, epsilon, gamma.size, reciprocal_bits=bits
+                    scale, epsilon, gamma.shape[-1], reciprocal_bits=bits
                 ),
             )
             out = context.emit(integer.rms_norm(source.var, gain, wide, **result))
