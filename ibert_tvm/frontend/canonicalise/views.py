@@ -66,6 +66,27 @@ def channel_axis(channels: int) -> Axis:
     return (Atom("channel", channels),) if channels > 1 else ()
 
 
+def row_width(view: View, channels: int) -> int:
+    """Return how many channels the last axis has, if they are all of them, or those of a head.
+
+    Parameters
+    ----------
+    view : View
+        Layout of a hidden tensor.
+    channels : int
+        All channels of a token.
+
+    Returns
+    -------
+    int
+        A divisor of them; 0 if the last axis is no run of channels in order.
+    """
+    last = merged(view[-1]) if view else ()
+    if len(last) != 1 or last[0].kind != "channel" or last[0].stride != 1:
+        return 0
+    return 0 if channels % last[0].extent else last[0].extent
+
+
 def shape_of(view: View) -> tuple[int, ...]:
     """Return the extents of the axes."""
     return tuple(prod(atom.extent for atom in axis) for axis in view)
