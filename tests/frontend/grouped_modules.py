@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-VOCABULARY, WIDTH, HEADS, HEAD = 61, 32, 4, 8
+# All heads together are wider than the stream between layers.
+VOCABULARY, WIDTH, HEADS, HEAD = 61, 32, 4, 12
 HOW = ("expand", "interleave", "gqa", "five axes")
 
 

@@ -22,16 +22,16 @@ def widths_of(model: CanonicalModel) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("how", examples(HOW, "expand", "gqa", "five axes"))
 def test_keys_are_not_repeated(how: str) -> None:
-    assert widths_of(ibert.load(grouped(how))) == [(32, 16, 16, 4)]
+    assert widths_of(ibert.load(grouped(how))) == [(48, 24, 24, 4)]
 
 
 def test_one_head_of_keys() -> None:
-    assert widths_of(ibert.load(grouped("expand", shared=1))) == [(32, 8, 8, 4)]
+    assert widths_of(ibert.load(grouped("expand", shared=1))) == [(48, 12, 12, 4)]
 
 
 def test_rows_of_one_matrix() -> None:
     """Queries, keys and values of unequal widths are slices of one product."""
-    assert widths_of(ibert.load(grouped("fused"))) == [(32, 16, 16, 4)]
+    assert widths_of(ibert.load(grouped("fused"))) == [(48, 24, 24, 4)]
 
 
 def test_repeated_queries_are_refused() -> None:

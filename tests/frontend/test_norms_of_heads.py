@@ -66,4 +66,4 @@ class OverHeads(Grouped):
 def test_a_norm_over_anything_else_is_refused() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         ibert.load(OverHeads("gqa").eval(), verify=False)
-    assert caught.value.what == "relax.mean has no integer form here"
+    assert caught.value.what == "relax.power has no integer form here"
