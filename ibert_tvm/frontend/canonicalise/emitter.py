@@ -230,6 +230,16 @@ class Emitter:
         self.report.foldings.append(Folding(source.name, f"factor {factor:g} moved to the weights"))
         return source.changed(lambda array: array * np.float32(factor))
 
+    def scaled_rows(self, hidden: Hidden, factor: float) -> Hidden | None:
+        """Return the rows of a table times a number, as a table of their own.
+
+        So the norms and sums behind scaled embeddings read one table. None for anything else, which
+        the number may turn into another function.
+        """
+        if not isinstance(hidden.source, Embedded):
+            return None
+        return replace(hidden, source=self._scaled(hidden.source, hidden.factor * factor), factor=1)
+
     def positions(self, ids: Ids, name: str) -> relax.Var:
         """Return the position ids that `ids` describes, emitted once per kind."""
         key = (ids.kind, ids.input, ids.value)

@@ -129,6 +129,10 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         return _hidden_pair(c, op, left, right)
     other = right if hidden[0] is left else left
     number = scalar(other) if isinstance(other, FromInputs) else None
+    if number is not None and isinstance(hidden[0], Hidden) and op == "relax.multiply":
+        scaled = c.scaled_rows(hidden[0], number)
+        if scaled is not None:
+            return scaled.after(op)
     if number is not None:
         return _with_number(op, lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):
