@@ -38,3 +38,13 @@ def test_repeated_queries_are_refused() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         ibert.load(grouped("queries"), verify=False)
     assert caught.value.why == "heads of queries are repeated"
+
+
+def test_capped_scores_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        ibert.load(grouped("capped"), verify=False)
+    assert caught.value.what == "relax.tanh has no integer form here"
+    assert caught.value.why == (
+        "it caps the attention scores (softcap), which has no integer form; without the cap it "
+        "would be another model"
+    )

@@ -93,6 +93,11 @@ def _rms_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, op = settled(c, operands[0]), c.op(call)
+    if isinstance(value, Scores) and op == "relax.tanh":
+        raise Mismatch(
+            "it caps the attention scores (softcap), which has no integer form; without the cap it "
+            "would be another model"
+        )
     if not isinstance(value, (Hidden, Pointwise, RowFunction)):
         raise Mismatch("it is applied to something other than a hidden tensor")
     x = value if isinstance(value, RowFunction) else lift(value)
