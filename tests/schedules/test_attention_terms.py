@@ -100,6 +100,7 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
     examples(
         itertools.product(FEW, ("cortex-m4", "cortex-m55")),
         ("causal", "cortex-m4"),
+        ("grouped", "cortex-m4"),
         ("by_distance", "cortex-m55"),
         ("published_by_distance_and_window", "cortex-m4"),
         unpack=True,
