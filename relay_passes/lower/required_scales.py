@@ -158,6 +158,9 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
 def _require(value: Requirement, form: str, producer: Need) -> None:
     if form == MATMUL or form in FACTORS:
         value.matmul = True
+        # Rows of a table have the scale that a reader asks for; what matrix products read is
+        # requantised from the stream form.
+        value.stream |= bool(producer.plain) and not producer.readable
     elif (
         form == STREAM
         or (form == SCALAR and not (producer.plain and producer.readable))

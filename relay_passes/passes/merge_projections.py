@@ -53,17 +53,22 @@ class _Projection:
     def settings(self) -> tuple[object, ...]:
         """What must agree: the operation behind the product, and its attributes but the name."""
         record = operator_of(self.requantised.value)
-        shape = tuple(int(size) for size in self.matrix.ty.shape.values)
-        return (shape, type(record), *sorted(replace(record, name="").to_dict().items()))
+        return (type(record), *sorted(replace(record, name="").to_dict().items()))
+
+    @property
+    def channels(self) -> int:
+        """Rows of the matrix."""
+        return int(self.matrix.ty.shape.values[0])
 
 
 class MergeProjections:
     """Merge the linear layers that make queries, keys and values of one activation.
 
     Expects ``main`` over ``integer.*`` operators. Where two or three operands of an attention layer
-    are linear layers of the same activation, of the same width and requantised with the same
-    attributes, they are rows of one layer afterwards, and each operand is a run of its channels,
-    which costs nothing: attention reads it in place. Values and ranges are unchanged; the merged
+    are linear layers of the same activation, requantised with the same attributes, they are rows of
+    one layer afterwards, and each operand is a run of its channels, which costs nothing: attention
+    reads it in place. Keys and values may be narrower than queries (`integer.channel_run`, where
+    runs of one width are `integer.split_channels`). Values and ranges are unchanged; the merged
     layer takes the name of the attention layer with ``.projections``::
 
         q = requantise_short(linear(x, wq, bq), mq)    y = requantise_short(linear(x, w, b), m)
@@ -177,19 +182,25 @@ class _Merger(Rewriter):
         value = emit(with_operands(product, x=source, **joined["product"]))
         scale = with_attributes(parts[0].requantised.value, name=f"{name}.matmul")
         requantised = emit(with_operands(scale, x=value, **joined["scale"]))
+        equal = len({part.channels for part in parts}) == 1
+        first = 0
         for index, part in enumerate(parts):
             own = str(part.requantised.value.attrs["name"])
-            run = integer.split_channels(requantised, name=own, index=index, parts=len(parts))
+            if equal:
+                run = integer.split_channels(requantised, name=own, index=index, parts=len(parts))
+            else:
+                place = {"first": first, "channels": part.channels}
+                run = integer.channel_run(requantised, name=own, **place)
             new[part.requantised.var] = emit(run)
+            first += part.channels
 
     def _joined(self, variables_: list[relax.Var], parts: list[_Projection]) -> relax.Var:
         """Parameter with the rows of several; one entry for all channels is repeated."""
         names = tuple(str(var.name) for var in variables_)
         if names not in self.joined:
-            rows = [int(part.matrix.ty.shape.values[0]) for part in parts]
             arrays = [
-                np.repeat(self.parameters[name], count if len(self.parameters[name]) == 1 else 1, 0)
-                for name, count in zip(names, rows, strict=True)
+                np.repeat(array, part.channels if len(array) == 1 else 1, 0)
+                for part, array in zip(parts, map(self.parameters.__getitem__, names), strict=True)
             ]
             joined = np.concatenate(arrays)
             label = f"{names[0]}.with.{len(names) - 1}.more"

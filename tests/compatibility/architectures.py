@@ -191,6 +191,19 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         ),
     ),
     Architecture(
+        "gpt_bigcode",
+        lambda: _class("GPTBigCodeConfig")(
+            vocab_size=61,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=40,
+            multi_query=True,
+            bos_token_id=1,
+            eos_token_id=1,
+        ),
+    ),
+    Architecture(
         "bloom",
         lambda: _class("BloomConfig")(
             vocab_size=61, hidden_size=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1

@@ -62,6 +62,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
             "dtype": "int32",
         },
     ],
+    "channel_run": [{"first": 3, "channels": 5}],
     "embedding": [{"shift": 7}],
     "gelu": [{"constants": AccurateGelu.from_scale(2e-4)}],
     "gelu_paper": [{}],

@@ -31,7 +31,17 @@ from .values import (
     RowFunction,
     Weight,
 )
-from .views import Atom, Axis, broadcast, channel_axis, describe, flatten, merged, shape_of
+from .views import (
+    Atom,
+    Axis,
+    broadcast,
+    channel_axis,
+    describe,
+    flatten,
+    merged,
+    row_width,
+    shape_of,
+)
 
 
 def layer_of(parameter: str) -> str:
@@ -220,6 +230,16 @@ class Emitter:
         self.report.foldings.append(Folding(source.name, f"factor {factor:g} moved to the weights"))
         return source.changed(lambda array: array * np.float32(factor))
 
+    def scaled_rows(self, hidden: Hidden, factor: float) -> Hidden | None:
+        """Return the rows of a table times a number, as a table of their own.
+
+        So the norms and sums behind scaled embeddings read one table. None for anything else, which
+        the number may turn into another function.
+        """
+        if not isinstance(hidden.source, Embedded):
+            return None
+        return replace(hidden, source=self._scaled(hidden.source, hidden.factor * factor), factor=1)
+
     def positions(self, ids: Ids, name: str) -> relax.Var:
         """Return the position ids that `ids` describes, emitted once per kind."""
         key = (ids.kind, ids.input, ids.value)
@@ -325,7 +345,8 @@ class Emitter:
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
         """Recognise a norm and emit it, or the sum that was taken last."""
-        known = fit_norm(value.samples, value.base.source.channels)
+        width = row_width(value.base.view, value.base.source.channels)
+        known = fit_norm(value.samples, width) if width > 1 else None
         if known is None and value.parts:
             left, right = value.parts
             return self.add(left, right, value.ops[-1:])
@@ -336,8 +357,9 @@ class Emitter:
                 op=value.ops[-1],
                 layer=value.layer,
             )
-        self.require_all_channels(value.base)
         x = self.emit(value.base)
+        if width < x.channels:
+            known = known.by_head()
         gamma = _exact(value.gammas, known.gamma, f"{x.name}.{known.kind}.weight")
         if known.beta is None:
             emitted = self.rms_norm(x, gamma, known.epsilon, value.ops)
@@ -350,14 +372,14 @@ class Emitter:
     def layer_norm(
         self, x: Emitted, gamma: Weight, beta: Weight, epsilon: float, ops: Sequence[str]
     ) -> Emitted:
-        """Emit a LayerNorm over the channels of `x`."""
+        """Emit a LayerNorm over the channels of `x`, or of its heads."""
         name = self.unique(layer_of(gamma.name))
         weights = [self.weight(weight.name, weight.array) for weight in (gamma, beta)]
         operands = (x.var, *weights)
         return self.record(build.layer_norm, name, x.channels, ops, *operands, epsilon=epsilon)
 
     def rms_norm(self, x: Emitted, gamma: Weight, epsilon: float, ops: Sequence[str]) -> Emitted:
-        """Emit an RMSNorm over the channels of `x`."""
+        """Emit an RMSNorm over the channels of `x`, or of its heads."""
         name = self.unique(layer_of(gamma.name))
         weight = self.weight(gamma.name, gamma.array)
         return self.record(build.rms_norm, name, x.channels, ops, x.var, weight, epsilon=epsilon)
@@ -447,7 +469,10 @@ class Emitter:
 def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:
     """Return the weight that was measured to be `fitted`, which has its name; else the measure."""
     for weight in weights:
-        array = np.broadcast_to(weight.array.reshape(-1), fitted.shape)
+        if weight.array.size not in (1, fitted.shape[-1], fitted.size):
+            continue
+        array = weight.array.reshape(fitted.shape if weight.array.size == fitted.size else -1)
+        array = np.broadcast_to(array, fitted.shape)
         if np.allclose(array, fitted, rtol=1e-4, atol=1e-5):
             return Weight(weight.name, array)
     return Weight(weights[0].name if weights else name, fitted.astype(np.float32))

@@ -30,7 +30,7 @@ class Norm:
     Parameters
     ----------
     gamma : numpy.ndarray
-        [channels] float64.
+        [channels] float64; [heads, channels] where rows are heads with weights of their own.
     beta : numpy.ndarray or None
         As gamma; None for an RMSNorm.
     epsilon : float
@@ -40,6 +40,12 @@ class Norm:
     gamma: NDArray[np.float64]
     beta: NDArray[np.float64] | None
     epsilon: float
+
+    def by_head(self) -> Norm:
+        """Return it with weights of heads in two dimensions, [heads or 1, channels]."""
+        width = self.gamma.shape[-1]
+        beta = None if self.beta is None else self.beta.reshape(-1, width)
+        return replace(self, gamma=self.gamma.reshape(-1, width), beta=beta)
 
     @property
     def kind(self) -> str:
@@ -69,15 +75,26 @@ def fit_norm(samples: NDArray[np.float64], channels: int) -> Norm | None:
     Parameters
     ----------
     samples : numpy.ndarray
-        [rows, channels] float64.
+        [rows, channels] float64; [heads, rows, channels] for rows that are heads.
     channels : int
-        Number of channels, at least 2.
+        Number of channels of a row, at least 2.
 
     Returns
     -------
     Norm or None
         Its parameters.
     """
+    if samples.ndim == 3:
+        each = [fit_norm(head, channels) for head in samples]
+        first = each[0]
+        if first is None or any(
+            one is None or (one.kind, one.epsilon) != (first.kind, first.epsilon) for one in each
+        ):
+            return None
+        gammas, betas = zip(*((one.gamma, one.beta) for one in each if one), strict=True)
+        return Norm(
+            np.stack(gammas), None if first.beta is None else np.stack(betas), first.epsilon
+        )
     x = row_values(channels)
     if samples.shape != x.shape or not np.all(np.isfinite(samples)):
         return None
@@ -102,7 +119,8 @@ def _fit(
     if strength[best] == 0.0:
         return None
     # slope = gamma / sqrt(squares + epsilon) in both rows: two equations for gamma and epsilon.
-    ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
+    with np.errstate(all="ignore"):
+        ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
     if not 0.0 < ratio < 1.0:
         return None
     epsilon = (ratio * squares[_LARGE] - squares[_TINY]) / (1.0 - ratio)

@@ -77,25 +77,59 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
     )
 
 
-def _heads(c: Emitter, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str) -> int:
-    """Return the number of heads if `batch` and `channels` enumerate batch, head, channel."""
+def _heads(
+    c: Emitter, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str
+) -> tuple[int, int]:
+    """Return the number of heads, and how often each is repeated.
+
+    That is if `batch` and `channels` enumerate batch, head, repetition, channel.
+    """
     outer = views.flatten(batch)
     heads = outer[len(c.rows) :]
-    if outer[: len(c.rows)] != c.rows or any(atom.kind != "channel" for atom in heads):
+    own = tuple(atom for atom in heads if atom.kind == "channel")
+    repeats = tuple(atom for atom in heads if atom.kind == "repeat")
+    if outer[: len(c.rows)] != c.rows or len(own) + len(repeats) < len(heads):
         raise Mismatch(
             f"{what} are laid out as {views.describe(hidden.view)}, not batch, heads, "
             "sequence and channels of one head"
         )
-    if views.merged((*heads, *channels)) != views.channel_axis(hidden.source.channels):
+    if heads != (*own, *repeats):
+        raise Mismatch(
+            f"{what} are repeated as {views.describe(hidden.view)}; heads that share keys have to "
+            "be neighbours"
+        )
+    if views.merged((*own, *channels)) != views.channel_axis(hidden.source.channels):
         raise Mismatch(f"the heads of {what} are not contiguous channels of {hidden.source.name}")
-    return int(np.prod([atom.extent for atom in heads], dtype=np.int64))
+    (count, repeated) = (views.shape_of((atoms,))[0] for atoms in (own, repeats))
+    return count, repeated
 
 
-def _attention_axes(batch: Sequence[Axis]) -> tuple[Axis, ...]:
-    """Rename channel atoms to heads, now that their stride no longer matters."""
-    return tuple(
-        tuple(Atom("head", a.extent) if a.kind == "channel" else a for a in axis) for axis in batch
-    )
+def _by_head(batch: Sequence[Axis]) -> list[tuple[str, int]]:
+    """What each axis enumerates, heads and their repetitions alike, and how many of it."""
+    return [
+        ("batch" if any(atom.kind == "batch" for atom in axis) else "head", extent)
+        for axis, extent in zip(batch, views.shape_of(tuple(batch)), strict=True)
+    ]
+
+
+def _beside(c: Emitter, keys: Hidden, queries: Sequence[Axis]) -> Hidden:
+    """Keys or values as a product with heads of queries in these axes repeats them."""
+    if len(keys.view) != len(queries) + 2:
+        return keys
+    shape = (*views.shape_of(tuple(queries)), *views.shape_of(keys.view[-2:]))
+    return replace(keys, view=views.broadcast(keys.view, shape, keys.missing))
+
+
+def _score_view(q: Hidden) -> View:
+    """Layout of the scores of queries, whose channels in other axes than the last are heads."""
+    (width,) = views.shape_of(q.view[-1:])
+
+    def heads(axis: Axis) -> Axis:
+        return tuple(
+            Atom("head", a.extent, a.stride // width) if a.kind == "channel" else a for a in axis
+        )
+
+    return (*map(heads, q.view[:-2]), *_square(q.view[-2]))
 
 
 def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
@@ -106,20 +140,22 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
             f"two hidden tensors are multiplied as {views.describe(q.view)} and "
             f"{views.describe(k.view)}, which is not queries by keys of one sequence"
         )
-    heads = _heads(c, q, q.view[:-2], q.view[-1], "queries")
-    if _heads(c, k, k.view[:-2], k.view[-2], "keys") != heads:
+    heads, repeated = _heads(c, q, q.view[:-2], q.view[-1], "queries")
+    if repeated > 1:
+        raise Mismatch("heads of queries are repeated")
+    k = _beside(c, k, q.view[:-2])
+    shared, sharing = _heads(c, k, k.view[:-2], k.view[-2], "keys")
+    if shared * sharing != heads:
         raise Mismatch("queries and keys have different numbers of heads")
-    outer = _attention_axes(q.view[:-2])
-    if outer != _attention_axes(k.view[:-2]):
+    if _by_head(q.view[:-2]) != _by_head(k.view[:-2]):
         raise Mismatch("batch and heads of queries and keys are in different axes")
-    view: View = (*outer, *_square(q.view[-2]))
     # The factors belong to the scale, and the sources are the unscaled values.
     return Scores(
         replace(q, factor=1.0),
         replace(k, factor=1.0),
         heads,
         q.factor * k.factor,
-        view,
+        _score_view(q),
         ops=(*q.ops, *k.ops, op),
         layer=q.layer,
     )
@@ -135,35 +171,38 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     scores = weights.scores
     if len(weights.view) != len(v.view) or not views.is_tokens(v.view[-2]):
         raise Mismatch(f"probabilities multiply {views.describe(v.view)}, which is not the values")
-    if _heads(c, v, v.view[:-2], v.view[-1], "values") != scores.heads:
+    v = _beside(c, v, scores.q.view[:-2])
+    shared, sharing = _heads(c, v, v.view[:-2], v.view[-1], "values")
+    if shared * sharing != scores.heads:
         raise Mismatch("values and scores have different numbers of heads")
-    outer = _attention_axes(v.view[:-2])
-    expected = (*outer, *_square(v.view[-2]))
-    if weights.view != expected:
+    expected = _score_view(scores.q)
+    same = [views.merged(axis) for axis in weights.view] == [views.merged(a) for a in expected]
+    if not same or _by_head(v.view[:-2]) != _by_head(scores.q.view[:-2]):
         raise Mismatch(
             f"probabilities are laid out as {views.describe(weights.view)}, not as "
             f"{views.describe(expected)}"
         )
     q, k, values = c.emit(scores.q), c.emit(scores.k), c.emit(v)
-    if q.channels != values.channels or q.var.ty.ndim != 3:
+    by_head = q.channels // scores.heads
+    if {k.channels, values.channels} != {shared * by_head} or q.var.ty.ndim != 3:
         raise Mismatch(
-            f"{q.name} has {q.channels} channels and {values.name} {values.channels}; "
-            "queries, keys and values of one width are supported"
+            f"{q.name} has {q.channels} channels, {k.name} {k.channels} and {values.name} "
+            f"{values.channels}, for {scores.heads} heads of queries and {shared} of values; heads "
+            "of one width are supported, and keys and values with equally many"
         )
     term = scores.term
     mask = c.attention_mask(term.mask)
     table = term.seen_bias
     bias = None if table is None else c.weight(table.name, table.array)
     name = c.unique(_common_layer(q.name, k.name, values.name))
-    scale = _usual_scale(scores.scale, q.channels // scores.heads)
+    scale = _usual_scale(scores.scale, by_head)
     ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask, bias)
     window = {"before": term.before, "after": term.after}
     attributes = {"num_heads": scores.heads, "scale": scale, **window}
-    emitted = c.record(build.attention, name, values.channels, ops, *operands, **attributes)
+    emitted = c.record(build.attention, name, q.channels, ops, *operands, **attributes)
     c.num_layers += 1
     c.by_distance |= bias is not None or min(term.before, term.after) < UNBOUNDED
-    # The queries take the place that the keys' sequence had.
-    return Hidden(emitted, v.view, layer=name)
+    return Hidden(emitted, scores.q.view, layer=name)
 
 
 def _usual_scale(scale: float, width: int) -> float:

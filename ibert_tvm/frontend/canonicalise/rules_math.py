@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import build
@@ -56,39 +55,49 @@ def _vector(c: Emitter, value: Any, channels: int, name: str) -> Weight:
     return Weight(value.name, array.reshape(channels), layer=value.layer)
 
 
-def _over_channels(c: Emitter, x: Hidden, call: relax.Call) -> NDArray[np.int64] | None:
-    """Check that a norm is one of channels, and return their places where they are in disorder."""
+def _constants(
+    c: Emitter, call: relax.Call, x: Hidden, given: list[Any], names: tuple[str, ...]
+) -> list[Weight]:
+    """Constants of a norm of channels; [1, channels of a head] where these are the last axis."""
     axes = optional_axes(call.attrs.axes) or [-1]
     if [axis % len(x.view) for axis in axes] != [len(x.view) - 1]:
         raise Mismatch(f"it normalises over the axes {axes}, not over the last one")
-    return c.channel_places(x)
+    channels = x.source.channels
+    width = views.row_width(x.view, channels)
+    places = c.channel_places(x) if width in (0, channels) else None
+    weights = [
+        _vector(c, value, width or channels, f"{c.emit(x).name}.{name}")
+        for name, value in zip(names, given, strict=True)
+    ]
+    if places is not None:  # pixels of a patch in another order
+        weights = [replace(weight, array=weight.array[places]) for weight in weights]
+    if 0 < width < channels:
+        weights = [replace(weight, array=weight.array.reshape(1, width)) for weight in weights]
+    return weights
 
 
 def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     x = c.hidden(operands[0])
-    places = _over_channels(c, x, call)
-    operand = c.emit(x)
-    gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.layer_norm.weight")
-    beta = _vector(c, operands[2], operand.channels, f"{operand.name}.layer_norm.bias")
-    if places is not None:  # pixels of a patch in another order
-        gamma, beta = (replace(w, array=w.array[places]) for w in (gamma, beta))
+    names = ("layer_norm.weight", "layer_norm.bias")
+    gamma, beta = _constants(c, call, x, operands[1:3], names)
     ops = (*x.ops, c.op(call))
-    return c.show(c.layer_norm(operand, gamma, beta, float(call.attrs.epsilon), ops), x)
+    return c.show(c.layer_norm(c.emit(x), gamma, beta, float(call.attrs.epsilon), ops), x)
 
 
 def _rms_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     x = c.hidden(operands[0])
-    places = _over_channels(c, x, call)
-    operand = c.emit(x)
-    gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.rms_norm.weight")
-    if places is not None:
-        gamma = replace(gamma, array=gamma.array[places])
+    (gamma,) = _constants(c, call, x, operands[1:2], ("rms_norm.weight",))
     ops = (*x.ops, c.op(call))
-    return c.show(c.rms_norm(operand, gamma, float(call.attrs.epsilon), ops), x)
+    return c.show(c.rms_norm(c.emit(x), gamma, float(call.attrs.epsilon), ops), x)
 
 
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, op = settled(c, operands[0]), c.op(call)
+    if isinstance(value, Scores) and op == "relax.tanh":
+        raise Mismatch(
+            "it caps the attention scores (softcap), which has no integer form; without the cap it "
+            "would be another model"
+        )
     if not isinstance(value, (Hidden, Pointwise, RowFunction)):
         raise Mismatch("it is applied to something other than a hidden tensor")
     x = value if isinstance(value, RowFunction) else lift(value)
@@ -125,6 +134,10 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         return _hidden_pair(c, op, left, right)
     other = right if hidden[0] is left else left
     number = scalar(other) if isinstance(other, FromInputs) else None
+    if number is not None and isinstance(hidden[0], Hidden) and op == "relax.multiply":
+        scaled = c.scaled_rows(hidden[0], number)
+        if scaled is not None:
+            return scaled.after(op)
     if number is not None:
         return _with_number(op, lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):

@@ -303,12 +303,15 @@ class Pointwise(Value):
 class RowFunction(Value):
     """A function of the channels of one token, on the way from a hidden tensor to its LayerNorm.
 
+    Where the tensor has heads in an axis of their own, it is one of the channels of a head.
+
     Parameters
     ----------
     base : Hidden
         The tensor.
     samples : numpy.ndarray
-        The function on the example rows of `rows`, float64 [rows, channels or 1].
+        The function on the example rows of `rows`, float64 [rows, channels or 1]; with a weight for
+        each head [heads, rows, channels or 1].
     text : str
         The operators in order, for messages.
     parts : tuple of Value
@@ -316,7 +319,7 @@ class RowFunction(Value):
     gammas, betas : tuple of Weight
         The weights that multiplied it and were added to it.
     reduced : bool
-        Whether it is one number per token.
+        Whether it is one number per row.
     dropped : bool
         Whether the axis of channels is gone, which the next operator has to bring back.
     """

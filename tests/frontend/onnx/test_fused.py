@@ -149,17 +149,7 @@ def test_attention_of_operator_set_23(flat, kind):
     mask = g.op("Cast", wide, to=TensorProto.BOOL)
     if kind == "float":
         mask = g.op("Where", mask, g.array(0.0), g.array(-1e9))
-    shape = g.op("Concat", g.op("Shape", "input_ids"), g.op("Shape", "input_ids"), axis=0)
-    # [batch, 1, tokens, tokens]
-    picked = g.op("Gather", shape, g.ints(0, 1, 1), axis=0)
-    full = g.op(
-        "Concat",
-        g.op("Slice", picked, g.ints(0), g.ints(1)),
-        g.ints(1),
-        g.op("Slice", picked, g.ints(1), g.ints(3)),
-        axis=0,
-    )
-    mask = g.op("Expand", mask, full)
+    mask = g.over_queries(mask)
     if flat:
         heads = {"q_num_heads": HEADS, "kv_num_heads": HEADS}
         output = g.op("Attention", q, k, v, mask, scale=0.25, **heads)
