@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import RangeError
-from .values import Value, q15_multiply, saturate_short
+from .values import Value, q15_multiply, saturate_short, short
 
 FRACTION_BITS = 7
 """By which a value of 8 bits is raised: it fits 16 bits then, and so does the sum of two."""
@@ -85,10 +85,10 @@ def rotate(x: Value, partner: Value, cosine: Value, sine: Value, raised: int) ->
     Value
         Short, saturated.
     """
-    a, b = (saturate_short(side << raised) for side in (x, partner))
+    a, b = unturned(x, raised), unturned(partner, raised)
     return saturate_short(q15_multiply(a, cosine) + q15_multiply(b, sine))
 
 
 def unturned(x: Value, raised: int) -> Value:
     """A channel that is not rotated, with `raised` fraction bits."""
-    return saturate_short(x << raised)
+    return saturate_short(short(x) << raised)

@@ -11,7 +11,7 @@ from ...dialect.rotation import rotation_problem
 from ...errors import LoweringError
 from ...spec import rotation
 from ...spec.short_requantise import requantise_short
-from ...spec.values import select
+from ...spec.values import select, short
 from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_short_shift
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operator, per_channel
@@ -89,15 +89,16 @@ class Rotate(Operator):
 
         def entry(row: Index, channel: Index) -> Entry:
             head, within = channel // width, channel % width
+            part, angle = within // angles, within % angles
             # Of channels that are not turned too this is a place that exists.
-            partner = head * width + (within + angles) % (2 * angles)
-            cosine = table[place(row), within % angles]
-            sine = table[place(row), within % angles + angles]
-            sine = select(domain.condition(within < angles), -sine, sine)
+            partner = head * width + (part + 1) % 2 * angles + angle
+            cosine = table[place(row), angle]
+            sine = short(table[place(row), angles + angle])
+            sine = select(domain.condition(part < 1), -sine, sine)
             value = rotation.rotate(x[row, channel], x[row, partner], cosine, sine, self.raised)
             if 2 * angles < width:
                 kept = rotation.unturned(x[row, channel], self.raised)
-                value = select(domain.condition(within < 2 * angles), value, kept)
+                value = select(domain.condition(part < 2), value, kept)
             factor = per_channel(multiplier, channel)
             return requantise_short(
                 value, factor, 0, self.shift, self.zero_point, self.low, self.high
