@@ -14,11 +14,13 @@ from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.names import safe_name
 
 from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, source_nodes
-from . import functions
+from . import functions, mixing
 from .images import channel_order, patch_layout
 from .inputs import Ids, Probes
+from .rotations import fit_rotation
 from .rows import fit_norm
 from .score_terms import ScoreTerms
+from .slices import slice_channels
 from .values import (
     Computed,
     Embedded,
@@ -26,12 +28,23 @@ from .values import (
     Hidden,
     Linear,
     Mismatch,
+    Mixed,
     Pixels,
     Pointwise,
     RowFunction,
     Weight,
 )
-from .views import Atom, Axis, broadcast, channel_axis, describe, flatten, merged, shape_of
+from .views import (
+    Atom,
+    Axis,
+    broadcast,
+    channel_axis,
+    describe,
+    flatten,
+    is_tokens,
+    merged,
+    shape_of,
+)
 
 
 def layer_of(parameter: str) -> str:
@@ -110,7 +123,8 @@ class Emitter:
         self._taken: set[str] = set()
         self._emitted: dict[Computed, Emitted] = {}
         self._scaled_sources: dict[tuple[Computed, float], Computed] = {}
-        self._resolved: dict[Pointwise | RowFunction, Hidden] = {}
+        self._resolved: dict[Pointwise | RowFunction | Mixed, Hidden] = {}
+        self._reordered: dict[Linear, Linear] = {}
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
@@ -283,12 +297,15 @@ class Emitter:
             tall, wide, view = patch_layout(value, self.batch, self.images[value.name])
             source = self.patches(value.name, tall, wide)
             return Hidden(source, view, ops=value.ops, layer=value.layer)
-        if not isinstance(value, (Pointwise, RowFunction)):
+        if not isinstance(value, Pointwise | RowFunction | Mixed):
             raise Mismatch(f"a hidden tensor is needed, and this is {_kind(value)}")
         if value not in self._resolved:
-            self._resolved[value] = (
-                self._resolve(value) if isinstance(value, Pointwise) else self._resolve_rows(value)
-            )
+            if isinstance(value, Mixed):
+                self._resolved[value] = self._resolve_rotation(value)
+            elif isinstance(value, Pointwise):
+                self._resolved[value] = self._resolve(value)
+            else:
+                self._resolved[value] = self._resolve_rows(value)
         return self._resolved[value]
 
     def _resolve(self, value: Pointwise) -> Hidden:
@@ -347,6 +364,55 @@ class Emitter:
             emitted = self.layer_norm(x, gamma, beta, known.epsilon, value.ops)
         return self.show(emitted, value.base)
 
+    def _resolve_rotation(self, value: Mixed) -> Hidden:
+        """Recognise a rotation of the channels of each head, and emit it."""
+        _, lanes = mixing.lanes_of(value.view)
+        used = [term.channels[np.any(term.factors != 0, axis=0)] for term in value.terms]
+        first = int(min((channels.min() for channels in used if channels.size), default=0))
+        base, count = value.base, lanes.size
+        width = shape_of(base.view)[value.axis]
+        if any(channels.max(initial=0) >= first + count for channels in used):
+            raise Mismatch("channels of a head are picked, in another order or with steps")
+        if count < width:
+            base = slice_channels(base, value.axis, first, first + count, value.ops[-1])
+        terms = tuple(replace(term, channels=term.channels - first) for term in value.terms)
+        tokens = [axis for axis in value.view if is_tokens(axis)]
+        if len(tokens) != 1:
+            raise Mismatch(f"{describe(value.view)} has no axis of positions")
+        found = fit_rotation(terms, count, shape_of((tokens[0],))[0])
+        interleaved = found is not None and found.interleaved
+        view = tuple(
+            tuple(atom for lane in axis for atom in _channels_of(lane, count, interleaved))
+            for axis in value.view
+        )
+        if found is None:
+            return replace(base, view=view, part=None, rows=None, ops=value.ops)
+        x = self.emit(self._halves(base, count) if interleaved else base)
+        if x.var.ty.ndim != 3 or x.channels % count:
+            raise Mismatch(f"{x.name} is rotated, which is not queries or keys of a sequence")
+        name = self.unique(f"{x.name}.rotate")
+        table = self.weight("rotary", found.table)
+        heads = x.channels // count
+        made = self.record(build.rotate, name, x.channels, value.ops, x.var, table, num_heads=heads)
+        layer = layer_of(x.name)
+        return Hidden(made, view, found.amplitude, base.missing, ops=(), layer=layer)
+
+    def _halves(self, base: Hidden, width: int) -> Hidden:
+        """Reorder the rows of a linear layer: pairs of neighbours come to lie half a head apart."""
+        source = base.source
+        if not isinstance(source, Linear):
+            raise Mismatch(
+                f"neighbouring channels of {source.name} are rotated as pairs, and only the "
+                "channels of a linear layer can be reordered for that"
+            )
+        if source not in self._reordered:
+            order = np.arange(source.channels).reshape(-1, width // 2, 2).swapaxes(1, 2).reshape(-1)
+            self.report.foldings.append(
+                Folding(source.name, "rows reordered: pairs that are rotated lie half a head apart")
+            )
+            self._reordered[source] = source.changed(lambda array: array[order])
+        return replace(base, source=self._reordered[source])
+
     def layer_norm(
         self, x: Emitted, gamma: Weight, beta: Weight, epsilon: float, ops: Sequence[str]
     ) -> Emitted:
@@ -402,7 +468,7 @@ class Emitter:
 
     def shown(self, value: Any) -> tuple[str, float] | None:
         """Return the canonical value that a source tensor shows, and the factor; None if none."""
-        if isinstance(value, (Pointwise, RowFunction)):
+        if isinstance(value, Pointwise | RowFunction | Mixed):
             value = self._resolved.get(value)
         if not isinstance(value, Hidden):
             return None
@@ -444,6 +510,20 @@ class Emitter:
         return None if np.array_equal(order, np.arange(order.size)) else np.argsort(order)
 
 
+def _channels_of(lane: Atom, count: int, interleaved: bool) -> Axis:
+    """Channels that lanes of a head are; neighbours lie half a head apart if it is interleaved."""
+    if lane.kind != "lane":
+        return (lane,)
+    if not interleaved:
+        return (Atom("channel", lane.extent, lane.stride),)
+    if lane.stride % 2 == 0:
+        return (Atom("channel", lane.extent, lane.stride // 2),)
+    if lane.extent % 2:
+        raise Mismatch("pairs of channels that are rotated are taken apart")
+    pairs = (Atom("channel", lane.extent // 2),) if lane.extent > 2 else ()
+    return (*pairs, Atom("channel", 2, count // 2))
+
+
 def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:
     """Return the weight that was measured to be `fitted`, which has its name; else the measure."""
     for weight in weights:
@@ -459,6 +539,7 @@ _KINDS = {
     "Scores": "attention scores before the softmax",
     "Probabilities": "attention probabilities",
     "RowFunction": "a statistic of the channels of each token",
+    "Mixed": "channels of heads that are mixed by position",
     "MaskedHidden": "a hidden tensor times the padding mask",
     "list": "a tuple of tensors",
 }

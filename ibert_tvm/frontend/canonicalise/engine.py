@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from .operands import fold, folds, static_shape, table_of
 from .values import (
     Emitted,
     FromInputs,
+    Hidden,
     Mismatch,
     Pixels,
     Refusal,
@@ -287,9 +288,31 @@ class Canonicaliser(Emitter):
         rule = self.rules.get(name)
         if rule is None:
             raise Mismatch("no canonical operator computes it")
-        return rule(self, call, operands)
+        rows = self._rows(call, tensors)
+        if rows is None:
+            return rule(self, call, operands)
+        try:
+            found = rule(self, call, operands)
+        except (Mismatch, ViewError):
+            return rows
+        return replace(found, rows=rows) if isinstance(found, Hidden) else found
 
-    def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
+    def _rows(self, call: relax.Call, tensors: Sequence[Any]) -> Any:
+        """What an operator makes of rows that are looked up by position, at the probe shape.
+
+        They are a hidden tensor where they are added to one, and numbers where they turn it. None
+        if other tensors are read as well.
+        """
+        looked = [item.rows if isinstance(item, Hidden) else None for item in tensors]
+        if not tensors or any(rows is None for rows in looked) or not folds(str(call.op.name)):
+            return None
+        made = fold(call, [rows.array for rows in looked if rows is not None])
+        name, layer = looked[0].name, looked[0].layer
+        if isinstance(made, list):
+            return [Weight(name, array, layer=layer) for array in made]
+        return Weight(name, made, layer=layer)
+
+    def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | list[Weight] | None:
         """Compute an operator on weights now; None if it is a look-up, which stays."""
         name = str(call.op.name)
         if name == "relax.take":
@@ -308,6 +331,8 @@ class Canonicaliser(Emitter):
             what = f"{self.op(call).kind} computed at import"
             self.report.foldings.append(Folding(source.name, what, node))
         result = fold(call, arrays)
+        if isinstance(result, list):
+            return [Weight(source.name, part, layer=source.layer) for part in result]
         table = self._table(call, source, result)
         return Weight(source.name, result, table, layer=source.layer)
 

@@ -106,8 +106,11 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
             f"two hidden tensors are multiplied as {views.describe(q.view)} and "
             f"{views.describe(k.view)}, which is not queries by keys of one sequence"
         )
-    heads = _heads(c, q, q.view[:-2], q.view[-1], "queries")
-    if _heads(c, k, k.view[:-2], k.view[-2], "keys") != heads:
+    own, other = q.view[-1], k.view[-2]
+    if views.merged(own) == views.merged(other):  # a sum over channels may go in any order
+        own = other = tuple(sorted(own, key=lambda atom: -atom.stride))
+    heads = _heads(c, q, q.view[:-2], own, "queries")
+    if _heads(c, k, k.view[:-2], other, "keys") != heads:
         raise Mismatch("queries and keys have different numbers of heads")
     outer = _attention_axes(q.view[:-2])
     if outer != _attention_axes(k.view[:-2]):

@@ -28,9 +28,9 @@ class Atom:
     Parameters
     ----------
     kind : str
-        ``batch``, ``sequence``, ``channel``, and in attention scores ``head``, ``query``, ``key``.
-        Of images: ``plane`` (colour), ``row``, ``column``, and ``patch``, which is a sequence of
-        static length.
+        ``batch``, ``sequence``, ``channel``, ``lane`` (of a head, see `mixing`), and in attention
+        scores ``head``, ``query``, ``key``. Of images: ``plane`` (colour), ``row``, ``column``, and
+        ``patch``, which is a sequence of static length.
     extent : int
         Number of indices, in the probe shape for batch and sequence.
     stride : int
@@ -49,7 +49,7 @@ View = tuple[Axis, ...]
 
 
 # Kinds whose extent is no probe shape, so that a reshape may divide and join them.
-_RUNS = ("channel", "patch", "plane", "row", "column")
+_RUNS = ("channel", "lane", "patch", "plane", "row", "column")
 
 
 def is_tokens(axis: Axis) -> bool:
@@ -94,7 +94,8 @@ def describe(view: View) -> str:
     """Return a text like ``[batch, heads*..., 32 channels]`` for messages."""
 
     def one(axis: Axis) -> str:
-        names = [f"{a.extent} channels" if a.kind == "channel" else a.kind for a in merged(axis)]
+        runs = {"channel": "channels", "lane": "channels of a head"}
+        names = [f"{a.extent} {runs[a.kind]}" if a.kind in runs else a.kind for a in merged(axis)]
         return "*".join(names) or "1"
 
     return "[" + ", ".join(one(axis) for axis in view) + "]"
