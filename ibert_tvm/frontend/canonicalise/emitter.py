@@ -17,6 +17,7 @@ from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, s
 from . import functions, mixing
 from .images import channel_order, patch_layout
 from .inputs import Ids, Probes
+from .revisit import Revisit
 from .rotations import fit_rotation
 from .rows import fit_norm
 from .score_terms import ScoreTerms
@@ -32,6 +33,7 @@ from .values import (
     Pixels,
     Pointwise,
     RowFunction,
+    ScoreTerm,
     Weight,
 )
 from .views import (
@@ -45,6 +47,9 @@ from .views import (
     merged,
     shape_of,
 )
+
+# Of cosines and sines of large angles in float32, computed for one length or another.
+_SAME_ANGLE = 1e-4
 
 
 def layer_of(parameter: str) -> str:
@@ -63,9 +68,9 @@ class Emitter:
         The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
     images : mapping of str to tuple of int
         Those of the inputs that hold images: planes, height, width.
-    longest : bool
-        Whether `seq_len` is the model's longest sequence, for which no table of positions is cut;
-        the same model was canonicalised at a shorter length before.
+    revisit : Revisit, optional
+        What is wanted, if the same source was canonicalised at a shorter length before. No table of
+        positions is cut then.
 
     Attributes
     ----------
@@ -83,6 +88,10 @@ class Emitter:
         Attention operators so far.
     by_distance : bool
         Whether one of them has a window or a bias.
+    rotations : list of numpy.ndarray
+        Tables of rotations so far, each once.
+    looked_up : int or None
+        Rows of the smallest table that was looked up by position so far.
     current : tuple of str
         Node of the source that is being interpreted, and its operator; empty if unknown.
     report : ImportReport
@@ -96,16 +105,18 @@ class Emitter:
         seq_len: int,
         images: Mapping[str, tuple[int, int, int]] | None = None,
         *,
-        longest: bool = False,
+        revisit: Revisit | None = None,
     ) -> None:
         self.report = ImportReport()
         self.input_names = tuple(inputs)
         self.images = dict(images or {})
         self.batch, self.seq_len = Atom("batch", batch), Atom("sequence", seq_len)
         tokens = [name for name in self.input_names if name not in self.images]
-        self.longest = longest
-        self.probes = Probes(tokens, batch, seq_len, few=longest)
-        self.score_terms = ScoreTerms(self.probes)
+        self.revisit = revisit
+        self.probes = Probes(tokens, batch, seq_len, few=revisit is not None)
+        known = revisit is not None and revisit.tables_only
+        assumed = ScoreTerm(revisit.mask) if revisit is not None and known else None
+        self.score_terms = ScoreTerms(self.probes, assumed)
         symbols = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
         self._token_type = relax.TensorType(symbols, "int64")
         types = {
@@ -117,6 +128,8 @@ class Emitter:
         }
         self.num_layers = 0
         self.by_distance = False
+        self.rotations: list[NDArray[np.float32]] = []
+        self.looked_up: int | None = None
         self.current: tuple[str, str] = ("", "")
         self._builder = relax.BlockBuilder()
         self._weights: dict[str, tuple[relax.Var, NDArray[np.float32]]] = {}
@@ -391,11 +404,22 @@ class Emitter:
         if x.var.ty.ndim != 3 or x.channels % count:
             raise Mismatch(f"{x.name} is rotated, which is not queries or keys of a sequence")
         name = self.unique(f"{x.name}.rotate")
-        table = self.weight("rotary", found.table)
+        table = self.weight("rotary", self._whole(found.table))
         heads = x.channels // count
         made = self.record(build.rotate, name, x.channels, value.ops, x.var, table, num_heads=heads)
         layer = layer_of(x.name)
         return Hidden(made, view, found.amplitude, base.missing, ops=(), layer=layer)
+
+    def _whole(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the table that one is the beginning of, if it is known; note it."""
+        for known in (*self.rotations, *(self.revisit.tables if self.revisit else ())):
+            same = known.shape[1] == table.shape[1] and len(known) >= len(table)
+            if same and np.allclose(known[: len(table)], table, rtol=0, atol=_SAME_ANGLE):
+                table = known
+                break
+        if not any(known is table for known in self.rotations):
+            self.rotations.append(table)
+        return table
 
     def _halves(self, base: Hidden, width: int) -> Hidden:
         """Reorder the rows of a linear layer: pairs of neighbours come to lie half a head apart."""

@@ -27,6 +27,7 @@ from .emitter import Emitter, layer_of
 from .images import image_view
 from .inputs import InputGraph, constant_array, in_every_run
 from .operands import fold, folds, static_shape, table_of
+from .revisit import Revisit
 from .values import (
     Emitted,
     FromInputs,
@@ -74,6 +75,10 @@ class Canonical:
         Inputs that the source does not have.
     by_distance : bool
         Whether an attention has a window or a bias.
+    rotations : tuple of numpy.ndarray
+        Tables of the rotations.
+    positions : int or None
+        Rows of the smallest table that was looked up by position; None if none was.
     """
 
     module: tvm.IRModule
@@ -85,6 +90,8 @@ class Canonical:
     mask: str | None
     added_inputs: tuple[str, ...]
     by_distance: bool = False
+    rotations: tuple[NDArray[np.float32], ...] = ()
+    positions: int | None = None
 
 
 class Canonicaliser(Emitter):
@@ -104,7 +111,7 @@ class Canonicaliser(Emitter):
         Rules by operator.
     origins : mapping of str to Origin
         Nodes and tensors of the source by variable name.
-    longest : bool
+    revisit : Revisit, optional
         See `Emitter`.
     """
 
@@ -117,12 +124,12 @@ class Canonicaliser(Emitter):
         rules: Mapping[str, Rule],
         origins: Mapping[str, Origin],
         *,
-        longest: bool = False,
+        revisit: Revisit | None = None,
     ) -> None:
         variables = function.params[: len(inputs)]
         images = _image_sizes(variables, inputs)
         batch, seq_len = _probe_shape(variables, images)
-        super().__init__(inputs, batch, seq_len, images, longest=longest)
+        super().__init__(inputs, batch, seq_len, images, revisit=revisit)
         self.function = function
         self.rules = rules
         self._parameters = parameters
@@ -188,6 +195,8 @@ class Canonicaliser(Emitter):
             next(iter(self._masks), None),
             tuple(name for name in self.input_vars if name not in self.input_names),
             self.by_distance,
+            tuple(self.rotations),
+            self.looked_up,
         )
 
     def _parameter(self, variable: relax.Var) -> Weight:

@@ -329,8 +329,9 @@ def scores_binary(
     Mismatch
         If it is neither a scale nor something that `as_score_term` knows.
     """
-    number = scalar(other) if isinstance(other, FromInputs) else None
-    if op in ("relax.multiply", "relax.divide") and number is not None and not swapped:
+    scales = op in ("relax.multiply", "relax.divide")
+    number = scalar(other) if scales and isinstance(other, FromInputs) else None
+    if scales and number is not None and not swapped:
         scale = scores.scale * number if op == "relax.multiply" else scores.scale / number
         term = scores.term.scaled(number if op == "relax.multiply" else 1 / number)
         return replace(scores, scale=scale, term=term, ops=(*scores.ops, op))

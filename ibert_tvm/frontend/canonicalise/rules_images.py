@@ -160,7 +160,7 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
         emitted = c.record(build.add_positions, label, channels, ops, *operands)
         return Hidden(emitted, x.view, layer=x.layer)
     table = other.table if isinstance(other, Weight) else None
-    if table is None and c.longest and isinstance(other, Weight):
+    if table is None and c.revisit is not None and isinstance(other, Weight):
         table = Table(array, 0)  # as long as the sequence, so nothing is cut
     if table is None:
         raise Mismatch(
