@@ -91,7 +91,7 @@ class Emitter:
     rotations : list of numpy.ndarray
         Tables of rotations so far, each once.
     looked_up : int or None
-        Rows of the smallest table that was looked up by position so far.
+        Positions of the smallest table that was looked up, or cut to the length, so far.
     current : tuple of str
         Node of the source that is being interpreted, and its operator; empty if unknown.
     report : ImportReport
@@ -269,6 +269,10 @@ class Emitter:
             size = {"patch_height": height, "patch_width": width}
             self._patches[key] = self.record(build.patches, label, channels, (), pixels, **size)
         return self._patches[key]
+
+    def note_positions(self, count: int) -> None:
+        """Note that a table of so many positions is looked up, or cut to the length."""
+        self.looked_up = min(self.looked_up or count, count)
 
     def attention_mask(self, name: str | None) -> relax.Var | None:
         """Return the input that masks keys; a source without any mask gets ``attention_mask``.

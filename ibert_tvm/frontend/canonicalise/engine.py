@@ -78,7 +78,7 @@ class Canonical:
     rotations : tuple of numpy.ndarray
         Tables of the rotations.
     positions : int or None
-        Rows of the smallest table that was looked up by position; None if none was.
+        Of the smallest table that is looked up, or cut to the length; None if none is.
     """
 
     module: tvm.IRModule
@@ -286,6 +286,9 @@ class Canonicaliser(Emitter):
     ) -> Any:
         tensors = [item for item in _leaves(operands) if isinstance(item, Value)]
         if all(isinstance(item, FromInputs) for item in tensors) and variable in graph.variables:
+            for item in tensors[:1]:
+                if item.constant is not None:
+                    self._cut_table(call, item.constant)
             return self._from_inputs(variable, graph)
         name = str(call.op.name)
         if all(isinstance(item, (Weight, FromInputs)) for item in tensors):
@@ -363,10 +366,18 @@ class Canonicaliser(Emitter):
     def _table(self, call: relax.Call, source: Weight, result: NDArray[Any]) -> Table | None:
         """Follow a table of positions from the slice that cuts it to where it is added."""
         if call.op.name == "relax.strided_slice":
-            return table_of(call, source.array, self.seq_len.extent)
+            return self._cut_table(call, source.array)
         if call.op.name in _MOVES and result.shape[-2:] == source.array.shape[-2:]:
             return source.table
         return None
+
+    def _cut_table(self, call: relax.Call, array: NDArray[Any]) -> Table | None:
+        """Table of positions that is cut to the length; None if it is none."""
+        sliced = call.op.name == "relax.strided_slice"
+        table = table_of(call, array, self.seq_len.extent) if sliced else None
+        if table is not None:
+            self.note_positions(len(table.array) - table.offset)
+        return table
 
     def _outputs(
         self, environment: Mapping[relax.Var, Any], output_names: Sequence[str]

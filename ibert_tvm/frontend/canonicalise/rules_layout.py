@@ -158,8 +158,7 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
     rows = None
     if fixed is not None and meaning.kind == "absolute":
         rows = Weight(table.name, np.take(table.array, fixed, axis=0), layer=name)
-        count = table.array.shape[0] - meaning.value
-        c.looked_up = min(c.looked_up or count, count)
+        c.note_positions(table.array.shape[0] - meaning.value)
     view = (*view, views.channel_axis(channels))
     return Hidden(source, view, missing=missing, rows=rows, layer=name)
 
