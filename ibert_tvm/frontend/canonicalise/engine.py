@@ -286,9 +286,9 @@ class Canonicaliser(Emitter):
     ) -> Any:
         tensors = [item for item in _leaves(operands) if isinstance(item, Value)]
         if all(isinstance(item, FromInputs) for item in tensors) and variable in graph.variables:
-            for item in tensors[:1]:
-                if item.constant is not None:
-                    self._cut_table(call, item.constant)
+            first = tensors[0] if tensors else None
+            if isinstance(first, FromInputs) and first.constant is not None:
+                self._cut_table(call, first.constant)
             return self._from_inputs(variable, graph)
         name = str(call.op.name)
         if all(isinstance(item, (Weight, FromInputs)) for item in tensors):
@@ -315,10 +315,11 @@ class Canonicaliser(Emitter):
         They are a hidden tensor where they are added to one, and numbers where they turn it. None
         if other tensors are read as well.
         """
-        looked = [item.rows if isinstance(item, Hidden) else None for item in tensors]
-        if not tensors or any(rows is None for rows in looked) or not folds(str(call.op.name)):
+        found = [item.rows if isinstance(item, Hidden) else None for item in tensors]
+        looked = [rows for rows in found if rows is not None]
+        if not looked or len(looked) < len(found) or not folds(str(call.op.name)):
             return None
-        made = fold(call, [rows.array for rows in looked if rows is not None])
+        made = fold(call, [rows.array for rows in looked])
         name, layer = looked[0].name, looked[0].layer
         if isinstance(made, list):
             return [Weight(name, array, layer=layer) for array in made]

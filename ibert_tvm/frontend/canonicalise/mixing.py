@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import functions, views
-from .values import Hidden, Mismatch, Mixed, Pointwise, Term, Value
+from .values import Hidden, Mismatch, Mixed, Pointwise, Term
 from .views import Atom, Axis, View
 
 Lanes = tuple[list[int], NDArray[np.int64]]
@@ -236,7 +236,7 @@ def _by_position(array: NDArray[Any], view: View, axes: Sequence[int]) -> NDArra
     return rows[:1] if np.array_equal(rows, np.broadcast_to(rows[:1], rows.shape)) else rows
 
 
-def moved(value: Mixed, view: View, op: str) -> Value | None:
+def moved(value: Mixed, view: View, op: str) -> Mixed | None:
     """Return a value in another layout; None if it has no lanes of their own there."""
     try:
         lanes_of(view)

@@ -124,7 +124,7 @@ def folds(name: str) -> bool:
     return name in _FOLD
 
 
-def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> Any:
     """Compute an operator whose tensor operands are known; views where NumPy gives views.
 
     Parameters
@@ -137,7 +137,7 @@ def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        The result.
+        The result; a list of them for an operator that has several.
 
     Raises
     ------

@@ -65,8 +65,8 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
         part = value.part
         if part is not None:
             part = mixing.moved(part, change(part.view, value.missing), op)
-        moved = {"view": view, "missing": missing, "part": part, "rows": None}
-        return replace(value, **moved, ops=(*value.ops, op))
+        ops = (*value.ops, op)
+        return replace(value, view=view, missing=missing, part=part, rows=None, ops=ops)
     if isinstance(value, (Scores, Probabilities, MaskedHidden, Pixels)):
         return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
     raise Mismatch("only hidden tensors and attention scores are followed through it")
@@ -155,12 +155,12 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
         )
         source = Embedded(name, channels, (op,), table, variable)
     view, missing = _ids_view(meaning, ids.shape, c)
-    rows = None
+    looked = None
     if fixed is not None and meaning.kind == "absolute":
-        rows = Weight(table.name, np.take(table.array, fixed, axis=0), layer=name)
+        looked = Weight(table.name, np.take(table.array, fixed, axis=0), layer=name)
         c.note_positions(table.array.shape[0] - meaning.value)
     view = (*view, views.channel_axis(channels))
-    return Hidden(source, view, missing=missing, rows=rows, layer=name)
+    return Hidden(source, view, missing=missing, rows=looked, layer=name)
 
 
 def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
@@ -212,14 +212,14 @@ def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
 def _cut(
     c: Emitter, value: Any, axis: int, first: int, last: int, op: str, step: int = 1
 ) -> Hidden | Mixed:
-    mixed = value if isinstance(value, Mixed) else None
-    hidden = c.hidden(value) if mixed is None else None
-    extent = views.shape_of((mixed or hidden).view)[axis]
+    tensor = value if isinstance(value, Mixed) else c.hidden(value)
+    extent = views.shape_of(tensor.view)[axis]
     first, last = (min(max(i + extent if i < 0 else i, 0), extent) for i in (first, last))
-    if step != 1 and hidden is not None:
-        mixed = head_part(hidden, axis, slice(None), op)
-    if mixed is not None and [a.kind for a in views.merged(mixed.view[axis])] == ["lane"]:
-        return mixing.chosen(mixed, axis, slice(first, last, step), op)
+    lanes = tensor if isinstance(tensor, Mixed) else None
+    if step != 1 and isinstance(tensor, Hidden):
+        lanes = head_part(tensor, axis, slice(None), op)
+    if lanes is not None and [a.kind for a in views.merged(lanes.view[axis])] == ["lane"]:
+        return mixing.chosen(lanes, axis, slice(first, last, step), op)
     if step != 1:
         raise Mismatch(f"a hidden tensor is sliced with the step {step}")
     hidden = c.hidden(value)

@@ -41,8 +41,8 @@ def slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) ->
         channels=len(kept),
         ops=(*source.ops, *hidden.ops, op),
     )
-    part = head_part(hidden, axis, slice(first, last), op)
-    return Hidden(cut, view, hidden.factor, hidden.missing, part, layer=hidden.layer)
+    lanes = head_part(hidden, axis, slice(first, last), op)
+    return Hidden(cut, view, hidden.factor, hidden.missing, lanes, layer=hidden.layer)
 
 
 def head_part(hidden: Hidden, axis: int, places: slice, op: str) -> Mixed | None:
