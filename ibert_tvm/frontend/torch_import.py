@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..errors import error_lines
-from .canonicalise import Canonical, canonicalise
+from .canonicalise import Canonical, Revisit, canonicalise
 from .errors import ModelSourceError, UnsupportedModelError
 from .report import Origin
 from .verify import Source
@@ -44,7 +44,7 @@ def import_module(
     image_size: tuple[int, int, int] | None = None,
     shape: tuple[int, int] = PROBE_SHAPE,
     *,
-    longest: bool = False,
+    revisit: Revisit | None = None,
 ) -> Canonical:
     """Trace a module and canonicalise it.
 
@@ -64,7 +64,7 @@ def import_module(
         Planes, height and width of ``pixel_values``.
     shape : tuple of int
         Batch and length at which it is traced.
-    longest : bool
+    revisit : Revisit, optional
         See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns
@@ -80,7 +80,7 @@ def import_module(
     _check_parameters(module, prefix)
     arguments = example(inputs, image_size, shape)
     exported = _export(module, arguments)
-    return import_exported(exported, inputs, outputs, prefix, longest=longest)
+    return import_exported(exported, inputs, outputs, prefix, revisit=revisit)
 
 
 def example(
@@ -143,7 +143,7 @@ def import_exported(
     outputs: Sequence[str],
     prefix: str = "",
     *,
-    longest: bool = False,
+    revisit: Revisit | None = None,
 ) -> Canonical:
     """Canonicalise a traced program of static shapes.
 
@@ -157,7 +157,7 @@ def import_exported(
         Names of the results, for messages; empty to number them.
     prefix : str
         Removed from the front of parameter names.
-    longest : bool
+    revisit : Revisit, optional
         See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns
@@ -198,7 +198,7 @@ def import_exported(
         outputs=outputs,
         names={key: name.removeprefix(prefix) for key, name in names.items()},
         origins=origins,
-        longest=longest,
+        revisit=revisit,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import error_lines
-from .canonicalise import Canonical
+from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .model import CanonicalModel
@@ -62,7 +62,7 @@ def load_module(
             trace(),
             wrapped if verify else None,
             type(module).__name__,
-            again=lambda length: trace(shape=(PROBE_SHAPE[0], length), longest=True),
+            again=lambda revisit: trace(shape=(PROBE_SHAPE[0], revisit.length), revisit=revisit),
             source=f"{type(module).__module__}.{type(module).__qualname__}",
             description=f"torch module {type(module).__name__}",
         )
@@ -172,7 +172,11 @@ def load_exported(
             source="torch.export.ExportedProgram",
             description="exported torch program",
             shape=None if dynamic else shape,
-            again=(lambda length: trace((shape[0], length), longest=True)) if dynamic else None,
+            again=(
+                (lambda revisit: trace((shape[0], revisit.length), revisit=revisit))
+                if dynamic
+                else None
+            ),
         )
 
 
@@ -282,7 +286,7 @@ def _finish(
     source: str,
     description: str,
     shape: tuple[int, int] | None = None,
-    again: Callable[[int], Canonical] | None,
+    again: Callable[[Revisit], Canonical] | None,
 ) -> CanonicalModel:
     ranks = [rank for _, rank in canonical.outputs]
     names = ["output"] if len(ranks) == 1 else [f"output{i}" for i in range(len(ranks))]

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from ..errors import error_lines
-from .canonicalise import Canonical
+from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import OUTPUTS, described, finish
 from .heads import ImageModelWithHead, ModelWithHead
@@ -102,7 +102,8 @@ def _import(
             outputs=[OUTPUTS[wrapper.head]],
             pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
             id2label=labels(config, wrapper.head),
-            again=lambda length: import_transformers(wrapper, missing, length),
+            again=lambda revisit: import_transformers(wrapper, missing, revisit),
+            positions=positions(config),
         )
 
 
@@ -278,7 +279,9 @@ def input_names(model: Any) -> tuple[str, ...]:
 
 
 def import_transformers(
-    wrapper: ModelWithHead | ImageModelWithHead, missing: frozenset[str], longest: int | None = None
+    wrapper: ModelWithHead | ImageModelWithHead,
+    missing: frozenset[str],
+    revisit: Revisit | None = None,
 ) -> Canonical:
     """Import a wrapped model, with eager attention while it is traced.
 
@@ -288,8 +291,8 @@ def import_transformers(
         The model, in evaluation mode.
     missing : frozenset of str
         Names of parameters that hold random values.
-    longest : int, optional
-        Trace it at this length, the longest that it takes, for windows and biases.
+    revisit : Revisit, optional
+        What is wanted, if the source was canonicalised at a shorter length before.
 
     Returns
     -------
@@ -309,8 +312,8 @@ def import_transformers(
             [OUTPUTS[wrapper.head][0]],
             prefix="model.",
             image_size=image_size(model.config) if of_images(model) else None,
-            shape=PROBE_SHAPE if longest is None else (PROBE_SHAPE[0], longest),
-            longest=longest is not None,
+            shape=PROBE_SHAPE if revisit is None else (PROBE_SHAPE[0], revisit.length),
+            revisit=revisit,
         )
     lost = sorted(missing & set(canonical.parameters))
     if lost:
@@ -345,6 +348,12 @@ def _eager(model: Any) -> Iterator[None]:
         if change:
             with _quiet():
                 model.set_attn_implementation(before)
+
+
+def positions(config: Any) -> int | None:
+    """Return the longest sequence that a configuration speaks of; None if it does not."""
+    found = getattr(config, "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def labels(config: Any, head: str) -> Mapping[int, str]:

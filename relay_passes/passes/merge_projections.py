@@ -67,9 +67,10 @@ class MergeProjections:
     Expects ``main`` over ``integer.*`` operators. Where two or three operands of an attention layer
     are linear layers of the same activation, requantised with the same attributes, they are rows of
     one layer afterwards, and each operand is a run of its channels, which costs nothing: attention
-    reads it in place. Keys and values may be narrower than queries (`integer.channel_run`, where
-    runs of one width are `integer.split_channels`). Values and ranges are unchanged; the merged
-    layer takes the name of the attention layer with ``.projections``::
+    reads it in place, or what lies between reads it so (a rotation). Keys and values may be
+    narrower than queries (`integer.channel_run`, where runs of one width are
+    `integer.split_channels`). Values and ranges are unchanged; the merged layer takes the name of
+    the attention layer with ``.projections``::
 
         q = requantise_short(linear(x, wq, bq), mq)    y = requantise_short(linear(x, w, b), m)
         k = requantise_short(linear(x, wk, bk), mk)  → q, k, v = split_channels(y, 0..2)
@@ -100,8 +101,9 @@ class _Merger(Rewriter):
             self.readers[operand] += 1
         self.joined: dict[tuple[str, ...], relax.Var] = {}
         self.groups = self._groups()
-        # A merged layer is emitted where the last of its parts was.
-        self.last = {group[-1].requantised.var: name for name, group in self.groups.items()}
+        # A merged layer is emitted where the first of its parts was: a rotation of the first may
+        # come before the others.
+        self.first = {group[0].requantised.var: name for name, group in self.groups.items()}
         self.dropped = {
             var
             for group in self.groups.values()
@@ -114,8 +116,8 @@ class _Merger(Rewriter):
         return self._with_parameters(self.run()["main"]) if self.groups else self.program
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        if binding.var in self.last:
-            name = self.last[binding.var]
+        if binding.var in self.first:
+            name = self.first[binding.var]
             self._emit(name, self.groups[name])
         return None if binding.var in self.dropped else super().rewrite(binding)
 
@@ -124,10 +126,9 @@ class _Merger(Rewriter):
         position = {binding.var: index for index, binding in enumerate(bindings(self.function))}
         groups: dict[str, list[_Projection]] = {}
         for binding in bindings(self.function):
-            traits = traits_of(binding.value)
             found: dict[tuple[object, ...], list[_Projection]] = defaultdict(list)
-            for name in () if traits is None else traits.reads_views:
-                part = self._projection(operands_of(binding.value)[name])
+            for operand in self._read_in_place(binding):
+                part = self._projection(operand)
                 if part is not None:
                     found[(part.source, *part.settings)].append(part)
             for parts in found.values():
@@ -135,6 +136,17 @@ class _Merger(Rewriter):
                     name = f"{binding.value.attrs['name']}.projections"
                     groups[name] = sorted(parts, key=lambda part: position[part.requantised.var])
         return self._without_shared_weights(groups)
+
+    def _read_in_place(self, binding: relax.VarBinding) -> list[relax.Expr]:
+        """What a binding, and what makes its operands from such an operand, reads in place."""
+        traits = traits_of(binding.value)
+        operands = operands_of(binding.value) if traits is not None else {}
+        found: list[relax.Expr] = []
+        for name in () if traits is None else traits.reads_views:
+            maker = self.made_by.get(operands[name])
+            further = [] if maker is None else self._read_in_place(maker)
+            found += further or [operands[name]]
+        return found
 
     def _projection(self, operand: relax.Expr) -> _Projection | None:
         requantised = self.made_by.get(operand)

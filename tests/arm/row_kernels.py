@@ -39,6 +39,7 @@ from ibert_tvm.relay_passes.spec.released import (
     ReleasedLayerNorm,
     exact_factors,
 )
+from ibert_tvm.relay_passes.spec.rotation import FRACTION_BITS, rotation_table
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
@@ -245,6 +246,59 @@ def sigmoid(target: TargetDescription, rows: int, channels: int, seed: int = 0) 
         constants = LogisticPolynomial.from_scale(scale, SIGMOID_LIMIT, SIGMOID_COEFFICIENTS)
         g = p.emit(integer.sigmoid(x, constants, name="sigmoid"))
         return [p.requantise_short("out", g, np.array([2.0**-7]), 2**15, (0, 255), "uint8")]
+
+    return p.finish(target, body, rows * channels)
+
+
+def rotate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """Rotary position embeddings of 8 bits; all channels of two heads where those are even."""
+    heads = 2 if channels % 4 == 0 else 1
+    return _rotate(target, rows, channels, heads, channels // heads // 2 * 2, seed)
+
+
+def rotate_packed(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """A part of the channels of 16 bits, of tokens that come without padding."""
+    return _rotate(target, rows, channels, 1, max(channels // 3 // 2, 1) * 2, seed, packed=True)
+
+
+def _rotate(
+    target: TargetDescription,
+    rows: int,
+    channels: int,
+    heads: int,
+    turned: int,
+    seed: int,
+    packed: bool = False,
+) -> RowKernel:
+    p = _Program("rotate", "rotate", seed)
+    bounds, dtype = ((-(2**14), 2**14), "int16") if packed else (_INT8, "int8")
+    x = p.input("x", p.entries(bounds, (1, rows, channels), dtype), bounds)
+    tokens = None
+    if packed:  # in another order, as no packing has it: places must be looked up
+        tokens = p.input("tokens", np.arange(rows, dtype="int32")[None, ::-1])
+    angles = np.arange(rows + 3)[:, None] * 0.9 ** np.arange(turned // 2)
+    table = rotation_table(np.concatenate([np.cos(angles), np.sin(angles)], axis=1))
+    raised = 0 if packed else FRACTION_BITS
+    factors = short_factors(p.random.uniform(0.7, 0.9, channels) / 128, 2**15 - 1, -127, 127)
+
+    def body() -> Sequence[relax.Var]:
+        return [
+            p.emit(
+                integer.rotate(
+                    x,
+                    p.parameter("table", table.entries),
+                    p.parameter("multiplier", factors.multipliers[: channels if packed else 1]),
+                    tokens=tokens,
+                    name="rotate",
+                    num_heads=heads,
+                    raised=raised,
+                    shift=factors.shift,
+                    low=-127,
+                    high=127,
+                    dtype="int8",
+                )
+            )
+        ]
 
     return p.finish(target, body, rows * channels)
 
@@ -662,6 +716,8 @@ KERNELS: dict[str, Callable[..., RowKernel]] = {
     "gelu": gelu,
     "gelu_paper": gelu_paper,
     "gate": gate,
+    "rotate": rotate,
+    "rotate_packed": rotate_packed,
     "sigmoid": sigmoid,
     "layer_norm": layer_norm,
     "layer_norm_wide": layer_norm_wide,

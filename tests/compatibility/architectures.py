@@ -160,7 +160,21 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             sep_token_id=2,
         ),
     ),
+    Architecture(
+        "modernbert",
+        lambda: _class("ModernBertConfig")(
+            **{**TOKENS, "max_position_embeddings": 64},
+            hidden_activation="silu",
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            cls_token_id=1,
+            sep_token_id=2,
+        ),
+        variant="granite-embedding r2: silu",
+    ),
     _tokens("nomic_bert", "NomicBertConfig", ()),
+    _tokens("jina_embeddings_v3", "JinaEmbeddingsV3Config", (), pad_token_id=0),
     _tokens(
         "eurobert",
         "EuroBertConfig",

@@ -31,6 +31,8 @@ RULE_OF = {
     "gate": "elementwise",
     "sigmoid": "elementwise",
     "residual_add": "elementwise",
+    "rotate": "elementwise",
+    "rotate_packed": "elementwise",
     "requantise": "elementwise",
     "embedding": "elementwise",
     "layer_norm": "rows",

@@ -103,7 +103,7 @@ def _of_record(operator: Operator, static: bool, optional: bool) -> Program:
     batch, length = (2, 5) if static else (BATCH, LENGTH)
     length = 5 if operator.OP == "integer.add_positions" else length  # as long as its table
     extents: dict[str, Any] = {"b": batch, "s": length, "n": batch + 1}
-    extents |= {"C": 12, "K": 6, "N": 4, "V": 9, "H": 2, "W": 4, "D": 15, "P": 8}
+    extents |= {"C": 12, "K": 6, "N": 4, "V": 9, "H": 2, "W": 4, "D": 15, "P": 8, "R": 4}
     if operator.OP == "integer.patches":
         extents["H"] = 6
     inputs, parameters = {}, {}
@@ -174,6 +174,7 @@ requantise_short shift low high dtype zero_point
 rms_norm norm_input_limit norm_epsilon norm_reciprocal_bits norm_normalised_bits
   norm_root_fraction_bits shift low high dtype
 rms_norm_short norm_epsilon norm_root_fraction_bits shift low high dtype
+rotate num_heads raised shift low high dtype zero_point
 select_token index
 sigmoid logistic_limit logistic_up_shift logistic_a logistic_b logistic_c
 silu logistic_limit logistic_up_shift logistic_a logistic_b logistic_c

@@ -83,6 +83,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "requantise_short": [{**STORED, "zero_point": 5}],
     "rms_norm": [{"constants": LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), **STORED}],
     "rms_norm_short": [{"constants": ShortLayerNorm(2**20, 9), **STORED}],
+    "rotate": [{"num_heads": 2, "raised": 7, **STORED, "zero_point": 3}],
     "select_token": [{"index": 2}],
     "sigmoid": [{"constants": LogisticPolynomial(32640, 0, 4700, 22200, -10350)}],
     "silu": [{"constants": LogisticPolynomial(16320, 1, 2700, 21000, -6100)}],

@@ -14,11 +14,14 @@ from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.names import safe_name
 
 from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, source_nodes
-from . import functions
+from . import functions, mixing
 from .images import channel_order, patch_layout
 from .inputs import Ids, Probes
+from .revisit import Revisit
+from .rotations import fit_rotation
 from .rows import fit_norm
 from .score_terms import ScoreTerms
+from .slices import slice_channels
 from .values import (
     Computed,
     Embedded,
@@ -26,9 +29,11 @@ from .values import (
     Hidden,
     Linear,
     Mismatch,
+    Mixed,
     Pixels,
     Pointwise,
     RowFunction,
+    ScoreTerm,
     Weight,
 )
 from .views import (
@@ -38,10 +43,14 @@ from .views import (
     channel_axis,
     describe,
     flatten,
+    is_tokens,
     merged,
     row_width,
     shape_of,
 )
+
+# Of cosines and sines of large angles in float32, computed for one length or another.
+_SAME_ANGLE = 1e-4
 
 
 def layer_of(parameter: str) -> str:
@@ -60,9 +69,9 @@ class Emitter:
         The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
     images : mapping of str to tuple of int
         Those of the inputs that hold images: planes, height, width.
-    longest : bool
-        Whether `seq_len` is the model's longest sequence, for which no table of positions is cut;
-        the same model was canonicalised at a shorter length before.
+    revisit : Revisit, optional
+        What is wanted, if the same source was canonicalised at a shorter length before. No table of
+        positions is cut then.
 
     Attributes
     ----------
@@ -80,6 +89,10 @@ class Emitter:
         Attention operators so far.
     by_distance : bool
         Whether one of them has a window or a bias.
+    rotations : list of numpy.ndarray
+        Tables of rotations so far, each once.
+    looked_up : int or None
+        Positions of the smallest table that was looked up, or cut to the length, so far.
     current : tuple of str
         Node of the source that is being interpreted, and its operator; empty if unknown.
     report : ImportReport
@@ -93,16 +106,18 @@ class Emitter:
         seq_len: int,
         images: Mapping[str, tuple[int, int, int]] | None = None,
         *,
-        longest: bool = False,
+        revisit: Revisit | None = None,
     ) -> None:
         self.report = ImportReport()
         self.input_names = tuple(inputs)
         self.images = dict(images or {})
         self.batch, self.seq_len = Atom("batch", batch), Atom("sequence", seq_len)
         tokens = [name for name in self.input_names if name not in self.images]
-        self.longest = longest
-        self.probes = Probes(tokens, batch, seq_len, few=longest)
-        self.score_terms = ScoreTerms(self.probes)
+        self.revisit = revisit
+        self.probes = Probes(tokens, batch, seq_len, few=revisit is not None)
+        known = revisit is not None and revisit.tables_only
+        assumed = ScoreTerm(revisit.mask) if revisit is not None and known else None
+        self.score_terms = ScoreTerms(self.probes, assumed)
         symbols = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
         self._token_type = relax.TensorType(symbols, "int64")
         types = {
@@ -114,13 +129,16 @@ class Emitter:
         }
         self.num_layers = 0
         self.by_distance = False
+        self.rotations: list[NDArray[np.float32]] = []
+        self.looked_up: int | None = None
         self.current: tuple[str, str] = ("", "")
         self._builder = relax.BlockBuilder()
         self._weights: dict[str, tuple[relax.Var, NDArray[np.float32]]] = {}
         self._taken: set[str] = set()
         self._emitted: dict[Computed, Emitted] = {}
         self._scaled_sources: dict[tuple[Computed, float], Computed] = {}
-        self._resolved: dict[Pointwise | RowFunction, Hidden] = {}
+        self._resolved: dict[Pointwise | RowFunction | Mixed, Hidden] = {}
+        self._reordered: dict[Linear, Linear] = {}
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
@@ -263,6 +281,10 @@ class Emitter:
             self._patches[key] = self.record(build.patches, label, channels, (), pixels, **size)
         return self._patches[key]
 
+    def note_positions(self, count: int) -> None:
+        """Note that a table of so many positions is looked up, or cut to the length."""
+        self.looked_up = min(self.looked_up or count, count)
+
     def attention_mask(self, name: str | None) -> relax.Var | None:
         """Return the input that masks keys; a source without any mask gets ``attention_mask``.
 
@@ -303,12 +325,15 @@ class Emitter:
             tall, wide, view = patch_layout(value, self.batch, self.images[value.name])
             source = self.patches(value.name, tall, wide)
             return Hidden(source, view, ops=value.ops, layer=value.layer)
-        if not isinstance(value, (Pointwise, RowFunction)):
+        if not isinstance(value, Pointwise | RowFunction | Mixed):
             raise Mismatch(f"a hidden tensor is needed, and this is {_kind(value)}")
         if value not in self._resolved:
-            self._resolved[value] = (
-                self._resolve(value) if isinstance(value, Pointwise) else self._resolve_rows(value)
-            )
+            if isinstance(value, Mixed):
+                self._resolved[value] = self._resolve_rotation(value)
+            elif isinstance(value, Pointwise):
+                self._resolved[value] = self._resolve(value)
+            else:
+                self._resolved[value] = self._resolve_rows(value)
         return self._resolved[value]
 
     def _resolve(self, value: Pointwise) -> Hidden:
@@ -369,6 +394,66 @@ class Emitter:
             emitted = self.layer_norm(x, gamma, beta, known.epsilon, value.ops)
         return self.show(emitted, value.base)
 
+    def _resolve_rotation(self, value: Mixed) -> Hidden:
+        """Recognise a rotation of the channels of each head, and emit it."""
+        _, lanes = mixing.lanes_of(value.view)
+        used = [term.channels[np.any(term.factors != 0, axis=0)] for term in value.terms]
+        first = int(min((channels.min() for channels in used if channels.size), default=0))
+        base, count = value.base, lanes.size
+        width = shape_of(base.view)[value.axis]
+        if any(channels.max(initial=0) >= first + count for channels in used):
+            raise Mismatch("channels of a head are picked, in another order or with steps")
+        if count < width:
+            base = slice_channels(base, value.axis, first, first + count, value.ops[-1])
+        terms = tuple(replace(term, channels=term.channels - first) for term in value.terms)
+        tokens = [axis for axis in value.view if is_tokens(axis)]
+        if len(tokens) != 1:
+            raise Mismatch(f"{describe(value.view)} has no axis of positions")
+        found = fit_rotation(terms, count, shape_of((tokens[0],))[0])
+        interleaved = found is not None and found.interleaved
+        view = tuple(
+            tuple(atom for lane in axis for atom in _channels_of(lane, count, interleaved))
+            for axis in value.view
+        )
+        if found is None:
+            return replace(base, view=view, part=None, rows=None, ops=value.ops)
+        x = self.emit(self._halves(base, count) if interleaved else base)
+        if x.var.ty.ndim != 3 or x.channels % count:
+            raise Mismatch(f"{x.name} is rotated, which is not queries or keys of a sequence")
+        name = self.unique(f"{x.name}.rotate")
+        table = self.weight("rotary", self._whole(found.table))
+        heads = x.channels // count
+        made = self.record(build.rotate, name, x.channels, value.ops, x.var, table, num_heads=heads)
+        layer = layer_of(x.name)
+        return Hidden(made, view, found.amplitude, base.missing, ops=(), layer=layer)
+
+    def _whole(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the table that one is the beginning of, if it is known; note it."""
+        for known in (*self.rotations, *(self.revisit.tables if self.revisit else ())):
+            same = known.shape[1] == table.shape[1] and len(known) >= len(table)
+            if same and np.allclose(known[: len(table)], table, rtol=0, atol=_SAME_ANGLE):
+                table = known
+                break
+        if not any(known is table for known in self.rotations):
+            self.rotations.append(table)
+        return table
+
+    def _halves(self, base: Hidden, width: int) -> Hidden:
+        """Reorder the rows of a linear layer: pairs of neighbours come to lie half a head apart."""
+        source = base.source
+        if not isinstance(source, Linear):
+            raise Mismatch(
+                f"neighbouring channels of {source.name} are rotated as pairs, and only the "
+                "channels of a linear layer can be reordered for that"
+            )
+        if source not in self._reordered:
+            order = np.arange(source.channels).reshape(-1, width // 2, 2).swapaxes(1, 2).reshape(-1)
+            self.report.foldings.append(
+                Folding(source.name, "rows reordered: pairs that are rotated lie half a head apart")
+            )
+            self._reordered[source] = source.changed(lambda array: array[order])
+        return replace(base, source=self._reordered[source])
+
     def layer_norm(
         self, x: Emitted, gamma: Weight, beta: Weight, epsilon: float, ops: Sequence[str]
     ) -> Emitted:
@@ -424,7 +509,7 @@ class Emitter:
 
     def shown(self, value: Any) -> tuple[str, float] | None:
         """Return the canonical value that a source tensor shows, and the factor; None if none."""
-        if isinstance(value, (Pointwise, RowFunction)):
+        if isinstance(value, Pointwise | RowFunction | Mixed):
             value = self._resolved.get(value)
         if not isinstance(value, Hidden):
             return None
@@ -466,6 +551,20 @@ class Emitter:
         return None if np.array_equal(order, np.arange(order.size)) else np.argsort(order)
 
 
+def _channels_of(lane: Atom, count: int, interleaved: bool) -> Axis:
+    """Channels that lanes of a head are; neighbours lie half a head apart if it is interleaved."""
+    if lane.kind != "lane":
+        return (lane,)
+    if not interleaved:
+        return (Atom("channel", lane.extent, lane.stride),)
+    if lane.stride % 2 == 0:
+        return (Atom("channel", lane.extent, lane.stride // 2),)
+    if lane.extent % 2:
+        raise Mismatch("pairs of channels that are rotated are taken apart")
+    pairs = (Atom("channel", lane.extent // 2),) if lane.extent > 2 else ()
+    return (*pairs, Atom("channel", 2, count // 2))
+
+
 def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:
     """Return the weight that was measured to be `fitted`, which has its name; else the measure."""
     for weight in weights:
@@ -484,6 +583,7 @@ _KINDS = {
     "Scores": "attention scores before the softmax",
     "Probabilities": "attention probabilities",
     "RowFunction": "a statistic of the channels of each token",
+    "Mixed": "channels of heads that are mixed by position",
     "MaskedHidden": "a hidden tensor times the padding mask",
     "list": "a tuple of tensors",
 }

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ...errors import error_lines
+from .operands import static_shape
 from .values import FromInputs, Mismatch, Weight
 
 # Tokens of a probe shape up to which each is padded alone in one run.
@@ -113,19 +114,35 @@ class InputGraph:
         Mismatch
             If TVM cannot compile or run the chain.
         """
-        return self._values[variable]
+        group = self._small
+        if variable not in group:
+            group = (variable,)
+        if group not in self._known:
+            self._known[group] = self._values(group)
+        return self._known[group][variable]
 
     @cached_property
-    def _values(self) -> dict[relax.Var, list[NDArray[Any]]]:
+    def _known(self) -> dict[tuple[relax.Var, ...], dict[relax.Var, list[NDArray[Any]]]]:
+        return {}
+
+    @cached_property
+    def _small(self) -> tuple[relax.Var, ...]:
+        """What is computed at once: all, or at a long shape what has no entry by pair of tokens."""
+        if not self.probes.few:
+            return tuple(self.wanted)
+        pairs = self.probes.seq_len**2
+        return tuple(var for var in self.wanted if np.prod(static_shape(var)) < pairs)
+
+    def _values(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[NDArray[Any]]]:
         try:
-            return self._evaluate()
+            return self._evaluate(wanted)
         except Exception as error:  # TVM raises several classes for what it cannot compile
             line = error_lines(error)[-1]
             raise Mismatch(f"TVM cannot evaluate the mask or position chain: {line}") from error
 
-    def _evaluate(self) -> dict[relax.Var, list[NDArray[Any]]]:
-        outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(self.wanted)]
-        pairs = zip(outputs, self.wanted, strict=True)
+    def _evaluate(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[NDArray[Any]]]:
+        outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(wanted)]
+        pairs = zip(outputs, wanted, strict=True)
         copies = [relax.VarBinding(out, var) for out, var in pairs]
         block = relax.DataflowBlock([*self.bindings, *copies])
         function = relax.Function(
@@ -137,13 +154,13 @@ class InputGraph:
         # It runs a few times on small tensors: optimising takes longer than it saves.
         target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
         machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
-        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in self.wanted}
+        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in wanted}
         for run in self.probes.runs:
             arguments = [
                 tvm.runtime.tensor(run[name].astype(str(var.ty.dtype)))
                 for name, var in zip(self.probes.names, self.inputs, strict=True)
             ]
-            for var, tensor in zip(self.wanted, machine["main"](*arguments), strict=True):
+            for var, tensor in zip(wanted, machine["main"](*arguments), strict=True):
                 result[var].append(tensor.numpy())
         return result
 

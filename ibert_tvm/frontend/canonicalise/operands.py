@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,10 +78,30 @@ def _where(_call: relax.Call, condition: NDArray[Any], *chosen: NDArray[Any]) ->
     return np.where(condition, yes, no)
 
 
-_FOLD: dict[str, Callable[..., NDArray[Any]]] = {
+def _split(call: relax.Call, array: NDArray[Any]) -> list[NDArray[Any]]:
+    bounds = split_bounds(call, array.shape)
+    axis = integer(call.attrs.axis) % array.ndim
+    return [array.take(range(*bound), axis=axis) for bound in itertools.pairwise(bounds)]
+
+
+def split_bounds(call: relax.Call, shape: Sequence[int]) -> list[int]:
+    """Return where the parts of a ``relax.split`` of a tensor begin, and the last ends."""
+    extent = shape[integer(call.attrs.axis) % len(shape)]
+    places = call.attrs.indices_or_sections
+    try:
+        sections = integer(places)
+    except Mismatch:
+        return [0, *integers(places), extent]
+    size = -(-extent // sections)
+    return [min(i * size, extent) for i in range(sections + 1)]
+
+
+_FOLD: dict[str, Callable[..., Any]] = {
     "relax.add": lambda _c, a, b: a + b,
     "relax.astype": lambda c, a: a.astype(str(c.attrs.dtype)),
+    "relax.concat": lambda c, *arrays: np.concatenate(arrays, axis=integer(c.attrs.axis)),
     "relax.broadcast_to": lambda c, a: np.broadcast_to(a, integers(c.args[1])),
+    "relax.cos": lambda _c, a: np.cos(a),
     "relax.divide": lambda _c, a, b: a / b,
     "relax.equal": lambda _c, a, b: a == b,
     "relax.expand_dims": lambda c, a: np.expand_dims(a, tuple(integers(c.attrs.axis))),
@@ -89,6 +110,8 @@ _FOLD: dict[str, Callable[..., NDArray[Any]]] = {
     "relax.negative": lambda _c, a: -a,
     "relax.permute_dims": _permute,
     "relax.reshape": lambda c, a: a.reshape(integers(c.args[1])),
+    "relax.sin": lambda _c, a: np.sin(a),
+    "relax.split": _split,
     "relax.squeeze": _squeeze,
     "relax.strided_slice": _slice,
     "relax.subtract": lambda _c, a, b: a - b,
@@ -101,7 +124,7 @@ def folds(name: str) -> bool:
     return name in _FOLD
 
 
-def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> Any:
     """Compute an operator whose tensor operands are known; views where NumPy gives views.
 
     Parameters
@@ -114,7 +137,7 @@ def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        The result.
+        The result; a list of them for an operator that has several.
 
     Raises
     ------

@@ -140,11 +140,14 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
             f"two hidden tensors are multiplied as {views.describe(q.view)} and "
             f"{views.describe(k.view)}, which is not queries by keys of one sequence"
         )
-    heads, repeated = _heads(c, q, q.view[:-2], q.view[-1], "queries")
+    own, other = q.view[-1], k.view[-2]
+    if views.merged(own) == views.merged(other):  # a sum over channels may go in any order
+        own = other = tuple(sorted(own, key=lambda atom: -atom.stride))
+    heads, repeated = _heads(c, q, q.view[:-2], own, "queries")
     if repeated > 1:
         raise Mismatch("heads of queries are repeated")
     k = _beside(c, k, q.view[:-2])
-    shared, sharing = _heads(c, k, k.view[:-2], k.view[-2], "keys")
+    shared, sharing = _heads(c, k, k.view[:-2], other, "keys")
     if shared * sharing != heads:
         raise Mismatch("queries and keys have different numbers of heads")
     if _by_head(q.view[:-2]) != _by_head(k.view[:-2]):
@@ -365,8 +368,9 @@ def scores_binary(
     Mismatch
         If it is neither a scale nor something that `as_score_term` knows.
     """
-    number = scalar(other) if isinstance(other, FromInputs) else None
-    if op in ("relax.multiply", "relax.divide") and number is not None and not swapped:
+    scales = op in ("relax.multiply", "relax.divide")
+    number = scalar(other) if scales and isinstance(other, FromInputs) else None
+    if scales and number is not None and not swapped:
         scale = scores.scale * number if op == "relax.multiply" else scores.scale / number
         term = scores.term.scaled(number if op == "relax.multiply" else 1 / number)
         return replace(scores, scale=scale, term=term, ops=(*scores.ops, op))

@@ -9,7 +9,7 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import build
 
-from . import views
+from . import mixing, views
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .images import patch_axes
@@ -21,6 +21,7 @@ from .values import (
     Hidden,
     Linear,
     Mismatch,
+    Mixed,
     Pixels,
     Table,
     Value,
@@ -61,6 +62,9 @@ def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 
 def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    mixed = _parts_of_heads(operands[0], integer(call.attrs.axis), c.op(call))
+    if mixed is not None:
+        return mixed
     *before, last = operands[0]
     rows = [_rows(c, item) for item in before]
     if not rows or any(item is None for item in rows):
@@ -88,6 +92,17 @@ def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     emitted = c.record(build.prepend_tokens, name, x.channels, ops, x.var, weight)
     whole = Atom("patch", prefix.shape[0] + tokens[0].extent)
     return Hidden(emitted, ((c.batch,), (whole,), hidden.view[2]), layer=hidden.layer)
+
+
+def _parts_of_heads(values: list[Any], axis: int, op: str) -> Mixed | None:
+    """Join channels of each head again; None if that is not what is joined."""
+    mixed = [mixing.as_mixed(value) for value in values]
+    parts = [value for value in mixed if value is not None]
+    if len(parts) < len(values):
+        return None
+    axis %= len(parts[0].view)
+    kinds = {atom.kind for value in parts for atom in value.view[axis]}
+    return mixing.joined(parts, axis, op) if kinds <= {"lane"} else None
 
 
 def _rows(c: Emitter, value: Any) -> Weight | None:
@@ -145,7 +160,7 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
         emitted = c.record(build.add_positions, label, channels, ops, *operands)
         return Hidden(emitted, x.view, layer=x.layer)
     table = other.table if isinstance(other, Weight) else None
-    if table is None and c.longest and isinstance(other, Weight):
+    if table is None and c.revisit is not None and isinstance(other, Weight):
         table = Table(array, 0)  # as long as the sequence, so nothing is cut
     if table is None:
         raise Mismatch(

@@ -11,13 +11,14 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import build
 
 from ..report import Folding
-from . import functions, views
+from . import functions, mixing, views
 from .emitter import Emitter
 from .engine import Rule
 from .inputs import as_token_count, as_token_mask, constant_array, scalar
 from .operands import optional_axes
 from .rules_attention import scores_binary
 from .rules_images import add_table
+from .rules_mixing import mixed_binary
 from .rules_rows import applied, lift, reduce_rows, row_binary, settled
 from .values import (
     ConstantRow,
@@ -27,6 +28,7 @@ from .values import (
     Linear,
     MaskedHidden,
     Mismatch,
+    Mixed,
     Pointwise,
     Probabilities,
     RowFunction,
@@ -98,6 +100,10 @@ def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
             "it caps the attention scores (softcap), which has no integer form; without the cap it "
             "would be another model"
         )
+    if isinstance(value, Mixed) and op == "relax.negative":
+        return mixing.scaled(value, -1.0, (*value.ops, op))
+    if isinstance(value, Mixed):
+        value = c.hidden(value)
     if not isinstance(value, (Hidden, Pointwise, RowFunction)):
         raise Mismatch("it is applied to something other than a hidden tensor")
     x = value if isinstance(value, RowFunction) else lift(value)
@@ -116,6 +122,10 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
             return scores_binary(c, op, one, other, swapped=one is right)
         if isinstance(one, (MaskedHidden, Probabilities)):
             return _pool_step(c, op, left, right)
+    mixed = mixed_binary(op, left, right)
+    if mixed is not None:
+        return mixed
+    left, right = (c.hidden(x) if isinstance(x, Mixed) else x for x in (left, right))
     if any(isinstance(item, RowFunction) for item in (left, right)):
         if not any(isinstance(item, Weight) for item in (left, right)):
             left, right = (_unless_paired(c, a, b) for a, b in ((left, right), (right, left)))
@@ -150,8 +160,9 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         if x.view[:2] != (c.rows, (c.seq_len,)) or x.factor != 1.0:
             if constant_array(other) is not None:
                 raise Mismatch(
-                    "a hidden tensor is multiplied by numbers that differ between positions, as "
-                    "rotary embeddings do; positions may only be added to embeddings"
+                    "a hidden tensor is multiplied by numbers that differ between positions, and "
+                    "not by those of each channel of a head: positions may only be added to "
+                    "embeddings, or turn queries and keys"
                 )
             raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
         mask = as_token_mask(other, c.probes, views.shape_of(x.view))

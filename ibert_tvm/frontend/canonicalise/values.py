@@ -269,12 +269,60 @@ class Hidden(Value):
         Constant that multiplies the canonical value, from an attention scale applied early.
     missing : Axis
         Atoms that the tensor does not have because the value does not depend on them.
+    part : Mixed or None
+        The same tensor as lanes of a head that it was cut out of.
+    rows : Weight or None
+        The same tensor for the probe shape, where it is looked up by position.
     """
 
     source: Computed
     view: View
     factor: float = 1.0
     missing: Axis = ()
+    part: Mixed | None = None
+    rows: Weight | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One channel of a head for each lane, times a factor for each position.
+
+    Parameters
+    ----------
+    channels : numpy.ndarray
+        int64 [lanes], places on the axis of the head.
+    factors : numpy.ndarray
+        float64 [positions or 1, lanes].
+    """
+
+    channels: NDArray[np.int64]
+    factors: NDArray[np.float64]
+
+    def at(self, lanes: NDArray[np.int64]) -> Term:
+        """Return the term of some lanes."""
+        return Term(self.channels[lanes], self.factors[:, lanes])
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed(Value):
+    """Sums of channels of each head, on the way to a rotation; see `mixing`.
+
+    Parameters
+    ----------
+    base : Hidden
+        What the channels are those of.
+    axis : int
+        Axis of it that enumerates the channels of a head.
+    view : View
+        Layout of the tensor, with atoms ``lane`` in the place of the channels of a head.
+    terms : tuple of Term
+        They are added up.
+    """
+
+    base: Hidden
+    axis: int
+    view: View
+    terms: tuple[Term, ...]
 
 
 @dataclass(frozen=True, eq=False)

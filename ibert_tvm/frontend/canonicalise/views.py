@@ -28,10 +28,10 @@ class Atom:
     Parameters
     ----------
     kind : str
-        ``batch``, ``sequence``, ``channel``, ``repeat`` (of what lies before it: heads of keys that
-        several of the queries share), and in attention scores ``head``, ``query``, ``key``.
-        Of images: ``plane`` (colour), ``row``, ``column``, and ``patch``, which is a sequence of
-        static length.
+        ``batch``, ``sequence``, ``channel``, ``lane`` (of a head, see `mixing`), ``repeat`` (of
+        what lies before it: heads of keys that several of the queries share), and in attention
+        scores ``head``, ``query``, ``key``. Of images: ``plane`` (colour), ``row``, ``column``, and
+        ``patch``, which is a sequence of static length.
     extent : int
         Number of indices, in the probe shape for batch and sequence.
     stride : int
@@ -52,7 +52,7 @@ View = tuple[Axis, ...]
 
 _HIDDEN_AXES = 3
 # Kinds whose extent is no probe shape, so that a reshape may divide and join them.
-_RUNS = ("channel", "head", "patch", "plane", "row", "column")
+_RUNS = ("channel", "lane", "head", "patch", "plane", "row", "column")
 
 
 def is_tokens(axis: Axis) -> bool:
@@ -118,7 +118,8 @@ def describe(view: View) -> str:
     """Return a text like ``[batch, heads*..., 32 channels]`` for messages."""
 
     def one(axis: Axis) -> str:
-        names = [f"{a.extent} channels" if a.kind == "channel" else a.kind for a in merged(axis)]
+        runs = {"channel": "channels", "lane": "channels of a head"}
+        names = [f"{a.extent} {runs[a.kind]}" if a.kind in runs else a.kind for a in merged(axis)]
         return "*".join(names) or "1"
 
     return "[" + ", ".join(one(axis) for axis in view) + "]"

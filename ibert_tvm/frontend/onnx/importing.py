@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..canonicalise import Canonical, canonicalise
+from ..canonicalise import Canonical, Revisit, canonicalise
 from ..errors import UnsupportedModelError
 from ..finish import OUTPUTS, described, finish
 from ..model import CanonicalModel
@@ -115,7 +115,7 @@ def _canonical(
     chosen: Outputs,
     shape: ProbeShape,
     *,
-    longest: bool = False,
+    revisit: Revisit | None = None,
 ) -> Canonical:
     graph = model.graph
     nodes = [*graph.node, *chosen.nodes]
@@ -129,7 +129,7 @@ def _canonical(
             outputs=chosen.tensors,
             names=translation.names,
             origins=translation.origins,
-            longest=longest,
+            revisit=revisit,
         )
         report = canonical.report
     except UnsupportedModelError as error:
@@ -148,12 +148,12 @@ def _again(
     taken: Sequence[GraphInput],
     chosen: Outputs,
     shape: ProbeShape,
-) -> Callable[[int], Canonical] | None:
+) -> Callable[[Revisit], Canonical] | None:
     """What canonicalises the graph at its longest sequence, if it does not fix the length."""
     if shape.static[1] is not None:
         return None
-    return lambda length: _canonical(
-        model, versions, taken, chosen, replace(shape, seq_len=length), longest=True
+    return lambda revisit: _canonical(
+        model, versions, taken, chosen, replace(shape, seq_len=revisit.length), revisit=revisit
     )
 
 

@@ -201,7 +201,8 @@ def test_attention_that_has_no_form_is_refused(attributes, why):
         ("Attention", {"unidirectional": 1}, "it hides later tokens (unidirectional)"),
         ("Attention", {"do_rotary": 1}, "it rotates queries and keys"),
         ("SimplifiedLayerNormalization", {"axis": 1}, "it normalises over the axes from 1 on"),
-        ("RotaryEmbedding", {}, "the operator com.microsoft.RotaryEmbedding is not known here"),
+        ("RotaryEmbedding", {"scale": 2.0}, "it scales its result"),
+        ("PackedAttention", {}, "the operator com.microsoft.PackedAttention is not known here"),
     ],
 )
 def test_other_fused_operators_are_refused(kind, attributes, why):
