@@ -20,7 +20,8 @@ def rotations_of(model):
     return [c for _, c in canonical_calls(model.module) if c.op.name == "canonical.rotate"]
 
 
-@pytest.mark.parametrize("kind", examples(LAYOUTS, modules.Halves, modules.Neighbours))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LAYOUTS)
 def test_every_layout_is_a_rotation(kind) -> None:
     torch.manual_seed(0)
     module = kind().eval()
@@ -37,6 +38,7 @@ def test_every_layout_is_a_rotation(kind) -> None:
     check(module, model, (7, 40))
 
 
+@pytest.mark.slow
 def test_an_amplitude_goes_to_the_scores() -> None:
     torch.manual_seed(0)
     model = load(modules.TurnedApart().eval(), verify=False)
@@ -44,6 +46,7 @@ def test_an_amplitude_goes_to_the_scores() -> None:
     assert float(call.attrs["scale"]) == pytest.approx(1.25**2 / HEAD**0.5)
 
 
+@pytest.mark.slow
 def test_rows_of_neighbours_are_reordered() -> None:
     torch.manual_seed(0)
     module = modules.Neighbours().eval()
@@ -100,27 +103,35 @@ class AfterANorm(modules.Neighbours):
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [
-        (
-            MaskedPositions,
-            "a hidden tensor is multiplied by a tensor made from the inputs",
-        ),
+    examples(
+        [
+            (
+                MaskedPositions,
+                "a hidden tensor is multiplied by a tensor made from the inputs",
+            ),
+            (
+                Scaled,
+                "channels are multiplied by numbers that differ between positions, and not turned "
+                "in pairs: positions may only be added to embeddings, or turn queries and keys",
+            ),
+            (
+                Reflected,
+                "pairs of channels are mixed by position, but not turned: that is y = x cos - z "
+                "sin and z cos + x sin",
+            ),
+            (
+                AfterANorm,
+                "neighbouring channels of own are rotated as pairs, and only the channels of a "
+                "linear layer can be reordered for that",
+            ),
+        ],
         (
             Scaled,
             "channels are multiplied by numbers that differ between positions, and not turned in "
             "pairs: positions may only be added to embeddings, or turn queries and keys",
         ),
-        (
-            Reflected,
-            "pairs of channels are mixed by position, but not turned: that is y = x cos - z sin "
-            "and z cos + x sin",
-        ),
-        (
-            AfterANorm,
-            "neighbouring channels of own are rotated as pairs, and only the channels of a linear "
-            "layer can be reordered for that",
-        ),
-    ],
+        unpack=True,
+    ),
 )
 def test_what_turns_nothing_is_refused(kind, why: str) -> None:
     with pytest.raises(UnsupportedModelError) as caught:

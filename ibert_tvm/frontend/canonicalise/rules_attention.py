@@ -205,7 +205,8 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     emitted = c.record(build.attention, name, q.channels, ops, *operands, **attributes)
     c.num_layers += 1
     c.by_distance |= bias is not None or min(term.before, term.after) < UNBOUNDED
-    return Hidden(emitted, scores.q.view, layer=name)
+    # Heads as queries have them, channels of a head as values: those of queries may be turned.
+    return Hidden(emitted, (*scores.q.view[:-1], v.view[-1]), layer=name)
 
 
 def _usual_scale(scale: float, width: int) -> float:
