@@ -338,6 +338,10 @@ class Emitter:
             )
         self.require_all_channels(value.base)
         x = self.emit(value.base)
+        if known.is_unit:
+            name = self.unique(f"{x.name}.l2_norm")
+            emitted = self.record(build.l2_norm, name, x.channels, value.ops, x.var)
+            return self.show(emitted, value.base)
         gamma = _exact(value.gammas, known.gamma, f"{x.name}.{known.kind}.weight")
         if known.beta is None:
             emitted = self.rms_norm(x, gamma, known.epsilon, value.ops)
@@ -460,6 +464,7 @@ _KINDS = {
     "Probabilities": "attention probabilities",
     "RowFunction": "a statistic of the channels of each token",
     "MaskedHidden": "a hidden tensor times the padding mask",
+    "FilledHidden": "a hidden tensor with low numbers at padding",
     "list": "a tuple of tensors",
 }
 

@@ -75,12 +75,13 @@ _KNOWN: tuple[tuple[str, dict[str, Any], NDArray[np.float64]], ...] = (
     ("relu", {}, np.maximum(GRID, 0.0)),
     ("tanh", {}, np.tanh(GRID)),
     ("sigmoid", {}, UNARY["relax.sigmoid"](GRID)),
+    ("log1p_relu", {}, np.log1p(np.maximum(GRID, 0.0))),
 )
 _BETAS = (1 / 16, 16.0)
 """Where a SiLU is one: beyond, it is hardly told from a straight line, or from relu."""
 _ONE = int(np.flatnonzero(np.isclose(GRID, 1.0))[0])
 
-KNOWN = "gelu (erf or tanh form), silu (quick-GELU is one), relu, tanh, sigmoid"
+KNOWN = "gelu (erf or tanh form), silu (quick-GELU is one), relu, tanh, sigmoid, log(1 + relu)"
 """The functions, for messages."""
 
 

@@ -21,6 +21,8 @@ from .functions import GRID
 # Constants in float32, a mean by a rounded 1/C: errors up to a few 1e-6 of the result.
 _TOLERANCE = 2e-5
 _ZERO, _TINY, _LARGE = 0, 1, 3
+# Of the squared length of a row; that of the shortest example is 5e-5.
+_NO_EPSILON = 1e-10
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,15 @@ class Norm:
     def kind(self) -> str:
         """Its canonical operator."""
         return "rms_norm" if self.beta is None else "layer_norm"
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether it scales rows to length 1: ``x / |x|``, with an epsilon that counts for none."""
+        channels = self.gamma.size
+        plain = self.beta is None and bool(
+            np.allclose(self.gamma, 1 / np.sqrt(channels), rtol=_TOLERANCE, atol=0)
+        )
+        return plain and self.epsilon * channels <= _NO_EPSILON
 
 
 def row_places(channels: int) -> NDArray[np.int64]:
@@ -102,7 +113,8 @@ def _fit(
     if strength[best] == 0.0:
         return None
     # slope = gamma / sqrt(squares + epsilon) in both rows: two equations for gamma and epsilon.
-    ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
+    with np.errstate(all="ignore"):
+        ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
     if not 0.0 < ratio < 1.0:
         return None
     epsilon = (ratio * squares[_LARGE] - squares[_TINY]) / (1.0 - ratio)

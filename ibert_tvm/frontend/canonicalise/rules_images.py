@@ -15,6 +15,7 @@ from .engine import Rule
 from .images import patch_axes
 from .inputs import Ids, constant_array
 from .operands import integer, integers, static_shape
+from .rules_pooling import joined
 from .values import (
     Embedded,
     FromInputs,
@@ -22,6 +23,8 @@ from .values import (
     Linear,
     Mismatch,
     Pixels,
+    Pointwise,
+    RowFunction,
     Table,
     Value,
     Weight,
@@ -62,6 +65,10 @@ def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     *before, last = operands[0]
+    rank = len(static_shape(call))
+    shown = all(isinstance(item, Hidden | Pointwise | RowFunction) for item in operands[0])
+    if shown and integer(call.attrs.axis) % rank == rank - 1:
+        return joined(c, operands[0], c.op(call))
     rows = [_rows(c, item) for item in before]
     if not rows or any(item is None for item in rows):
         raise Mismatch("hidden tensors are joined, and only learned tokens before a sequence are")

@@ -14,15 +14,7 @@ from ..operator import FLOAT, CanonicalOperator
 
 @dataclass(frozen=True)
 class L2Norm(CanonicalOperator):
-    """``x / max(|x|, epsilon)`` of every row of channels, |x| its Euclidean length.
-
-    Parameters
-    ----------
-    epsilon : float
-        Not negative; a row of zeros stays one whatever it is.
-    """
-
-    epsilon: float
+    """``x / |x|`` of every row of channels, |x| its Euclidean length; a row of zeros stays one."""
 
     OP = "canonical.l2_norm"
     OPERANDS = (Operand("x", FLOAT, "... C"),)
@@ -31,5 +23,4 @@ class L2Norm(CanonicalOperator):
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
         """See the class."""
         length = np.sqrt(np.einsum("...c,...c->...", x, x))[..., None]
-        smallest = max(self.epsilon, float(np.finfo(x.dtype).tiny))
-        return x / np.maximum(length, x.dtype.type(smallest))
+        return x / np.maximum(length, np.finfo(x.dtype).tiny)

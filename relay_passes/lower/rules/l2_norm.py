@@ -29,8 +29,8 @@ class LowerL2Norm(LoweringRule):
     Expects x with one scale and no zero point. Emits ``integer.rms_norm`` of 21 bits, or of an
     input of 15 bits ``integer.rms_norm_short`` where the preset allows it, int16 at the fixed scale
     2^-15: no entry is larger than 1, whatever the data, so nothing is calibrated and vectors of
-    different models compare. An epsilon below a unit of the input counts as the least that the
-    operators have, and leaves a row of zeros what it is::
+    different models compare. The least epsilon that the operators have leaves a row of zeros what
+    it is::
 
         y = l2_norm(x)  →  y = integer.rms_norm(x_s32, gain_s32)                         # 2^-15
     """
@@ -64,17 +64,15 @@ class LowerL2Norm(LoweringRule):
             "high": _HIGH,
             "dtype": "int16",
         }
-        scale, epsilon = float(source.scale[0]), float(call.attrs["epsilon"]) ** 2 / channels
+        scale = float(source.scale[0])
         if context.preset.short and source.magnitude <= short_layer_norm.INPUT_LIMIT:
-            short = context.guard(name, lambda: ShortLayerNorm.from_scale(scale, epsilon, channels))
+            short = context.guard(name, lambda: ShortLayerNorm.from_scale(scale, 0.0, channels))
             out = context.emit(integer.rms_norm_short(source.var, gain, short, **result))
         else:
             bits = context.preset.reciprocal_bits
             wide = context.guard(
                 name,
-                lambda: LayerNormConstants.from_scale(
-                    scale, epsilon, channels, reciprocal_bits=bits
-                ),
+                lambda: LayerNormConstants.from_scale(scale, 0.0, channels, reciprocal_bits=bits),
             )
             out = context.emit(integer.rms_norm(source.var, gain, wide, **result))
         return IntegerValue(context, name, Form(out, name, output, 0, _HIGH))
