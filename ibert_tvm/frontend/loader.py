@@ -82,7 +82,7 @@ def load(
         return load_exported_file(Path(source).expanduser(), inputs, verify)
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
-        chosen = check_head(head, folder.default_head)
+        chosen = folder.default_head if head is None else check_head(head, "none")
         if folder.model_type == "ibert":
             from .ibert_checkpoint.load import load_ibert
 
