@@ -314,21 +314,34 @@ class Emitter:
                 layer=value.layer,
             )
         kind, attributes = known
-        x = self.emit(value.base)
+        return self._activated(value.base, kind, attributes, value.ops)
+
+    def _activated(
+        self, base: Hidden, kind: str, attributes: dict[str, Any], ops: Sequence[str]
+    ) -> Hidden:
+        """Emit an activation function; once, though several operators may read it."""
+        x = self.emit(base)
         key = (x.name, kind, str(attributes))
-        if key not in self._activations:  # several operators may read one activation
+        if key not in self._activations:
             name = self.unique(f"{x.name}.{kind}")
             make = getattr(build, kind)
-            made = self.record(make, name, x.channels, value.ops, x.var, **attributes)
+            made = self.record(make, name, x.channels, ops, x.var, **attributes)
             self._activations[key] = made
-        return self.show(self._activations[key], value.base)
+        return self.show(self._activations[key], base)
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
         """Recognise a norm and emit it, or the sum that was taken last."""
-        known = fit_norm(value.samples, value.base.source.channels)
+        base, channels = value.base, value.base.source.channels
+        known = fit_norm(value.samples, channels)
         if known is None and value.parts:
             left, right = value.parts
             return self.add(left, right, value.ops[-1:])
+        if known is None:
+            # A norm directly behind an activation function: both are functions of its operand.
+            both = functions.before_norm(lambda curve: fit_norm(value.samples, channels, curve))
+            if both is not None:
+                kind, attributes, known = both
+                base = self._activated(base, kind, attributes, ())
         if known is None:
             raise Mismatch(
                 f"over the channels of a token it computes {value.text}, which is neither a "
@@ -336,12 +349,12 @@ class Emitter:
                 op=value.ops[-1],
                 layer=value.layer,
             )
-        self.require_all_channels(value.base)
-        x = self.emit(value.base)
+        self.require_all_channels(base)
+        x = self.emit(base)
         if known.is_unit:
             name = self.unique(f"{x.name}.l2_norm")
             emitted = self.record(build.l2_norm, name, x.channels, value.ops, x.var)
-            return self.show(emitted, value.base)
+            return self.show(emitted, base)
         gamma = _exact(value.gammas, known.gamma, f"{x.name}.{known.kind}.weight")
         if known.beta is None:
             emitted = self.rms_norm(x, gamma, known.epsilon, value.ops)
@@ -349,7 +362,7 @@ class Emitter:
             default = f"{layer_of(gamma.name)}.bias"
             beta = _exact(value.betas, known.beta, default)
             emitted = self.layer_norm(x, gamma, beta, known.epsilon, value.ops)
-        return self.show(emitted, value.base)
+        return self.show(emitted, base)
 
     def layer_norm(
         self, x: Emitted, gamma: Weight, beta: Weight, epsilon: float, ops: Sequence[str]

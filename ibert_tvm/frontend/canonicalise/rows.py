@@ -69,12 +69,14 @@ def row_places(channels: int) -> NDArray[np.int64]:
     return np.stack(rows)
 
 
-def row_values(channels: int) -> NDArray[np.float64]:
-    """Return the example rows, [rows, channels]."""
-    return GRID[row_places(channels)]
+def row_values(channels: int, curve: NDArray[np.float64] = GRID) -> NDArray[np.float64]:
+    """Return the example rows [rows, channels], or a function of them by its values on the grid."""
+    return curve[row_places(channels)]
 
 
-def fit_norm(samples: NDArray[np.float64], channels: int) -> Norm | None:
+def fit_norm(
+    samples: NDArray[np.float64], channels: int, curve: NDArray[np.float64] = GRID
+) -> Norm | None:
     """Return the norm that maps the example rows to `samples`, or None if there is none.
 
     Parameters
@@ -83,13 +85,15 @@ def fit_norm(samples: NDArray[np.float64], channels: int) -> Norm | None:
         [rows, channels] float64.
     channels : int
         Number of channels, at least 2.
+    curve : numpy.ndarray
+        Values on the grid of a function that is applied to the rows before.
 
     Returns
     -------
     Norm or None
         Its parameters.
     """
-    x = row_values(channels)
+    x = row_values(channels, curve)
     if samples.shape != x.shape or not np.all(np.isfinite(samples)):
         return None
     beta = samples[_ZERO]
