@@ -118,6 +118,7 @@ def _fit(
         return None
     # slope = gamma / sqrt(squares + epsilon) in both rows: two equations for gamma and epsilon.
     with np.errstate(all="ignore"):
+        # Of a function of the rows, slopes and channels may be 0.
         ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
     if not 0.0 < ratio < 1.0:
         return None
@@ -131,8 +132,9 @@ def _fit(
     weights = np.abs(normalised[_LARGE:])
     rows = _LARGE + np.argmax(weights, axis=0)
     columns = np.arange(x.shape[1])
-    gamma = (samples[rows, columns] - beta) / normalised[rows, columns]
-    error = np.abs(samples - (gamma * normalised + beta))
-    if np.any(error > _TOLERANCE * (1.0 + np.abs(samples))):
+    with np.errstate(all="ignore"):
+        gamma = (samples[rows, columns] - beta) / normalised[rows, columns]
+        error = np.abs(samples - (gamma * normalised + beta))
+    if not np.all(error <= _TOLERANCE * (1.0 + np.abs(samples))):
         return None
     return Norm(gamma, beta, epsilon)
