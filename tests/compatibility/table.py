@@ -40,7 +40,7 @@ What can be expressed: absolute or RoBERTa-like positions, post-norm and pre-nor
 or tanh), SiLU, quick-GELU, ReLU, tanh, sigmoid, gated layers, LayerNorm, RMSNorm, attention in
 which every token sees all others that are not padding, or those in a range of distances from it
 (causal, sliding windows), a bias on scores that depends on head and distance, shared layers,
-projected embeddings, patches of images, prepended tokens.
+projected embeddings, patches of images, prepended tokens, poolings and vectors of length 1.
 """
 
 
