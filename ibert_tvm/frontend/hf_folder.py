@@ -12,7 +12,7 @@ from ..model_info import HEADS
 from ..tokenization import tokenizer_files
 from .errors import ModelSourceError
 from .folder_files import read_json, weight_files
-from .sentence_pipeline import Pipeline, read_pipeline, transformer_place
+from .sentence_pipeline import ACTIVATIONS, Pipeline, read_pipeline, transformer_place
 
 TESTED_ARCHITECTURES = (
     "bert",
@@ -117,7 +117,7 @@ class HfFolder:
     @property
     def default_head(self) -> str:
         """The head that the folder's files ask for."""
-        if self.pipeline is not None:
+        if self.pipeline is not None and self.pipeline.steps:
             alone = self.pipeline.is_pooling
             return "sentence_embedding" if alone else "sentence_transformer"
         classes = self.config.get("architectures") or [""]
@@ -135,6 +135,8 @@ class HfFolder:
 
     def _notes(self, head: str) -> tuple[str, ...]:
         """What a caller must know of a model with this head."""
+        if head == "sequence_classification":
+            return self._note_of_scores()
         if head not in ("sentence_embedding", "sentence_transformer") or self.pipeline is None:
             return ()
         notes = self.pipeline.notes
@@ -142,6 +144,15 @@ class HfFolder:
             left = "the source computes more of its embeddings; head='sentence_transformer' has it"
             notes = (left, *notes)
         return notes
+
+    def _note_of_scores(self) -> tuple[str, ...]:
+        """What a cross-encoder computes of its logits."""
+        settings = self.config.get("sentence_transformers")
+        named = settings.get("activation_fn") if isinstance(settings, dict) else None
+        function = str(named or "Identity").rpartition(".")[2]
+        if function == "Identity" or function not in ACTIVATIONS:
+            return ()
+        return (f"the source applies {function} to its logits; the compiled model does not",)
 
     @classmethod
     def read(cls, path: str | Path) -> HfFolder:

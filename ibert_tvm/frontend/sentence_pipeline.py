@@ -23,6 +23,8 @@ ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
 _PACKAGES = ("sentence_transformers", "pylate")
 _INSTEAD = "import with head='none' and compute the rest outside of the compiled model"
 _LARGEST = 2**20
+_CLASSIFICATION = "sequence-classification"
+"""Task of a reranker, whose scores nothing follows."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
     where = str(folder / "modules.json")
     steps: list[Step] = []
     pooled = masked_lm = late = False
-    transformers = 0
+    transformers, task = 0, ""
     for kind, place, package in _modules(folder, modules):
         if package not in _PACKAGES:
             why = "it is code of the model's own, which is not run"
@@ -170,7 +172,8 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
         late |= package == "pylate"
         if kind in ("Transformer", "MLMTransformer"):
             transformers += 1
-            masked_lm = kind == "MLMTransformer" or _task(place) == "fill-mask"
+            task = _task(place)
+            masked_lm = kind == "MLMTransformer" or task == "fill-mask"
             if transformers > 1 or steps:
                 raise _refused(kind, where, "it is not the first module, and the only transformer")
         elif kind == "Pooling":
@@ -188,6 +191,8 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
             raise _refused(kind, where, f"only these can follow a transformer: {known}")
     if not transformers:
         raise _refused("modules.json", where, "it lists no transformer")
+    if task == _CLASSIFICATION and steps:
+        raise _refused("Transformer", where, f"its task is {task!r}, and modules follow it")
     if masked_lm and not any(isinstance(step, Splade) for step in steps):
         raise _refused("MLMTransformer", where, "only SpladePooling has a form behind its logits")
     if late and not pooled and Normalize() not in steps:
@@ -217,7 +222,7 @@ def _task(place: Path) -> str:
     """What newer folders say that their transformer computes."""
     file = place / "sentence_bert_config.json"
     task = read_json(file, place).get("transformer_task") if file.is_file() else None
-    if task not in (None, "feature-extraction", "fill-mask"):
+    if task not in (None, "feature-extraction", "fill-mask", _CLASSIFICATION):
         raise _refused("Transformer", str(file), f"its task is {task!r}")
     return str(task or "feature-extraction")
 
