@@ -21,6 +21,7 @@ OUTPUTS = {
     "none": ("last_hidden_state", "hidden_state"),
     "pooled": ("pooled", "pooled"),
     "sentence_embedding": ("sentence_embedding", "embedding"),
+    "sentence_transformer": ("sentence_embedding", "embedding"),
     "sequence_classification": ("logits", "logits"),
     "token_classification": ("logits", "token_logits"),
     "question_answering": ("logits", "span_logits"),

@@ -257,7 +257,7 @@ def _translate(
                 keep_params_as_input=True,
                 unwrap_unit_return_tuple=True,
                 no_bind_return_tuple=False,
-                custom_convert_map=None,
+                custom_convert_map={"amax.default": _amax},
             )
     except Exception as error:  # the importer asserts, and raises several classes
         reason = _sorted_names(error_lines(error)[0])
@@ -268,6 +268,14 @@ def _translate(
             todo="replace the operator by ones that TVM imports",
         ) from error
     return module, _origins(module, importer, prefix)
+
+
+def _amax(node: torch.fx.Node, importer: Any) -> relax.Var:
+    """Translate ``torch.amax``, which TVM's importer does not know."""
+    x = importer.env[node.args[0]]
+    axes = list(node.args[1]) if len(node.args) > 1 else None
+    keep = bool(node.args[2]) if len(node.args) > 2 else False
+    return importer.block_builder.emit(relax.op.max(x, axes or None, keep))
 
 
 def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Origin]:

@@ -15,10 +15,11 @@ import transformers
 from ..errors import error_lines
 from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
-from .finish import OUTPUTS, described, finish
+from .finish import described, finish
 from .heads import ImageModelWithHead, ModelWithHead
 from .hf_folder import CLASS_SUFFIXES, TESTED_ARCHITECTURES, HfFolder, head_of_class
 from .model import CanonicalModel
+from .sentence_head import SentenceHead, pooling_head
 from .torch_import import (
     PROBE_SHAPE,
     as_source,
@@ -74,10 +75,27 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     ModelSourceError, UnsupportedModelError
         See `load_folder` and `import_transformers`.
     """
+    after = _after(folder, head)
     model, missing = load_folder(folder, head)
-    wrapper = wrap(model, head, folder.pooling or "mean")
+    wrapper = wrap(model, head, after)
     result = _import(wrapper, model.config, missing, verify)
     return described(result, **folder.provenance(head))
+
+
+def _after(folder: HfFolder, head: str) -> SentenceHead | None:
+    """What follows the model of a folder with this head."""
+    if head == "sentence_embedding":
+        return pooling_head(folder.pooling)
+    if head != "sentence_transformer":
+        return None
+    if folder.pipeline is None:
+        raise ModelSourceError(
+            f"{folder.path.name} has no head sentence_transformer",
+            where=str(folder.path),
+            why="it has no modules.json, in which sentence-transformers lists what follows a model",
+            todo="choose head='sentence_embedding' for the mean over the tokens",
+        )
+    return SentenceHead(folder.pipeline)
 
 
 def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
@@ -99,7 +117,7 @@ def _import(
             as_source(wrapper) if verify else None,
             architecture=str(config.model_type),
             head=wrapper.head,
-            outputs=[OUTPUTS[wrapper.head]],
+            outputs=[wrapper.output],
             pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
             id2label=labels(config, wrapper.head),
             again=lambda revisit: import_transformers(wrapper, missing, revisit),
@@ -140,7 +158,10 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
             todo=f"tested architectures: {', '.join(TESTED_ARCHITECTURES)}; others that "
             "transformers knows are tried",
         )
-    auto = getattr(transformers, _CLASSES.get(head, "AutoModel"))
+    pipeline = folder.pipeline if head == "sentence_transformer" else None
+    masked_lm = pipeline is not None and pipeline.masked_lm
+    name = "AutoModelForMaskedLM" if masked_lm else _CLASSES.get(head, "AutoModel")
+    auto = getattr(transformers, name)
     try:
         with _quiet():
             model, loading = auto.from_pretrained(
@@ -182,7 +203,9 @@ def _check_all_layers(model: Any, unexpected: Iterable[str], folder: Path) -> No
         )
 
 
-def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead | ImageModelWithHead:
+def wrap(
+    model: Any, head: str | None, after: SentenceHead | None = None
+) -> ModelWithHead | ImageModelWithHead:
     """Wrap a transformers model in memory as a function of token tensors or images.
 
     Parameters
@@ -191,8 +214,8 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
         The model.
     head : str or None
         One of `ibert_tvm.model_info.HEADS`; None for what its class computes.
-    pooling : str
-        For ``sentence_embedding``.
+    after : SentenceHead, optional
+        What follows the model; for ``sentence_embedding`` the mean over the tokens by default.
 
     Returns
     -------
@@ -239,7 +262,15 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
                 todo="choose head='none' or head='pooled'",
             )
         return ImageModelWithHead(encoder, head)
-    return ModelWithHead(encoder, head, pooling)
+    if head == "sentence_transformer" and after is None:
+        raise ModelSourceError(
+            f"{type(model).__name__} has no head {head}",
+            where="head",
+            why="only a folder says what follows its model, in modules.json",
+            todo="give the folder, or choose head='sentence_embedding'",
+        )
+    logits = after is not None and after.pipeline.masked_lm
+    return ModelWithHead(model if logits else encoder, head, after)
 
 
 def of_images(model: Any) -> bool:
@@ -309,7 +340,7 @@ def import_transformers(
         canonical = import_module(
             wrapper,
             input_names(model),
-            [OUTPUTS[wrapper.head][0]],
+            [wrapper.output[0]],
             prefix="model.",
             image_size=image_size(model.config) if of_images(model) else None,
             shape=PROBE_SHAPE if revisit is None else (PROBE_SHAPE[0], revisit.length),

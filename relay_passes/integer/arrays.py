@@ -150,9 +150,29 @@ class ArrayDomain:
         dtype: str = "",
     ) -> ArrayTensor:
         """Sum over the last axis of the mesh."""
-        whole = (*shape, extent)
+        return self._reduced(np.sum, name, (*shape, extent), entry, dtype)
+
+    def max(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        extent: int,
+        entry: Callable[..., Entry],
+        dtype: str = "",
+    ) -> ArrayTensor:
+        """Largest of the last axis of the mesh."""
+        return self._reduced(np.max, name, (*shape, extent), entry, dtype)
+
+    def _reduced(
+        self,
+        reduce: Callable[..., Any],
+        name: str,
+        whole: tuple[int, ...],
+        entry: Callable[..., Entry],
+        dtype: str,
+    ) -> ArrayTensor:
         terms = np.broadcast_to(np.asarray(entry(*_Axis.mesh(whole)), self.kind), whole)
-        self.stages[name] = ArrayTensor(terms.sum(axis=-1), dtype, self.kind)
+        self.stages[name] = ArrayTensor(reduce(terms, axis=-1), dtype, self.kind)
         return self.stages[name]
 
     def square_sum(

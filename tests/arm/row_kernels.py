@@ -26,6 +26,7 @@ from ibert_tvm.relay_passes.spec import short_softmax
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.logistic import (
     SIGMOID_COEFFICIENTS,
     SIGMOID_LIMIT,
@@ -484,6 +485,44 @@ def mean_pool(target: TargetDescription, rows: int, channels: int, seed: int = 0
     )
 
 
+def _pool(kind: str) -> Callable[..., RowKernel]:
+    """Another pooling of the tokens that are not masked; the row begins with padding too."""
+
+    def pool(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+        p = _Program(kind, kind, seed)
+        x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+        mask = np.ones((1, rows), "int32")
+        mask[:, rows - rows // 4 :] = mask[:, :1] = 0
+        masked = p.input("mask", mask)
+        fraction = {"fraction_bits": 4} if "mean" in kind else {}
+        make = getattr(integer, kind)
+        return p.finish(
+            target, lambda: [p.emit(make(x, masked, name="pool", **fraction))], rows * channels
+        )
+
+    return pool
+
+
+def concatenate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The channels of two values of different types, one after the other."""
+    p = _Program("concatenate", "concatenate", seed)
+    a = p.input("a", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+    b = p.input("b", p.entries((-127, 127), (1, rows, channels // 2), "int8"), (-127, 127))
+    return p.finish(
+        target, lambda: [p.emit(integer.concatenate(a, b, name="joined"))], rows * channels
+    )
+
+
+def log1p_relu(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The logarithm of one plus what is positive."""
+    p = _Program("log1p_relu", "log1p_relu", seed)
+    x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+    constants = Logarithm.from_scale(1e-3, INPUT_LIMIT)
+    return p.finish(
+        target, lambda: [p.emit(integer.log1p_relu(x, constants, name="log"))], rows * channels
+    )
+
+
 def position_ids(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """Positions that count the tokens that are not padding; `channels` is not used."""
     p = _Program("position_ids", "position_ids", seed)
@@ -728,6 +767,12 @@ KERNELS: dict[str, Callable[..., RowKernel]] = {
     "requantise": requantise,
     "embedding": embedding,
     "mean_pool": mean_pool,
+    "max_pool": _pool("max_pool"),
+    "last_token": _pool("last_token"),
+    "weighted_mean_pool": _pool("weighted_mean_pool"),
+    "sqrt_mean_pool": _pool("sqrt_mean_pool"),
+    "concatenate": concatenate,
+    "log1p_relu": log1p_relu,
     "position_ids": position_ids,
 }
 """Builders that take (target, rows, channels)."""

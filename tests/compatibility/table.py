@@ -41,7 +41,7 @@ or tanh), SiLU, quick-GELU, ReLU, tanh, sigmoid, gated layers, LayerNorm, RMSNor
 which every token sees all others that are not padding, or those in a range of distances from it
 (causal, sliding windows), a bias on scores that depends on head and distance, heads of queries that
 share keys, norms of heads, rotary embeddings, shared layers, projected embeddings, patches of
-images, prepended tokens.
+images, prepended tokens, poolings and vectors of length 1.
 """
 
 

@@ -18,6 +18,8 @@ from tests.cuda.tools import needs
 from tests.examples import examples
 from tests.integration.gated_model import MODELS as GATED
 from tests.integration.gated_model import gated_model
+from tests.integration.sentence_model import MODULES as SENTENCES
+from tests.integration.sentence_model import sentence_model
 from tests.integration.whole_models import minilm
 from tests.passes.models import encoder_program
 
@@ -103,6 +105,25 @@ def test_bert(target: str, tmp_path: Path) -> None:
 )
 def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> None:
     model = gated_model(name, preset)
+    library = build(model, target, [(2, 13)], tmp_path / "model.so")
+    check(library, model, random_inputs(model, 2, 13, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "target"),
+    examples(
+        [
+            (name, preset, target)
+            for name in SENTENCES
+            for preset in ("accurate", "paper")
+            for target in ("t4", "a100")
+        ],
+        ("every pooling", "accurate", "t4"),
+        unpack=True,
+    ),
+)
+def test_sentence_encoders(name: str, preset: str, target: str, tmp_path: Path) -> None:
+    model = sentence_model(name, preset)
     library = build(model, target, [(2, 13)], tmp_path / "model.so")
     check(library, model, random_inputs(model, 2, 13, 4))
 

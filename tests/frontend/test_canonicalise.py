@@ -402,7 +402,7 @@ REFUSED = {
         "relax.sin",
         "up",
         "the function sin(x) is none of gelu (erf or tanh form), silu (quick-GELU is one), relu, "
-        "tanh, sigmoid",
+        "tanh, sigmoid, log(1 + relu)",
     ),
     "unknown operator": (
         unary(lambda x: op.cumsum(x, 1)),

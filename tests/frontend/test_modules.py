@@ -282,8 +282,9 @@ def test_a_plain_module_has_no_heads():
             lambda: make("bert"),
             "regression",
             "there is no head 'regression'\n  where: head\n"
-            "  why: known heads: none, pooled, sentence_embedding, sequence_classification, "
-            "token_classification, question_answering, image_classification\n"
+            "  why: known heads: none, pooled, sentence_embedding, sentence_transformer, "
+            "sequence_classification, token_classification, question_answering, "
+            "image_classification\n"
             "  what to do: use one of them, or leave it out to follow the model's configuration",
         ),
     ],

@@ -152,14 +152,18 @@ attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_d exp_q_c exp_ma
 attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_c exp_reciprocal
   exp_reciprocal_shift exp_split exp_multiplier exp_shift exp_maximum shift low high dtype
   zero_point before after
+concatenate
 embedding shift
 gelu gelu_limit gelu_up_shift gelu_multiplier gelu_result_shift
 gelu_paper
+last_token
 layer_norm norm_input_limit norm_epsilon norm_reciprocal_bits norm_normalised_bits
   norm_root_fraction_bits shift low high dtype
 layer_norm_short norm_epsilon norm_root_fraction_bits shift low high dtype
 linear
+log1p_relu log_limit log_fraction_bits log_one log_base
 mask_tokens
+max_pool
 mean_pool fraction_bits
 multiply
 pack_tokens
@@ -181,9 +185,11 @@ silu logistic_limit logistic_up_shift logistic_a logistic_b logistic_c
 slot_starts
 slot_tokens
 split_channels index parts
+sqrt_mean_pool fraction_bits
 tanh exp_limit exp_pre_shift exp_multiplier exp_shift exp_fraction_bits exp_c0 exp_c1 exp_c2
   exp_c3 fraction_bits
 token_slots selected
+weighted_mean_pool fraction_bits
 """
 
 

@@ -30,6 +30,7 @@ from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.logistic import LogisticPolynomial
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
@@ -63,13 +64,17 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         },
     ],
     "channel_run": [{"first": 3, "channels": 5}],
+    "concatenate": [{}],
     "embedding": [{"shift": 7}],
     "gelu": [{"constants": AccurateGelu.from_scale(2e-4)}],
     "gelu_paper": [{}],
+    "last_token": [{}],
     "layer_norm": [{"constants": LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), **STORED}],
     "layer_norm_short": [{"constants": ShortLayerNorm(2**20, 9), **STORED}],
     "linear": [{}],
+    "log1p_relu": [{"constants": Logarithm.from_scale(1e-3, 2**14 - 1)}],
     "mask_tokens": [{}],
+    "max_pool": [{}],
     "mean_pool": [{"fraction_bits": 6}],
     "multiply": [{}],
     "pack_tokens": [{}],
@@ -90,8 +95,10 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "slot_starts": [{}],
     "slot_tokens": [{}],
     "split_channels": [{"index": 1, "parts": 3}],
+    "sqrt_mean_pool": [{"fraction_bits": 6}],
     "tanh": [{"exponential": BinaryExponential.for_tanh(1e-3), "fraction_bits": 7}],
     "token_slots": [{"selected": "0,3"}],
+    "weighted_mean_pool": [{"fraction_bits": 6}],
 }
 RECORDS = [
     OPERATORS[f"integer.{name}"]("value", **given)

@@ -22,6 +22,7 @@ from .rules_attention import ATTENTION_RULES
 from .rules_images import IMAGE_RULES
 from .rules_layout import LAYOUT_RULES
 from .rules_math import MATH_RULES
+from .rules_pooling import POOLING_RULES
 
 __all__ = ["Canonical", "Revisit", "canonicalise"]
 
@@ -72,7 +73,13 @@ def canonicalise(
     # Before TVM runs anything: probing starts its thread pool, which cannot grow afterwards.
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES, **IMAGE_RULES}
+    rules = {
+        **LAYOUT_RULES,
+        **ATTENTION_RULES,
+        **MATH_RULES,
+        **POOLING_RULES,
+        **IMAGE_RULES,
+    }
     given = (parameters, names or {}, rules, origins or {})
     walk = Canonicaliser(module["main"], inputs, *given, revisit=revisit)
     return walk.run(outputs)

@@ -359,22 +359,35 @@ class Emitter:
                 layer=value.layer,
             )
         kind, attributes = known
-        x = self.emit(value.base)
+        return self._activated(value.base, kind, attributes, value.ops)
+
+    def _activated(
+        self, base: Hidden, kind: str, attributes: dict[str, Any], ops: Sequence[str]
+    ) -> Hidden:
+        """Emit an activation function; once, though several operators may read it."""
+        x = self.emit(base)
         key = (x.name, kind, str(attributes))
-        if key not in self._activations:  # several operators may read one activation
+        if key not in self._activations:
             name = self.unique(f"{x.name}.{kind}")
             make = getattr(build, kind)
-            made = self.record(make, name, x.channels, value.ops, x.var, **attributes)
+            made = self.record(make, name, x.channels, ops, x.var, **attributes)
             self._activations[key] = made
-        return self.show(self._activations[key], value.base)
+        return self.show(self._activations[key], base)
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
         """Recognise a norm and emit it, or the sum that was taken last."""
-        width = row_width(value.base.view, value.base.source.channels)
+        base = value.base
+        width = row_width(base.view, base.source.channels)
         known = fit_norm(value.samples, width) if width > 1 else None
         if known is None and value.parts:
             left, right = value.parts
             return self.add(left, right, value.ops[-1:])
+        if known is None and width > 1:
+            # A norm directly behind an activation function: both are functions of its operand.
+            both = functions.before_norm(lambda curve: fit_norm(value.samples, width, curve))
+            if both is not None:
+                kind, attributes, known = both
+                base = self._activated(base, kind, attributes, ())
         if known is None:
             raise Mismatch(
                 f"over the channels of a token it computes {value.text}, which is neither a "
@@ -382,7 +395,11 @@ class Emitter:
                 op=value.ops[-1],
                 layer=value.layer,
             )
-        x = self.emit(value.base)
+        x = self.emit(base)
+        if known.is_unit and width == x.channels:
+            name = self.unique(f"{x.name}.l2_norm")
+            emitted = self.record(build.l2_norm, name, x.channels, value.ops, x.var)
+            return self.show(emitted, base)
         if width < x.channels:
             known = known.by_head()
         gamma = _exact(value.gammas, known.gamma, f"{x.name}.{known.kind}.weight")
@@ -392,7 +409,7 @@ class Emitter:
             default = f"{layer_of(gamma.name)}.bias"
             beta = _exact(value.betas, known.beta, default)
             emitted = self.layer_norm(x, gamma, beta, known.epsilon, value.ops)
-        return self.show(emitted, value.base)
+        return self.show(emitted, base)
 
     def _resolve_rotation(self, value: Mixed) -> Hidden:
         """Recognise a rotation of the channels of each head, and emit it."""
@@ -585,6 +602,7 @@ _KINDS = {
     "RowFunction": "a statistic of the channels of each token",
     "Mixed": "channels of heads that are mixed by position",
     "MaskedHidden": "a hidden tensor times the padding mask",
+    "FilledHidden": "a hidden tensor with low numbers at padding",
     "list": "a tuple of tensors",
 }
 

@@ -227,7 +227,7 @@ class Canonicaliser(Emitter):
             if (
                 translated
                 and all(variable in known for variable in reads)
-                and isinstance(binding.var.ty, relax.TensorType)
+                and isinstance(binding.var.ty, (relax.TensorType, relax.TupleType))
             ):
                 known.add(binding.var)
                 own.append(binding)
@@ -236,7 +236,9 @@ class Canonicaliser(Emitter):
         return InputGraph(inputs, own, list(wanted), self.probes)
 
     def _from_inputs(self, variable: relax.Var, graph: InputGraph) -> FromInputs:
-        return FromInputs(lambda: graph.samples(variable), static_shape(variable))
+        whole = isinstance(variable.ty, relax.TensorType)
+        shape = static_shape(variable) if whole else ()
+        return FromInputs(lambda: graph.samples(variable), shape)
 
     def _interpret(
         self, binding: relax.Binding, environment: Mapping[relax.Var, Any], graph: InputGraph
@@ -260,6 +262,8 @@ class Canonicaliser(Emitter):
                 layer = getattr(error, "layer", "") or near
                 return self._refusal(op, layer, str(error))
         if isinstance(value, relax.TupleGetItem):
+            if binding.var in graph.variables:
+                return self._from_inputs(binding.var, graph)
             parts = self._operand(value.tuple_value, environment)
             return parts if isinstance(parts, Refusal) else parts[value.index]
         return self._operand(value, environment)

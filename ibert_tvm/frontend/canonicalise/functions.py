@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import erf, sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Fit = TypeVar("_Fit")
 
 GRID: NDArray[np.float64] = np.linspace(-12.0, 12.0, 4801)
 """Where functions are compared: dense, symmetric, through 0, far into both tails."""
@@ -75,12 +77,14 @@ _KNOWN: tuple[tuple[str, dict[str, Any], NDArray[np.float64]], ...] = (
     ("relu", {}, np.maximum(GRID, 0.0)),
     ("tanh", {}, np.tanh(GRID)),
     ("sigmoid", {}, UNARY["relax.sigmoid"](GRID)),
+    ("log1p_relu", {}, np.log1p(np.maximum(GRID, 0.0))),
 )
+_SILU = ("silu", {"beta": 1.0}, UNARY["relax.nn.silu"](GRID))
 _BETAS = (1 / 16, 16.0)
 """Where a SiLU is one: beyond, it is hardly told from a straight line, or from relu."""
 _ONE = int(np.flatnonzero(np.isclose(GRID, 1.0))[0])
 
-KNOWN = "gelu (erf or tanh form), silu (quick-GELU is one), relu, tanh, sigmoid"
+KNOWN = "gelu (erf or tanh form), silu (quick-GELU is one), relu, tanh, sigmoid, log(1 + relu)"
 """The functions, for messages."""
 
 
@@ -102,6 +106,28 @@ def name_function(samples: NDArray[np.float64]) -> tuple[str, dict[str, Any]] | 
             return name, dict(attributes)
     beta = _silu_beta(samples)
     return None if beta is None else ("silu", {"beta": beta})
+
+
+def before_norm(
+    fits: Callable[[NDArray[np.float64]], _Fit | None],
+) -> tuple[str, dict[str, Any], _Fit] | None:
+    """Find the known function whose values a norm was taken of.
+
+    Parameters
+    ----------
+    fits : callable
+        Takes the values of a function on `GRID`; returns what they fit, or None.
+
+    Returns
+    -------
+    tuple of str, dict and what fits, or None
+        Operator and attributes of the function; None if there is none.
+    """
+    for name, attributes, curve in (*_KNOWN, _SILU):
+        found = fits(curve)
+        if found is not None:
+            return name, dict(attributes), found
+    return None
 
 
 def _same(samples: NDArray[np.float64], curve: NDArray[np.float64]) -> bool:

@@ -257,69 +257,6 @@ def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
     return result
 
 
-def as_token_mask(value: FromInputs, probes: Probes, shape: tuple[int, ...]) -> str:
-    """Return the input whose tokens `value` marks with 1 when broadcast to [batch, seq_len, *].
-
-    Parameters
-    ----------
-    value : FromInputs
-        A factor of a hidden tensor.
-    probes : Probes
-        The probe runs.
-    shape : tuple of int
-        Shape of the hidden tensor, batch and sequence first.
-
-    Returns
-    -------
-    str
-        Name of the input.
-
-    Raises
-    ------
-    Mismatch
-        If it marks anything else.
-    """
-    try:
-        arrays = [np.broadcast_to(array, shape) for array in value.samples()]
-    except ValueError as error:
-        raise Mismatch(f"a factor of shape {value.shape} does not fit {shape}") from error
-    for name in probes.names:
-        masks = [run[name] for run in probes.runs]
-        if all(
-            np.array_equal(arrays[i], np.broadcast_to(masks[i][:, :, None], shape))
-            for i in probes.binary(name)
-        ):
-            return name
-    raise Mismatch("the factor is not the padding mask, 1 for tokens and 0 for padding")
-
-
-def as_token_count(value: FromInputs, probes: Probes, name: str) -> None:
-    """Check that `value` is the number of tokens of each row by input `name`, [batch, 1 or C].
-
-    Parameters
-    ----------
-    value : FromInputs
-        A divisor of a sum over tokens.
-    probes : Probes
-        The probe runs.
-    name : str
-        The input that marks tokens.
-
-    Raises
-    ------
-    Mismatch
-        If it is anything else. Rows without tokens may have any positive value (a clamp).
-    """
-    for index in probes.binary(name):
-        count = probes.runs[index][name].sum(axis=1)
-        array = value.samples()[index]
-        if array.ndim != 2 or array.shape[0] != probes.batch:
-            raise Mismatch(f"the divisor has shape {value.shape}, not one number per row")
-        rows = count > 0
-        if not np.allclose(array[rows], count[rows, None], rtol=1e-6) or np.any(array < 0):
-            raise Mismatch("the divisor is not the number of tokens in the row")
-
-
 def scalar(value: FromInputs) -> float | None:
     """Return the number that every element of `value` holds in every run, or None."""
     array = constant_array(value)

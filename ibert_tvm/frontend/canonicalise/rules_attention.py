@@ -16,6 +16,7 @@ from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import scalar
 from .operands import optional_axes, static_shape
+from .rules_pooling import filled_by_choice, largest, max_axes
 from .score_terms import (
     ADDED,
     KEPT,
@@ -25,17 +26,22 @@ from .score_terms import (
 )
 from .values import (
     KEPT_ROWS,
+    FilledHidden,
     FromInputs,
     Hidden,
     KeptTest,
     Linear,
+    MaskedHidden,
     Mismatch,
+    Pointwise,
     Probabilities,
     Scores,
     Value,
     Weight,
 )
 from .views import Atom, Axis, View
+
+_TOKENS = (Hidden, Pointwise)
 
 # -- matrix products ------------------------------------------------------------------------
 
@@ -258,8 +264,12 @@ def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         kept, other, how = yes, no, KEPT
     elif isinstance(no, Scores) and isinstance(yes, FromInputs):
         kept, other, how = no, yes, MASKED
+    elif isinstance(condition, FromInputs) and isinstance(yes, _TOKENS):
+        return filled_by_choice(c, condition, yes, no, op, inverted=False)
+    elif isinstance(condition, FromInputs) and isinstance(no, _TOKENS):
+        return filled_by_choice(c, condition, no, yes, op, inverted=True)
     else:
-        raise Mismatch("only attention scores are selected by a condition")
+        raise Mismatch("only attention scores and tokens are selected by a condition")
     low = scalar(other)
     if low is None or low > -1e3:
         raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
@@ -308,6 +318,9 @@ def _kept_step(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     """Steps from "is this score masked?" to "has this row any key?"."""
     value = operands[0]
     op = c.op(call)
+    if call.op.name == "relax.max" and isinstance(value, (*_TOKENS, MaskedHidden, FilledHidden)):
+        axes, keep = max_axes(call)
+        return largest(c, value, axes, op, keep=keep)
     if not isinstance(value, KeptTest):
         raise Mismatch("it is applied to something other than a test of masked scores")
     samples = value.samples

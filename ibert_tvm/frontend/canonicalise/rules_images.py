@@ -15,6 +15,7 @@ from .engine import Rule
 from .images import patch_axes
 from .inputs import Ids, constant_array
 from .operands import integer, integers, static_shape
+from .rules_pooling import joined
 from .values import (
     Embedded,
     FromInputs,
@@ -23,6 +24,8 @@ from .values import (
     Mismatch,
     Mixed,
     Pixels,
+    Pointwise,
+    RowFunction,
     Table,
     Value,
     Weight,
@@ -66,6 +69,10 @@ def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if mixed is not None:
         return mixed
     *before, last = operands[0]
+    rank = len(static_shape(call))
+    shown = all(isinstance(item, Hidden | Pointwise | RowFunction) for item in operands[0])
+    if shown and integer(call.attrs.axis) % rank == rank - 1:
+        return joined(c, operands[0], c.op(call))
     rows = [_rows(c, item) for item in before]
     if not rows or any(item is None for item in rows):
         raise Mismatch("hidden tensors are joined, and only learned tokens before a sequence are")

@@ -24,6 +24,7 @@ from .values import (
     Computed,
     ConstantRow,
     Embedded,
+    FilledHidden,
     FromInputs,
     Hidden,
     KeptTest,
@@ -67,7 +68,7 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
             part = mixing.moved(part, change(part.view, value.missing), op)
         ops = (*value.ops, op)
         return replace(value, view=view, missing=missing, part=part, rows=None, ops=ops)
-    if isinstance(value, (Scores, Probabilities, MaskedHidden, Pixels)):
+    if isinstance(value, (Scores, Probabilities, MaskedHidden, FilledHidden, Pixels)):
         return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
     raise Mismatch("only hidden tensors and attention scores are followed through it")
 
@@ -85,7 +86,16 @@ def _movement(changed: Callable[[relax.Call, View, Axis], View]) -> Rule:
 _reshape = _movement(lambda call, view, _m: views.reshape(view, static_shape(call)))
 _permute = _movement(lambda call, view, _m: views.permute(view, optional_axes(call.attrs.axes)))
 _squeeze = _movement(lambda call, view, _m: views.squeeze(view, optional_axes(call.attrs.axis)))
-_broadcast = _movement(lambda call, view, m: views.broadcast(view, static_shape(call), m))
+
+
+def _broadcast(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
+    value, op = operands[0], c.op(call)
+    if isinstance(value, RowFunction) and value.reduced and not value.dropped:
+        # A statistic of each row, repeated for the channels that it is combined with.
+        if static_shape(call) != views.shape_of(value.base.view):
+            raise Mismatch("a statistic of each token is repeated to another shape")
+        return value.after(op)
+    return _move(c, value, op, lambda view, m: views.broadcast(view, static_shape(call), m))
 
 
 def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:

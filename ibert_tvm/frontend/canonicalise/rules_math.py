@@ -14,11 +14,12 @@ from ..report import Folding
 from . import functions, mixing, views
 from .emitter import Emitter
 from .engine import Rule
-from .inputs import as_token_count, as_token_mask, constant_array, scalar
+from .inputs import scalar
 from .operands import optional_axes
 from .rules_attention import scores_binary
 from .rules_images import add_table
 from .rules_mixing import mixed_binary
+from .rules_pooling import filled_by_sum, pooled, summed, weighted
 from .rules_rows import applied, lift, reduce_rows, row_binary, settled
 from .values import (
     ConstantRow,
@@ -121,7 +122,7 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         if isinstance(one, Scores) and isinstance(other, (FromInputs, Weight)):
             return scores_binary(c, op, one, other, swapped=one is right)
         if isinstance(one, (MaskedHidden, Probabilities)):
-            return _pool_step(c, op, left, right)
+            return pooled(c, op, left, right)
     mixed = mixed_binary(op, left, right)
     if mixed is not None:
         return mixed
@@ -151,22 +152,15 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if number is not None:
         return _with_number(op, lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):
+        filled = filled_by_sum(c, hidden[0], other, op) if isinstance(other, FromInputs) else None
+        if filled is not None:
+            return filled
         x = c.hidden(hidden[0])
         return add_table(c, x, other, op) or _bias(c, x, other, op)
     if op == "relax.multiply" and isinstance(other, Weight):
         return _channel_scale(c, c.hidden(hidden[0]), other, op)
     if op == "relax.multiply" and isinstance(other, FromInputs):
-        x = c.hidden(hidden[0])
-        if x.view[:2] != (c.rows, (c.seq_len,)) or x.factor != 1.0:
-            if constant_array(other) is not None:
-                raise Mismatch(
-                    "a hidden tensor is multiplied by numbers that differ between positions, and "
-                    "not by those of each channel of a head: positions may only be added to "
-                    "embeddings, or turn queries and keys"
-                )
-            raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
-        mask = as_token_mask(other, c.probes, views.shape_of(x.view))
-        return MaskedHidden(x, mask, False, x.view, ops=(*x.ops, op), layer=x.layer)
+        return weighted(c, hidden[0], other, op)
     raise Mismatch(f"a hidden tensor and {type(other).__name__.lower()} are its operands")
 
 
@@ -283,37 +277,15 @@ def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
 # -- pooling --------------------------------------------------------------------------------
 
 
-def _pool_step(c: Emitter, op: str, left: Any, right: Any) -> Hidden:
-    if op != "relax.divide" or not isinstance(left, MaskedHidden) or not left.summed:
-        raise Mismatch("attention probabilities or masked tensors are changed before their use")
-    if not isinstance(right, FromInputs):
-        raise Mismatch("a sum over tokens is divided by something other than their number")
-    as_token_count(right, c.probes, left.mask)
-    x = c.emit(left.base)
-    name = c.unique(f"{x.name}.mean_pool")
-    operands = (x.var, c.input_vars[left.mask])
-    emitted = c.record(build.mean_pool, name, x.channels, (*left.ops, op), *operands)
-    return Hidden(emitted, left.view, layer=left.layer)
-
-
 def _sum(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value = operands[0]
     axes = optional_axes(call.attrs.axis)
     row = reduce_rows(c, c.op(call), value, axes, keepdims=bool(call.attrs.keepdims))
     if row is not None:
         return row
-    if not isinstance(value, MaskedHidden) or value.summed:
+    if not isinstance(value, MaskedHidden):
         raise Mismatch("a sum is taken of something other than a masked hidden tensor")
-    axes = optional_axes(call.attrs.axis)
-    if axes is None or [value.view[axis] for axis in axes] != [(c.seq_len,)]:
-        raise Mismatch("a hidden tensor is summed over something other than the sequence")
-    axis = axes[0] % len(value.view)
-    view = tuple(
-        () if i == axis else item
-        for i, item in enumerate(value.view)
-        if i != axis or bool(call.attrs.keepdims)
-    )
-    return replace(value, summed=True, view=view, ops=(*value.ops, c.op(call)))
+    return summed(c, value, axes, c.op(call), keep=bool(call.attrs.keepdims))
 
 
 def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
@@ -338,9 +310,24 @@ def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     )
 
 
+def _clip(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    """A maximum and a minimum with a number, where there is one."""
+    value, op = settled(c, operands[0]), c.op(call)
+    if not isinstance(value, (Hidden, Pointwise, RowFunction)):
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    x = value if isinstance(value, RowFunction) else lift(value)
+    low, high = (float(bound.value) for bound in call.args[1:3])
+    texts = (x.text, f"{low:g}", f"{high:g}")
+    with np.errstate(all="ignore"):
+        samples = np.clip(x.samples, low, high)
+    text = f"clip({', '.join(texts)})"
+    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
+
+
 MATH_RULES: dict[str, Rule] = {
     **dict.fromkeys(functions.UNARY, _unary),
     **dict.fromkeys(functions.BINARY, _binary),
+    "relax.clip": _clip,
     "relax.mean": _mean,
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.rms_norm": _rms_norm,

@@ -516,11 +516,11 @@ KEPT_ROWS: NDArray[np.bool_] = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0,
 
 @dataclass(frozen=True, eq=False)
 class MaskedHidden(Value):
-    """A hidden tensor with padding set to 0, on the way to a masked mean.
+    """A hidden tensor with tokens multiplied by weights, padding by 0, on the way to a pooling.
 
     Parameters
     ----------
-    base : Hidden
+    base : Hidden or Pointwise
         The tensor.
     mask : str
         Name of the input that marks tokens.
@@ -528,9 +528,31 @@ class MaskedHidden(Value):
         Whether it was summed over the sequence.
     view : View
         Its layout.
+    weights : str
+        A key of `token_weights.WEIGHTS`.
+    """
+
+    base: Hidden | Pointwise
+    mask: str
+    summed: bool
+    view: View
+    weights: str = "mask"
+
+
+@dataclass(frozen=True, eq=False)
+class FilledHidden(Value):
+    """A hidden tensor with very low numbers at padding, on the way to a maximum.
+
+    Parameters
+    ----------
+    base : Hidden
+        The tensor.
+    mask : str
+        Name of the input that marks tokens.
+    view : View
+        Its layout.
     """
 
     base: Hidden
     mask: str
-    summed: bool
     view: View

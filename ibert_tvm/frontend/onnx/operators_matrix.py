@@ -136,6 +136,22 @@ def _reduce_squares(t: Translator, node: Node) -> Traced:
     return t.emit(op.sqrt(total.var), x) if node.op == "ReduceL2" else total
 
 
+_LEAST = 1e-12
+
+
+@operator("LpNormalization")
+def _normalise(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    if int(node.attributes.get("p", 2)) != 2:
+        raise Untranslatable("it divides by another norm than the Euclidean one")
+    axis = int(node.attributes.get("axis", -1))
+    total = t.emit(op.sum(t.emit(op.multiply(x.var, x.var), x).var, [axis], True), x)
+    length = t.emit(op.sqrt(total.var), x)
+    # A row of zeros stays one, as in ONNX Runtime.
+    positive = t.emit(op.maximum(length.var, relax.const(_LEAST, x.dtype)), x)
+    return t.emit(op.divide(x.var, positive.var), x)
+
+
 def _axes(node: Node) -> list[int] | None:
     axes = node.integers(1, "axes")
     return axes or None

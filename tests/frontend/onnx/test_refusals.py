@@ -111,7 +111,8 @@ def branch(g: Graph) -> str:
             "Mul",
             "node times, layer encoder.dense",
             "the function multiply(x, multiply(sigmoid(x), sigmoid(x))) is none of gelu (erf or "
-            "tanh form), silu (quick-GELU is one), relu, tanh, sigmoid",
+            "tanh form), silu (quick-GELU is one), relu, tanh, sigmoid, log(1 + "
+            "relu)",
         ),
         (
             mean_norm,
