@@ -21,6 +21,7 @@ from .rules_attention import ATTENTION_RULES
 from .rules_images import IMAGE_RULES
 from .rules_layout import LAYOUT_RULES
 from .rules_math import MATH_RULES
+from .rules_tokens import TOKEN_RULES
 
 __all__ = ["Canonical", "canonicalise"]
 
@@ -72,7 +73,7 @@ def canonicalise(
     # Before TVM runs anything: probing starts its thread pool, which cannot grow afterwards.
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES, **IMAGE_RULES}
+    rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES, **IMAGE_RULES, **TOKEN_RULES}
     given = (parameters, names or {}, rules, origins or {})
     walk = Canonicaliser(module["main"], inputs, *given, longest=longest)
     return walk.run(outputs)

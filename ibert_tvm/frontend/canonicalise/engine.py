@@ -27,6 +27,7 @@ from .emitter import Emitter, layer_of
 from .images import image_view
 from .inputs import InputGraph, constant_array, in_every_run
 from .operands import fold, folds, static_shape, table_of
+from .padding import leave_out_masks
 from .values import (
     Emitted,
     FromInputs,
@@ -177,6 +178,10 @@ class Canonicaliser(Emitter):
         module = self._builder.get()
         module["main"] = module["main"].with_attr("num_input", len(self.input_vars))
         check_canonical(module)
+        module, products = leave_out_masks(module)
+        self.report.foldings += [
+            Folding(name, "nothing sees that padding is set to 0") for name in products
+        ]
         return Canonical(
             module,
             {name: array for name, (_, array) in self._weights.items()},

@@ -16,6 +16,7 @@ from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import scalar
 from .operands import optional_axes, static_shape
+from .rules_tokens import joined_product
 from .score_terms import (
     ADDED,
     KEPT,
@@ -27,6 +28,7 @@ from .values import (
     KEPT_ROWS,
     FromInputs,
     Hidden,
+    Joined,
     KeptTest,
     Linear,
     Mismatch,
@@ -58,6 +60,10 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
         weight = replace(weight, array=weight.array[0])
     if weight.array.ndim != 2:
         raise Mismatch(f"the weight {weight.name} has {weight.array.ndim} dimensions, not 2")
+    if isinstance(x.source, Joined):
+        total = joined_product(x.source, weight, lambda part, rows: _linear(c, part, rows, op))
+        view = (*x.view[:-1], views.channel_axis(total.channels))
+        return Hidden(total, view, missing=x.missing, layer=total.name)
     places = c.channel_places(x)
     operand = c.emit(x)
     if operand.channels != weight.array.shape[0]:

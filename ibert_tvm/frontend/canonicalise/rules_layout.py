@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import build
-
 from ..report import Folding
 from . import views
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import Ids, as_ids, constant_array
 from .operands import integer, integers, optional_axes, static_shape
+from .rules_tokens import token_run
 from .values import (
     Computed,
     ConstantRow,
@@ -164,10 +163,7 @@ def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
         raise Mismatch(
             "a token is taken from the end of the sequence, which moves with the padding"
         )
-    x = c.emit(hidden)
-    name = c.unique(f"{x.name}.token{index}")
-    ops = (*hidden.ops, op)
-    source = c.record(build.select_token, name, x.channels, ops, x.var, index=index)
+    source = token_run(hidden, tokens.extent, index, index + 1, op)
     view = tuple(() if i == axis else item for i, item in enumerate(hidden.view))
     return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
@@ -193,6 +189,16 @@ def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     if fixed.ndim == 0:
         return replace(selected, view=views.squeeze(selected.view, [axis]))
     return selected
+
+
+def _slice_tokens(hidden: Hidden, axis: int, first: int, last: int, op: str) -> Hidden:
+    """Tokens `first` to `last`: of a sequence of any length they are no sequence again."""
+    tokens = views.merged(hidden.view[axis])[0]
+    source = token_run(hidden, tokens.extent, first, last, op)
+    kind = "patch" if tokens.kind == "patch" else "run"
+    run = Atom(kind, last - first)
+    view = tuple((run,) if i == axis else item for i, item in enumerate(hidden.view))
+    return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
 
 def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -> Hidden:
@@ -240,6 +246,8 @@ def _cut(c: Emitter, value: Any, axis: int, first: int, last: int, op: str) -> H
         if last == extent and hidden.view[axis] == (c.seq_len,):
             raise Mismatch("the last token is taken, which moves with the padding")
         return _select(c, hidden, axis, first, op)
+    if views.is_tokens(hidden.view[axis]):
+        return _slice_tokens(hidden, axis, first, last, op)
     return _slice_channels(hidden, axis, first, last, op)
 
 

@@ -13,8 +13,9 @@ from ibert_tvm.relay_passes.canonical import build
 
 from ..report import Folding
 from . import functions, views
-from .emitter import Emitter
+from .emitter import Emitter, layer_of
 from .engine import Rule
+from .images import channel_order
 from .inputs import as_token_count, as_token_mask, constant_array, scalar
 from .operands import optional_axes
 from .rules_attention import scores_binary
@@ -87,6 +88,36 @@ def _rms_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     return c.show(c.rms_norm(operand, gamma, float(call.attrs.epsilon), ops), x)
 
 
+def _batch_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> list[Any]:
+    """Statistics of training by channel: numbers to multiply with, and numbers to add."""
+    x, *statistics = operands
+    x = c.hidden(x)
+    axis = int(call.attrs.axis) % len(x.view)
+    channels = x.source.channels
+    if views.merged(x.view[axis]) != views.channel_axis(channels):
+        raise Mismatch(f"it normalises over axis {axis} of {views.describe(x.view)}")
+    if bool(getattr(call.attrs, "training", False)):
+        raise Mismatch("it normalises by statistics of the batch; put the model in evaluation mode")
+    name = f"{x.source.name}.batch_norm"
+    labels = ("weight", "bias", "running_mean", "running_var")
+    gamma, beta, mean, variance = (
+        _vector(c, item, channels, f"{name}.{label}")
+        for item, label in zip(statistics, labels, strict=True)
+    )
+    epsilon = float(call.attrs.epsilon)
+    factors = gamma.array.astype(np.float64) / np.sqrt(variance.array.astype(np.float64) + epsilon)
+    row = beta.array - mean.array * factors
+    what = Folding(gamma.name, "statistics of training became factors and a row")
+    c.report.foldings.append(what)
+    new = c.affine(
+        c.scaled(x),
+        Weight(gamma.name, factors.astype(np.float32)),
+        Weight(beta.name, row.astype(np.float32)),
+        (*x.ops, c.op(call)),
+    )
+    return [Hidden(new, x.view, missing=x.missing, layer=layer_of(gamma.name)), mean, variance]
+
+
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, op = settled(c, operands[0]), c.op(call)
     if not isinstance(value, (Hidden, Pointwise, RowFunction)):
@@ -105,8 +136,9 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Scores) and isinstance(other, (FromInputs, Weight)):
             return scores_binary(c, op, one, other, swapped=one is right)
-        if isinstance(one, (MaskedHidden, Probabilities)):
+        if isinstance(one, Probabilities) or (isinstance(one, MaskedHidden) and one.summed):
             return _pool_step(c, op, left, right)
+    left, right = (c.hidden(i) if isinstance(i, MaskedHidden) else i for i in (left, right))
     if any(isinstance(item, RowFunction) for item in (left, right)):
         if not any(isinstance(item, Weight) for item in (left, right)):
             left, right = (_unless_paired(c, a, b) for a, b in ((left, right), (right, left)))
@@ -200,45 +232,36 @@ def _bias(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden:
     other = _along_channels(c, x, other)
     source = x.source
     vector = _vector(c, other, source.channels, f"{source.name}.bias")
-    ops = (*source.ops, *x.ops, op)
     if x.factor != 1.0:
         raise Mismatch("a bias is added after a scale")
-    new: Linear | Embedded
-    if isinstance(source, Linear):
-        bias = (
-            vector
-            if source.bias is None
-            else Weight(source.bias.name, source.bias.array + vector.array)
-        )
-        if source.bias is not None:
-            c.report.foldings.append(Folding(source.name, f"{vector.name} added to the bias"))
-        new = replace(source, bias=bias, ops=ops)
+    if isinstance(source, Linear) and source.bias is not None:
+        c.report.foldings.append(Folding(source.name, f"{vector.name} added to the bias"))
     elif isinstance(source, Embedded):
         c.report.foldings.append(Folding(source.table.name, f"{vector.name} added to every row"))
-        new = replace(
-            source,
-            table=Weight(source.table.name, source.table.array + vector.array),
-            ops=ops,
-        )
-    else:
-        raise Mismatch(
-            f"{vector.name} is added to {source.name}, and only a linear layer or an embedding "
-            "can take a constant per channel"
-        )
+    new = c.affine(source, row=vector, ops=(*x.ops, op))
     return Hidden(new, x.view, missing=x.missing, layer=x.layer)
 
 
 def _along_channels(c: Emitter, x: Hidden, other: Weight | FromInputs) -> Weight | FromInputs:
-    """Return `other` with its channels last, where those of `x` are not: after a convolution."""
-    channels = views.channel_axis(x.source.channels)
-    places = [i for i, axis in enumerate(x.view) if views.merged(axis) == channels]
-    if not channels or not isinstance(other, Weight) or places in ([], [len(x.view) - 1]):
+    """Return `other` with its channels last, where those of `x` are in other axes."""
+    channels = x.source.channels
+    last = bool(x.view) and views.merged(x.view[-1]) == views.channel_axis(channels)
+    if last or not isinstance(other, Weight):
         c.require_all_channels(x)
         return other
+    axes = [all(a.kind == "channel" for a in axis) and bool(axis) for axis in x.view]
+    order = channel_order(views.flatten([x.view[i] for i in np.flatnonzero(axes)]), channels)
     shape = (1,) * (len(x.view) - other.array.ndim) + other.array.shape
-    if shape[places[0]] != other.array.size:
-        raise Mismatch(f"{other.name} of shape {other.array.shape} is not one number per channel")
-    return replace(other, array=other.array.reshape(-1))
+    want = tuple(
+        extent if of_channels else 1
+        for extent, of_channels in zip(views.shape_of(x.view), axes, strict=True)
+    )
+    if order is None or shape != want:
+        raise Mismatch(
+            f"{other.name} of shape {other.array.shape} is not one number per channel of "
+            f"{views.describe(x.view)}"
+        )
+    return replace(other, array=other.array.reshape(-1)[np.argsort(order)])
 
 
 def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
@@ -246,14 +269,9 @@ def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
     c.require_all_channels(x)
     source = x.source
     vector = _vector(c, other, source.channels, f"{source.name}.scale")
-    if not isinstance(source, Linear):
-        raise Mismatch(
-            f"{source.name} is multiplied by {other.name}, which only a linear layer can absorb"
-        )
-    c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
-    ops = (*source.ops, *x.ops, op)
-    scaled = source.changed(lambda array: (array.T * vector.array).T, ops=ops)
-    return replace(x, source=scaled, ops=())
+    if isinstance(source, Linear):
+        c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
+    return replace(x, source=c.affine(source, vector, ops=(*x.ops, op)), ops=())
 
 
 # -- pooling --------------------------------------------------------------------------------
@@ -261,7 +279,7 @@ def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
 
 def _pool_step(c: Emitter, op: str, left: Any, right: Any) -> Hidden:
     if op != "relax.divide" or not isinstance(left, MaskedHidden) or not left.summed:
-        raise Mismatch("attention probabilities or masked tensors are changed before their use")
+        raise Mismatch("attention probabilities or sums of tokens are changed before their use")
     if not isinstance(right, FromInputs):
         raise Mismatch("a sum over tokens is divided by something other than their number")
     as_token_count(right, c.probes, left.mask)
@@ -318,6 +336,7 @@ MATH_RULES: dict[str, Rule] = {
     **dict.fromkeys(functions.UNARY, _unary),
     **dict.fromkeys(functions.BINARY, _binary),
     "relax.mean": _mean,
+    "relax.nn.batch_norm": _batch_norm,
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.rms_norm": _rms_norm,
     "relax.sum": _sum,

@@ -30,7 +30,7 @@ class Atom:
     kind : str
         ``batch``, ``sequence``, ``channel``, and in attention scores ``head``, ``query``, ``key``.
         Of images: ``plane`` (colour), ``row``, ``column``, and ``patch``, which is a sequence of
-        static length.
+        static length. ``run``: a part of a sequence of any length.
     extent : int
         Number of indices, in the probe shape for batch and sequence.
     stride : int
