@@ -433,6 +433,10 @@ class Emitter:
                 layer=value.layer,
             )
         known = functions.name_function(value.samples)
+        if known is None:
+            clipped = self._clipped(value)
+            if clipped is not None:
+                return clipped
         if known is None and value.parts:
             left, right = value.parts
             return self.add(left, right, value.ops[-1:])
@@ -451,6 +455,42 @@ class Emitter:
             made = self.record(make, name, x.channels, value.ops, x.var, **attributes)
             self._activations[key] = made
         return self.show(self._activations[key], value.base)
+
+    def _clipped(self, value: Pointwise) -> Hidden | None:
+        """Emit a clipped line, or the product of one and its operand; None if it is neither."""
+        line = functions.clipped_line(value.samples)
+        gate = None if line is not None else functions.clipped_gate(value.samples)
+        known = line or gate
+        if known is None:
+            return None
+        source = self.scaled(value.base)
+        if (known.slope, known.offset) != (1.0, 0.0):
+            # The operand of a gate is read as it is, too.
+            source = source if gate is None else self.emit_source(source)
+            channels = (source.channels,)
+            scale, row = (
+                Weight(f"{source.name}.{what}", np.full(channels, number, np.float32))
+                for what, number in (("slope", known.slope), ("offset", known.offset))
+            )
+            source = self.affine(source, scale, row if known.offset else None)
+        clipped = self.clip(
+            Hidden(source, value.base.view, missing=value.base.missing),
+            known.low,
+            known.high,
+            value.ops,
+        )
+        return clipped if gate is None else self.multiply(value.base, clipped, value.ops[-1:])
+
+    def clip(self, x: Hidden, low: float, high: float, ops: Sequence[str]) -> Hidden:
+        """Emit a hidden tensor kept between two bounds."""
+        operand = self.emit(x)
+        key = (operand.name, "clip", f"{low} {high}")
+        if key not in self._activations:
+            name = self.unique(f"{operand.name}.clip")
+            bounds = {"low": low, "high": high}
+            made = self.record(build.clip, name, operand.channels, ops, operand.var, **bounds)
+            self._activations[key] = made
+        return self.show(self._activations[key], x)
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
         """Recognise a norm and emit it, or the sum that was taken last."""

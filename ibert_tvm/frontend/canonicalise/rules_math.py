@@ -126,6 +126,36 @@ def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     return applied(op, x, (x.samples,), (x.text,), (*x.ops, op))
 
 
+def _clip(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    """Bounds: a part of an activation function, or what is applied to one."""
+    value, op = settled(c, operands[0]), c.op(call)
+    none = float(np.finfo(np.float32).max)
+    bounds = [float(argument.value) for argument in call.args[1:3]]
+    low, high = max(bounds[0], -none), min(bounds[1], none)
+    if isinstance(value, Pointwise) and functions.name_function(value.samples) is not None:
+        value = c.hidden(value)
+    if not isinstance(value, (Hidden, Pointwise)):
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    x = lift(value)
+    least, most = float(x.samples.min()), float(x.samples.max())
+    if not (low == -none or least < low) or not (high == none or high < most):
+        # Samples on the grid do not show such a bound.
+        return c.clip(c.hidden(value), low, high, (*value.ops, op))
+    samples = np.clip(x.samples, low, high)
+    text = f"clip({x.text}, {low:g}, {high:g})"
+    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
+
+
+def _leaky_relu(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    value, op = settled(c, operands[0]), c.op(call)
+    if not isinstance(value, (Hidden, Pointwise)):
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    x, slope = lift(value), float(call.attrs.alpha)
+    samples = np.where(x.samples < 0, x.samples * slope, x.samples)
+    text = f"leaky_relu({x.text}, {slope:g})"
+    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
+
+
 def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
     return a.base.source is b.base.source and a.base.view == b.base.view
 
@@ -335,9 +365,11 @@ def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 MATH_RULES: dict[str, Rule] = {
     **dict.fromkeys(functions.UNARY, _unary),
     **dict.fromkeys(functions.BINARY, _binary),
+    "relax.clip": _clip,
     "relax.mean": _mean,
     "relax.nn.batch_norm": _batch_norm,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.leakyrelu": _leaky_relu,
     "relax.nn.rms_norm": _rms_norm,
     "relax.sum": _sum,
 }

@@ -17,6 +17,7 @@ from .engine import Rule
 from .inputs import constant_array
 from .operands import integer, integers
 from .values import (
+    Computed,
     FromInputs,
     Hidden,
     Joined,
@@ -41,9 +42,11 @@ def token_run(hidden: Hidden, length: int, first: int, last: int, op: str) -> To
     """
     if hidden.factor != 1.0:
         raise Mismatch("tokens are taken of a tensor that was scaled")
-    source, start = hidden.source, 0
+    source: Computed = hidden.source
+    start = 0
     if isinstance(source, TokenRun):
-        source, start, length = source.x, source.first, source.length
+        start, length = source.first, source.length
+        source = source.x
     first, last = start + first, start + last
     part = f"token{first}" if last == first + 1 else f"tokens{first}to{last - 1}"
     name = f"{source.name}.{part}"
