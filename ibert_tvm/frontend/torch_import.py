@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,61 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
+
+
+def in_float32(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module whose parameters are float32, exactly as they were in 16 bits.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Left as it is.
+
+    Returns
+    -------
+    torch.nn.Module
+        A copy, or the module itself where nothing is float16 or bfloat16.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it cannot be copied.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    if not any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors):
+        return module
+    try:
+        return copy.deepcopy(module).float()
+    except Exception as error:  # whatever the parts of a module raise
+        raise UnsupportedModelError(
+            "the module cannot be converted to float32",
+            where=type(module).__name__,
+            why=f"{type(error).__name__}: {error_lines(error)[0]}",
+            todo="convert it first: model.float()",
+        ) from error
+
+
+@contextlib.contextmanager
+def _traceable() -> Iterator[None]:
+    """Have torch's own encoder layers compute as they are written while they are traced.
+
+    In evaluation mode they may take a fused kernel with nested tensors instead, and they compare
+    the mask that they are given with a causal one to tell kernels about it, which is a branch on
+    data. Either changes nothing in the result.
+    """
+    layers = torch.nn.modules.transformer
+    fast, detect = torch.backends.mha.get_fastpath_enabled(), layers._detect_is_causal_mask
+
+    def told(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:
+        return bool(is_causal)
+
+    torch.backends.mha.set_fastpath_enabled(False)
+    layers._detect_is_causal_mask = told
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        layers._detect_is_causal_mask = detect
 
 
 def import_module(
@@ -228,7 +284,7 @@ def _export(
     module: torch.nn.Module, arguments: dict[str, torch.Tensor]
 ) -> torch.export.ExportedProgram:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _traceable():
             warnings.simplefilter("ignore")
             return torch.export.export(module, (), kwargs=arguments)
     except Exception as error:  # torch.export raises whatever the traced code raises

@@ -24,6 +24,7 @@ from .torch_import import (
     as_source,
     evaluating,
     import_module,
+    in_float32,
 )
 
 _CLASSES = {
@@ -32,6 +33,12 @@ _CLASSES = {
     "question_answering": "AutoModelForQuestionAnswering",
     "image_classification": "AutoModelForImageClassification",
 }
+
+_VOCABULARY_HEADS = {
+    "ForMaskedLM": "token_classification",
+    "ForNextSentencePrediction": "sequence_classification",
+}
+"""Ends of the names of pretraining classes whose logits are those of a head, without labels."""
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
 """The number of a layer, in the name of a weight."""
@@ -82,7 +89,7 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
 
 def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
     """Import a transformers model in memory; parameters as for `wrap` and `import_folder`."""
-    wrapper = wrap(model, head)
+    wrapper = wrap(in_float32(model), head)
     return described(
         _import(wrapper, model.config, frozenset(), verify),
         source=f"{type(model).__module__}.{type(model).__qualname__}",
@@ -101,7 +108,7 @@ def _import(
             head=wrapper.head,
             outputs=[OUTPUTS[wrapper.head]],
             pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
-            id2label=labels(config, wrapper.head),
+            id2label=labels(config, wrapper.head) if _has_labels(wrapper.model) else {},
             again=lambda length: import_transformers(wrapper, missing, length),
         )
 
@@ -203,8 +210,9 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
     ModelSourceError
         If the model does not have the head.
     """
-    own = head_of_class(type(model).__name__)
-    head = head or own
+    name = type(model).__name__
+    own = next((h for end, h in _VOCABULARY_HEADS.items() if name.endswith(end)), "none")
+    own = head_of_class(name) if own == "none" else own
     if getattr(model.config, "is_encoder_decoder", False):
         raise ModelSourceError(
             f"{type(model).__name__} is an encoder-decoder",
@@ -212,6 +220,9 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
             why="only encoders have an integer form",
             todo="import its encoder as a module",
         )
+    if head is None and own == "none":
+        _check_no_head(model)
+    head = head or own
     if head in CLASS_SUFFIXES.values():
         if own != head:
             raise ModelSourceError(
@@ -239,6 +250,29 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
             )
         return ImageModelWithHead(encoder, head)
     return ModelWithHead(encoder, head, pooling)
+
+
+def _check_no_head(model: Any) -> None:
+    """Refuse to leave a head out that nobody said to leave out."""
+    base = model.base_model
+    others = [
+        name
+        for name, part in model.named_children()
+        if part is not base and base is not model and any(True for _ in part.parameters())
+    ]
+    if others:
+        raise ModelSourceError(
+            f"{type(model).__name__} computes more than its encoder",
+            where=", ".join(others),
+            why="the output of this class is none of the heads that are known",
+            todo="choose head='none' for the encoder alone, or give a module that returns what "
+            "you need as a tensor",
+        )
+
+
+def _has_labels(model: Any) -> bool:
+    """Whether the configuration names what the logits stand for."""
+    return not type(model).__name__.endswith(tuple(_VOCABULARY_HEADS))
 
 
 def of_images(model: Any) -> bool:
