@@ -281,7 +281,8 @@ class Canonicaliser(Emitter):
     ) -> Any:
         tensors = [item for item in _leaves(operands) if isinstance(item, Value)]
         if all(isinstance(item, FromInputs) for item in tensors) and variable in graph.variables:
-            return self._from_inputs(variable, graph)
+            rows = self._constant_positions(call, tensors)
+            return self._from_inputs(variable, graph) if rows is None else rows
         name = str(call.op.name)
         if all(isinstance(item, (Weight, FromInputs)) for item in tensors):
             folded = self._fold(call, tensors)
@@ -293,6 +294,17 @@ class Canonicaliser(Emitter):
         if rule is None:
             raise Mismatch("no canonical operator computes it")
         return rule(self, call, operands)
+
+    def _constant_positions(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
+        """A slice, one row per token, of a table of positions that is no parameter: sinusoids."""
+        array = tensors[0].constant if len(tensors) == 1 else None
+        if call.op.name != "relax.strided_slice" or array is None or array.dtype.kind != "f":
+            return None
+        table = table_of(call, array, self.seq_len.extent)
+        if table is None:
+            return None
+        self.report.foldings.append(Folding("positions", "a constant of the graph is a parameter"))
+        return Weight("positions", fold(call, [array]), table)
 
     def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
         """Compute an operator on weights now; None if it is a look-up, which stays."""
