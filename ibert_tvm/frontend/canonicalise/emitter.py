@@ -227,14 +227,14 @@ class Emitter:
         raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
 
     def _emit_affine(self, source: Affine, name: str) -> Emitted:
-        result = source.x
-        for weight, make in ((source.scale, build.scale_channels), (source.row, build.add_row)):
-            if weight is None:
-                continue
-            if result is not source.x:  # the first of two is not what the source computes
-                name = self.unique(source.name)
-            operands = (result.var, self.weight(weight.name, weight.array))
-            result = self.record(make, name, source.channels, source.ops, *operands)
+        channels, result = source.channels, source.x
+        if source.scale is not None:
+            label = name if source.row is None else self.unique(f"{source.x.name}.scaled")
+            operands = (result.var, self.weight(source.scale.name, source.scale.array))
+            result = self.record(build.scale_channels, label, channels, source.ops, *operands)
+        if source.row is not None:
+            operands = (result.var, self.weight(source.row.name, source.row.array))
+            result = self.record(build.add_row, name, channels, source.ops, *operands)
         return result
 
     def _emit_sum(self, source: LinearSum, name: str) -> Emitted:
@@ -326,7 +326,7 @@ class Emitter:
             return replace(source, table=table, ops=all_ops)
         if not isinstance(source, Affine):
             x = self.emit_source(source)
-            name = f"{x.name}.scaled" if row is None else f"{x.name}.shifted"
+            name = f"{x.name}.{'scaled' if row is None else 'shifted'}"
             return Affine(name, x.channels, tuple(ops), x, scale, row)
         old_scale, old_row = source.scale, source.row
         if scale is not None:
@@ -335,7 +335,8 @@ class Emitter:
                 old_row = Weight(old_row.name, old_row.array * scale.array)
         if row is not None:
             old_row = _together(np.add, old_row, row)
-        return replace(source, scale=old_scale, row=old_row, ops=all_ops)
+        name = source.name if row is None else f"{source.x.name}.shifted"
+        return replace(source, name=name, scale=old_scale, row=old_row, ops=all_ops)
 
     def positions(self, ids: Ids, name: str) -> relax.Var:
         """Return the position ids that `ids` describes, emitted once per kind."""
@@ -433,13 +434,12 @@ class Emitter:
                 layer=value.layer,
             )
         known = functions.name_function(value.samples)
-        if known is None:
-            clipped = self._clipped(value)
-            if clipped is not None:
-                return clipped
         if known is None and value.parts:
             left, right = value.parts
             return self.add(left, right, value.ops[-1:])
+        clipped = self._clipped(value) if known is None else None
+        if clipped is not None:
+            return clipped
         if known is None:
             raise Mismatch(
                 f"the function {value.text} is none of {functions.KNOWN}",
@@ -484,11 +484,12 @@ class Emitter:
     def clip(self, x: Hidden, low: float, high: float, ops: Sequence[str]) -> Hidden:
         """Emit a hidden tensor kept between two bounds."""
         operand = self.emit(x)
-        key = (operand.name, "clip", f"{low} {high}")
+        one_sided = (low, high) == (0.0, functions.UNBOUNDED)
+        kind, bounds = ("relu", {}) if one_sided else ("clip", {"low": low, "high": high})
+        key = (operand.name, kind, str(bounds))
         if key not in self._activations:
-            name = self.unique(f"{operand.name}.clip")
-            bounds = {"low": low, "high": high}
-            made = self.record(build.clip, name, operand.channels, ops, operand.var, **bounds)
+            name, make = self.unique(f"{operand.name}.{kind}"), getattr(build, kind)
+            made = self.record(make, name, operand.channels, ops, operand.var, **bounds)
             self._activations[key] = made
         return self.show(self._activations[key], x)
 

@@ -70,6 +70,9 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 ELEMENTWISE: dict[str, Callable[..., Any]] = {**UNARY, **BINARY}
 """All of them."""
 
+UNBOUNDED = float(np.finfo(np.float32).max)
+"""A bound that is none; its negative is none below."""
+
 _KNOWN: tuple[tuple[str, dict[str, Any], NDArray[np.float64]], ...] = (
     ("gelu", {"form": "erf"}, _gelu(GRID)),
     ("gelu", {"form": "tanh"}, _gelu_tanh(GRID)),
@@ -115,7 +118,7 @@ def name_function(samples: NDArray[np.float64]) -> tuple[str, dict[str, Any]] | 
 
 @dataclass(frozen=True)
 class ClippedLine:
-    """``min(max(slope x + offset, low), high)``; without a bound, the last number of float32."""
+    """``min(max(slope x + offset, low), high)``; `UNBOUNDED` where there is no bound."""
 
     slope: float
     offset: float
@@ -147,10 +150,9 @@ def clipped_line(samples: NDArray[np.float64]) -> ClippedLine | None:
     curve = slope * GRID + offset
     if not _same(samples, np.clip(curve, low, high)):
         return None
-    none = float(np.finfo(np.float32).max)
     bounds = (
         _six_digits(bound) if np.count_nonzero(np.abs(samples - bound) <= margin) > 2 else limit
-        for bound, limit in ((low, -none), (high, none))
+        for bound, limit in ((low, -UNBOUNDED), (high, UNBOUNDED))
     )
     return ClippedLine(_six_digits(slope), _six_digits(offset), *bounds)
 

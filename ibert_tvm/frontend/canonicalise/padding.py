@@ -16,10 +16,10 @@ from ibert_tvm.relay_passes.canonical import (
     OPERATORS,
     canonical_calls,
     main_function,
+    operands_of,
     output_fields,
     value_name,
 )
-from ibert_tvm.relay_passes.dialect.calls import operands_of
 
 
 def leave_out_masks(module: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:

@@ -127,13 +127,17 @@ def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 
 def _clip(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    """Bounds: a part of an activation function, or what is applied to one."""
-    value, op = settled(c, operands[0]), c.op(call)
-    none = float(np.finfo(np.float32).max)
-    bounds = [float(argument.value) for argument in call.args[1:3]]
-    low, high = max(bounds[0], -none), min(bounds[1], none)
-    if isinstance(value, Pointwise) and functions.name_function(value.samples) is not None:
-        value = c.hidden(value)
+    low, high = (float(argument.value) for argument in call.args[1:3])
+    return _bounded(c, settled(c, operands[0]), low, high, c.op(call))
+
+
+def _bounded(c: Emitter, value: Any, low: float, high: float, op: str) -> Value:
+    """Keep values between bounds: a part of an activation function, or what is applied to one."""
+    none = functions.UNBOUNDED
+    low, high = max(low, -none), min(high, none)
+    if isinstance(value, Pointwise):
+        known = functions.name_function(value.samples)
+        value = value if known is None or known[0] == "relu" else c.hidden(value)
     if not isinstance(value, (Hidden, Pointwise)):
         raise Mismatch("it is applied to something other than a hidden tensor")
     x = lift(value)
@@ -142,7 +146,8 @@ def _clip(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         # Samples on the grid do not show such a bound.
         return c.clip(c.hidden(value), low, high, (*value.ops, op))
     samples = np.clip(x.samples, low, high)
-    text = f"clip({x.text}, {low:g}, {high:g})"
+    bounds = [f"{bound:g}" for bound in (low, high) if abs(bound) < none]
+    text = f"{op.removeprefix('relax.')}({', '.join([x.text, *bounds])})"
     return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
 
 
@@ -187,6 +192,9 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         return _hidden_pair(c, op, left, right)
     other = right if hidden[0] is left else left
     number = scalar(other) if isinstance(other, FromInputs) else None
+    if number is not None and op in ("relax.maximum", "relax.minimum"):
+        bounds = (number, np.inf) if op == "relax.maximum" else (-np.inf, number)
+        return _bounded(c, hidden[0], *bounds, op)
     if number is not None:
         return _with_number(op, lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):

@@ -111,7 +111,8 @@ def branch(g: Graph) -> str:
             "Mul",
             "node times, layer encoder.dense",
             "the function multiply(x, multiply(sigmoid(x), sigmoid(x))) is none of gelu (erf or "
-            "tanh form), silu (quick-GELU is one), relu, tanh, sigmoid",
+            "tanh form), silu (quick-GELU is one), relu, leaky relu, tanh, sigmoid, a line that is "
+            "clipped (ReLU6, hard sigmoid), x times one (hard swish)",
         ),
         (
             mean_norm,
