@@ -53,7 +53,7 @@ class Neighbours(nn.Module):
 
     def __init__(self, activation: str = "relu6", pooled: bool = True) -> None:
         super().__init__()
-        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(40, WIDTH)
         self.joined = nn.Linear(3 * WIDTH, WIDTH)
         self.layer = _Layer(activation)
         self.pooled = pooled
@@ -61,7 +61,7 @@ class Neighbours(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         mask = attention_mask[:, :, None].float()
-        x = self.words(input_ids) * mask
+        x = (self.words(input_ids) + self.places.weight[: input_ids.shape[1]]) * mask
         behind = functional.pad(x[:, 1:], [0, 0, 0, 1])
         before = functional.pad(x[:, :-1], [0, 0, 1, 0])
         x = self.joined(torch.cat([behind, x, before], dim=2))

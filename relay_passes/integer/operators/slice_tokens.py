@@ -16,7 +16,7 @@ from ..types import LARGEST_INDEX, NARROW, Dim, TensorType
 
 @dataclass(frozen=True)
 class SliceTokens(Operator):
-    """Tokens `first` to ``first + count - 1`` of x, whose length is static.
+    """Tokens `first` to ``first + count - 1`` of x.
 
     Parameters
     ----------
@@ -28,17 +28,17 @@ class SliceTokens(Operator):
     count: int
 
     OP = "integer.slice_tokens"
-    OPERANDS = (Operand("x", NARROW, "b S C"),)
+    OPERANDS = (Operand("x", NARROW, "b s C"),)
 
     def __post_init__(self) -> None:
         check_attribute(self, "first", 0, LARGEST_INDEX)
         check_attribute(self, "count", 1, LARGEST_INDEX)
 
     def check_dims(self, dims: Mapping[str, Any]) -> None:
-        """A sequence has such tokens."""
-        if self.first + self.count > int(dims["S"]):
+        """A sequence has such tokens; a symbolic one is checked when it is specialised."""
+        if isinstance(dims["s"], int) and self.first + self.count > dims["s"]:
             raise LoweringError(
-                f"tokens {self.first} to {self.first + self.count - 1} of {dims['S']}",
+                f"tokens {self.first} to {self.first + self.count - 1} of {dims['s']}",
                 self.where,
                 "tokens are counted from 0",
                 "slice inside of the sequence",
