@@ -213,12 +213,22 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
     name = type(model).__name__
     own = next((h for end, h in _VOCABULARY_HEADS.items() if name.endswith(end)), "none")
     own = head_of_class(name) if own == "none" else own
-    if getattr(model.config, "is_encoder_decoder", False):
+    takes = inspect.signature(model.forward).parameters
+    # Encoders alone may have the configuration of both.
+    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         raise ModelSourceError(
             f"{type(model).__name__} is an encoder-decoder",
             where=type(model).__name__,
             why="only encoders have an integer form",
             todo="import its encoder as a module",
+        )
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    if main not in ("input_ids", "pixel_values"):
+        raise ModelSourceError(
+            f"{type(model).__name__} takes {main}",
+            where=type(model).__name__,
+            why="models of token ids and of images have an integer form",
+            todo="import the encoder behind its inputs as a module of token ids, if it has one",
         )
     if head is None and own == "none":
         _check_no_head(model)
@@ -232,7 +242,7 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
                 todo=f"load it as {_CLASSES[head]}, or choose head={own!r}",
             )
         return ImageModelWithHead(model, head) if of_images(model) else ModelWithHead(model, head)
-    encoder = model.base_model
+    encoder = _encoder(model, main)
     if head == "pooled" and getattr(encoder, "pooler", None) is None:
         raise ModelSourceError(
             f"{type(model).__name__} has no pooler",
@@ -252,9 +262,15 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
     return ModelWithHead(encoder, head, pooling)
 
 
+def _encoder(model: Any, main: str) -> Any:
+    """The model without its head; some name a part of that their base."""
+    base = model.base_model
+    return base if main in inspect.signature(base.forward).parameters else model
+
+
 def _check_no_head(model: Any) -> None:
     """Refuse to leave a head out that nobody said to leave out."""
-    base = model.base_model
+    base = _encoder(model, str(model.main_input_name))
     others = [
         name
         for name, part in model.named_children()

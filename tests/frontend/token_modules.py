@@ -49,10 +49,15 @@ class Neighbours(nn.Module):
         One of `ACTIVATIONS`.
     pooled : bool
         Whether the first token and the mean of all are joined for a classifier, or tokens come out.
+    neighbours : bool
+        Whether neighbours are joined at all.
     """
 
-    def __init__(self, activation: str = "relu6", pooled: bool = True) -> None:
+    def __init__(
+        self, activation: str = "relu6", pooled: bool = True, neighbours: bool = True
+    ) -> None:
         super().__init__()
+        self.neighbours = neighbours
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(40, WIDTH)
         self.joined = nn.Linear(3 * WIDTH, WIDTH)
         self.layer = _Layer(activation)
@@ -62,6 +67,8 @@ class Neighbours(nn.Module):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         mask = attention_mask[:, :, None].float()
         x = (self.words(input_ids) + self.places.weight[: input_ids.shape[1]]) * mask
+        if not self.neighbours:
+            return self.layer(x, attention_mask.bool()[:, None, None, :])
         behind = functional.pad(x[:, 1:], [0, 0, 0, 1])
         before = functional.pad(x[:, :-1], [0, 0, 1, 0])
         x = self.joined(torch.cat([behind, x, before], dim=2))

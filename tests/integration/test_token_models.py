@@ -9,6 +9,8 @@ import pytest
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from tests.examples import examples
 from tests.frontend.token_modules import made
 from tests.integer.unbounded import check_unbounded
@@ -58,3 +60,11 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     # 8 bits of 32 channels, and scores with weights that are far larger than those of a trained
     # model: what attention gives has 19 dB in the model of images.
     assert cosine.mean() > (0.97 if name == "registers" else 0.99)
+
+
+@pytest.mark.parametrize(("name", "packed"), [("masked", True), ("tokens", False)])
+def test_programs_leave_padding_out_where_nothing_sees_it(name: str, packed: bool) -> None:
+    """Embeddings times the mask are packed like any; neighbours have to be where they were."""
+    model = token_model(name)
+    program = IntegerProgram(model.module, model.parameters)
+    assert (PackTokens()(program) is not program) == packed

@@ -16,6 +16,7 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "tokens": (Neighbours, "leaky", False),
     "registers": (Registers, "hard swish"),
     "hard": (Neighbours, "hard sigmoid", True),
+    "masked": (Neighbours, "relu6", False, False),
 }
 TOKENS = (SIDE // 8) ** 2 + 3
 
