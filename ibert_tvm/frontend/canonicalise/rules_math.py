@@ -304,9 +304,8 @@ def _along_channels(c: Emitter, x: Hidden, other: Weight | FromInputs) -> Weight
 
 def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
     """Multiply each channel by a number of its own, which a linear layer before it takes over."""
-    c.require_all_channels(x)
     source = x.source
-    vector = _vector(c, other, source.channels, f"{source.name}.scale")
+    vector = _vector(c, _along_channels(c, x, other), source.channels, f"{source.name}.scale")
     if isinstance(source, Linear):
         c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
     return replace(x, source=c.affine(source, vector, ops=(*x.ops, op)), ops=())
