@@ -197,6 +197,8 @@ class Emitter:
         return self._emitted[source]
 
     def _emit(self, source: Computed) -> Emitted:
+        if isinstance(source, Prepended):
+            return self._emit_prepended(source)
         name = self.unique(source.name)
         if isinstance(source, Embedded):
             table = self.weight(source.table.name, source.table.array)
@@ -215,8 +217,6 @@ class Emitter:
             return self._emit_affine(source, name)
         if isinstance(source, LinearSum):
             return self._emit_sum(source, name)
-        if isinstance(source, Prepended):
-            return self._emit_prepended(source, name)
         if isinstance(source, TokenRun):
             return self._emit_run(source, name)
         if isinstance(source, Joined):
@@ -245,7 +245,8 @@ class Emitter:
             first = self.record(build.add, label, source.channels, source.ops, *operands)
         return first
 
-    def _emit_prepended(self, source: Prepended, name: str) -> Emitted:
+    def _emit_prepended(self, source: Prepended) -> Emitted:
+        name = self.unique(source.rows.name)
         operands = (source.x.var, self.weight(source.rows.name, source.rows.array))
         result = self.record(build.prepend_tokens, name, source.channels, source.ops, *operands)
         if source.table is not None:
