@@ -406,7 +406,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "groupvit_vision_model",
         "GroupViTVisionConfig",
         "GroupViTVisionModel",
-        **{**IMAGES, "num_hidden_layers": None},
+        **IMAGES,
         depths=[1, 1],
         num_group_tokens=[4, 0],
         num_output_groups=[4, 2],

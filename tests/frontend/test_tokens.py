@@ -242,3 +242,12 @@ def test_sinusoids_that_are_a_constant_are_positions() -> None:
     loaded = words(lambda x, mask: x * WIDTH**0.5 + table[:, : x.shape[1]])
     assert loaded.info.max_sequence_length == 40
     assert ops(loaded) == ["position_ids", "embedding", "embedding", "add"]
+
+
+def test_learned_rows_behind_tokens_are_refused() -> None:
+    rows = torch.ones(1, 2, WIDTH)
+    with pytest.raises(UnsupportedModelError) as error:
+        words(lambda x, mask: torch.cat([x, rows.expand(len(x), -1, -1)], dim=1))
+    assert error.value.why == (
+        "learned rows are put behind hidden tensors, and only before tokens they may"
+    )

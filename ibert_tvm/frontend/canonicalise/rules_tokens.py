@@ -55,6 +55,10 @@ def token_run(hidden: Hidden, length: int, first: int, last: int, op: str) -> To
 
 def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     parts = operands[0]
+    if isinstance(parts[-1], (Weight, FromInputs)):
+        raise Mismatch(
+            "learned rows are put behind hidden tensors, and only before tokens they may"
+        )
     last = c.hidden(parts[-1])
     axis = integer(call.attrs.axis) % len(last.view)
     if all(item.kind == "channel" for item in last.view[axis]) and last.view[axis]:
