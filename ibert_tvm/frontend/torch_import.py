@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -34,6 +36,61 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
+
+
+def in_float32(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module whose parameters are float32, exactly as they were in 16 bits.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Left as it is.
+
+    Returns
+    -------
+    torch.nn.Module
+        A copy, or the module itself where nothing is float16 or bfloat16.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it cannot be copied.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    if not any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors):
+        return module
+    try:
+        return copy.deepcopy(module).float()
+    except Exception as error:  # whatever the parts of a module raise
+        raise UnsupportedModelError(
+            "the module cannot be converted to float32",
+            where=type(module).__name__,
+            why=f"{type(error).__name__}: {error_lines(error)[0]}",
+            todo="convert it first: model.float()",
+        ) from error
+
+
+@contextlib.contextmanager
+def _traceable() -> Iterator[None]:
+    """Have torch's own encoder layers compute as they are written while they are traced.
+
+    In evaluation mode they may take a fused kernel with nested tensors instead, and they compare
+    the mask that they are given with a causal one to tell kernels about it, which is a branch on
+    data. Either changes nothing in the result.
+    """
+    layers = torch.nn.modules.transformer
+    fast, detect = torch.backends.mha.get_fastpath_enabled(), layers._detect_is_causal_mask
+
+    def told(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:
+        return bool(is_causal)
+
+    torch.backends.mha.set_fastpath_enabled(False)
+    layers._detect_is_causal_mask = told
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        layers._detect_is_causal_mask = detect
 
 
 def import_module(
@@ -228,7 +285,7 @@ def _export(
     module: torch.nn.Module, arguments: dict[str, torch.Tensor]
 ) -> torch.export.ExportedProgram:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _traceable():
             warnings.simplefilter("ignore")
             return torch.export.export(module, (), kwargs=arguments)
     except Exception as error:  # torch.export raises whatever the traced code raises
@@ -260,12 +317,13 @@ def _translate(
                 custom_convert_map={"amax.default": _amax},
             )
     except Exception as error:  # the importer asserts, and raises several classes
-        reason = _sorted_names(error_lines(error)[0])
+        where, reason = _where(exported, error)
         raise UnsupportedModelError(
-            "TVM's importer does not know an operator of the model",
-            where=_where(exported, error, reason),
+            "an operator of the model is not known",
+            where=where,
             why=reason,
-            todo="replace the operator by ones that TVM imports",
+            todo="replace the operator by ones that are known: `ibert inspect` shows them for a "
+            "model that imports",
         ) from error
     return module, _origins(module, importer, prefix)
 
@@ -301,27 +359,31 @@ def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Orig
     return result
 
 
-def _where(exported: torch.export.ExportedProgram, error: BaseException, reason: str) -> str:
-    """Name the node that the importer stopped at, or whose operator its message names."""
+_UNKNOWN = re.compile(r"'([\w.]+)'")
+"""An operator in the message of TVM's importer that lists those it does not know."""
+
+
+def _where(exported: torch.export.ExportedProgram, error: BaseException) -> tuple[str, str]:
+    """Name the node that the importer stopped at, or whose operator its message names; and why."""
     node = _node_of(error)
     if node is not None:
-        return _place(node)
+        operands = ", ".join(filter(None, map(_shown, node.all_input_nodes))) or "no tensors"
+        return _place(node), f"it cannot be translated as it is used here, for {operands}"
+    unknown = sorted(set(_UNKNOWN.findall(error_lines(error)[0])))
     # The importer decomposes some operators first, and names what they became.
     for program in (exported, exported.run_decompositions()):
         for node in program.graph.nodes:
-            target = getattr(node.target, "__name__", "")
-            if node.op == "call_function" and target and f"'{target}'" in reason:
-                return _place(node)
-    return "the traced program"
+            if node.op == "call_function" and getattr(node.target, "__name__", "") in unknown:
+                return _place(node), f"there is no translation of {', '.join(unknown)}"
+    return "the traced program", "TVM's importer of torch programs fails on it"
 
 
-def _sorted_names(reason: str) -> str:
-    """Put the operators that the importer lists out of a set in one order."""
-    head, opening, rest = reason.partition("['")
-    names, closing, tail = rest.partition("']")
-    if not closing:
-        return reason
-    return head + opening + "', '".join(sorted(names.split("', '"))) + closing + tail
+def _shown(node: torch.fx.Node) -> str:
+    """Type and shape of a tensor; empty for another value."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return ""
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def _node_of(error: BaseException) -> torch.fx.Node | None:

@@ -15,7 +15,14 @@ from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .model import CanonicalModel
-from .torch_import import PROBE_SHAPE, as_source, evaluating, import_exported, import_module
+from .torch_import import (
+    PROBE_SHAPE,
+    as_source,
+    evaluating,
+    import_exported,
+    import_module,
+    in_float32,
+)
 from .torch_inputs import Arguments, AsCanonical, arguments_of, named_arguments
 
 Inputs = Sequence[str] | Mapping[str, str] | None
@@ -49,6 +56,7 @@ def load_module(
     UnsupportedModelError
         If a part of it has no canonical form.
     """
+    module = in_float32(module)
     arguments = arguments_of(module, inputs)
     wrapped = module if arguments.plain else AsCanonical(module, arguments)
     with evaluating(wrapped):

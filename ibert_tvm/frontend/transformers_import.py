@@ -25,6 +25,7 @@ from .torch_import import (
     as_source,
     evaluating,
     import_module,
+    in_float32,
 )
 
 _CLASSES = {
@@ -33,6 +34,12 @@ _CLASSES = {
     "question_answering": "AutoModelForQuestionAnswering",
     "image_classification": "AutoModelForImageClassification",
 }
+
+_VOCABULARY_HEADS = {
+    "ForMaskedLM": "token_classification",
+    "ForNextSentencePrediction": "sequence_classification",
+}
+"""Ends of the names of pretraining classes whose logits are those of a head, without labels."""
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
 """The number of a layer, in the name of a weight."""
@@ -100,7 +107,7 @@ def _after(folder: HfFolder, head: str) -> SentenceHead | None:
 
 def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
     """Import a transformers model in memory; parameters as for `wrap` and `import_folder`."""
-    wrapper = wrap(model, head)
+    wrapper = wrap(in_float32(model), head)
     return described(
         _import(wrapper, model.config, frozenset(), verify),
         source=f"{type(model).__module__}.{type(model).__qualname__}",
@@ -119,7 +126,7 @@ def _import(
             head=wrapper.head,
             outputs=[wrapper.output],
             pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
-            id2label=labels(config, wrapper.head),
+            id2label=labels(config, wrapper.head) if _has_labels(wrapper.model) else {},
             again=lambda revisit: import_transformers(wrapper, missing, revisit),
             positions=positions(config),
         )
@@ -227,15 +234,29 @@ def wrap(
     ModelSourceError
         If the model does not have the head.
     """
-    own = head_of_class(type(model).__name__)
-    head = head or own
-    if getattr(model.config, "is_encoder_decoder", False):
+    name = type(model).__name__
+    own = next((h for end, h in _VOCABULARY_HEADS.items() if name.endswith(end)), "none")
+    own = head_of_class(name) if own == "none" else own
+    takes = inspect.signature(model.forward).parameters
+    # Encoders alone may have the configuration of both.
+    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         raise ModelSourceError(
             f"{type(model).__name__} is an encoder-decoder",
             where=type(model).__name__,
             why="only encoders have an integer form",
             todo="import its encoder as a module",
         )
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    if main not in ("input_ids", "pixel_values"):
+        raise ModelSourceError(
+            f"{type(model).__name__} takes {main}",
+            where=type(model).__name__,
+            why="models of token ids and of images have an integer form",
+            todo="import the encoder behind its inputs as a module of token ids, if it has one",
+        )
+    if head is None and own == "none":
+        _check_no_head(model)
+    head = head or own
     if head in CLASS_SUFFIXES.values():
         if own != head:
             raise ModelSourceError(
@@ -245,7 +266,7 @@ def wrap(
                 todo=f"load it as {_CLASSES[head]}, or choose head={own!r}",
             )
         return ImageModelWithHead(model, head) if of_images(model) else ModelWithHead(model, head)
-    encoder = model.base_model
+    encoder = _encoder(model, main)
     if head == "pooled" and getattr(encoder, "pooler", None) is None:
         raise ModelSourceError(
             f"{type(model).__name__} has no pooler",
@@ -271,6 +292,35 @@ def wrap(
         )
     logits = after is not None and after.pipeline.masked_lm
     return ModelWithHead(model if logits else encoder, head, after)
+
+
+def _encoder(model: Any, main: str) -> Any:
+    """The model without its head; some name a part of that their base."""
+    base = model.base_model
+    return base if main in inspect.signature(base.forward).parameters else model
+
+
+def _check_no_head(model: Any) -> None:
+    """Refuse to leave a head out that nobody said to leave out."""
+    base = _encoder(model, str(model.main_input_name))
+    others = [
+        name
+        for name, part in model.named_children()
+        if part is not base and base is not model and any(True for _ in part.parameters())
+    ]
+    if others:
+        raise ModelSourceError(
+            f"{type(model).__name__} computes more than its encoder",
+            where=", ".join(others),
+            why="the output of this class is none of the heads that are known",
+            todo="choose head='none' for the encoder alone, or give a module that returns what "
+            "you need as a tensor",
+        )
+
+
+def _has_labels(model: Any) -> bool:
+    """Whether the configuration names what the logits stand for."""
+    return not type(model).__name__.endswith(tuple(_VOCABULARY_HEADS))
 
 
 def of_images(model: Any) -> bool:

@@ -23,6 +23,7 @@ from .rules_images import IMAGE_RULES
 from .rules_layout import LAYOUT_RULES
 from .rules_math import MATH_RULES
 from .rules_pooling import POOLING_RULES
+from .rules_tokens import TOKEN_RULES
 
 __all__ = ["Canonical", "Revisit", "canonicalise"]
 
@@ -79,6 +80,7 @@ def canonicalise(
         **MATH_RULES,
         **POOLING_RULES,
         **IMAGE_RULES,
+        **TOKEN_RULES,
     }
     given = (parameters, names or {}, rules, origins or {})
     walk = Canonicaliser(module["main"], inputs, *given, revisit=revisit)

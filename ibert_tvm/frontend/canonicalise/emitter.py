@@ -23,17 +23,24 @@ from .rows import fit_norm
 from .score_terms import ScoreTerms
 from .slices import slice_channels
 from .values import (
+    Affine,
     Computed,
+    ConstantRow,
     Embedded,
     Emitted,
     Hidden,
+    Joined,
     Linear,
+    LinearSum,
+    MaskedHidden,
     Mismatch,
     Mixed,
     Pixels,
     Pointwise,
+    Prepended,
     RowFunction,
     ScoreTerm,
+    TokenRun,
     Weight,
 )
 from .views import (
@@ -139,6 +146,7 @@ class Emitter:
         self._scaled_sources: dict[tuple[Computed, float], Computed] = {}
         self._resolved: dict[Pointwise | RowFunction | Mixed, Hidden] = {}
         self._reordered: dict[Linear, Linear] = {}
+        self._masked: dict[Hidden | Pointwise, Hidden] = {}
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
@@ -202,9 +210,14 @@ class Emitter:
 
     def emit(self, hidden: Hidden) -> Emitted:
         """Return the canonical value that `hidden` shows, emitting what still waits."""
-        source = hidden.source
-        if hidden.factor != 1.0:
-            source = self._scaled(source, hidden.factor)
+        return self.emit_source(self.scaled(hidden))
+
+    def scaled(self, hidden: Hidden) -> Computed:
+        """Return the value that `hidden` shows, multiplied by its factor."""
+        return hidden.source if hidden.factor == 1.0 else self._scaled(hidden.source, hidden.factor)
+
+    def emit_source(self, source: Computed) -> Emitted:
+        """Return the canonical value `source`, emitting it where it still waits."""
         if isinstance(source, Emitted):
             return source
         if source not in self._emitted:
@@ -212,6 +225,10 @@ class Emitter:
         return self._emitted[source]
 
     def _emit(self, source: Computed) -> Emitted:
+        if isinstance(source, Prepended):
+            return self._emit_prepended(source)
+        if isinstance(source, Joined):
+            return self._emit_joined(source)
         name = self.unique(source.name)
         if isinstance(source, Embedded):
             table = self.weight(source.table.name, source.table.array)
@@ -226,7 +243,62 @@ class Emitter:
                 self.report.foldings.append(Folding(name, "the source has no bias: zeros"))
             operands = [source.x.var, weight, self.weight(bias.name, bias.array)]
             return self.record(build.linear, name, source.channels, source.ops, *operands)
+        if isinstance(source, Affine):
+            return self._emit_affine(source, name)
+        if isinstance(source, LinearSum):
+            return self._emit_sum(source, name)
+        if isinstance(source, TokenRun):
+            return self._emit_run(source, name)
         raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
+
+    def _emit_affine(self, source: Affine, name: str) -> Emitted:
+        channels, result = source.channels, source.x
+        if source.scale is not None:
+            label = name if source.row is None else self.unique(f"{source.x.name}.scaled")
+            operands = (result.var, self.weight(source.scale.name, source.scale.array))
+            result = self.record(build.scale_channels, label, channels, source.ops, *operands)
+        if source.row is not None:
+            operands = (result.var, self.weight(source.row.name, source.row.array))
+            result = self.record(build.add_row, name, channels, source.ops, *operands)
+        return result
+
+    def _emit_joined(self, source: Joined) -> Emitted:
+        """Join channels that something else than a matrix product reads."""
+        first, *others = (self.emit(part) for part in source.parts)
+        for other in others:
+            name = self.unique(f"{first.name}.concatenate")
+            channels = first.channels + other.channels
+            operands = (first.var, other.var)
+            first = self.record(build.concatenate, name, channels, source.ops, *operands)
+        return first
+
+    def _emit_sum(self, source: LinearSum, name: str) -> Emitted:
+        first, *others = (self.emit_source(term) for term in source.terms)
+        for index, other in enumerate(others):
+            label = name if index == len(others) - 1 else self.unique(f"{name}.part")
+            operands = (first.var, other.var)
+            first = self.record(build.add, label, source.channels, source.ops, *operands)
+        return first
+
+    def _emit_prepended(self, source: Prepended) -> Emitted:
+        name = self.unique(source.rows.name)
+        operands = (source.x.var, self.weight(source.rows.name, source.rows.array))
+        result = self.record(build.prepend_tokens, name, source.channels, source.ops, *operands)
+        if source.table is not None:
+            label = self.unique(source.table.name)
+            operands = (result.var, self.weight(source.table.name, source.table.array))
+            ops = (*source.ops, "relax.add")
+            result = self.record(build.add_positions, label, source.channels, ops, *operands)
+        return result
+
+    def _emit_run(self, source: TokenRun, name: str) -> Emitted:
+        x = self.emit_source(source.x)
+        channels, count = source.channels, source.last - source.first
+        if count == 1:
+            at = {"index": source.first}
+            return self.record(build.select_token, name, channels, source.ops, x.var, **at)
+        run = {"first": source.first, "count": count}
+        return self.record(build.slice_tokens, name, channels, source.ops, x.var, **run)
 
     def _scaled(self, source: Computed, factor: float) -> Computed:
         key = (source, factor)
@@ -240,13 +312,67 @@ class Emitter:
             self.report.foldings.append(Folding(source.table.name, what))
             scaled = Weight(source.table.name, source.table.array * np.float32(factor))
             return replace(source, table=scaled)
-        if not isinstance(source, Linear):
-            raise Mismatch(
-                f"{source.name} is multiplied by {factor:g}, which only a linear layer, an "
-                "embedding or the scale of an attention can absorb"
-            )
-        self.report.foldings.append(Folding(source.name, f"factor {factor:g} moved to the weights"))
-        return source.changed(lambda array: array * np.float32(factor))
+        if isinstance(source, Linear):
+            what = f"factor {factor:g} moved to the weights"
+            self.report.foldings.append(Folding(source.name, what))
+        factors = np.full(source.channels, factor, np.float32)
+        return self.affine(source, Weight(f"{source.name}.factor", factors))
+
+    def affine(
+        self,
+        source: Computed,
+        scale: Weight | None = None,
+        row: Weight | None = None,
+        ops: Sequence[str] = (),
+    ) -> Computed:
+        """Return `source` with its channels multiplied, and then added to, by numbers of their own.
+
+        A matrix product takes them over, as an embedding does with what is added; what else there
+        is waits for more of them.
+
+        Parameters
+        ----------
+        source : Computed
+            The value.
+        scale, row : Weight, optional
+            [channels].
+        ops : sequence of str
+            Source operators that this replaces.
+
+        Returns
+        -------
+        Computed
+            The value as it is then.
+        """
+        all_ops = (*source.ops, *ops)
+        if isinstance(source, Linear):
+            return replace(_affine_linear(source, scale, row), ops=all_ops)
+        if isinstance(source, LinearSum):
+            first, *others = source.terms
+            rest = (_affine_linear(term, scale, None) for term in others)
+            terms = (_affine_linear(first, scale, row), *rest)
+            return replace(source, terms=terms, ops=all_ops)
+        if isinstance(source, ConstantRow):
+            array = source.row.array
+            array = array if scale is None else array * scale.array
+            array = array if row is None else array + row.array
+            return replace(source, row=Weight(source.row.name, array), ops=all_ops)
+        if isinstance(source, Embedded) and scale is None and row is not None:
+            table = Weight(source.table.name, source.table.array + row.array)
+            return replace(source, table=table, ops=all_ops)
+        if not isinstance(source, Affine):
+            x = self.emit_source(source)
+            name = f"{x.name}.{'scaled' if row is None else 'shifted'}"
+            return Affine(name, x.channels, tuple(ops), x, scale, row)
+        old_scale, old_row = source.scale, source.row
+        if scale is not None:
+            old_scale = _together(np.multiply, old_scale, scale)
+            if old_row is not None:
+                old_row = Weight(old_row.name, old_row.array * scale.array)
+        if row is not None:
+            old_row = _together(np.add, old_row, row)
+        name = source.name if row is None else f"{source.x.name}.shifted"
+        return replace(source, name=name, scale=old_scale, row=old_row, ops=all_ops)
 
     def scaled_rows(self, hidden: Hidden, factor: float) -> Hidden | None:
         """Return the rows of a table times a number, as a table of their own.
@@ -325,6 +451,10 @@ class Emitter:
             tall, wide, view = patch_layout(value, self.batch, self.images[value.name])
             source = self.patches(value.name, tall, wide)
             return Hidden(source, view, ops=value.ops, layer=value.layer)
+        if isinstance(value, MaskedHidden) and not value.summed and value.weights == "mask":
+            if value.base not in self._masked:
+                self._masked[value.base] = self._mask(value)
+            return replace(self._masked[value.base], view=value.view)
         if not isinstance(value, Pointwise | RowFunction | Mixed):
             raise Mismatch(f"a hidden tensor is needed, and this is {_kind(value)}")
         if value not in self._resolved:
@@ -335,6 +465,15 @@ class Emitter:
             else:
                 self._resolved[value] = self._resolve_rows(value)
         return self._resolved[value]
+
+    def _mask(self, value: MaskedHidden) -> Hidden:
+        """Emit the product of a hidden tensor and the padding mask, in the tensor's layout."""
+        base = self.hidden(value.base)
+        x = self.emit(base)
+        name = self.unique(f"{x.name}.masked")
+        operands = (x.var, self.input_vars[value.mask])
+        made = self.record(build.mask_tokens, name, x.channels, value.ops, *operands)
+        return self.show(made, base)
 
     def _resolve(self, value: Pointwise) -> Hidden:
         """Recognise the function and emit its operator."""
@@ -352,6 +491,9 @@ class Emitter:
         if known is None and value.parts:
             left, right = value.parts
             return self.add(left, right, value.ops[-1:])
+        clipped = self._clipped(value) if known is None else None
+        if clipped is not None:
+            return clipped
         if known is None:
             raise Mismatch(
                 f"the function {value.text} is none of {functions.KNOWN}",
@@ -373,6 +515,43 @@ class Emitter:
             made = self.record(make, name, x.channels, ops, x.var, **attributes)
             self._activations[key] = made
         return self.show(self._activations[key], base)
+
+    def _clipped(self, value: Pointwise) -> Hidden | None:
+        """Emit a clipped line, or the product of one and its operand; None if it is neither."""
+        line = functions.clipped_line(value.samples)
+        gate = None if line is not None else functions.clipped_gate(value.samples)
+        known = line or gate
+        if known is None:
+            return None
+        source = self.scaled(value.base)
+        if (known.slope, known.offset) != (1.0, 0.0):
+            # The operand of a gate is read as it is, too.
+            source = source if gate is None else self.emit_source(source)
+            channels = (source.channels,)
+            scale, row = (
+                Weight(f"{source.name}.{what}", np.full(channels, number, np.float32))
+                for what, number in (("slope", known.slope), ("offset", known.offset))
+            )
+            source = self.affine(source, scale, row if known.offset else None)
+        clipped = self.clip(
+            Hidden(source, value.base.view, missing=value.base.missing),
+            known.low,
+            known.high,
+            value.ops,
+        )
+        return clipped if gate is None else self.multiply(value.base, clipped, value.ops[-1:])
+
+    def clip(self, x: Hidden, low: float, high: float, ops: Sequence[str]) -> Hidden:
+        """Emit a hidden tensor kept between two bounds."""
+        operand = self.emit(x)
+        one_sided = (low, high) == (0.0, functions.UNBOUNDED)
+        kind, bounds = ("relu", {}) if one_sided else ("clip", {"low": low, "high": high})
+        key = (operand.name, kind, str(bounds))
+        if key not in self._activations:
+            name, make = self.unique(f"{operand.name}.{kind}"), getattr(build, kind)
+            made = self.record(make, name, operand.channels, ops, operand.var, **bounds)
+            self._activations[key] = made
+        return self.show(self._activations[key], x)
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
         """Recognise a norm and emit it, or the sum that was taken last."""
@@ -582,6 +761,22 @@ def _channels_of(lane: Atom, count: int, interleaved: bool) -> Axis:
     return (*pairs, Atom("channel", 2, count // 2))
 
 
+def _affine_linear(source: Linear, scale: Weight | None, row: Weight | None) -> Linear:
+    """A matrix product with its channels multiplied, and then added to."""
+    if scale is not None:
+        factors = scale.array
+        source = source.changed(lambda array: (array.T * factors).T)
+    if row is None:
+        return source
+    bias = source.bias
+    return replace(source, bias=row if bias is None else Weight(bias.name, bias.array + row.array))
+
+
+def _together(combine: Callable[..., Any], old: Weight | None, new: Weight) -> Weight:
+    """Two numbers per channel in one."""
+    return new if old is None else Weight(old.name, combine(old.array, new.array))
+
+
 def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:
     """Return the weight that was measured to be `fitted`, which has its name; else the measure."""
     for weight in weights:
@@ -601,7 +796,7 @@ _KINDS = {
     "Probabilities": "attention probabilities",
     "RowFunction": "a statistic of the channels of each token",
     "Mixed": "channels of heads that are mixed by position",
-    "MaskedHidden": "a hidden tensor times the padding mask",
+    "MaskedHidden": "a sum of tokens, or one by weights",
     "FilledHidden": "a hidden tensor with low numbers at padding",
     "list": "a tuple of tensors",
 }

@@ -27,6 +27,7 @@ from .emitter import Emitter, layer_of
 from .images import image_view
 from .inputs import InputGraph, constant_array, in_every_run
 from .operands import fold, folds, static_shape, table_of
+from .padding import leave_out_masks
 from .revisit import Revisit
 from .values import (
     Emitted,
@@ -185,6 +186,10 @@ class Canonicaliser(Emitter):
         module = self._builder.get()
         module["main"] = module["main"].with_attr("num_input", len(self.input_vars))
         check_canonical(module)
+        module, products = leave_out_masks(module)
+        self.report.foldings += [
+            Folding(name, "nothing sees that padding is set to 0") for name in products
+        ]
         return Canonical(
             module,
             {name: array for name, (_, array) in self._weights.items()},
@@ -293,7 +298,8 @@ class Canonicaliser(Emitter):
             first = tensors[0] if tensors else None
             if isinstance(first, FromInputs) and first.constant is not None:
                 self._cut_table(call, first.constant)
-            return self._from_inputs(variable, graph)
+            rows = self._constant_positions(call, tensors)
+            return self._from_inputs(variable, graph) if rows is None else rows
         name = str(call.op.name)
         if all(isinstance(item, (Weight, FromInputs)) for item in tensors):
             folded = self._fold(call, tensors)
@@ -328,6 +334,17 @@ class Canonicaliser(Emitter):
         if isinstance(made, list):
             return [Weight(name, array, layer=layer) for array in made]
         return Weight(name, made, layer=layer)
+
+    def _constant_positions(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
+        """A slice, one row per token, of a table of positions that is no parameter: sinusoids."""
+        array = tensors[0].constant if len(tensors) == 1 else None
+        if call.op.name != "relax.strided_slice" or array is None or array.dtype.kind != "f":
+            return None
+        table = table_of(call, array, self.seq_len.extent)
+        if table is None:
+            return None
+        self.report.foldings.append(Folding("positions", "a constant of the graph is a parameter"))
+        return Weight("positions", fold(call, [array]), table)
 
     def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | list[Weight] | None:
         """Compute an operator on weights now; None if it is a look-up, which stays."""

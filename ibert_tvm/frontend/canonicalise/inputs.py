@@ -144,7 +144,7 @@ class InputGraph:
         outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(wanted)]
         pairs = zip(outputs, wanted, strict=True)
         copies = [relax.VarBinding(out, var) for out, var in pairs]
-        block = relax.DataflowBlock([*self.bindings, *copies])
+        block = relax.DataflowBlock([*map(_filled, self.bindings), *copies])
         function = relax.Function(
             self.inputs,
             relax.SeqExpr([block], relax.Tuple(outputs)),
@@ -163,6 +163,18 @@ class InputGraph:
             for var, tensor in zip(wanted, machine["main"](*arguments), strict=True):
                 result[var].append(tensor.numpy())
         return result
+
+
+def _filled(binding: relax.Binding) -> relax.Binding:
+    """Write a tensor of one number out: TVM 0.27 cannot compile one of infinities."""
+    call = binding.value
+    if not isinstance(call, relax.Call) or call.op.name != "relax.full":
+        return binding
+    number, dtype = call.args[1], str(binding.var.ty.dtype)
+    if not isinstance(number, tvm.ir.GenericConst):
+        return binding
+    array = np.full(static_shape(binding.var), number.value.numpy(), dtype)
+    return relax.VarBinding(binding.var, relax.const(array, dtype))
 
 
 def _as_tokens(array: NDArray[Any], probes: Probes) -> NDArray[Any] | None:

@@ -96,7 +96,19 @@ def split_bounds(call: relax.Call, shape: Sequence[int]) -> list[int]:
     return [min(i * size, extent) for i in range(sections + 1)]
 
 
+def _reduced(
+    reduce: Callable[..., NDArray[Any]],
+) -> Callable[[relax.Call, NDArray[Any]], NDArray[Any]]:
+    def compute(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+        axes = optional_axes(call.attrs.axis)
+        over = None if axes is None else tuple(axes)
+        return np.asarray(reduce(array, axis=over, keepdims=bool(call.attrs.keepdims)), array.dtype)
+
+    return compute
+
+
 _FOLD: dict[str, Callable[..., Any]] = {
+    "relax.abs": lambda _c, a: np.abs(a),
     "relax.add": lambda _c, a, b: a + b,
     "relax.astype": lambda c, a: a.astype(str(c.attrs.dtype)),
     "relax.concat": lambda c, *arrays: np.concatenate(arrays, axis=integer(c.attrs.axis)),
@@ -105,16 +117,27 @@ _FOLD: dict[str, Callable[..., Any]] = {
     "relax.divide": lambda _c, a, b: a / b,
     "relax.equal": lambda _c, a, b: a == b,
     "relax.expand_dims": lambda c, a: np.expand_dims(a, tuple(integers(c.attrs.axis))),
+    "relax.exp": lambda _c, a: np.exp(a),
     "relax.matmul": lambda _c, a, b: a @ b,
+    "relax.max": _reduced(np.max),
+    "relax.maximum": lambda _c, a, b: np.maximum(a, b),
+    "relax.mean": _reduced(np.mean),
+    "relax.min": _reduced(np.min),
+    "relax.minimum": lambda _c, a, b: np.minimum(a, b),
     "relax.multiply": lambda _c, a, b: a * b,
     "relax.negative": lambda _c, a: -a,
     "relax.permute_dims": _permute,
+    "relax.power": lambda _c, a, b: np.power(a, b),
     "relax.reshape": lambda c, a: a.reshape(integers(c.args[1])),
+    "relax.rsqrt": lambda _c, a: 1 / np.sqrt(a),
     "relax.sin": lambda _c, a: np.sin(a),
     "relax.split": _split,
+    "relax.sqrt": lambda _c, a: np.sqrt(a),
+    "relax.square": lambda _c, a: np.square(a),
     "relax.squeeze": _squeeze,
     "relax.strided_slice": _slice,
     "relax.subtract": lambda _c, a, b: a - b,
+    "relax.sum": _reduced(np.sum),
     "relax.where": _where,
 }
 

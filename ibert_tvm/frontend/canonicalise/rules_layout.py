@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import build
-
 from ..report import Folding
 from . import mixing, views
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import Ids, as_ids, constant_array
 from .operands import integer, integers, optional_axes, split_bounds, static_shape
+from .rules_tokens import token_run
 from .slices import head_part, slice_channels
 from .values import (
     Computed,
@@ -38,7 +37,7 @@ from .values import (
     Scores,
     Weight,
 )
-from .views import Axis, View
+from .views import Atom, Axis, View
 
 
 def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View]) -> Any:
@@ -188,10 +187,7 @@ def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
         raise Mismatch(
             "a token is taken from the end of the sequence, which moves with the padding"
         )
-    x = c.emit(hidden)
-    name = c.unique(f"{x.name}.token{index}")
-    ops = (*hidden.ops, op)
-    source = c.record(build.select_token, name, x.channels, ops, x.var, index=index)
+    source = token_run(hidden, tokens.extent, index, index + 1, op)
     view = tuple(() if i == axis else item for i, item in enumerate(hidden.view))
     return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
@@ -219,6 +215,16 @@ def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     return selected
 
 
+def _slice_tokens(hidden: Hidden, axis: int, first: int, last: int, op: str) -> Hidden:
+    """Tokens `first` to `last`: of a sequence of any length they are no sequence again."""
+    tokens = views.merged(hidden.view[axis])[0]
+    source = token_run(hidden, tokens.extent, first, last, op)
+    kind = "patch" if tokens.kind == "patch" else "run"
+    run = Atom(kind, last - first)
+    view = tuple((run,) if i == axis else item for i, item in enumerate(hidden.view))
+    return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
+
+
 def _cut(
     c: Emitter, value: Any, axis: int, first: int, last: int, op: str, step: int = 1
 ) -> Hidden | Mixed:
@@ -239,6 +245,8 @@ def _cut(
         if last == extent and hidden.view[axis] == (c.seq_len,):
             raise Mismatch("the last token is taken, which moves with the padding")
         return _select(c, hidden, axis, first, op)
+    if views.is_tokens(hidden.view[axis]):
+        return _slice_tokens(hidden, axis, first, last, op)
     return slice_channels(hidden, axis, first, last, op)
 
 

@@ -12,8 +12,9 @@ from ibert_tvm.relay_passes.canonical import build
 
 from ..report import Folding
 from . import functions, mixing, views
-from .emitter import Emitter
+from .emitter import Emitter, layer_of
 from .engine import Rule
+from .images import channel_order
 from .inputs import scalar
 from .operands import optional_axes
 from .rules_attention import scores_binary
@@ -94,6 +95,36 @@ def _rms_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     return c.show(c.rms_norm(c.emit(x), gamma, float(call.attrs.epsilon), ops), x)
 
 
+def _batch_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> list[Any]:
+    """Statistics of training by channel: numbers to multiply with, and numbers to add."""
+    x, *statistics = operands
+    x = c.hidden(x)
+    axis = int(call.attrs.axis) % len(x.view)
+    channels = x.source.channels
+    if views.merged(x.view[axis]) != views.channel_axis(channels):
+        raise Mismatch(f"it normalises over axis {axis} of {views.describe(x.view)}")
+    if bool(getattr(call.attrs, "training", False)):
+        raise Mismatch("it normalises by statistics of the batch; put the model in evaluation mode")
+    name = f"{x.source.name}.batch_norm"
+    labels = ("weight", "bias", "running_mean", "running_var")
+    gamma, beta, mean, variance = (
+        _vector(c, item, channels, f"{name}.{label}")
+        for item, label in zip(statistics, labels, strict=True)
+    )
+    epsilon = float(call.attrs.epsilon)
+    factors = gamma.array.astype(np.float64) / np.sqrt(variance.array.astype(np.float64) + epsilon)
+    row = beta.array - mean.array * factors
+    what = Folding(gamma.name, "statistics of training became factors and a row")
+    c.report.foldings.append(what)
+    new = c.affine(
+        c.scaled(x),
+        Weight(gamma.name, factors.astype(np.float32)),
+        Weight(beta.name, row.astype(np.float32)),
+        (*x.ops, c.op(call)),
+    )
+    return [Hidden(new, x.view, missing=x.missing, layer=layer_of(gamma.name)), mean, variance]
+
+
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, op = settled(c, operands[0]), c.op(call)
     if isinstance(value, Scores) and op == "relax.tanh":
@@ -111,6 +142,47 @@ def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     return applied(op, x, (x.samples,), (x.text,), (*x.ops, op))
 
 
+def _clip(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    value, op = settled(c, operands[0]), c.op(call)
+    low, high = (float(argument.value) for argument in call.args[1:3])
+    if not isinstance(value, RowFunction):
+        return _bounded(c, value, low, high, op)
+    with np.errstate(all="ignore"):
+        samples = np.clip(value.samples, low, high)
+    text = f"clip({value.text}, {low:g}, {high:g})"
+    return replace(value, samples=samples, text=text, parts=(), ops=(*value.ops, op))
+
+
+def _bounded(c: Emitter, value: Any, low: float, high: float, op: str) -> Value:
+    """Keep values between bounds: a part of an activation function, or what is applied to one."""
+    none = functions.UNBOUNDED
+    low, high = max(low, -none), min(high, none)
+    if isinstance(value, Pointwise):
+        known = functions.name_function(value.samples)
+        value = value if known is None or known[0] == "relu" else c.hidden(value)
+    if not isinstance(value, (Hidden, Pointwise)):
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    x = lift(value)
+    least, most = float(x.samples.min()), float(x.samples.max())
+    if not (low == -none or least < low) or not (high == none or high < most):
+        # Samples on the grid do not show such a bound.
+        return c.clip(c.hidden(value), low, high, (*value.ops, op))
+    samples = np.clip(x.samples, low, high)
+    bounds = [f"{bound:g}" for bound in (low, high) if abs(bound) < none]
+    text = f"{op.removeprefix('relax.')}({', '.join([x.text, *bounds])})"
+    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
+
+
+def _leaky_relu(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    value, op = settled(c, operands[0]), c.op(call)
+    if not isinstance(value, (Hidden, Pointwise)):
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    x, slope = lift(value), float(call.attrs.alpha)
+    samples = np.where(x.samples < 0, x.samples * slope, x.samples)
+    text = f"leaky_relu({x.text}, {slope:g})"
+    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
+
+
 def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
     return a.base.source is b.base.source and a.base.view == b.base.view
 
@@ -121,8 +193,9 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Scores) and isinstance(other, (FromInputs, Weight)):
             return scores_binary(c, op, one, other, swapped=one is right)
-        if isinstance(one, (MaskedHidden, Probabilities)):
+        if isinstance(one, Probabilities) or (isinstance(one, MaskedHidden) and one.summed):
             return pooled(c, op, left, right)
+    left, right = (c.hidden(i) if isinstance(i, MaskedHidden) else i for i in (left, right))
     mixed = mixed_binary(op, left, right)
     if mixed is not None:
         return mixed
@@ -149,6 +222,9 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         scaled = c.scaled_rows(hidden[0], number)
         if scaled is not None:
             return scaled.after(op)
+    if number is not None and op in ("relax.maximum", "relax.minimum"):
+        bounds = (number, np.inf) if op == "relax.maximum" else (-np.inf, number)
+        return _bounded(c, hidden[0], *bounds, op)
     if number is not None:
         return _with_number(op, lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):
@@ -218,60 +294,45 @@ def _bias(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden:
     other = _along_channels(c, x, other)
     source = x.source
     vector = _vector(c, other, source.channels, f"{source.name}.bias")
-    ops = (*source.ops, *x.ops, op)
     if x.factor != 1.0:
         raise Mismatch("a bias is added after a scale")
-    new: Linear | Embedded
-    if isinstance(source, Linear):
-        bias = (
-            vector
-            if source.bias is None
-            else Weight(source.bias.name, source.bias.array + vector.array)
-        )
-        if source.bias is not None:
-            c.report.foldings.append(Folding(source.name, f"{vector.name} added to the bias"))
-        new = replace(source, bias=bias, ops=ops)
+    if isinstance(source, Linear) and source.bias is not None:
+        c.report.foldings.append(Folding(source.name, f"{vector.name} added to the bias"))
     elif isinstance(source, Embedded):
         c.report.foldings.append(Folding(source.table.name, f"{vector.name} added to every row"))
-        new = replace(
-            source,
-            table=Weight(source.table.name, source.table.array + vector.array),
-            ops=ops,
-        )
-    else:
-        raise Mismatch(
-            f"{vector.name} is added to {source.name}, and only a linear layer or an embedding "
-            "can take a constant per channel"
-        )
+    new = c.affine(source, row=vector, ops=(*x.ops, op))
     return Hidden(new, x.view, missing=x.missing, layer=x.layer)
 
 
 def _along_channels(c: Emitter, x: Hidden, other: Weight | FromInputs) -> Weight | FromInputs:
-    """Return `other` with its channels last, where those of `x` are not: after a convolution."""
-    channels = views.channel_axis(x.source.channels)
-    places = [i for i, axis in enumerate(x.view) if views.merged(axis) == channels]
-    if not channels or not isinstance(other, Weight) or places in ([], [len(x.view) - 1]):
+    """Return `other` with its channels last, where those of `x` are in other axes."""
+    channels = x.source.channels
+    last = bool(x.view) and views.merged(x.view[-1]) == views.channel_axis(channels)
+    if last or not isinstance(other, Weight):
         c.require_all_channels(x)
         return other
+    axes = [all(a.kind == "channel" for a in axis) and bool(axis) for axis in x.view]
+    order = channel_order(views.flatten([x.view[i] for i in np.flatnonzero(axes)]), channels)
     shape = (1,) * (len(x.view) - other.array.ndim) + other.array.shape
-    if shape[places[0]] != other.array.size:
-        raise Mismatch(f"{other.name} of shape {other.array.shape} is not one number per channel")
-    return replace(other, array=other.array.reshape(-1))
+    want = tuple(
+        extent if of_channels else 1
+        for extent, of_channels in zip(views.shape_of(x.view), axes, strict=True)
+    )
+    if order is None or shape != want:
+        raise Mismatch(
+            f"{other.name} of shape {other.array.shape} is not one number per channel of "
+            f"{views.describe(x.view)}"
+        )
+    return replace(other, array=other.array.reshape(-1)[np.argsort(order)])
 
 
 def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
     """Multiply each channel by a number of its own, which a linear layer before it takes over."""
-    c.require_all_channels(x)
     source = x.source
-    vector = _vector(c, other, source.channels, f"{source.name}.scale")
-    if not isinstance(source, Linear):
-        raise Mismatch(
-            f"{source.name} is multiplied by {other.name}, which only a linear layer can absorb"
-        )
-    c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
-    ops = (*source.ops, *x.ops, op)
-    scaled = source.changed(lambda array: (array.T * vector.array).T, ops=ops)
-    return replace(x, source=scaled, ops=())
+    vector = _vector(c, _along_channels(c, x, other), source.channels, f"{source.name}.scale")
+    if isinstance(source, Linear):
+        c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
+    return replace(x, source=c.affine(source, vector, ops=(*x.ops, op)), ops=())
 
 
 # -- pooling --------------------------------------------------------------------------------
@@ -310,26 +371,14 @@ def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     )
 
 
-def _clip(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    """A maximum and a minimum with a number, where there is one."""
-    value, op = settled(c, operands[0]), c.op(call)
-    if not isinstance(value, (Hidden, Pointwise, RowFunction)):
-        raise Mismatch("it is applied to something other than a hidden tensor")
-    x = value if isinstance(value, RowFunction) else lift(value)
-    low, high = (float(bound.value) for bound in call.args[1:3])
-    texts = (x.text, f"{low:g}", f"{high:g}")
-    with np.errstate(all="ignore"):
-        samples = np.clip(x.samples, low, high)
-    text = f"clip({', '.join(texts)})"
-    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
-
-
 MATH_RULES: dict[str, Rule] = {
     **dict.fromkeys(functions.UNARY, _unary),
     **dict.fromkeys(functions.BINARY, _binary),
     "relax.clip": _clip,
     "relax.mean": _mean,
+    "relax.nn.batch_norm": _batch_norm,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.leakyrelu": _leaky_relu,
     "relax.nn.rms_norm": _rms_norm,
     "relax.sum": _sum,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -232,25 +231,6 @@ def _index(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if len(view) != 3 or not in_order or places.shape != (c.batch.extent,):
         raise Mismatch("only one token of every row may be picked, the rows in order")
     return _pick(c, value, places, (view[0], view[2]), c.op(call))
-
-
-def joined(c: Emitter, values: Sequence[Any], op: str) -> Hidden:
-    """Interpret hidden tensors joined along their channels."""
-    hidden = [c.hidden(value) for value in values]
-    if len({item.view[:-1] for item in hidden}) != 1:
-        layouts = " and ".join(views.describe(item.view) for item in hidden)
-        raise Mismatch(f"hidden tensors of different layouts are joined: {layouts}")
-    for item in hidden:
-        c.require_all_channels(item)
-
-    def join(a: Hidden, b: Hidden) -> Hidden:
-        x, y = c.emit(a), c.emit(b)
-        name = c.unique(f"{x.name}.concatenate")
-        channels = x.channels + y.channels
-        emitted = c.record(build.concatenate, name, channels, (*a.ops, *b.ops, op), x.var, y.var)
-        return Hidden(emitted, (*a.view[:-1], views.channel_axis(channels)), layer=a.layer)
-
-    return reduce(join, hidden)
 
 
 def max_axes(call: relax.Call) -> tuple[list[int] | None, bool]:

@@ -243,6 +243,88 @@ class Embedded(Computed):
 
 
 @dataclass(frozen=True, eq=False)
+class Affine(Computed):
+    """A value whose channels are multiplied, and then added to, by numbers of their own.
+
+    Parameters
+    ----------
+    x : Emitted
+        The value.
+    scale, row : Weight or None
+        [channels].
+    """
+
+    x: Emitted
+    scale: Weight | None = None
+    row: Weight | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSum(Computed):
+    """A sum of matrix products: that of operands whose channels were joined.
+
+    Parameters
+    ----------
+    terms : tuple of Linear
+        Their bias is that of the first.
+    """
+
+    terms: tuple[Linear, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Computed):
+    """Channels of several hidden tensors one after the other, perhaps for a matrix product.
+
+    Parameters
+    ----------
+    parts : tuple of Hidden
+        The tensors, of one layout but for their channels, which are last.
+    """
+
+    parts: tuple[Hidden, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepended(Computed):
+    """Tokens with learned rows before them, and perhaps a table of positions added to all.
+
+    Parameters
+    ----------
+    x : Emitted
+        The tokens.
+    rows : Weight
+        [n, channels].
+    table : Weight or None
+        [n + tokens, channels].
+    """
+
+    x: Emitted
+    rows: Weight
+    table: Weight | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRun(Computed):
+    """Neighbouring tokens of every sequence.
+
+    Parameters
+    ----------
+    x : Computed
+        The sequences.
+    first, last : int
+        Places of the first one, and behind the last.
+    length : int
+        Of a sequence, in the probe shape.
+    """
+
+    x: Computed
+    first: int
+    last: int
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
 class ConstantRow(Computed):
     """The same row for every token, waiting to be added to something.
 

@@ -31,7 +31,8 @@ class Atom:
         ``batch``, ``sequence``, ``channel``, ``lane`` (of a head, see `mixing`), ``repeat`` (of
         what lies before it: heads of keys that several of the queries share), and in attention
         scores ``head``, ``query``, ``key``. Of images: ``plane`` (colour), ``row``, ``column``, and
-        ``patch``, which is a sequence of static length.
+        ``patch``, which is a sequence of static length. ``run``: a part of a sequence of any
+        length.
     extent : int
         Number of indices, in the probe shape for batch and sequence.
     stride : int

@@ -84,6 +84,25 @@ def _layer_normalization(t: Translator, node: Node) -> Traced:
     )
 
 
+@operator("BatchNormalization")
+def _batch_normalization(t: Translator, node: Node) -> Traced:
+    if node.attributes.get("training_mode", 0):
+        raise Untranslatable("it normalises by statistics of the batch")
+    x = node.traced()
+    given = [item for item in node.tensors(5)[1:] if isinstance(item, Known)]
+    if len(given) < 4:
+        raise Untranslatable("its statistics are computed from the inputs")
+    gamma, beta, mean, variance = (item.array.astype(np.float64) for item in given)
+    factors = gamma / np.sqrt(variance + epsilon_of(node, 1e-5))
+    shape = (-1, *(1,) * (len(x.shape) - 2))
+    scale, row = (
+        Known(array.astype(np.float32).reshape(shape), source.name)
+        for array, source in ((factors, given[0]), (beta - mean * factors, given[1]))
+    )
+    scaled = t.emit(op.multiply(x.var, t.expr(node, scale, weight=True)), x)
+    return t.emit(op.add(scaled.var, t.expr(node, row, "bias", weight=True)), x)
+
+
 def epsilon_of(node: Node, default: float) -> float:
     """Return the epsilon of a node: the decimal number that its float32 stands for."""
     return float(str(np.float32(node.attributes.get("epsilon", default))))
