@@ -40,7 +40,8 @@ def leave_out_masks(module: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
     gone = [
         (variable, call)
         for variable, call in canonical_calls(module)
-        if (mask := _masking(call)) is not None and not _padding_is_seen(module, variable, mask)
+        if (mask := _masking(variable, call)) is not None
+        and not _padding_is_seen(module, variable, mask)
     ]
     if not gone:
         return module, []
@@ -63,11 +64,12 @@ def leave_out_masks(module: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
     return relax.transform.CanonicalizeBindings()(result), [value_name(call) for _, call in gone]
 
 
-def _masking(call: relax.Call) -> relax.Var | None:
+def _masking(variable: relax.Var, call: relax.Call) -> relax.Var | None:
     """The mask of an operator that only hides padding: per token, and of a mask it cannot lack."""
     record = OPERATORS[call.op.name]
     masks = [operand for operand in record.OPERANDS if operand.is_mask and not operand.optional]
-    return operands_of(call)[masks[0].name] if masks and not record.BY_SEQUENCE else None
+    per_token = len(variable.ty.shape.values) == 3 and not record.BY_SEQUENCE
+    return operands_of(call)[masks[0].name] if masks and per_token else None
 
 
 def _padding_is_seen(module: tvm.IRModule, variable: relax.Var, mask: relax.Var) -> bool:

@@ -81,7 +81,8 @@ def _parts_of_heads(values: list[Any], axis: int, op: str) -> Mixed | None:
     """Join channels of each head again; None if that is not what is joined."""
     mixed = [mixing.as_mixed(value) for value in values]
     parts = [value for value in mixed if value is not None]
-    if len(parts) < len(values):
+    bases = {(part.base.source, part.base.view) for part in parts}
+    if len(parts) < len(values) or len(bases) > 1:
         return None
     axis %= len(parts[0].view)
     kinds = {atom.kind for value in parts for atom in value.view[axis]}
