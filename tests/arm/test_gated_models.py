@@ -24,7 +24,9 @@ CASES = [(name, preset) for name in MODELS for preset in ("accurate", "paper")]
     examples(
         [(target, *case) for target in ("rpi4", "armv7-neon") for case in CASES],
         ("rpi4", "silu", "accurate"),
+        ("armv7-neon", "gelu", "paper"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ CASES = [(name, preset) for name in MODULES for preset in ("accurate", "paper")]
     examples(
         [(target, *case) for target in ("rpi4", "armv7-neon") for case in CASES],
         ("rpi4", "every pooling", "accurate"),
+        ("armv7-neon", "splade", "accurate"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
@@ -35,12 +37,15 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     assert_bit_exact(model, arrays, list(run_library(path, description, arrays).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "name", "preset"),
     examples(
         [(target, *case) for target in ("cortex-m4", "cortex-m55") for case in CASES],
         ("cortex-m4", "every pooling", "accurate"),
+        ("cortex-m55", "late interaction", "paper"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:

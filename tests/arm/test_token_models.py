@@ -29,7 +29,9 @@ TEXTS = [case for case in CASES if case[0] != "registers"]  # the emulator's run
     examples(
         [(target, *case) for target in ("rpi4", "armv7-neon") for case in TEXTS],
         ("rpi4", "neighbours", "accurate"),
+        ("armv7-neon", "masked", "paper"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
@@ -40,12 +42,15 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     assert_bit_exact(model, arrays, list(run_library(path, description, arrays).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "name", "preset"),
     examples(
         [(target, *case) for target in ("cortex-m4", "cortex-m55") for case in CASES],
         ("cortex-m4", "registers", "accurate"),
+        ("cortex-m55", "tokens", "accurate"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_rules_say_what_they_do_not_take() -> None:
         "rows", "stage 'count' adds up something else than channels"
     )
     assert RULES["column sums"].apply(norm, target) == Rejection(
-        "column sums", "there is no sum over one axis for every row and channel"
+        "column sums", "there is no reduction over one axis for every row and channel"
     )
     for name in ("elementwise", "rows", "column sums"):
         assert RULES[name].apply(norm, get_target("x86-64")) == Rejection(

@@ -93,6 +93,7 @@ def test_bert(target: str, tmp_path: Path) -> None:
             check(library, model, random_inputs(model, 2, 24, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "preset", "target"),
     examples(
@@ -103,7 +104,9 @@ def test_bert(target: str, tmp_path: Path) -> None:
             for target in ("t4", "a100")
         ],
         ("silu", "accurate", "t4"),
+        ("gelu", "paper", "a100"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> None:
@@ -112,6 +115,7 @@ def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> No
     check(library, model, random_inputs(model, 2, 13, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "preset", "target"),
     examples(
@@ -122,7 +126,9 @@ def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> No
             for target in ("t4", "a100")
         ],
         ("every pooling", "accurate", "t4"),
+        ("splade", "paper", "a100"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_sentence_encoders(name: str, preset: str, target: str, tmp_path: Path) -> None:
@@ -131,12 +137,15 @@ def test_sentence_encoders(name: str, preset: str, target: str, tmp_path: Path) 
     check(library, model, random_inputs(model, 2, 13, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target"),
     examples(
         [(name, target) for name in JOINING for target in ("t4", "a100")],
         ("registers", "t4"),
+        ("neighbours", "a100"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_tokens_that_are_joined_and_shifted(name: str, target: str, tmp_path: Path) -> None:

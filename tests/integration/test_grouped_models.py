@@ -137,6 +137,7 @@ def test_no_kernel_of_a_gpu_needs_a_grid_per_stage(name: str) -> None:
         ("rpi4", "rms", "accurate"),
         ("armv7-neon", "own", "accurate"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
@@ -156,6 +157,7 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
         [(target, *case) for target in ("cortex-m4", "cortex-m55") for case in EVERYWHERE],
         ("cortex-m4", "rms", "accurate"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:
@@ -175,6 +177,7 @@ def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path
         [(*case, target) for case in EVERYWHERE for target in ("t4", "a100")],
         ("rms", "accurate", "t4"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_a_gpu(name: str, preset: str, target: str, tmp_path: Path) -> None:

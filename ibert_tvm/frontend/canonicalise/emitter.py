@@ -543,15 +543,9 @@ class Emitter:
 
     def clip(self, x: Hidden, low: float, high: float, ops: Sequence[str]) -> Hidden:
         """Emit a hidden tensor kept between two bounds."""
-        operand = self.emit(x)
-        one_sided = (low, high) == (0.0, functions.UNBOUNDED)
-        kind, bounds = ("relu", {}) if one_sided else ("clip", {"low": low, "high": high})
-        key = (operand.name, kind, str(bounds))
-        if key not in self._activations:
-            name, make = self.unique(f"{operand.name}.{kind}"), getattr(build, kind)
-            made = self.record(make, name, operand.channels, ops, operand.var, **bounds)
-            self._activations[key] = made
-        return self.show(self._activations[key], x)
+        if (low, high) == (0.0, functions.UNBOUNDED):
+            return self._activated(x, "relu", {}, ops)
+        return self._activated(x, "clip", {"low": low, "high": high}, ops)
 
     def _resolve_rows(self, value: RowFunction) -> Hidden:
         """Recognise a norm and emit it, or the sum that was taken last."""

@@ -27,6 +27,7 @@ from .values import (
     FromInputs,
     Hidden,
     KeptTest,
+    Linear,
     MaskedHidden,
     Mismatch,
     Mixed,
@@ -247,6 +248,10 @@ def _cut(
         return _select(c, hidden, axis, first, op)
     if views.is_tokens(hidden.view[axis]):
         return _slice_tokens(hidden, axis, first, last, op)
+    if not isinstance(hidden.source, Linear):  # a norm of heads: nothing but a rotation reads parts
+        lanes = head_part(hidden, axis, slice(first, last), op)
+        if lanes is not None:
+            return lanes
     return slice_channels(hidden, axis, first, last, op)
 
 

@@ -19,7 +19,7 @@ from .inputs import scalar
 from .operands import optional_axes
 from .rules_attention import scores_binary
 from .rules_images import add_table
-from .rules_mixing import mixed_binary
+from .rules_mixing import mixed_binary, turns
 from .rules_pooling import filled_by_sum, pooled, summed, weighted
 from .rules_rows import applied, lift, reduce_rows, row_binary, settled
 from .values import (
@@ -196,6 +196,11 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         if isinstance(one, Probabilities) or (isinstance(one, MaskedHidden) and one.summed):
             return pooled(c, op, left, right)
     left, right = (c.hidden(i) if isinstance(i, MaskedHidden) else i for i in (left, right))
+    if op == "relax.multiply":  # what is turned by position is a norm before
+        left, right = (
+            c.hidden(a) if isinstance(a, RowFunction) and turns(b, a.base.view) else a
+            for a, b in ((left, right), (right, left))
+        )
     mixed = mixed_binary(op, left, right)
     if mixed is not None:
         return mixed

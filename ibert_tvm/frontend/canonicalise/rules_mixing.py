@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from . import mixing
 from .inputs import constant_array, scalar
 from .values import FromInputs, Hidden, Mixed, Pointwise, Weight
+from .views import View
 
 
 def mixed_binary(op: str, left: Any, right: Any) -> Mixed | None:
@@ -47,12 +48,18 @@ def mixed_binary(op: str, left: Any, right: Any) -> Mixed | None:
         if op == "relax.multiply" and isinstance(one, Mixed | Hidden | Pointwise):
             table = _table(other)
             view = one.base.view if isinstance(one, Pointwise) else one.view
-            if table is None or not mixing.differs_by_position(table, view):
+            if table is None or not turns(other, view):
                 continue
             mixed = mixing.as_mixed(one)
             if mixed is not None:
                 return mixing.turned(mixed, table, op)
     return None
+
+
+def turns(value: Any, view: View) -> bool:
+    """Tell whether a value holds numbers that differ along the tokens of a tensor in `view`."""
+    table = _table(value)
+    return table is not None and mixing.differs_by_position(table, view)
 
 
 def _table(value: Any) -> NDArray[Any] | None:

@@ -37,8 +37,12 @@ from .values import (
 from .views import View
 
 
+def _is_of_tokens(c: Emitter, x: Hidden) -> bool:
+    return x.view[:2] == (c.rows, (c.seq_len,)) and x.factor == 1.0
+
+
 def _token_shape(c: Emitter, x: Hidden) -> tuple[int, ...]:
-    if x.view[:2] != (c.rows, (c.seq_len,)) or x.factor != 1.0:
+    if not _is_of_tokens(c, x):
         raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
     return views.shape_of(x.view)
 
@@ -54,15 +58,13 @@ def weighted(c: Emitter, value: Hidden | Pointwise, factor: FromInputs, op: str)
     # A function that a maximum is taken of is applied afterwards, to one row instead of all tokens.
     base = value if isinstance(value, Pointwise) and _grows_from_zero(value) else c.hidden(value)
     shown = base.base if isinstance(base, Pointwise) else base
-    if shown.view[:2] != (c.rows, (c.seq_len,)) or shown.factor != 1.0:
-        if constant_array(factor) is not None:
-            raise Mismatch(
-                "a hidden tensor is multiplied by numbers that differ between positions, and not "
-                "by those of each channel of a head: positions may only be added to embeddings, "
-                "or turn queries and keys"
-            )
-        raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
-    mask, weights = as_token_weights(factor, c.probes, views.shape_of(shown.view))
+    if not _is_of_tokens(c, shown) and constant_array(factor) is not None:
+        raise Mismatch(
+            "a hidden tensor is multiplied by numbers that differ between positions, and not by "
+            "those of each channel of a head: positions may only be added to embeddings, or turn "
+            "queries and keys"
+        )
+    mask, weights = as_token_weights(factor, c.probes, _token_shape(c, shown))
     return MaskedHidden(
         base, mask, False, shown.view, weights=weights, ops=(*base.ops, op), layer=base.layer
     )

@@ -149,7 +149,7 @@ def _rows(c: Emitter, value: Any) -> Weight | None:
 
 
 def _join_channels(parts: Sequence[Hidden], axis: int, op: str) -> Hidden:
-    """Put the channels of several tensors one after the other, for a linear layer."""
+    """Put the channels of several tensors one after the other."""
     first = parts[0]
     for part in parts:
         others = [part.view[:axis], part.view[axis + 1 :], part.missing]

@@ -1,22 +1,20 @@
-"""Bodies of decoders in transformers, and embedders made of them, with their rotation taken out.
+"""Bodies of decoders in transformers, and embedders made of them.
 
-Everything else of them has to import: shared keys, norms of heads, four norms a layer, 1 + w,
-scaled embeddings, a scale of the scores of their own, windows to either side.
+What they have together: rotations, behind norms of heads or not, shared keys, four norms a layer,
+1 + w, scaled embeddings, a scale of the scores of their own, windows to either side.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 import transformers as hf
 
 import ibert_tvm as ibert
-from ibert_tvm.frontend import CanonicalModel
+from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
 from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.examples import examples
 
@@ -35,7 +33,7 @@ SMALL: dict[str, Any] = {
 WIDE = {**SMALL, "head_dim": 12}
 GEMMA = {**WIDE, "query_pre_attn_scalar": 24, "sliding_window": 8}
 MODELS: dict[str, Callable[[], Any]] = {
-    "cohere": lambda: hf.CohereModel(hf.CohereConfig(**SMALL, use_qk_norm=True)),
+    "cohere": lambda: hf.CohereModel(hf.CohereConfig(**SMALL)),
     "eurobert": lambda: hf.EuroBertModel(hf.EuroBertConfig(**WIDE, mask_token_id=3)),
     "gemma2": lambda: hf.Gemma2Model(hf.Gemma2Config(**WIDE, attn_logit_softcapping=None)),
     "gemma3": lambda: hf.Gemma3TextModel(hf.Gemma3TextConfig(**GEMMA)),
@@ -52,19 +50,13 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def unrotated(q: torch.Tensor, k: torch.Tensor, *_: Any, **__: Any) -> Any:
-    return q, k
-
-
-def load(module: Any, **options: Any) -> CanonicalModel:
-    """Import a module whose queries and keys are not rotated; random weights of every kind."""
+def load(module: Any) -> CanonicalModel:
+    """Import a module with random weights of every kind."""
     torch.manual_seed(4)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter += torch.randn_like(parameter) * 0.1
-    source = importlib.import_module(type(module).__module__)
-    with mock.patch.object(source, "apply_rotary_pos_emb", unrotated):
-        return ibert.load(module.eval(), head="none", **options)
+    return ibert.load(module.eval(), head="none")
 
 
 def ops(model: CanonicalModel) -> list[str]:
@@ -72,9 +64,10 @@ def ops(model: CanonicalModel) -> list[str]:
 
 
 @pytest.mark.parametrize("name", examples(MODELS, "qwen3"))
-def test_everything_but_the_rotation_imports(name: str) -> None:
+def test_bodies_import(name: str) -> None:
     model = load(MODELS[name]())
     assert model.verified_error is not None
+    assert ops(model).count("rotate") == 2
     (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
     q, k, v = (int(operand.ty.shape.values[-1]) for operand in call.args[:3])
     assert q == 2 * k == 2 * v
@@ -90,3 +83,13 @@ def test_what_gemma_has_besides() -> None:
     assert (int(call.attrs["before"]), int(call.attrs["after"])) == (4, 4)
     # Four of a layer, those of queries and keys, and the last.
     assert ops(model).count("rms_norm") == 7
+
+
+@pytest.mark.slow
+def test_neighbours_that_a_norm_weighs_are_not_reordered() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        load(hf.CohereModel(hf.CohereConfig(**SMALL, use_qk_norm=True)))
+    assert caught.value.why == (
+        "neighbouring channels of layers.0.self_attn.q_norm are rotated as pairs, and only the "
+        "channels of a linear layer can be reordered for that"
+    )
