@@ -162,8 +162,14 @@ CONFIGS = {
     ),
     "roformer": lambda: hf.RoFormerConfig(**_SIZES, embedding_size=32, type_vocab_size=1),
     "jina_embeddings_v3": lambda: hf.JinaEmbeddingsV3Config(**_SIZES),
+    "qwen3": lambda: hf.Qwen3Config(
+        **_SIZES, num_key_value_heads=1, head_dim=16, bos_token_id=1, eos_token_id=2
+    ),
 }
-"""Encoders of two layers; those of ModernBERT have a window of 8 to both sides in the second."""
+"""Encoders of two layers; those of ModernBERT have a window of 8 to both sides in the second.
+
+Qwen3 is causal, and normalises the heads that it rotates.
+"""
 
 
 def encoder(name: str) -> nn.Module:

@@ -48,9 +48,11 @@ def slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) ->
 def head_part(hidden: Hidden, axis: int, places: slice, op: str) -> Mixed | None:
     """Return channels that are cut out of each head as lanes of it; None if they are no such.
 
-    All channels in one axis are those of projections side by side, not of a head.
+    All channels in one axis are those of projections side by side, not of a head, unless heads have
+    an axis of their own, if only for one of them.
     """
-    if hidden.part is None and views.shape_of(hidden.view)[axis] == hidden.source.channels:
+    everything = views.shape_of(hidden.view)[axis] == hidden.source.channels
+    if hidden.part is None and everything and len(hidden.view) <= views.HIDDEN_AXES:
         return None
     whole = mixing.as_mixed(hidden)
     if whole is None or [atom.kind for atom in views.merged(whole.view[axis])] != ["lane"]:

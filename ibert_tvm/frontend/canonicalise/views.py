@@ -51,7 +51,8 @@ View = tuple[Axis, ...]
 """All axes of a tensor."""
 
 
-_HIDDEN_AXES = 3
+HIDDEN_AXES = 3
+"""Of a hidden tensor; where there are more, heads have one, if only for one of them."""
 # Kinds whose extent is no probe shape, so that a reshape may divide and join them.
 _RUNS = ("channel", "lane", "head", "patch", "plane", "row", "column")
 
@@ -227,8 +228,7 @@ def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
     padded: list[Axis] = [()] * (len(shape) - len(view)) + list(view)
     extents = shape_of(tuple(padded))
     left = list(missing)
-    # A hidden tensor has three axes; where there are more, heads have one, if only for one of them.
-    by_head = len(view) > _HIDDEN_AXES
+    by_head = len(view) > HIDDEN_AXES
     for position, (have, want) in enumerate(zip(extents, shape, strict=True)):
         if have == want:
             continue
