@@ -37,12 +37,15 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     assert_bit_exact(model, arrays, list(run_library(path, description, arrays).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "name", "preset"),
     examples(
         [(target, *case) for target in ("cortex-m4", "cortex-m55") for case in CASES],
         ("cortex-m4", "silu", "accurate"),
+        ("cortex-m55", "gelu", "paper"),
         unpack=True,
+        otherwise="record",
     ),
 )
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:

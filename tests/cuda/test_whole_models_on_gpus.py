@@ -155,7 +155,8 @@ def test_tokens_that_are_joined_and_shifted(name: str, target: str, tmp_path: Pa
     check(library, model, token_inputs(model, name, 2, length, 4, 7))
 
 
-@pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["t4", "a100"])
 def test_bert_does_nothing_that_a_gpu_does_not_forgive(
     device: object, target: str, tmp_path: Path
 ) -> None:

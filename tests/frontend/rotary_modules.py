@@ -97,6 +97,18 @@ class BeforeHeads(Halves):
         return kept @ v.transpose(1, 2)
 
 
+class NormedHeads(Halves):
+    """Heads are normalised before they are turned: Qwen3, Gemma 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.RMSNorm(HEAD, eps=1e-6)
+        nn.init.uniform_(self.own.weight, 0.5, 1.5)
+
+    def turned(self, x, angles):
+        return super().turned(self.own(x), angles)
+
+
 class Cached(Halves):
     """A table of cosines and sines, cut to the length."""
 
@@ -133,6 +145,7 @@ LAYOUTS = (
     Neighbours,
     SomeChannels,
     BeforeHeads,
+    NormedHeads,
     Cached,
     LookedUp,
 )

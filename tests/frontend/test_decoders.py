@@ -16,7 +16,8 @@ import transformers as hf
 import ibert_tvm as ibert
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
 from ibert_tvm.relay_passes.canonical import canonical_calls
-from tests.examples import examples
+
+pytestmark = pytest.mark.slow
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97,
@@ -44,6 +45,9 @@ MODELS: dict[str, Callable[[], Any]] = {
         hf.GraniteConfig(**SMALL, attention_multiplier=0.3, embedding_multiplier=3.0)
     ),
     "llama": lambda: hf.LlamaModel(hf.LlamaConfig(**WIDE)),
+    "one head of keys": lambda: hf.LlamaModel(
+        hf.LlamaConfig(**{**SMALL, "num_key_value_heads": 1})
+    ),
     "mistral": lambda: hf.MistralModel(hf.MistralConfig(**WIDE, sliding_window=8)),
     "olmo2": lambda: hf.Olmo2Model(hf.Olmo2Config(**SMALL)),
     "qwen3": lambda: hf.Qwen3Model(hf.Qwen3Config(**WIDE)),
@@ -63,19 +67,20 @@ def ops(model: CanonicalModel) -> list[str]:
     return [item.op.removeprefix("canonical.") for item in model.report.matched]
 
 
-@pytest.mark.parametrize("name", examples(MODELS, "qwen3"))
+@pytest.mark.parametrize("name", MODELS)
 def test_bodies_import(name: str) -> None:
-    model = load(MODELS[name]())
+    source = MODELS[name]()
+    model = load(source)
     assert model.verified_error is not None
     assert ops(model).count("rotate") == 2
     (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
     q, k, v = (int(operand.ty.shape.values[-1]) for operand in call.args[:3])
-    assert q == 2 * k == 2 * v
+    shared = source.config.num_key_value_heads
+    assert shared * q == SMALL["num_attention_heads"] * k and k == v
     # A table that the sum and the norm behind it read, however it is scaled.
     assert ops(model).count("embedding") == 1
 
 
-@pytest.mark.slow
 def test_what_gemma_has_besides() -> None:
     model = load(MODELS["embedding gemma"]())
     (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
@@ -85,7 +90,6 @@ def test_what_gemma_has_besides() -> None:
     assert ops(model).count("rms_norm") == 7
 
 
-@pytest.mark.slow
 def test_neighbours_that_a_norm_weighs_are_not_reordered() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         load(hf.CohereModel(hf.CohereConfig(**SMALL, use_qk_norm=True)))

@@ -249,10 +249,14 @@ def tiny_bert(name):
 
 @pytest.mark.parametrize(
     ("name", "head", "kind"),
-    [
-        ("BertForMaskedLM", "token_classification", "token_logits"),
+    examples(
+        [
+            ("BertForMaskedLM", "token_classification", "token_logits"),
+            ("BertForNextSentencePrediction", "sequence_classification", "logits"),
+        ],
         ("BertForNextSentencePrediction", "sequence_classification", "logits"),
-    ],
+        unpack=True,
+    ),
 )
 def test_logits_of_pretraining_are_those_of_a_head_without_labels(name, head, kind):
     loaded = load(tiny_bert(name))
@@ -262,7 +266,12 @@ def test_logits_of_pretraining_are_those_of_a_head_without_labels(name, head, ki
 
 
 @pytest.mark.parametrize(
-    ("name", "part"), [("BertForMultipleChoice", "classifier"), ("BertForPreTraining", "cls")]
+    ("name", "part"),
+    examples(
+        [("BertForMultipleChoice", "classifier"), ("BertForPreTraining", "cls")],
+        ("BertForPreTraining", "cls"),
+        unpack=True,
+    ),
 )
 def test_a_head_is_never_left_out_unasked(name, part):
     model = tiny_bert(name)
@@ -277,7 +286,7 @@ def test_a_head_is_never_left_out_unasked(name, part):
     assert load(model, head="none", verify=False).info.head == "none"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", examples([torch.float16, torch.bfloat16], torch.bfloat16))
 def test_weights_of_16_bits_are_taken_exactly(dtype):
     torch.manual_seed(0)
     module = Additive().to(dtype)

@@ -20,8 +20,7 @@ def rotations_of(model):
     return [c for _, c in canonical_calls(model.module) if c.op.name == "canonical.rotate"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", examples(LAYOUTS, modules.NormedHeads))
 def test_every_layout_is_a_rotation(kind) -> None:
     torch.manual_seed(0)
     module = kind().eval()

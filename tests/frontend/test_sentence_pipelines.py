@@ -51,7 +51,8 @@ def hidden_of(model: Any, tokens: dict[str, torch.Tensor]) -> torch.Tensor:
         return model(**tokens)[0]
 
 
-@pytest.mark.parametrize("mode", examples(POOLINGS, "lasttoken"))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", POOLINGS)
 def test_every_pooling_is_what_the_package_computes(mode, tmp_path):
     model, tokens = save(tmp_path, [TRANSFORMER, pooling(mode)]), tokens_of()
     loaded = load(tmp_path, verify=False)
@@ -112,6 +113,7 @@ def test_functions_of_dense_layers(name, function, tmp_path):
     np.testing.assert_allclose(got, wanted.numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_late_interaction_gives_a_unit_vector_per_token(tmp_path):
     _, place, config = dense(CHANNELS, 16, "linear.Identity", bias=False, use_residual=False)
     layer = ("pylate.models.Dense.Dense", place, config)

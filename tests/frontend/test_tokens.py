@@ -94,6 +94,7 @@ def test_nothing_sees_that_padding_is_0_behind_attention() -> None:
     assert [folding.name for folding in folded] == ["words.masked"]
 
 
+@pytest.mark.slow
 def test_a_pool_with_the_mask_does_not_see_it_either() -> None:
     def pooled(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
         y = attended(x, mask, layer)
@@ -154,7 +155,7 @@ def test_a_batch_norm_of_a_sum_is_a_factor_and_a_row() -> None:
     assert found == ["embedding", "linear", "add", "scale_channels", "add_row"]
 
 
-@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("groups", examples([1, 4], 4))
 def test_a_convolution_of_one_token_is_a_linear_layer(groups: int) -> None:
     def function(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
         return layer(x.transpose(1, 2)).transpose(1, 2)
@@ -175,7 +176,11 @@ def test_a_convolution_of_several_tokens_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "normal", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm]
+    "normal",
+    examples(
+        [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm],
+        nn.utils.parametrizations.weight_norm,
+    ),
 )
 def test_normalised_weights_are_computed_at_import(normal: Callable[..., nn.Module]) -> None:
     layer = normal(nn.Linear(WIDTH, WIDTH)).eval()
@@ -191,17 +196,20 @@ def test_joined_channels_that_no_matrix_reads_are_concatenated() -> None:
 # -- bounds ----------------------------------------------------------------------------------------
 
 
+_HUGE = np.finfo(np.float32).max
+BOUNDS: list[tuple[Callable[..., Hidden], list]] = [
+    (lambda x: functional.relu6(x), [(0.0, 6.0)]),
+    (lambda x: torch.clamp(functional.gelu(x), -10, 10), [(-10.0, 10.0)]),
+    (lambda x: torch.clamp(x, -1000.0, 1000.0), [(-1000.0, 1000.0)]),
+    (lambda x: torch.clamp(0.001 * x, max=5.0), [(-_HUGE, 5.0)]),
+    (lambda x: torch.clamp(torch.relu(x), max=100.0), [(-_HUGE, 100.0)]),
+    (lambda x: functional.relu(x) + functional.relu(x), []),
+    (lambda x: 3 * functional.relu(x), []),
+]
+
+
 @pytest.mark.parametrize(
-    ("function", "found"),
-    [
-        (lambda x: functional.relu6(x), [(0.0, 6.0)]),
-        (lambda x: torch.clamp(functional.gelu(x), -10, 10), [(-10.0, 10.0)]),
-        (lambda x: torch.clamp(x, -1000.0, 1000.0), [(-1000.0, 1000.0)]),
-        (lambda x: torch.clamp(0.001 * x, max=5.0), [(-np.finfo(np.float32).max, 5.0)]),
-        (lambda x: torch.clamp(torch.relu(x), max=100.0), [(-np.finfo(np.float32).max, 100.0)]),
-        (lambda x: functional.relu(x) + functional.relu(x), []),
-        (lambda x: 3 * functional.relu(x), []),
-    ],
+    ("function", "found"), examples(BOUNDS, BOUNDS[1], BOUNDS[4], BOUNDS[5], unpack=True)
 )
 def test_bounds_are_kept_where_they_are(function: Callable[..., Hidden], found: list) -> None:
     loaded = words(lambda x, mask, layer: layer(function(layer(x))), nn.Linear(WIDTH, WIDTH))

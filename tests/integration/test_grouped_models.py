@@ -117,7 +117,7 @@ def test_unequal_projections_are_one_product() -> None:
     assert [op for op, _ in found["attention"]] == [*["channel_run"] * 3, "attention"]
 
 
-@pytest.mark.parametrize("name", ["rms", "own"])
+@pytest.mark.parametrize("name", examples(["rms", "own"], "rms"))
 def test_no_kernel_of_a_gpu_needs_a_grid_per_stage(name: str) -> None:
     rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
     written = [

@@ -22,6 +22,7 @@ CASES = examples(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
     model = sentence_model(name, preset)
@@ -48,7 +49,7 @@ def test_padding_behind_and_company_change_nothing(name: str) -> None:
     np.testing.assert_array_equal(found[-1:, :6] if found.ndim == 3 else found[-1:], wanted)
 
 
-@pytest.mark.parametrize("name", ["last token", "late interaction"])
+@pytest.mark.parametrize("name", examples(["last token", "late interaction"], "last token"))
 def test_vectors_have_length_one_at_a_fixed_scale(name: str) -> None:
     model = sentence_model(name)
     assert model.quantization["outputs"][0]["scale"] == 2.0**-15

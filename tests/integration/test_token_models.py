@@ -20,7 +20,7 @@ from tests.integration.whole_models import assert_bit_exact, build_library
 PRESETS = ("accurate", "paper")
 ALL = [(name, preset) for name in MODELS for preset in PRESETS]
 NEIGHBOURS, REGISTERS = ("neighbours", "accurate"), ("registers", "accurate")
-CASES = examples(ALL, NEIGHBOURS, REGISTERS, unpack=True)
+CASES = examples(ALL, NEIGHBOURS, unpack=True)
 
 
 @pytest.mark.parametrize(("name", "preset"), examples(ALL, REGISTERS, unpack=True))
@@ -62,7 +62,10 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     assert cosine.mean() > (0.97 if name == "registers" else 0.99)
 
 
-@pytest.mark.parametrize(("name", "packed"), [("masked", True), ("tokens", False)])
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    examples([("masked", True), ("tokens", False)], ("masked", True), unpack=True),
+)
 def test_programs_leave_padding_out_where_nothing_sees_it(name: str, packed: bool) -> None:
     """Embeddings times the mask are packed like any; neighbours have to be where they were."""
     model = token_model(name)

@@ -91,7 +91,6 @@ TERMS: list[dict[str, Any]] = [
     examples(
         itertools.product(["x86-avx512-vnni", "x86-64"], TERMS),
         ("x86-64", TERMS[2]),
-        ("x86-64", TERMS[3]),
         unpack=True,
     ),
     ids=str,

@@ -95,10 +95,8 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
     ("case", "target"),
     examples(
         itertools.product(FEW, ("cortex-m4", "cortex-m55")),
-        ("causal", "cortex-m4"),
         ("grouped", "cortex-m4"),
         ("by_distance", "cortex-m55"),
-        ("published_by_distance_and_window", "cortex-m4"),
         unpack=True,
     ),
 )
