@@ -75,7 +75,7 @@ POOLS: dict[str, tuple[Pool, list[str]]] = {
     ),
     "joined": (
         lambda x, mask: torch.cat([x[:, 0], filled(x, mask)], 1),
-        ["select_token", "max_pool", "concatenate"],
+        ["max_pool", "select_token", "concatenate"],  # what waits for a reader comes last
     ),
 }
 
