@@ -26,6 +26,32 @@ OUTPUT_KINDS = ("hidden_state", "pooled", "embedding", "logits", "token_logits",
 
 
 @dataclass(frozen=True)
+class RealInput:
+    """What messages call an input that callers give as real numbers.
+
+    Parameters
+    ----------
+    what : str
+        What it holds.
+    axes : str
+        Its axes behind the batch.
+    maker : str
+        What of the source prepares it.
+    """
+
+    what: str
+    axes: str
+    maker: str
+
+
+REAL_INPUTS = {
+    "pixel_values": RealInput("images", "channels, height, width", "image processor"),
+    "input_features": RealInput("features", "channels, frames", "feature extractor"),
+}
+"""The inputs that are given as real numbers, float32 [batch, axes], each alone."""
+
+
+@dataclass(frozen=True)
 class OutputInfo:
     """One output of a model.
 
@@ -68,7 +94,7 @@ class ModelInfo:
     head : str
         One of `HEADS`.
     inputs : tuple of str
-        Names of the inputs in order: token tensors [batch, seq_len] int64, or ``pixel_values``
+        Names of the inputs in order: token tensors [batch, seq_len] int64, or one of `REAL_INPUTS`
         [batch, *image_size] float32.
     outputs : tuple of OutputInfo
         The outputs in order.
@@ -98,7 +124,8 @@ class ModelInfo:
     notes : tuple of str
         What a caller must know, for example that the source normalises its embeddings afterwards.
     image_size : tuple of int or None
-        Channels, height and width of the images that the model takes; None if it takes tokens.
+        Channels, height and width of the images that the model takes, or channels and frames of
+        its features; None if it takes tokens.
     static_shape : tuple of (int or None), or None
         Batch and sequence length that the source was exported for, each None where it is free:
         the compiled model is compared with its source, so it is compiled for no other. None if
@@ -126,7 +153,7 @@ class ModelInfo:
     description: str = ""
     tokenizer_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    image_size: tuple[int, int, int] | None = None
+    image_size: tuple[int, ...] | None = None
     static_shape: tuple[int | None, int | None] | None = None
 
     def __post_init__(self) -> None:
@@ -137,8 +164,18 @@ class ModelInfo:
         for name in ("hidden_size", "num_layers", "vocab_size", "type_vocab_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but sizes are not negative")
-        if self.image_size is not None and (len(self.image_size) != 3 or min(self.image_size) < 1):
-            raise ValueError(f"image_size is {self.image_size}: channels, height, width are needed")
+        if self.image_size is not None:
+            real = REAL_INPUTS.get(self.inputs[0])
+            if real is None or len(self.inputs) > 1:
+                raise ValueError(f"image_size of a model that takes {', '.join(self.inputs)}")
+            count = len(real.axes.split(", "))
+            if len(self.image_size) != count or min(self.image_size) < 1:
+                raise ValueError(f"image_size is {self.image_size}: {real.axes} are needed")
+
+    @property
+    def real_input(self) -> RealInput | None:
+        """What the model takes as real numbers; None if it takes tokens."""
+        return None if self.image_size is None else REAL_INPUTS[self.inputs[0]]
 
     def to_json(self) -> dict[str, Any]:
         """Return the information as a JSON-serialisable dictionary."""

@@ -37,10 +37,12 @@ def check_shapes(
                 why="both must be at least 1",
                 todo="give positive numbers",
             )
-        if info.image_size is not None and seq_len != longest:
+        real = info.real_input
+        if real is not None and seq_len != longest:
             raise UsageError(
                 f"cannot compile for sequence length {seq_len}",
-                why=f"images of {' x '.join(map(str, info.image_size))} become {longest} tokens",
+                why=f"{real.what} of {' x '.join(map(str, info.image_size or ()))} become "
+                f"{longest} tokens",
                 todo=f"choose {longest}",
             )
         _check_static(batch, seq_len, info)

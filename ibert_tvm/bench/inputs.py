@@ -59,7 +59,7 @@ def full_batch(metadata: LibraryMetadata, batch: int, seq_len: int, seed: int = 
     places = batch * seq_len
     if info.image_size is not None:
         pixels = random.standard_normal((batch, *info.image_size), dtype=np.float32)
-        return Batch({"pixel_values": pixels}, places, places)
+        return Batch({info.inputs[0]: pixels}, places, places)
     ids = random.integers(0, info.vocab_size, (batch, seq_len))
     ids = np.where(ids == info.pad_token_id, (ids + 1) % info.vocab_size, ids).astype(np.int32)
     return Batch({"input_ids": ids, "attention_mask": np.ones_like(ids)}, places, places)

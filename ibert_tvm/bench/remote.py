@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from ..model_info import REAL_INPUTS
 from ..runtime.inputs import check_inputs
 from .latency import Latency
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ..runtime.remote_engine import RemoteContext
     from .inputs import Batch
 
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
 
 
 def measure_remote_latency(

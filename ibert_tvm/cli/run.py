@@ -1,4 +1,4 @@
-"""`ibert run`: run a compiled library on texts, token ids or images."""
+"""`ibert run`: run a compiled library on texts, token ids, images or features."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from ..errors import UsageError
+from ..model_info import REAL_INPUTS
 from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, read_texts
 from .result import CommandResult
 from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..runtime import IntegerOutput, Library
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_IMAGES = "pixel_values"
+_REAL = " or ".join(REAL_INPUTS)
 
 
 def command(
@@ -31,7 +32,8 @@ def command(
     ] = None,
     texts: Annotated[Path | None, Option(help="A file with one text per line.")] = None,
     inputs: Annotated[
-        Path | None, Option(help=f"An .npz file with {', '.join(_INPUTS)}; or {_IMAGES}.")
+        Path | None,
+        Option(help=f"An .npz file with {', '.join(_INPUTS)}; or with {_REAL}."),
     ] = None,
     output: Annotated[
         Path | None, Option("-o", "--output", help="Write the outputs to an .npz file.")
@@ -56,7 +58,7 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Run a compiled library on texts, on token ids or on images."""
+    """Run a compiled library on texts, on token ids, on images or on features."""
     from ..files import check_writable
     from ..runtime.library_file import read_metadata
 
@@ -153,7 +155,8 @@ def _read_inputs(path: Path) -> dict[str, NDArray[Any]]:
     except (ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise _bad_inputs(path, "it is not an .npz file") from error
     unknown = sorted(set(arrays) - set(_INPUTS))
-    if set(arrays) != {_IMAGES} and (unknown or "input_ids" not in arrays):
+    alone = len(arrays) == 1 and set(arrays) <= set(REAL_INPUTS)
+    if not alone and (unknown or "input_ids" not in arrays):
         why = f"it holds {', '.join(sorted(arrays)) or 'nothing'}"
         raise _bad_inputs(path, why)
     return arrays
@@ -165,7 +168,8 @@ def _bad_inputs(path: Path, why: str) -> UsageError:
         where=str(path),
         why=why,
         todo=f"give an .npz file with input_ids, and optionally {' and '.join(_INPUTS[1:])}, "
-        f"each [batch, length]; or with {_IMAGES} [batch, channels, height, width]",
+        f"each [batch, length]; or with "
+        + " or ".join(f"{name} [batch, {real.axes}]" for name, real in REAL_INPUTS.items()),
     )
 
 

@@ -97,10 +97,11 @@ def _check_positions(
     asked = max(length for _, length in shapes)
     size = document.get("info", {}).get("image_size")
     if size and any(length != longest for _, length in shapes):
+        what = "images" if len(size) == 3 else "features"
         raise UsageError(
             f"cannot compile for {asked} tokens",
             where=str(where),
-            why=f"images of {' x '.join(map(str, size))} become {longest} tokens",
+            why=f"{what} of {' x '.join(map(str, size))} become {longest} tokens",
             todo="leave --seq-len out",
         )
     if longest is not None and asked > longest:

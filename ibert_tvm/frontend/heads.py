@@ -1,4 +1,4 @@
-"""A transformers model as a function of plain tensors, tokens or images, with one output."""
+"""A transformers model as a function of tokens, images or features, with one output."""
 
 from __future__ import annotations
 
@@ -105,6 +105,25 @@ class ImageModelWithHead(torch.nn.Module):
             See `ibert_tvm.model_info.OUTPUT_KINDS`.
         """
         return _output(self.model(pixel_values=pixel_values, return_dict=True), self.head)
+
+
+class FeatureModelWithHead(ImageModelWithHead):
+    """A transformers model of features, as a model of images is."""
+
+    def forward(self, input_features: torch.Tensor) -> torch.Tensor:
+        """Return the output of the head.
+
+        Parameters
+        ----------
+        input_features : torch.Tensor
+            [batch, planes, frames] float32.
+
+        Returns
+        -------
+        torch.Tensor
+            See `ibert_tvm.model_info.OUTPUT_KINDS`.
+        """
+        return _output(self.model(input_features=input_features, return_dict=True), self.head)
 
 
 def _output(result: Any, head: str) -> torch.Tensor:

@@ -22,7 +22,7 @@ def load(
     *,
     inputs: Sequence[str] | Mapping[str, str] | None = None,
     tokenizer: str | Path | None = None,
-    image_size: tuple[int, int, int] | None = None,
+    image_size: tuple[int, ...] | None = None,
     verify: bool = True,
 ) -> CanonicalModel:
     """Import a model and bring it to canonical form.
@@ -32,8 +32,8 @@ def load(
     source : path, torch.nn.Module or torch.export.ExportedProgram
         A local Hugging Face folder (also of sentence-transformers), an ONNX file (``*.onnx``), an
         exported torch program (``*.pt2``, or the program itself), a transformers model, or any
-        module that takes token tensors [batch, seq_len] int64 or images. Nothing is ever
-        downloaded.
+        module that takes token tensors [batch, seq_len] int64, images or features. Nothing is
+        ever downloaded.
     head : str, optional
         One of `ibert_tvm.model_info.HEADS`; by default what the folder's configuration, the
         model's class or the names of an ONNX file's outputs say. A checkpoint of a bare or
@@ -48,7 +48,8 @@ def load(
         Folder of tokenizer files, for a model that has none; by default those in the model's
         folder, for an ONNX file those beside it.
     image_size : tuple of int, optional
-        Planes, height and width of the images, for a plain module that takes ``pixel_values``.
+        Planes, height and width of the images, for a plain module that takes ``pixel_values``;
+        planes and frames for one that takes ``input_features``.
     verify : bool
         Compare the result with the source on a padded batch of another shape than the traced one,
         and at the longest sequence. Without it a window wider than the traced example (12 tokens to

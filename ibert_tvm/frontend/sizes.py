@@ -32,7 +32,8 @@ class Sizes:
     hidden_size : int
         Channels of the last attention, or of the first output if there is none.
     image_size : tuple of int or None
-        Planes, height and width of the images that the module takes; None if it takes tokens.
+        Planes, height and width of the images that the module takes, or planes and frames of its
+        features; None if it takes tokens.
     """
 
     rows: dict[str, int]
@@ -40,7 +41,7 @@ class Sizes:
     table_length: int | None
     padding_index: int | None
     hidden_size: int
-    image_size: tuple[int, int, int] | None = None
+    image_size: tuple[int, ...] | None = None
 
 
 def measure(module: tvm.IRModule) -> Sizes:
@@ -64,11 +65,11 @@ def measure(module: tvm.IRModule) -> Sizes:
     biased: int | None = None
     padding: int | None = None
     hidden = 0
-    image: tuple[int, int, int] | None = None
+    image: tuple[int, ...] | None = None
+    most = 0
     for variable in inputs:
-        if variable.ty.ndim == 4:
-            planes, height, width = (int(extent) for extent in variable.ty.shape.values[1:])
-            image = (planes, height, width)
+        if str(variable.ty.dtype) == "float32":
+            image = tuple(int(extent) for extent in variable.ty.shape.values[1:])
     for variable, call in canonical_calls(module):
         if call.op.name == "canonical.position_ids":
             positions[variable] = call
@@ -87,6 +88,8 @@ def measure(module: tvm.IRModule) -> Sizes:
                 longest = usable if longest is None else min(longest, usable)
         elif call.op.name == "canonical.attention":
             hidden = int(variable.ty.shape.values[2])
+            if image is not None:
+                longest = max(longest or 0, int(variable.ty.shape.values[1]))
             bias = operands_of(call).get("bias")
             if bias is not None:
                 count = (int(bias.ty.shape.values[1]) + 1) // 2
@@ -95,8 +98,9 @@ def measure(module: tvm.IRModule) -> Sizes:
             count = int(operands_of(call)["table"].ty.shape.values[0])
             biased = min(biased or count, count)
         if image is not None and variable.ty.ndim == 3:
-            # Every later value has as many tokens, or more where some were prepended.
-            longest = max(longest or 0, int(variable.ty.shape.values[1]))
+            most = max(most, int(variable.ty.shape.values[1]))
+    if longest is None and most:  # without attention
+        longest = most
     if not hidden:
         first = function.body.body.ty
         first = first.fields[0] if isinstance(first, relax.TupleType) else first

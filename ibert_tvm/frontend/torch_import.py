@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..errors import error_lines
+from ..model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit, canonicalise
 from .errors import ModelSourceError, UnsupportedModelError
 from .report import Origin
@@ -98,7 +99,7 @@ def import_module(
     inputs: Sequence[str],
     outputs: Sequence[str],
     prefix: str = "",
-    image_size: tuple[int, int, int] | None = None,
+    image_size: tuple[int, ...] | None = None,
     shape: tuple[int, int] = PROBE_SHAPE,
     *,
     revisit: Revisit | None = None,
@@ -118,7 +119,7 @@ def import_module(
         Removed from the front of parameter names: the attribute under which a wrapper holds the
         model, with its dot.
     image_size : tuple of int, optional
-        Planes, height and width of ``pixel_values``.
+        Planes, height and width of ``pixel_values``, or planes and frames of ``input_features``.
     shape : tuple of int
         Batch and length at which it is traced.
     revisit : Revisit, optional
@@ -142,7 +143,7 @@ def import_module(
 
 def example(
     inputs: Sequence[str],
-    image_size: tuple[int, int, int] | None = None,
+    image_size: tuple[int, ...] | None = None,
     shape: tuple[int, int] = PROBE_SHAPE,
 ) -> dict[str, torch.Tensor]:
     """Return arguments to trace with.
@@ -152,32 +153,35 @@ def example(
     inputs : sequence of str
         Names of the arguments.
     image_size : tuple of int, optional
-        Planes, height and width of ``pixel_values``.
+        Planes, height and width of ``pixel_values``, or planes and frames of ``input_features``.
     shape : tuple of int
         Batch and length.
 
     Returns
     -------
     dict of str to torch.Tensor
-        Token tensors of ones; images of zeros.
+        Token tensors of ones; images and features of zeros.
 
     Raises
     ------
     ModelSourceError
-        If images are asked for and their size is not known.
+        If images or features are asked for and their size is not known.
     """
     result = {}
     for name in inputs:
-        if name != "pixel_values":
+        if name not in REAL_INPUTS:
             result[name] = torch.ones(shape, dtype=torch.int64)
             continue
-        if image_size is None:
+        real = REAL_INPUTS[name]
+        if image_size is None or len(image_size) != len(real.axes.split(", ")):
             raise ModelSourceError(
-                "the size of the images is not known",
+                f"the size of the {real.what} is not known",
                 where="image_size",
-                why="a module does not say how large its images are, and there is one length of "
-                "sequence per size",
-                todo="give image_size=(planes, height, width), for example (3, 224, 224)",
+                why=f"a module does not say how large its {real.what} are, and there is one length "
+                "of sequence per size",
+                todo="give image_size=(planes, height, width), for example (3, 224, 224)"
+                if real.what == "images"
+                else f"give image_size=({real.axes}), for example (80, 3000)",
             )
         result[name] = torch.zeros((shape[0], *image_size))
     return result

@@ -1,8 +1,8 @@
 """What the arguments of a torch module mean: canonical inputs, and masks in other forms.
 
 The compiled model always takes ``input_ids``, ``attention_mask`` (1 for tokens) and
-``token_type_ids``, or ``pixel_values``. A module may call them otherwise, and take its mask in one
-of the forms below; a thin wrapper makes its arguments from the canonical ones, so that the
+``token_type_ids``, or one of `REAL_INPUTS`. A module may call them otherwise, and take its mask in
+one of the forms below; a thin wrapper makes its arguments from the canonical ones, so that the
 conversion is traced with the module and recognised like any other mask.
 """
 
@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
+from ..model_info import REAL_INPUTS
 from .errors import ModelSourceError
 
-_CANONICAL = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+_CANONICAL = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
 _LOWEST = torch.finfo(torch.float32).min
 
 
@@ -51,6 +52,7 @@ _KNOWN = {
     "pixel_values": "pixel_values",
     "pixels": "pixel_values",
     "images": "pixel_values",
+    "input_features": "input_features",
     "src_key_padding_mask": "padding_mask",
     "key_padding_mask": "padding_mask",
     "padding_mask": "padding_mask",
@@ -73,7 +75,7 @@ class Arguments:
     Raises
     ------
     ModelSourceError
-        If a form is unknown, or none is `input_ids` or `pixel_values`.
+        If a form is unknown, or none is `input_ids` or one of `REAL_INPUTS`.
     """
 
     names: tuple[str, ...]
@@ -89,9 +91,9 @@ class Arguments:
                     why=f"known forms: {', '.join(FORMS)}",
                     todo="name one of them",
                 )
-        if not {"input_ids", "pixel_values"} & set(self.forms):
+        if not {"input_ids", *REAL_INPUTS} & set(self.forms):
             raise ModelSourceError(
-                "no argument is input_ids or pixel_values",
+                f"no argument is input_ids or {' or '.join(REAL_INPUTS)}",
                 where="inputs",
                 why=f"the arguments are {_list(self.names, self.forms) or 'none'}",
                 todo="say which argument holds the token ids: inputs={'NAME': 'input_ids'}",
@@ -129,7 +131,7 @@ class AsCanonical(torch.nn.Module):
         self.arguments = arguments
 
     def forward(self, **inputs: torch.Tensor) -> Any:
-        """Call the module on canonical inputs, each [batch, seq_len] int64 or images."""
+        """Call the module on canonical inputs, [batch, seq_len] int64, images or features."""
         values = []
         for form in self.arguments.forms:
             source, convert = FORMS[form]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import error_lines
+from ..model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
@@ -29,7 +30,7 @@ Inputs = Sequence[str] | Mapping[str, str] | None
 
 
 def load_module(
-    module: torch.nn.Module, inputs: Inputs, image_size: tuple[int, int, int] | None, verify: bool
+    module: torch.nn.Module, inputs: Inputs, image_size: tuple[int, ...] | None, verify: bool
 ) -> CanonicalModel:
     """Import a module.
 
@@ -40,7 +41,8 @@ def load_module(
     inputs : sequence of str, mapping of str to str, or None
         See `ibert_tvm.frontend.torch_inputs.arguments_of`.
     image_size : tuple of int or None
-        Planes, height and width, for a module that takes images.
+        Planes, height and width, for a module that takes images; planes and frames for one that
+        takes features.
     verify : bool
         Compare with the module at another shape than the traced one.
 
@@ -236,10 +238,11 @@ def _arguments(
 
 def _shapes(
     placeholders: Mapping[str, Any], arguments: Arguments
-) -> tuple[tuple[int, int], bool, tuple[int, int, int] | None]:
+) -> tuple[tuple[int, int], bool, tuple[int, ...] | None]:
     """Return (batch, length) to import at, whether the batch is free, and the size of images."""
     tensors = dict(zip(arguments.forms, placeholders.values(), strict=True))
-    first = tensors.get("input_ids", tensors.get("pixel_values"))
+    real = next((name for name in REAL_INPUTS if name in tensors), "")
+    first = tensors.get("input_ids", tensors.get(real))
     if first is None or not isinstance(first, torch.Tensor):
         raise UnsupportedModelError(
             "the exported program does not say what its inputs look like",
@@ -248,23 +251,25 @@ def _shapes(
             todo="export the model again",
         )
     static = [int(size) if isinstance(size, int) else None for size in first.shape]
-    if len(static) == 4:
-        planes, height, width = static[1:]
-        if planes is None or height is None or width is None:
+    if real and len(static) == 1 + len(REAL_INPUTS[real].axes.split(", ")):
+        size = tuple(extent for extent in static[1:] if extent is not None)
+        if None in static[1:]:
+            what = REAL_INPUTS[real].what
             raise UnsupportedModelError(
-                "the exported program takes images of any size",
+                f"the exported program takes {what} of any size",
                 where="torch.export",
-                why="there is one length of sequence per size of the images",
+                why=f"there is one length of sequence per size of the {what}",
                 todo="export it with a dynamic batch only",
             )
         batch = static[0] or PROBE_SHAPE[0]
         _check_static(batch, None, tuple(first.shape))
-        return (batch, 0), static[0] is None, (planes, height, width)
-    if len(static) != 2:
+        return (batch, 0), static[0] is None, size
+    if real or len(static) != 2:
         raise UnsupportedModelError(
             f"the input has {len(static)} dimensions",
             where="torch.export",
-            why="token ids are [batch, seq_len], images [batch, channels, height, width]",
+            why="token ids are [batch, seq_len], images [batch, channels, height, width], features "
+            "[batch, channels, frames]",
             todo="export the model with such inputs",
         )
     batch, length = (size or probe for size, probe in zip(static, PROBE_SHAPE, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,10 +14,11 @@ import torch
 import transformers
 
 from ..errors import error_lines
+from ..model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
-from .heads import ImageModelWithHead, ModelWithHead
+from .heads import FeatureModelWithHead, ImageModelWithHead, ModelWithHead
 from .hf_folder import CLASS_SUFFIXES, TESTED_ARCHITECTURES, HfFolder, head_of_class
 from .model import CanonicalModel
 from .sentence_head import SentenceHead, pooling_head
@@ -40,6 +42,8 @@ _VOCABULARY_HEADS = {
     "ForNextSentencePrediction": "sequence_classification",
 }
 """Ends of the names of pretraining classes whose logits are those of a head, without labels."""
+
+_REAL_WRAPPERS = {"pixel_values": ImageModelWithHead, "input_features": FeatureModelWithHead}
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
 """The number of a layer, in the name of a weight."""
@@ -239,19 +243,24 @@ def wrap(
     own = head_of_class(name) if own == "none" else own
     takes = inspect.signature(model.forward).parameters
     # Encoders alone may have the configuration of both.
-    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    pair = getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes
+    if pair and head == "none" and main in REAL_INPUTS:
+        # The two read inputs of different kinds, so that this can only mean the encoder.
+        return wrap(model.get_encoder(), head)
+    if pair:
         raise ModelSourceError(
             f"{type(model).__name__} is an encoder-decoder",
             where=type(model).__name__,
             why="only encoders have an integer form",
             todo="import its encoder as a module",
         )
-    main = str(getattr(model, "main_input_name", "input_ids"))
-    if main not in ("input_ids", "pixel_values"):
+    if main not in ("input_ids", *REAL_INPUTS):
         raise ModelSourceError(
             f"{type(model).__name__} takes {main}",
             where=type(model).__name__,
-            why="models of token ids and of images have an integer form",
+            why="models of token ids, of images and of features [channels, frames] have an integer "
+            "form",
             todo="import the encoder behind its inputs as a module of token ids, if it has one",
         )
     if head is None and own == "none":
@@ -265,7 +274,7 @@ def wrap(
                 why=f"its class computes {own}",
                 todo=f"load it as {_CLASSES[head]}, or choose head={own!r}",
             )
-        return ImageModelWithHead(model, head) if of_images(model) else ModelWithHead(model, head)
+        return _REAL_WRAPPERS.get(main, ModelWithHead)(model, head)
     encoder = _encoder(model, main)
     if head == "pooled" and getattr(encoder, "pooler", None) is None:
         raise ModelSourceError(
@@ -274,15 +283,15 @@ def wrap(
             why=f"{model.config.model_type} models, or this one, are built without it",
             todo="choose head='none' or head='sentence_embedding'",
         )
-    if of_images(model):
+    if main in REAL_INPUTS:
         if head not in ("none", "pooled"):
             raise ModelSourceError(
                 f"{type(model).__name__} has no head {head}",
                 where="head",
-                why=f"{model.config.model_type} models take images",
+                why=f"{model.config.model_type} models take {REAL_INPUTS[main].what}",
                 todo="choose head='none' or head='pooled'",
             )
-        return ImageModelWithHead(encoder, head)
+        return _REAL_WRAPPERS[main](encoder, head)
     if head == "sentence_transformer" and after is None:
         raise ModelSourceError(
             f"{type(model).__name__} has no head {head}",
@@ -323,9 +332,47 @@ def _has_labels(model: Any) -> bool:
     return not type(model).__name__.endswith(tuple(_VOCABULARY_HEADS))
 
 
-def of_images(model: Any) -> bool:
-    """Tell whether a transformers model takes images."""
-    return str(getattr(model, "main_input_name", "")) == "pixel_values"
+def real_input(model: Any) -> str:
+    """Return the name of the one input, if a transformers model takes real numbers; "" if not."""
+    main = str(getattr(model, "main_input_name", ""))
+    return main if main in REAL_INPUTS else ""
+
+
+def real_size(model: Any) -> tuple[int, ...] | None:
+    """Return the size of the images or features that a model takes; None if it takes tokens.
+
+    Raises
+    ------
+    ModelSourceError
+        If its configuration does not say.
+    """
+    name = real_input(model)
+    if not name:
+        return None
+    return image_size(model.config) if name == "pixel_values" else feature_size(model)
+
+
+def feature_size(model: Any) -> tuple[int, int]:
+    """Return planes and frames of the features that a model takes.
+
+    Its positions count what convolutions leave of the frames.
+
+    Raises
+    ------
+    ModelSourceError
+        If its configuration does not say.
+    """
+    fields = ("num_mel_bins", "max_source_positions")
+    planes, positions = (getattr(model.config, name, None) for name in fields)
+    if not isinstance(planes, int) or not isinstance(positions, int):
+        raise ModelSourceError(
+            f"the size of the features is {planes} x {positions}",
+            where=f"{' and '.join(fields)} in the configuration of {model.config.model_type}",
+            why="there is one length of sequence per number of frames",
+            todo="give a module whose features are [batch, channels, frames], and image_size",
+        )
+    strides = [part.stride[0] for part in model.modules() if isinstance(part, torch.nn.Conv1d)]
+    return planes, positions * math.prod(strides)
 
 
 def image_size(config: Any) -> tuple[int, int, int]:
@@ -350,8 +397,8 @@ def image_size(config: Any) -> tuple[int, int, int]:
 
 def input_names(model: Any) -> tuple[str, ...]:
     """Return the inputs that `model` takes: token types only where it has more than one."""
-    if of_images(model):
-        return ("pixel_values",)
+    if name := real_input(model):
+        return (name,)
     names = ["input_ids", "attention_mask"]
     takes = inspect.signature(model.forward).parameters
     if "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 0) > 1:
@@ -392,7 +439,7 @@ def import_transformers(
             input_names(model),
             [wrapper.output[0]],
             prefix="model.",
-            image_size=image_size(model.config) if of_images(model) else None,
+            image_size=real_size(model),
             shape=PROBE_SHAPE if revisit is None else (PROBE_SHAPE[0], revisit.length),
             revisit=revisit,
         )

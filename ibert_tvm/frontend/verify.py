@@ -54,7 +54,7 @@ def verification_batch(
     Returns
     -------
     dict of str to numpy.ndarray
-        One array [batch, seq_len] int64 per input, or [batch, planes, height, width] float32.
+        One array [batch, seq_len] int64 per input, or float32 [batch, *image_size].
     """
     random = np.random.default_rng(1)
     if sizes.image_size is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
-from ..model_info import ModelInfo
+from ..model_info import ModelInfo, RealInput
 from ..tokenization import TokenizedBatch, Tokenizer
 
 __all__ = ["Batch", "batches_of_arrays", "batches_of_texts", "check_length"]
@@ -133,14 +133,15 @@ def _rows(tokens: TokenizedBatch, rows: Sequence[int], length: int, names: Seque
 
 
 def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> list[Batch]:
-    """Check batches of token ids or of images.
+    """Check batches of token ids, of images or of features.
 
     Parameters
     ----------
     batches : sequence of mapping
         Integer arrays [batch, seq_len] by input name. ``attention_mask`` may be left out if there
         is no padding, ``token_type_ids`` if all are 0. For a model of images ``pixel_values``,
-        [batch, channels, height, width] as the model's image processor gives them.
+        [batch, channels, height, width] as the model's image processor gives them; for one of
+        features ``input_features`` [batch, channels, frames].
     info : ModelInfo
         Inputs and limits of the model.
 
@@ -159,15 +160,18 @@ def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> 
             why="the list is empty",
             todo="give batches like those of later use; some dozens of sequences serve",
         )
-    if info.image_size is not None:
+    real = info.real_input
+    if real is not None:
         return [
-            batch for index, given in enumerate(batches) for batch in _images(given, index, info)
+            batch
+            for index, given in enumerate(batches)
+            for batch in _images(given, index, info, real)
         ]
     return [_checked(batch, index, info) for index, batch in enumerate(batches)]
 
 
-def _images(given: Mapping[str, Any], index: int, info: ModelInfo) -> list[Batch]:
-    """Check one array of images, and cut it into batches of few rows."""
+def _images(given: Mapping[str, Any], index: int, info: ModelInfo, real: RealInput) -> list[Batch]:
+    """Check one array of images or features, and cut it into batches of few rows."""
     where = f"calibration batch {index}"
     (name,) = info.inputs
     unknown = sorted(set(given) - {name})
@@ -180,19 +184,19 @@ def _images(given: Mapping[str, Any], index: int, info: ModelInfo) -> list[Batch
         )
     pixels = np.asarray(given[name])
     size = tuple(info.image_size or ())
-    if pixels.ndim != 4 or pixels.shape[1:] != size or not pixels.size or pixels.dtype.kind != "f":
+    if pixels.shape[1:] != size or not pixels.size or pixels.dtype.kind != "f":
         raise UsageError(
             f"{name} is {pixels.dtype} of shape {pixels.shape}",
             where=where,
-            why=f"images are floats [batch, {', '.join(map(str, size))}]",
-            todo="prepare the images with the model's image processor",
+            why=f"{real.what} are floats [batch, {', '.join(map(str, size))}]",
+            todo=f"prepare the {real.what} with the model's {real.maker}",
         )
     if not np.isfinite(pixels).all():
         raise UsageError(
             f"{name} holds values that are infinite or not a number",
             where=where,
-            why="pixels are finite",
-            todo="prepare the images with the model's image processor",
+            why=f"{'pixels' if len(size) == 3 else real.what} are finite",
+            todo=f"prepare the {real.what} with the model's {real.maker}",
         )
     tokens = int(info.max_sequence_length or 0)
     starts = range(0, pixels.shape[0], _ROWS)

@@ -103,8 +103,8 @@ def observe(
         for name, entry in statistics.items():
             value = values[name]
             mask, chosen_here = batch.mask, positions
-            if value.ndim == 3:  # patches before the first token was prepended are fewer
-                mask, chosen_here = (part[:, -value.shape[1] :] for part in (mask, positions))
+            if value.ndim == 3:
+                mask, chosen_here = (_as_long(part, value.shape[1]) for part in (mask, positions))
             _check_finite(name, value, mask)
             if value.ndim == 3:
                 kept = value[chosen_here] if name in with_rows else value[:0, 0]
@@ -114,6 +114,15 @@ def observe(
                 entry.update(rows, rows.copy())
         advance()
     return statistics
+
+
+def _as_long(tokens: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
+    """Return what is known of tokens for a value with more or fewer of them.
+
+    Only images and features have such, without padding: patches are fewer before the first token
+    was prepended, and frames are more before a convolution left some out.
+    """
+    return np.tile(tokens, (1, -(-length // tokens.shape[1])))[:, -length:]
 
 
 def _check_finite(name: str, value: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:

@@ -260,13 +260,14 @@ def _batches(
         )
     if arrays:
         return batches_of_arrays(arrays, model.info)
-    if model.info.image_size is not None:
-        size = ", ".join(map(str, model.info.image_size))
+    real = model.info.real_input
+    if real is not None:
+        name, size = model.info.inputs[0], ", ".join(map(str, model.info.image_size or ()))
         raise UsageError(
-            "a model of images cannot be calibrated with texts",
-            why=f"it takes pixel_values [batch, {size}]",
-            todo="give batches of images, as the model's image processor makes them: "
-            "--calibration FILE.npz with an array pixel_values",
+            f"a model of {real.what} cannot be calibrated with texts",
+            why=f"it takes {name} [batch, {size}]",
+            todo=f"give batches of {real.what}, as the model's {real.maker} makes them: "
+            f"--calibration FILE.npz with an array {name}",
         )
     if tokenizer is None:
         if not model.tokenizer:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
+from ..model_info import REAL_INPUTS
 from .metadata import LibraryMetadata
 from .pixels import quantize_images
 
@@ -23,14 +24,14 @@ def check_inputs(
     metadata : LibraryMetadata
         The library.
     given : mapping of str to array_like or None
-        `input_ids`, `attention_mask`, `token_type_ids` and `pixel_values`; None for what the
-        caller left out.
+        `input_ids`, `attention_mask`, `token_type_ids`, and `ibert_tvm.model_info.REAL_INPUTS`;
+        None for what the caller left out.
 
     Returns
     -------
     dict of str to numpy.ndarray
         int32 [batch, length] for every input that the model takes, defaults filled in; or 8-bit
-        images [batch, channels, height, width].
+        images [batch, channels, height, width] or features [batch, channels, frames].
 
     Raises
     ------
@@ -41,7 +42,8 @@ def check_inputs(
     taken = {record.name for record in metadata.inputs}
     if info.image_size is not None:
         return _images(metadata, info.image_size, given)
-    _take_no_other("pixel_values", given, metadata)
+    for name in REAL_INPUTS:
+        _take_no_other(name, given, metadata)
     ids = _integers("input_ids", given["input_ids"])
     if ids.ndim != 2:
         todo = "give [batch, length]"
@@ -91,7 +93,7 @@ def check_inputs(
 
 
 def _images(
-    metadata: LibraryMetadata, size: tuple[int, int, int], given: Mapping[str, ArrayLike | None]
+    metadata: LibraryMetadata, size: tuple[int, ...], given: Mapping[str, ArrayLike | None]
 ) -> dict[str, NDArray[Any]]:
     (record,) = metadata.inputs
     for name in given:

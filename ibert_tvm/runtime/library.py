@@ -130,8 +130,9 @@ class Library:
         dequantize: bool = True,
         *,
         pixel_values: ArrayLike | None = None,
+        input_features: ArrayLike | None = None,
     ) -> dict[str, Any]:
-        """Run the model on token ids, or on images.
+        """Run the model on token ids, on images or on features.
 
         Parameters
         ----------
@@ -146,6 +147,8 @@ class Library:
         pixel_values : array_like of float, optional
             Images [batch, channels, height, width] as the model's image processor gives them, for
             a model that takes images; they become integers here (`ibert_tvm.runtime.pixels`).
+        input_features : array_like of float, optional
+            Features [batch, channels, frames], likewise, for a model that takes these.
 
         Returns
         -------
@@ -167,6 +170,7 @@ class Library:
                 "attention_mask": attention_mask,
                 "token_type_ids": token_type_ids,
                 "pixel_values": pixel_values,
+                "input_features": input_features,
             },
         )
         batch, length = self._extents(inputs)
@@ -304,7 +308,7 @@ class Library:
             buffer[: given.shape[0], : given.shape[1]] = given
 
     def _extents(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
-        """Rows and tokens of a call's inputs; images have one number of tokens."""
+        """Rows and tokens of a call's inputs; images and features have one number of tokens."""
         first = next(iter(inputs.values()))
         images = self.metadata.info.image_size is not None
         return first.shape[0], self.metadata.max_seq_len if images else first.shape[1]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import IbertError, InputError, LibraryError, UsageError, error_lines
+from ..model_info import REAL_INPUTS
 from .device import choose_device
 from .engine_choice import load_engine
 from .library import Library
@@ -105,8 +106,8 @@ def run(
     device : str, optional
         As `load_library` takes.
     **inputs : array_like
-        `input_ids`, and optionally `attention_mask` and `token_type_ids`, or `pixel_values`, as
-        `Library.run` takes.
+        `input_ids`, and optionally `attention_mask` and `token_type_ids`, or `pixel_values`
+        or `input_features`, as `Library.run` takes.
 
     Returns
     -------
@@ -120,13 +121,13 @@ def run(
     LibraryError, TargetError
         As `load_library` raises.
     """
-    known = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+    known = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
     unknown = sorted(set(inputs) - set(known))
-    if unknown or not {"input_ids", "pixel_values"} & set(inputs):
+    if unknown or not {"input_ids", *REAL_INPUTS} & set(inputs):
         raise InputError(
             f"unknown input {', '.join(unknown)}" if unknown else "input_ids is missing",
-            todo=f"the inputs are {', '.join(known)}; the first is required, or the last for a "
-            "model of images",
+            todo=f"the inputs are {', '.join(known)}; the first is required, or one of the last "
+            "two for a model of images or features",
         )
     return _cached_library(_identity(path), device).run(**inputs, dequantize=dequantize)
 

@@ -65,7 +65,7 @@ class FunctionRecord:
 class InputRecord:
     """One input of every function.
 
-    Its shape is [batch, seq_len], or [batch, channels, height, width] for images. Those are real
+    Its shape is [batch, seq_len], or that of images or features behind the batch. Those are real
     on the caller's side, and come to the library as ``clamp(round(x / scale) + zero_point, low,
     high)``; `scale` is 0 for tokens, which are integers anyway.
     """

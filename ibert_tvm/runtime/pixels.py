@@ -1,8 +1,9 @@
 """Pixels become integers here, on the caller's side: compiled code has no floating point.
 
-A model of images takes 8-bit pixels at one scale, which calibration chose. The caller gives what
-the model's image processor yields, float [batch, channels, height, width]; it is divided by the
-scale, rounded and clamped before the library is called.
+A model of images takes 8-bit pixels at one scale, which calibration chose, and one of features
+8-bit features. The caller gives what the model's image processor or feature extractor yields,
+float [batch, channels, height, width] or [batch, channels, frames]; it is divided by the scale,
+rounded and clamped before the library is called.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
+from ..model_info import REAL_INPUTS
 from .metadata import InputRecord, read_record
 
 
@@ -43,10 +45,10 @@ def quantize_images(
     record : InputRecord
         The input: its name, dtype and quantisation.
     value : array_like or None
-        Real pixels, float [batch, channels, height, width], as the model's image processor gives
-        them; or integers of the record's dtype, which are taken as they are.
+        Real pixels or features, float [batch, *image_size], as the source's image processor or
+        feature extractor gives them; or integers of the record's dtype, taken as they are.
     image_size : sequence of int
-        Channels, height and width that the model takes.
+        Channels, height and width that the model takes, or channels and frames.
 
     Returns
     -------
@@ -59,23 +61,25 @@ def quantize_images(
         If they are missing, or the dtype, shape or a value does not fit.
     """
     name, size = record.name, [int(extent) for extent in image_size]
+    noun = "pixels" if len(size) == 3 else "numbers"
+    real = REAL_INPUTS.get(name, REAL_INPUTS["pixel_values"])
     if value is None:
         raise InputError(
             f"{name} is missing",
-            why="the model takes images",
+            why=f"the model takes {real.what}",
             todo=f"give {name}, [batch, {', '.join(map(str, size))}]",
         )
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:  # images of different sizes
         raise InputError(
-            f"{name} is not an array", why=str(error), todo="give images of one size"
+            f"{name} is not an array", why=str(error), todo=f"give {real.what} of one size"
         ) from error
-    if array.ndim != 4 or list(array.shape[1:]) != size or array.shape[0] == 0:
+    if array.ndim < 1 or list(array.shape[1:]) != size or array.shape[0] == 0:
         raise InputError(
             f"{name} has the wrong shape",
             why=f"its shape is {list(array.shape)}",
-            todo=f"give [batch, {', '.join(map(str, size))}], as the model's image processor does",
+            todo=f"give [batch, {', '.join(map(str, size))}], as the model's {real.maker} does",
         )
     if str(array.dtype) == record.dtype:
         outside = (array < record.low) | (array > record.high)
@@ -83,20 +87,21 @@ def quantize_images(
             raise InputError(
                 f"{name} holds a value that is out of range",
                 why=f"it is {int(array[outside][0])}",
-                todo=f"give integers from {record.low} to {record.high}, or real pixels",
+                todo=f"give integers from {record.low} to {record.high}, or real {noun}",
             )
         return array
     if array.dtype.kind != "f":
         raise InputError(
             f"{name} has the wrong dtype",
             why=f"it is {array.dtype}",
-            todo="give floats, as the model's image processor does: pixels of 0 to 255 have to be "
-            f"normalised first; or {record.dtype} integers at the scale {record.scale:.6g}",
+            todo=f"give floats, as the model's {real.maker} does: "
+            + ("pixels of 0 to 255 have to be normalised first; " if len(size) == 3 else "")
+            + f"or {record.dtype} integers at the scale {record.scale:.6g}",
         )
     steps = np.floor(array.astype(np.float64) / record.scale + 0.5) + record.zero_point
     if not np.isfinite(steps).all():
         raise InputError(
             f"{name} holds values that are infinite or not a number",
-            todo="check how the images were prepared",
+            todo=f"check how the {real.what} were prepared",
         )
     return np.clip(steps, record.low, record.high).astype(record.dtype)

@@ -203,6 +203,10 @@ def check_canonical(module: tvm.IRModule) -> None:
         ) from error
 
 
+_INPUTS = ((INDEX[0], 2), (FLOAT[0], 3), (FLOAT[0], 4))
+"""Storage type and number of dimensions that an input may have."""
+
+
 def _check_parameters(function: relax.Function, inputs: int) -> None:
     names: set[str] = set()
     for index, variable in enumerate(function.params):
@@ -226,12 +230,12 @@ def _check_parameters(function: relax.Function, inputs: int) -> None:
             )
         shape = list(kind.shape.values)
         if index < inputs:
-            if (str(kind.dtype), len(shape)) not in ((INDEX[0], 2), (FLOAT[0], 4)):
+            if (str(kind.dtype), len(shape)) not in _INPUTS:
                 raise CanonicalError(
                     f"input {name} is {kind.dtype} with {len(shape)} dimensions",
                     where=where,
                     why=f"inputs are {INDEX[0]} [batch, seq_len] or {FLOAT[0]} [batch, channels, "
-                    "height, width]",
+                    "height, width] or [batch, channels, frames]",
                     todo="cast or reshape in the frontend",
                 )
         elif str(kind.dtype) != FLOAT[0] or not all(isinstance(d, tirx.IntImm) for d in shape):

@@ -99,8 +99,9 @@ class FloatModel:
         Parameters
         ----------
         inputs : mapping of str to numpy.ndarray
-            Every input of the module by name: [batch, seq_len] of any integer type, or images
-            [batch, channels, height, width] of any float type.
+            Every input of the module by name: [batch, seq_len] of any integer type, images
+            [batch, channels, height, width] or features [batch, channels, frames] of any float
+            type.
 
         Returns
         -------
@@ -184,9 +185,14 @@ def _weight(variable: relax.Var, parameters: Mapping[str, NDArray[Any]]) -> NDAr
 def _check_images(name: str, array: NDArray[Any], variable: relax.Var) -> None:
     size = [int(extent) for extent in variable.ty.shape.values[1:]]
     if list(array.shape[1:]) != size or array.shape[0] == 0:
+        what, axes = "images", "channels, height, width"
+        todo = "resize the images as the model's image processor does"
+        if len(size) == 2:
+            what, axes = "features", "channels, frames"
+            todo = "prepare the features as the model's feature extractor does"
         raise CanonicalError(
             f"input {name} has shape {array.shape}",
             where="run",
-            why=f"the model takes images of {' x '.join(map(str, size))} (channels, height, width)",
-            todo="resize the images as the model's image processor does",
+            why=f"the model takes {what} of {' x '.join(map(str, size))} ({axes})",
+            todo=todo,
         )

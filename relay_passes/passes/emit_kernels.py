@@ -20,7 +20,8 @@ class EmitKernels:
 
     Expects the output of `FuseEpilogues`. Afterwards every Relax function consists of ``call_tir``
     on integer PrimFuncs marked with ``ibert.kernel``; values of shape [batch, sequence, channels]
-    are passed on as [batch * sequence, channels] and reshaped only where they leave the function.
+    are passed on as [batch * sequence, channels] and reshaped only where they enter the function or
+    leave it.
     Weights of linear layers are packed, in the types of the functions and in the parameters. Each
     expression comes from the integer specification, traced with the intervals that the range
     analysis proved.
@@ -73,6 +74,8 @@ class _Emission:
             name, [new[var] for var in function.params], attrs=dict(function.attrs.items())
         ):
             with builder.dataflow():
+                for var in function.params[:inputs]:
+                    new[var] = self._enter(var)
                 for block in function.body.blocks:
                     for binding in block.bindings:
                         rows = starts if packed and self._on_packed_rows(binding) else None
@@ -95,6 +98,12 @@ class _Emission:
             shape = self.emit.layout.packed_shape(*weight.shape)
             return relax.Var(var.name, relax.TensorType(shape, "int8"))
         return relax.Var(var.name, var.ty)
+
+    def _enter(self, var: relax.Var) -> relax.Expr:
+        """Return an input as kernels take it; features have the shape of a value per token."""
+        shape = static_shape(var.ty)
+        stored = storage_shape(shape)
+        return var if stored == shape else self.builder.emit(relax.op.reshape(var, stored))
 
     def _leave(self, value: relax.Expr, kind: relax.TensorType) -> relax.Expr:
         shape = static_shape(kind)

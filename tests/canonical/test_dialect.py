@@ -193,7 +193,8 @@ def test_bound_shapes_are_still_canonical():
         (
             lambda: module_of(lambda b, i, m, t: embed(b, i, t), inputs=3),
             "input table is float32 with 2 dimensions\n  where: parameter 'table'\n"
-            "  why: inputs are int64 [batch, seq_len] or float32 [batch, channels, height, width]\n"
+            "  why: inputs are int64 [batch, seq_len] or float32 [batch, channels, height, width] "
+            "or [batch, channels, frames]\n"
             "  what to do: cast or reshape in the frontend",
         ),
         (

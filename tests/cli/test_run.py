@@ -177,7 +177,7 @@ def test_run_with_unusable_inputs(
         f"  why: {why}\n"
         "  what to do: give an .npz file with input_ids, and optionally attention_mask and "
         "token_type_ids, each [batch, length]; or with pixel_values [batch, channels, height, "
-        "width]\n",
+        "width] or input_features [batch, channels, frames]\n",
     )
 
 

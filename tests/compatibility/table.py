@@ -42,8 +42,9 @@ which every token sees all others that are not padding, or those in a range of d
 (causal, sliding windows), a bias on scores that depends on head and distance, heads of queries that
 share keys, norms of heads, rotary embeddings, shared layers, projected embeddings, patches of
 images, learned tokens before a sequence or among those, the mean of a part of it, joined channels,
-neighbours' embeddings, factors and rows by channel, clipped lines (ReLU6, hard swish), leaky ReLU,
-products with the padding mask, poolings and vectors of length 1.
+neighbours' embeddings, convolutions of images or features and along a sequence, factors and rows by
+channel, clipped lines (ReLU6, hard swish), leaky ReLU, products with the padding mask, poolings and
+vectors of length 1.
 """
 
 

@@ -16,6 +16,10 @@ from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_i
 from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
 from tests.examples import examples
+from tests.integration.convolution_model import MODELS as CONVOLVED
+from tests.integration.convolution_model import TOKENS as CONVOLVED_TOKENS
+from tests.integration.convolution_model import convolution_model
+from tests.integration.convolution_model import inputs as convolved_inputs
 from tests.integration.gated_model import MODELS as GATED
 from tests.integration.gated_model import gated_model
 from tests.integration.sentence_model import MODULES as SENTENCES
@@ -153,6 +157,15 @@ def test_tokens_that_are_joined_and_shifted(name: str, target: str, tmp_path: Pa
     length = TOKENS if name == "registers" else 13
     library = build(model, target, [(2, length)], tmp_path / "model.so")
     check(library, model, token_inputs(model, name, 2, length, 4, 7))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["t4", "a100"])
+@pytest.mark.parametrize("name", CONVOLVED)
+def test_encoders_behind_convolutions(name: str, target: str, tmp_path: Path) -> None:
+    model = convolution_model(name)
+    library = build(model, target, [(2, CONVOLVED_TOKENS[name])], tmp_path / "model.so")
+    check(library, model, convolved_inputs(model, name, 2, 4))
 
 
 @pytest.mark.slow

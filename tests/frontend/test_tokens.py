@@ -163,16 +163,42 @@ def test_a_convolution_of_one_token_is_a_linear_layer(groups: int) -> None:
     assert ops(words(function, nn.Conv1d(WIDTH, 48, 1, groups=groups))) == ["embedding", "linear"]
 
 
-def test_a_convolution_of_several_tokens_is_refused() -> None:
-    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
-        return layer(x.transpose(1, 2)).transpose(1, 2)
+def _convolved(layer: nn.Module) -> CanonicalModel:
+    def function(x: Hidden, mask: torch.Tensor, part: nn.Module) -> Hidden:
+        return part(x.transpose(1, 2)).transpose(1, 2)
 
+    return words(function, layer)
+
+
+def test_a_convolution_of_several_tokens_multiplies_neighbours() -> None:
+    loaded = _convolved(nn.Conv1d(WIDTH, 48, 3, padding=1))
+    assert ops(loaded) == ["embedding", "unfold_tokens", "linear"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"padding": 1, "groups": 4},
+            "a convolution of 3 tokens in 4 groups; of several tokens, convolutions of all "
+            "channels have a form",
+        ),
+        (
+            {"stride": 2, "padding": 1},
+            "a convolution of 3 tokens with a stride of 2 and 1 + 1 of padding changes the length "
+            "of a sequence that may have any",
+        ),
+        (
+            {"dilation": 2},
+            "a convolution of layouts NCW, OIW and dilation [2]; windows of neighbours have a form",
+        ),
+        ({"padding": 3}, "a convolution of 3 with padding [3, 3], which is wider"),
+    ],
+)
+def test_convolutions_of_tokens_that_are_refused(settings: dict[str, int], why: str) -> None:
     with pytest.raises(UnsupportedModelError) as error:
-        words(function, nn.Conv1d(WIDTH, 48, 3, padding=1))
-    assert error.value.why == (
-        "a convolution of 3 tokens with strides [1]; only one of a single token has a form, that "
-        "of a linear layer"
-    )
+        _convolved(nn.Conv1d(WIDTH, 48, 3, **settings))
+    assert error.value.why == why
 
 
 @pytest.mark.parametrize(

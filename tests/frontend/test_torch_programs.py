@@ -155,8 +155,8 @@ def test_integers_are_those_of_the_hugging_face_folder(tmp_path):
 
 
 FORMS = (
-    "input_ids, attention_mask, token_type_ids, pixel_values, boolean_mask, padding_mask, "
-    "additive_mask"
+    "input_ids, attention_mask, token_type_ids, pixel_values, input_features, boolean_mask, "
+    "padding_mask, additive_mask"
 )
 
 
@@ -176,7 +176,7 @@ FORMS = (
         ),
         (
             {"bias": "additive_mask"},
-            "no argument is input_ids or pixel_values\n  where: inputs\n"
+            "no argument is input_ids or pixel_values or input_features\n  where: inputs\n"
             "  why: the arguments are bias (additive_mask)\n"
             "  what to do: say which argument holds the token ids: inputs={'NAME': 'input_ids'}",
         ),

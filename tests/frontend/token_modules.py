@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class _Layer(nn.Module):
+class Layer(nn.Module):
     """Attention and a feed-forward layer, whose norms are factors and rows by channel."""
 
     def __init__(self, activation: str) -> None:
@@ -60,7 +60,7 @@ class Neighbours(nn.Module):
         self.neighbours = neighbours
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(40, WIDTH)
         self.joined = nn.Linear(3 * WIDTH, WIDTH)
-        self.layer = _Layer(activation)
+        self.layer = Layer(activation)
         self.pooled = pooled
         self.head = nn.Linear(2 * WIDTH, 5)
 
@@ -89,7 +89,7 @@ class Registers(nn.Module):
         self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
         self.registers = nn.Parameter(torch.zeros(1, 2, WIDTH))
         self.places = nn.Parameter(torch.zeros(1, 1 + count, WIDTH))
-        self.layer = _Layer(activation)
+        self.layer = Layer(activation)
         self.first, self.second = nn.Linear(2 * WIDTH, 5), nn.Linear(WIDTH, 5)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:

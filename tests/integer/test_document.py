@@ -194,7 +194,9 @@ sqrt_mean_pool fraction_bits
 tanh exp_limit exp_pre_shift exp_multiplier exp_shift exp_fraction_bits exp_c0 exp_c1 exp_c2
   exp_c3 fraction_bits
 token_slots selected
+unfold_tokens width stride before after
 weighted_mean_pool fraction_bits
+windows height width stride_down stride_across top bottom left right zero_point
 """
 
 

@@ -103,7 +103,14 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "sqrt_mean_pool": [{"fraction_bits": 6}],
     "tanh": [{"exponential": BinaryExponential.for_tanh(1e-3), "fraction_bits": 7}],
     "token_slots": [{"selected": "0,3"}],
+    "unfold_tokens": [{"width": 3, "stride": 1, "before": 1, "after": 1}],
     "weighted_mean_pool": [{"fraction_bits": 6}],
+    "windows": [
+        {
+            **{"height": 2, "width": 3, "stride_down": 1, "stride_across": 2},
+            **{"top": 1, "bottom": 0, "left": 1, "right": 2, "zero_point": 5},
+        }
+    ],
 }
 RECORDS = [
     OPERATORS[f"integer.{name}"]("value", **given)

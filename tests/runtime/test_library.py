@@ -179,8 +179,9 @@ def test_module_run_names_the_inputs_it_knows() -> None:
         ibert_tvm.run("model.so", ids=[[1]])
     assert str(caught.value) == (
         "unknown input ids\n"
-        "  what to do: the inputs are input_ids, attention_mask, token_type_ids, pixel_values; "
-        "the first is required, or the last for a model of images"
+        "  what to do: the inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
+        "input_features; the first is required, or one of the last two for a model of images or "
+        "features"
     )
 
 

@@ -19,7 +19,7 @@ from ..report import Origin
 from .engine import Canonical, Canonicaliser
 from .revisit import Revisit
 from .rules_attention import ATTENTION_RULES
-from .rules_images import IMAGE_RULES
+from .rules_convolution import CONVOLUTION_RULES
 from .rules_layout import LAYOUT_RULES
 from .rules_math import MATH_RULES
 from .rules_pooling import POOLING_RULES
@@ -45,7 +45,7 @@ def canonicalise(
     module : tvm.IRModule
         A module with one function ``main`` of static shapes; its first parameters are the inputs,
         each [batch, seq_len] of one probe shape (unequal, seq_len above 1), or float32 images
-        [batch, channels, height, width] (batch above 1).
+        [batch, channels, height, width] or features [batch, channels, frames] (batch above 1).
     parameters : mapping of str to numpy.ndarray
         Values of the other parameters by variable name.
     inputs : sequence of str
@@ -79,7 +79,7 @@ def canonicalise(
         **ATTENTION_RULES,
         **MATH_RULES,
         **POOLING_RULES,
-        **IMAGE_RULES,
+        **CONVOLUTION_RULES,
         **TOKEN_RULES,
     }
     given = (parameters, names or {}, rules, origins or {})

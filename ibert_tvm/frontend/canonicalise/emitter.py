@@ -75,7 +75,7 @@ class Emitter:
     batch, seq_len : int
         The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
     images : mapping of str to tuple of int
-        Those of the inputs that hold images: planes, height, width.
+        Those of the inputs that hold images, planes, height, width, or features, planes, frames.
     revisit : Revisit, optional
         What is wanted, if the same source was canonicalised at a shorter length before. No table of
         positions is cut then.
@@ -111,7 +111,7 @@ class Emitter:
         inputs: Sequence[str],
         batch: int,
         seq_len: int,
-        images: Mapping[str, tuple[int, int, int]] | None = None,
+        images: Mapping[str, tuple[int, ...]] | None = None,
         *,
         revisit: Revisit | None = None,
     ) -> None:
@@ -150,7 +150,7 @@ class Emitter:
         self._activations: dict[tuple[str, str, str], Emitted] = {}
         self._positions: dict[tuple[str, str, int], relax.Var] = {}
         self._masks: set[str | None] = set()
-        self._patches: dict[tuple[str, int, int], Emitted] = {}
+        self._patches: dict[tuple[str | int, ...], Emitted] = {}
 
     @property
     def rows(self) -> Axis:
@@ -399,12 +399,21 @@ class Emitter:
 
     def patches(self, name: str, height: int, width: int) -> Emitted:
         """Return the patches of input `name`, emitted once per size."""
-        key = (name, height, width)
+        key: tuple[str | int, ...] = (name, height, width)
         if key not in self._patches:
             label = self.unique(f"{name}.patches")
             channels, pixels = self.images[name][0] * height * width, self.input_vars[name]
             size = {"patch_height": height, "patch_width": width}
             self._patches[key] = self.record(build.patches, label, channels, (), pixels, **size)
+        return self._patches[key]
+
+    def windows(self, name: str, **sides: int) -> Emitted:
+        """Return the windows of input `name`, which may overlap, emitted once per size."""
+        key: tuple[str | int, ...] = (name, *sides.values())
+        if key not in self._patches:
+            label, pixels = self.unique(f"{name}.windows"), self.input_vars[name]
+            channels = self.images[name][0] * sides["height"] * sides["width"]
+            self._patches[key] = self.record(build.windows, label, channels, (), pixels, **sides)
         return self._patches[key]
 
     def note_positions(self, count: int) -> None:

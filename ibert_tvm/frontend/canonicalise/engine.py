@@ -103,7 +103,7 @@ class Canonicaliser(Emitter):
     function : relax.Function
         The imported function, static shapes; the first parameters are its inputs.
     inputs : sequence of str
-        Canonical names of the inputs, all [batch, seq_len] in the source, or images.
+        Canonical names of the inputs, all [batch, seq_len] in the source, or images or features.
     parameters : mapping of str to numpy.ndarray
         Values of the other parameters by variable name.
     names : mapping of str to str
@@ -461,8 +461,8 @@ _MOVES = {
 
 def _image_sizes(
     variables: Sequence[relax.Var], names: Sequence[str]
-) -> dict[str, tuple[int, int, int]]:
-    """Planes, height and width of the inputs that hold images."""
+) -> dict[str, tuple[int, ...]]:
+    """Planes, height and width of the inputs that hold images; planes and frames of features."""
     shapes = {
         name: static_shape(variable)
         for name, variable in zip(names, variables, strict=True)
@@ -470,20 +470,20 @@ def _image_sizes(
     }
     sizes = {}
     for name, shape in shapes.items():
-        if len(shape) != 4 or shape[0] < 2 or len(variables) != 1:
+        if len(shape) not in (3, 4) or shape[0] < 2 or len(variables) != 1:
             raise UnsupportedModelError(
                 f"the input {name} is float32 of shape {list(shape)}",
                 where="canonicalisation",
-                why="a float input is a batch of images [batch, channels, height, width], batch "
-                "above 1, and the only input",
+                why="a float input is a batch of images [batch, channels, height, width] or of "
+                "features [batch, channels, frames], batch above 1, and the only input",
                 todo="import the part of the model that takes token ids, or images alone",
             )
-        sizes[name] = (shape[1], shape[2], shape[3])
+        sizes[name] = shape[1:]
     return sizes
 
 
 def _probe_shape(
-    inputs: Sequence[relax.Var], images: Mapping[str, tuple[int, int, int]]
+    inputs: Sequence[relax.Var], images: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, int]:
     if images:
         return static_shape(inputs[0])[0], 0

@@ -9,9 +9,12 @@ from .values import Mismatch, Pixels
 from .views import Atom, Axis, View, describe, merged
 
 
-def image_view(batch: Atom, size: tuple[int, int, int]) -> View:
-    """Return the layout [batch, planes, height, width] of the input itself."""
-    kinds = ("plane", "row", "column")
+def image_view(batch: Atom, size: tuple[int, ...]) -> View:
+    """Return the layout [batch, planes, height, width] of the input itself.
+
+    Features are [batch, planes, frames], which are columns.
+    """
+    kinds = ("plane", "row", "column") if len(size) == 3 else ("plane", "column")
     runs = (
         (Atom(kind, extent),) if extent > 1 else ()
         for kind, extent in zip(kinds, size, strict=True)
@@ -26,7 +29,7 @@ def patch_axes(rows: int, columns: int) -> tuple[Axis, Axis]:
     return down, across
 
 
-def patch_layout(pixels: Pixels, batch: Atom, size: tuple[int, int, int]) -> tuple[int, int, View]:
+def patch_layout(pixels: Pixels, batch: Atom, size: tuple[int, ...]) -> tuple[int, int, View]:
     """Read images that were cut by reshapes and transposes as the patches of an embedding.
 
     Parameters
@@ -36,7 +39,7 @@ def patch_layout(pixels: Pixels, batch: Atom, size: tuple[int, int, int]) -> tup
     batch : Atom
         The axis of images.
     size : tuple of int
-        Planes, height and width of an image.
+        Planes, height and width of an image, or planes and frames of features.
 
     Returns
     -------
@@ -49,7 +52,7 @@ def patch_layout(pixels: Pixels, batch: Atom, size: tuple[int, int, int]) -> tup
     Mismatch
         If the layout is another one.
     """
-    planes, height, width = size
+    planes, (height, width) = size[0], (1, *size[1:])[-2:]
     inside = merged(pixels.view[-1]) if pixels.view else ()
     tall = _extent(inside, "row")
     wide = _extent(inside, "column")

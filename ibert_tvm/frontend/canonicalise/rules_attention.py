@@ -15,7 +15,7 @@ from . import views
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import scalar
-from .operands import integer, integers, optional_axes, static_shape
+from .operands import optional_axes, static_shape
 from .rules_pooling import filled_by_choice, largest, max_axes
 from .rules_tokens import joined_product
 from .score_terms import (
@@ -54,20 +54,43 @@ def _matmul(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if isinstance(left, Probabilities):
         return _context(c, left, c.hidden(right), op)
     if isinstance(right, Weight):
-        return _linear(c, c.hidden(left), right, op)
+        return linear(c, c.hidden(left), right, op)
     if isinstance(left, Weight):
         raise Mismatch("a weight multiplies a hidden tensor from the left")
     return _scores(c, c.hidden(left), c.hidden(right), op)
 
 
-def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
+def linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
+    """Return the product of a hidden tensor and a matrix of weights.
+
+    Parameters
+    ----------
+    c : Emitter
+        The function under construction.
+    x : Hidden
+        Channels last.
+    weight : Weight
+        [channels, outputs].
+    op : str
+        The operator.
+
+    Returns
+    -------
+    Hidden
+        It waits for a bias.
+
+    Raises
+    ------
+    Mismatch
+        If the two do not fit.
+    """
     # Importers broadcast a matrix over the batch; such axes have stride 0.
     while weight.array.ndim > 2 and weight.array.strides[0] == 0:
         weight = replace(weight, array=weight.array[0])
     if weight.array.ndim != 2:
         raise Mismatch(f"the weight {weight.name} has {weight.array.ndim} dimensions, not 2")
     if isinstance(x.source, Joined):
-        total = joined_product(x.source, weight, lambda part, rows: _linear(c, part, rows, op))
+        total = joined_product(x.source, weight, lambda part, rows: linear(c, part, rows, op))
         view = (*x.view[:-1], views.channel_axis(total.channels))
         return Hidden(total, view, missing=x.missing, layer=total.name)
     places = c.channel_places(x)
@@ -87,37 +110,6 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
     return Hidden(
         source, (*x.view[:-1], views.channel_axis(outputs)), missing=x.missing, layer=name
     )
-
-
-def _conv1d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    """A convolution of one token: a linear layer on channels that lie before the sequence."""
-    value, weight = operands
-    x = c.hidden(value)
-    if not isinstance(weight, Weight):
-        raise Mismatch("a convolution by something other than a weight")
-    outputs, inputs, width = weight.array.shape
-    layouts = (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
-    plain = (
-        width == 1
-        and integers(call.attrs.strides) == [1]
-        and not any(integers(call.attrs.padding))
-        and layouts == ("NCW", "OIW")
-        and len(x.view) == 3
-        and views.is_tokens(x.view[2])
-    )
-    if not plain:
-        raise Mismatch(
-            f"a convolution of {width} tokens with strides {integers(call.attrs.strides)}; only "
-            "one of a single token has a form, that of a linear layer"
-        )
-    groups = integer(call.attrs.groups)
-    matrix = np.zeros((inputs * groups, outputs), np.float32)
-    for group, rows in enumerate(np.split(weight.array[:, :, 0], groups)):
-        first = group * len(rows)
-        matrix[group * inputs : (group + 1) * inputs, first : first + len(rows)] = rows.T
-    tokens_first = replace(x, view=(x.view[0], x.view[2], x.view[1]))
-    result = _linear(c, tokens_first, replace(weight, array=matrix), c.op(call))
-    return replace(result, view=(result.view[0], result.view[2], result.view[1]))
 
 
 def _heads(
@@ -442,7 +434,6 @@ ATTENTION_RULES: dict[str, Rule] = {
     "relax.matmul": _matmul,
     "relax.max": _kept_step,
     "relax.min": _kept_step,
-    "relax.nn.conv1d": _conv1d,
     "relax.nn.softmax": _softmax,
     "relax.where": _where,
 }

@@ -17,8 +17,8 @@ from .engine import Rule
 from .images import channel_order
 from .inputs import scalar
 from .operands import optional_axes
+from .position_tables import add_table
 from .rules_attention import scores_binary
-from .rules_images import add_table
 from .rules_mixing import mixed_binary, turns
 from .rules_pooling import filled_by_sum, pooled, summed, weighted
 from .rules_rows import applied, lift, reduce_rows, row_binary, settled

@@ -1,64 +1,25 @@
-"""Rules of patch embeddings and tables of positions."""
+"""Tables of positions: one row per token, added to a hidden tensor."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import build
 
 from . import views
 from .emitter import Emitter, layer_of
-from .engine import Rule
-from .images import patch_axes
 from .inputs import Ids, constant_array
-from .operands import integer, integers, static_shape
 from .values import (
     Embedded,
     FromInputs,
     Hidden,
-    Linear,
     Mismatch,
-    Pixels,
     Prepended,
     Table,
-    Value,
     Weight,
 )
-
-
-def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    pixels, weight = operands
-    if not isinstance(pixels, Pixels) or not isinstance(weight, Weight):
-        raise Mismatch("a convolution of something other than the images by a weight")
-    channels, planes, tall, wide = weight.array.shape
-    size = c.images[pixels.name]
-    plain = (
-        integers(call.attrs.strides) == [tall, wide]
-        and not any(integers(call.attrs.padding))
-        and integers(call.attrs.dilation) == [1, 1]
-        and integer(call.attrs.groups) == 1
-        and (str(call.attrs.data_layout), str(call.attrs.kernel_layout)) == ("NCHW", "OIHW")
-        and planes == size[0]
-    )
-    if not plain:
-        raise Mismatch(
-            f"a convolution of {tall} x {wide} with strides {integers(call.attrs.strides)}, "
-            f"padding {integers(call.attrs.padding)}, dilation {integers(call.attrs.dilation)} and "
-            f"{integer(call.attrs.groups)} groups; only patches that do not overlap have a form"
-        )
-    if static_shape(call.args[0]) != (c.batch.extent, *size):
-        raise Mismatch("a convolution of images that were moved before")
-    rows, columns = size[1] // tall, size[2] // wide
-    name = layer_of(weight.name)
-    matrix = Weight(weight.name, weight.array.reshape(channels, -1), layer=name)
-    patches = c.patches(pixels.name, tall, wide)
-    source = Linear(name, channels, (*pixels.ops, c.op(call)), patches, matrix, None)
-    axes = patch_axes(rows, columns)
-    return Hidden(source, ((c.batch,), views.channel_axis(channels), *axes), layer=name)
 
 
 def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden | None:
@@ -119,9 +80,3 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     source = Embedded(name, channels, (), rows, ids)
     view = ((c.seq_len,), views.channel_axis(channels))
     return c.add(x, Hidden(source, view, missing=c.rows, layer=layer_of(name)), (op,))
-
-
-IMAGE_RULES: dict[str, Rule] = {
-    "relax.nn.conv2d": _conv2d,
-}
-"""Rules by operator."""

@@ -1,0 +1,175 @@
+"""Rules of convolutions: linear layers on rows that windows of their operand make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+
+from ibert_tvm.relay_passes.canonical import build
+
+from . import views
+from .emitter import Emitter, layer_of
+from .engine import Rule
+from .images import image_view, patch_axes
+from .operands import integer, integers
+from .rules_attention import linear
+from .values import Emitted, Hidden, Linear, Mismatch, Pixels, Value, Weight
+from .views import Atom
+
+_LAYOUTS = (("NCW", "OIW"), ("NCHW", "OIHW"))
+
+
+def _convolution(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    value, weight = operands
+    if not isinstance(weight, Weight):
+        raise Mismatch("a convolution by something other than a weight")
+    layouts = (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
+    if layouts not in _LAYOUTS or any(step != 1 for step in integers(call.attrs.dilation)):
+        raise Mismatch(
+            f"a convolution of layouts {', '.join(layouts)} and dilation "
+            f"{integers(call.attrs.dilation)}; windows of neighbours have a form"
+        )
+    strides, padding = integers(call.attrs.strides), integers(call.attrs.padding)
+    sides = len(strides)
+    before, after = padding[:sides], padding[sides:]
+    window = weight.array.shape[2:]
+    if any(pad >= extent for pad, extent in zip(padding, (*window, *window), strict=True)):
+        raise Mismatch(f"a convolution of {_shown(window)} with padding {padding}, which is wider")
+    groups, op = integer(call.attrs.groups), c.op(call)
+    if isinstance(value, Pixels):
+        return _of_pixels(c, value, weight, strides, (before, after), groups, op)
+    if sides != 1:
+        raise Mismatch(
+            "a convolution of hidden tensors in two directions; of an image or of a sequence "
+            "convolutions have a form"
+        )
+    return _of_tokens(c, c.hidden(value), weight, strides[0], (before[0], after[0]), groups, op)
+
+
+def _shown(extents: tuple[int, ...]) -> str:
+    return " x ".join(map(str, extents))
+
+
+def _of_pixels(
+    c: Emitter,
+    pixels: Pixels,
+    weight: Weight,
+    strides: list[int],
+    padding: tuple[list[int], list[int]],
+    groups: int,
+    op: str,
+) -> Hidden:
+    """Multiply patches of images or features, which may overlap."""
+    size = c.images[pixels.name]
+    channels, planes, *window = weight.array.shape
+    if pixels.view != image_view(c.batch, size) or len(window) != len(size) - 1:
+        raise Mismatch("a convolution of images that were moved before")
+    if groups != 1 or planes != size[0]:
+        raise Mismatch(f"a convolution of images in {groups} groups, and planes are joined in one")
+    name = layer_of(weight.name)
+    matrix = Weight(weight.name, weight.array.reshape(channels, -1), layer=name)
+    before, after = padding
+    # Features are images of one row.
+    tall, wide = (1, *window)[-2:]
+    down, across = (1, *strides)[-2:]
+    top, left = (0, *before)[-2:]
+    bottom, right = (0, *after)[-2:]
+    if len(window) == 2 and (down, across, *before, *after) == (tall, wide, 0, 0, 0, 0):
+        patches = c.patches(pixels.name, tall, wide)
+        rows, columns = size[1] // tall, size[2] // wide
+    else:
+        sides = {"height": tall, "width": wide, "stride_down": down, "stride_across": across}
+        borders = {"top": top, "bottom": bottom, "left": left, "right": right}
+        patches = c.windows(pixels.name, **sides, **borders)
+        height, width = (1, *size[1:])[-2:]
+        rows = (height + top + bottom - tall) // down + 1
+        columns = (width + left + right - wide) // across + 1
+    source = Linear(name, channels, (*pixels.ops, op), patches, matrix, None)
+    axes = patch_axes(rows, columns)[-len(window) :]
+    return Hidden(source, ((c.batch,), views.channel_axis(channels), *axes), layer=name)
+
+
+def _of_tokens(
+    c: Emitter,
+    x: Hidden,
+    weight: Weight,
+    stride: int,
+    padding: tuple[int, int],
+    groups: int,
+    op: str,
+) -> Hidden:
+    """Multiply neighbouring tokens, whose channels lie before the sequence."""
+    width = weight.array.shape[2]
+    if len(x.view) != 3 or x.view[0] != (c.batch,) or not views.is_tokens(x.view[2]):
+        raise Mismatch(
+            f"a convolution of {views.describe(x.view)}, which is not [batch, channels, sequence]"
+        )
+    if groups != 1 and width != 1:
+        raise Mismatch(
+            f"a convolution of {width} tokens in {groups} groups; of several tokens, convolutions "
+            "of all channels have a form"
+        )
+    tokens = x.view[2]
+    x = replace(x, view=(x.view[0], tokens, x.view[1]))
+    if (width, stride, padding) != (1, 1, (0, 0)):
+        x, tokens = _neighbours(c, x, width, stride, padding, op)
+    matrix = _matrix(weight.array, groups)
+    result = linear(c, x, replace(weight, array=matrix), op)
+    return replace(result, view=(result.view[0], result.view[2], tokens))
+
+
+def _matrix(kernel: NDArray[Any], groups: int) -> NDArray[Any]:
+    """A kernel [N, C, width] as the matrix [width C, N] of neighbours; groups are its blocks."""
+    outputs, inputs, width = kernel.shape
+    if groups == 1:
+        return kernel.transpose(2, 1, 0).reshape(width * inputs, outputs)
+    matrix = np.zeros((inputs * groups, outputs), np.float32)
+    for group, rows in enumerate(np.split(kernel[:, :, 0], groups)):
+        first = group * len(rows)
+        matrix[group * inputs : (group + 1) * inputs, first : first + len(rows)] = rows.T
+    return matrix
+
+
+def _neighbours(
+    c: Emitter, x: Hidden, width: int, stride: int, padding: tuple[int, int], op: str
+) -> tuple[Hidden, tuple[Atom, ...]]:
+    """Emit the rows of neighbouring tokens, and return the axis that enumerates them."""
+    if c.channel_places(x) is not None:
+        raise Mismatch("a convolution of channels in another order")
+    (tokens,) = views.merged(x.view[1])
+    before, after = padding
+    as_long = stride == 1 and before + after == width - 1
+    if tokens.kind == "sequence" and not as_long:
+        raise Mismatch(
+            f"a convolution of {width} tokens with a stride of {stride} and {before} + {after} of "
+            "padding changes the length of a sequence that may have any"
+        )
+    rows = (tokens.extent + before + after - width) // stride + 1
+    operand: Emitted = c.emit(x)
+    if operand.var.ty.ndim != 3:
+        raise Mismatch(f"{operand.name} has no tokens that are neighbours")
+    made = c.record(
+        build.unfold_tokens,
+        c.unique(f"{operand.name}.neighbours"),
+        operand.channels * width,
+        (*x.ops, op),
+        operand.var,
+        width=width,
+        stride=stride,
+        before=before,
+        after=after,
+    )
+    axis = x.view[1] if tokens.kind == "sequence" else (Atom("patch", rows),)
+    view = (x.view[0], axis, views.channel_axis(made.channels))
+    return Hidden(made, view, layer=x.layer), axis
+
+
+CONVOLUTION_RULES: dict[str, Rule] = {
+    "relax.nn.conv1d": _convolution,
+    "relax.nn.conv2d": _convolution,
+}
+"""Rules by operator."""
