@@ -7,7 +7,7 @@ was written is scheduled like those that did.
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from .stages import NotElementwise, StageDefinition, StageGraph, loads_of
 
@@ -125,7 +125,23 @@ def _groups(graph: StageGraph, total: StageDefinition) -> str | None:
 
 
 def _goes_along_columns(stage: StageDefinition) -> bool:
-    """Whether neighbouring results read neighbouring entries of a row."""
+    """Whether neighbouring results read neighbouring entries of a row, in each step."""
+    if len(stage.axes) < 2 or len(stage.reduced) != 1:
+        return False
     places = [load.indices[-1] for load in loads_of(stage.value)]
-    one_each = len(stage.axes) == 2 and len(stage.reduced) == 1
-    return one_each and any(place.same_as(stage.axes[1]) for place in places)
+    return any(_moves_with(place, stage.axes[-1], stage.reduced[0]) for place in places)
+
+
+def _moves_with(place: tirx.Expr, axis: tirx.Var, step: tirx.Var) -> bool:
+    """Whether a place is one further for the next entry of an axis, and the same in all steps."""
+    if place.same_as(axis):
+        return True
+    further = tvm_ffi.structural_map(place, (ir.Var, lambda v: v + 1 if v.same_as(axis) else v))
+    variables: list[tirx.Var] = []
+    tvm_ffi.structural_walk(place, (ir.Var, variables.append))
+    moved = sym.Analyzer().simplify(further - place)
+    return (
+        isinstance(moved, tirx.IntImm)
+        and int(moved) == 1
+        and not any(variable.same_as(step) for variable in variables)
+    )

@@ -7,7 +7,8 @@ Strategy
    those numbers (sums, maxima, what follows from them) just before it, so a row stays in cache.
 3. Reductions over a row stay plain loops over contiguous integers, which the compiler vectorises
    (integer sums and maxima may be reordered), but where the target asks for sums by lanes.
-4. Sums over rows, one per column, are vectorised along columns.
+4. Sums over rows, one per column, are vectorised along columns. Where rows have several axes, a
+   row is summed just before its results.
 5. Everything else is vectorised explicitly along channels, or unrolled where there are no vectors;
    where channels are paired with others of their head, by the runs that stay together.
 """
@@ -25,6 +26,7 @@ from .row_sums import split_row_sums, vectorise_row_sums
 from .rule import (
     Rule,
     block_names,
+    extent,
     inline_elementwise,
     output_blocks,
     vectorise_innermost,
@@ -36,6 +38,7 @@ from .stages import NotElementwise, StageGraph, loads_of
 _SHORT_LANES = 2
 _LEAST_LANES = 4
 _MOST_PARTS = 16
+_ROWS_AND_COLUMNS = 2
 
 
 class SerialRule(Rule[s_tir.Schedule]):
@@ -65,6 +68,7 @@ class RowsRule(Rule[s_tir.Schedule]):
         sch = s_tir.Schedule(func)
         inline_elementwise(sch, keep=stages.kept)
         for name in stages.columns:
+            _sum_by_row(sch, name)
             _sum_columns(sch, name, target.vector_lanes)
         if stages.whole_rows:
             _compute_by_rows(sch, stages, target)
@@ -125,11 +129,22 @@ def _parallel_rows(
     return loops[0]
 
 
+def _sum_by_row(sch: s_tir.Schedule, name: str) -> None:
+    """Sum what has several axes before its columns just before its only reader, row by row."""
+    total = sch.get_sblock(name)
+    readers = sch.get_consumers(total)
+    loops = sch.get_loops(readers[0]) if len(readers) == 1 else []
+    if len(loops) <= _ROWS_AND_COLUMNS or len(loops) != len(sch.get_loops(total)) - 1:
+        return
+    sch.parallel(loops[0] if extent(sch, loops[0]) > 1 else loops[1])
+    sch.compute_at(total, loops[-2], preserve_unit_loops=True)
+
+
 def _sum_columns(sch: s_tir.Schedule, name: str, lanes: int) -> None:
     """Sum rows, a vector of columns at a time."""
     total = sch.get_sblock(name)
-    batch, channel, row = sch.get_loops(total)
-    sch.reorder(batch, row, channel)
+    channel, row = sch.get_loops(total)[-2:]
+    sch.reorder(row, channel)
     vectorise_innermost(sch, total, lanes)
     vectorise_innermost(sch, sch.decompose_reduction(total, row), lanes)
 

@@ -90,10 +90,11 @@ def measure(module: tvm.IRModule) -> Sizes:
             hidden = int(variable.ty.shape.values[2])
             if image is not None:
                 longest = max(longest or 0, int(variable.ty.shape.values[1]))
-            bias = operands_of(call).get("bias")
-            if bias is not None:
-                count = (int(bias.ty.shape.values[1]) + 1) // 2
-                biased = min(biased or count, count)
+            given = operands_of(call)
+            for label, axis in (("bias", 1), ("key_positions", 0), ("query_positions", 0)):
+                if label in given:
+                    count = (int(given[label].ty.shape.values[axis]) + 1) // 2
+                    biased = min(biased or count, count)
         elif call.op.name == "canonical.rotate":
             count = int(operands_of(call)["table"].ty.shape.values[0])
             biased = min(biased or count, count)

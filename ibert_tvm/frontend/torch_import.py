@@ -318,7 +318,7 @@ def _translate(
                 keep_params_as_input=True,
                 unwrap_unit_return_tuple=True,
                 no_bind_return_tuple=False,
-                custom_convert_map={"amax.default": _amax},
+                custom_convert_map={"amax.default": _amax, "div.Tensor": _true_divide},
             )
     except Exception as error:  # the importer asserts, and raises several classes
         where, reason = _where(exported, error)
@@ -338,6 +338,20 @@ def _amax(node: torch.fx.Node, importer: Any) -> relax.Var:
     axes = list(node.args[1]) if len(node.args) > 1 else None
     keep = bool(node.args[2]) if len(node.args) > 2 else False
     return importer.block_builder.emit(relax.op.max(x, axes or None, keep))
+
+
+def _true_divide(node: torch.fx.Node, importer: Any) -> relax.Var:
+    """Translate ``a / b``, which TVM's importer leaves in integers where both are integers."""
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    operands = []
+    for argument in node.args[:2]:
+        value = importer.env.get(argument) if isinstance(argument, torch.fx.Node) else None
+        if value is None:
+            value = relax.const(argument, dtype)
+        elif str(value.ty.dtype) != dtype:
+            value = importer.block_builder.emit(relax.op.astype(value, dtype))
+        operands.append(value)
+    return importer.block_builder.emit(relax.op.divide(*operands))
 
 
 def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Origin]:

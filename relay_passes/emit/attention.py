@@ -44,7 +44,7 @@ class KernelHeads(HeadStages):
         # |q k| summed over the head: what scores can be, whatever offset the operands carry.
         largest = max(abs(self.q.low), abs(self.q.high)) * max(abs(self.k.low), abs(self.k.high))
         self._limit = largest * shape.head_dim
-        low, high = (0, 0) if self.table is None else (self.table.low, self.table.high)
+        low, high = sum(x.low for x in self.terms), sum(x.high for x in self.terms)
         self.score_bounds = (low - self._limit, high + self._limit)
         self._offset = _UNSIGNED_OFFSET if shape.layout.lhs_dtype == "uint8" else 0
         self._valid: Stage | None = None
@@ -115,12 +115,9 @@ class KernelHeads(HeadStages):
         every = tirx.all(*window) if window else tirx.const(1, "bool")
         return Condition(every, self.domain.arithmetic)
 
-    def bias(self, batch: Any, head: Any, query: Any, key: Any) -> Ranged:
-        """By distance, or by query and key."""
-        row = 0 if self.table.shape[0] == 1 else head
-        if len(self.table.shape) == 3:
-            return self.table[row, self._query_place(batch, query), self._key_place(batch, key)]
-        return self.table[row, self._distance(batch, query, key) + self.table.shape[1] // 2]
+    def places(self, batch: Any, query: Any, key: Any) -> tuple[tirx.Expr, tirx.Expr]:
+        """What lies behind the sequence has the place of its last token: it counts for nothing."""
+        return self._query_place(batch, query), self._key_place(batch, key)
 
     # -- Q K^T ----------------------------------------------------------------------------------
 

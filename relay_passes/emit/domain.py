@@ -218,6 +218,24 @@ class KernelDomain(KernelBlocks):
             return packed
         return te.compute(packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs")
 
+    def distance_products(self, x: Stage, table: Stage, heads: int) -> Stage:
+        """Add up along the channels of a head, for each head of a token and other token."""
+        rows, channels = x.shape
+        length, width = rows // self.batch, channels // heads
+        here = table.shape[1] // 2
+        k = te.reduce_axis((0, width), name="k")
+
+        def compute(batch: Any, token: Any, head: Any, other: Any) -> Any:
+            channel = head * width + k.var
+            value = x.tensor(batch * length + token, channel).astype("int32")
+            vector = table.tensor(channel, other - token + here).astype("int32")
+            return te.sum(value * vector, axis=k)
+
+        product = Ranged(x.low, x.high) * Ranged(table.low, table.high)
+        check_sum("products", product, width, "int32")
+        tensor = te.compute((self.batch, length, heads, length), compute, name="products")
+        return self.stage(tensor, *sum_bounds(product, width))
+
     def heads(self, attention: Any, operands: Mapping[str, Stage]) -> KernelHeads:
         """Lay the operands of attention out for the instruction."""
         return KernelHeads(self, attention, operands)

@@ -194,6 +194,19 @@ class ArrayDomain:
         product = _product(x.array, weight.array.T)
         return ArrayTensor(product + bias.array, "int32", self.kind)
 
+    def distance_products(self, x: ArrayTensor, table: ArrayTensor, heads: int) -> ArrayTensor:
+        """Multiply with the vectors of all distances, and pick those of each token."""
+        rows, channels = x.shape
+        length, distances = rows // self.batch, table.shape[1]
+        by_head = x.array.reshape(rows, heads, -1).swapaxes(0, 1)
+        products = _product(by_head, table.array.reshape(heads, channels // heads, distances))
+        products = products.swapaxes(0, 1).reshape(self.batch, length, heads, distances)
+        place = np.arange(length)
+        column = place[None, :] - place[:, None] + distances // 2
+        picked = np.take_along_axis(products, column[None, :, None, :], axis=3)
+        self.stages["products"] = ArrayTensor(picked, "int32", self.kind)
+        return self.stages["products"]
+
     def heads(self, attention: Any, operands: Mapping[str, ArrayTensor]) -> _ArrayHeads:
         """See one sequence by heads."""
         return _ArrayHeads(self, attention, operands)
@@ -264,11 +277,10 @@ class _ArrayHeads(HeadStages):
         self.channels = channels // self.count
         self.q, self.k, self.v = (self._split(operands[name].array) for name in "qkv")
         self.key_heads = self.k.shape[1]
-        self.places = operands.get("tokens")
+        self.tokens = operands.get("tokens")
         self._products = self._reduced("score", self._by_head(self.q, self.k.swapaxes(-1, -2)))
-        low, high = int(self._products.array.min()), int(self._products.array.max())
-        if self.table is not None:
-            low, high = low + int(self.table.array.min()), high + int(self.table.array.max())
+        terms = [self._products, *self.terms]
+        low, high = (sum(int(f(x.array)) for x in terms) for f in (np.min, np.max))
         self.score_bounds = (low, high)
 
     def _reduced(self, name: str, array: np.ndarray) -> ArrayTensor:
@@ -289,9 +301,9 @@ class _ArrayHeads(HeadStages):
 
     def _place(self, token: Index) -> np.ndarray:
         """Position of a token in its sequence, where padding is left out."""
-        if self.places is None:
+        if self.tokens is None:
             return np.asarray(token)
-        return self.domain.index(self.places.array[np.asarray(token)])
+        return self.domain.index(self.tokens.array[np.asarray(token)])
 
     def kept_key(self, batch: Index, key: Index) -> Any:
         """By the mask."""
@@ -305,13 +317,13 @@ class _ArrayHeads(HeadStages):
         near = (distance >= -self.attention.before) & (distance <= self.attention.after)
         return near if self.pairs is None else near & not_equal(self.pairs[query, key], 0)
 
-    def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
-        """By distance, or by query and key."""
-        query, key = self._place(query), self._place(key)
-        row = 0 if self.table.shape[0] == 1 else np.asarray(head)
-        if len(self.table.shape) == 3:
-            return self.table.array[row, query, key]
-        return self.table.array[row, key - query + self.table.shape[1] // 2]
+    def places(self, batch: Index, query: Index, key: Index) -> tuple[Index, Index]:
+        """Those of packed tokens are told."""
+        return self._place(query), self._place(key)
+
+    def pair(self, *index: Index) -> tuple[Index, ...]:
+        """Of the only sequence there is."""
+        return (0, *index[1:])
 
     def products(self) -> ArrayTensor:
         """Q K^T."""

@@ -134,9 +134,38 @@ class HeadStages:
     ) -> None:
         self.domain, self.attention = domain, attention
         self.mask, self.table, self.pairs = map(operands.get, ("mask", "bias", "pair_mask"))
-        self.has_bias = self.table is not None
+        self.by_query, self.by_key = map(operands.get, ("query_term", "key_term"))
+        self.terms = [x for x in (self.table, self.by_query, self.by_key) if x is not None]
+        self.has_bias = bool(self.terms)
         self.has_window = attention.limits_distance or self.pairs is not None
         self.leading, self.rows, self.keys = leading, rows, keys
+
+    def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
+        """All terms of a score."""
+        query, key = self.places(batch, query, key)
+        total: Entry = 0
+        if self.table is not None:
+            total = self.table_entry(head, query, key)
+        if self.by_query is not None:
+            total = total + self.by_query[self.pair(batch, query, head, key)]
+        if self.by_key is not None:
+            total = total + self.by_key[self.pair(batch, key, head, query)]
+        return total
+
+    def places(self, batch: Index, query: Index, key: Index) -> tuple[Index, Index]:
+        """Places in their sequence of a query and a key."""
+        return query, key
+
+    def pair(self, *index: Index) -> tuple[Index, ...]:
+        """Where a computed term has sequence, token, head, other token."""
+        return index
+
+    def table_entry(self, head: Index, query: Index, key: Index) -> Entry:
+        """Entry of the bias, by distance or by query and key, given their places."""
+        row = 0 if self.table.shape[0] == 1 else head
+        if len(self.table.shape) == 3:
+            return self.table[row, query, key]
+        return self.table[row, key - query + self.table.shape[1] // 2]
 
     def define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Any:
         """Define a stage [batch, heads, *extents]."""
@@ -226,6 +255,19 @@ class Domain(Protocol):
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Tensor:
         """Define ``x weight^T + bias``: 8-bit [M, K] and [N, K], int32 [N] and [M, N]."""
+
+    def distance_products(self, x: Any, table: Any, heads: int) -> Tensor:
+        """Define ``sum_c x[b, i, h, c] table[h, c, j - i + P - 1]``, [batch, s, heads, s], int32.
+
+        Parameters
+        ----------
+        x
+            8-bit [batch * s, heads * c].
+        table
+            [heads * c, 2 P - 1], P not below s.
+        heads
+            Of x.
+        """
 
     def heads(self, attention: Any, operands: Mapping[str, Any]) -> Heads:
         """See the operands of an `Attention` by heads."""

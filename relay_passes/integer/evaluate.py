@@ -168,6 +168,8 @@ def _by_sequence(
         for name, array in operands.items():
             if name in by_token:
                 array = array.reshape(1, -1)[:, rows]
+            elif shapes[name] == "b s H s":
+                array = array[item : item + 1]  # pairs of tokens are never packed
             elif shapes[name].startswith("b s "):
                 array = array.reshape(-1, array.shape[-1])[rows]
             tensors[name] = ArrayTensor(array, str(array.dtype), kind)

@@ -234,6 +234,25 @@ class IntervalDomain:
         value = Ranged(int((low + offset).min()), int((high + offset).max()))
         return self._stage("accumulator", value, (*x.shape[:-1], weight.shape[0]), "int32")
 
+    def distance_products(
+        self, x: IntervalTensor, table: IntervalTensor, heads: int
+    ) -> IntervalTensor:
+        """Bound every head and distance by its own vector; partial sums by the widest entries."""
+        if table.array is None:
+            raise LoweringError(
+                "the vectors for distances are not a parameter",
+                why="their products are bounded by the actual integers",
+                todo="pass the table as a parameter of the function",
+            )
+        rows, channels = x.shape
+        check_sum("products", x.value * table.value, channels // heads, "int32")
+        vectors = table.array.reshape(heads, channels // heads, -1).swapaxes(1, 2)
+        by_row = vectors.reshape(-1, channels // heads)
+        low, high = accumulator_bounds(by_row, x.value.low, x.value.high)
+        length = rows // self.batch
+        value = Ranged(int(low.min()), int(high.max()))
+        return self._stage("products", value, (self.batch, length, heads, length), "int32")
+
     def heads(self, attention: Any, operands: Mapping[str, IntervalTensor]) -> _IntervalHeads:
         """See operands by heads."""
         return _IntervalHeads(self, attention, operands)
@@ -297,10 +316,8 @@ class _IntervalHeads(HeadStages):
         entry = q.value * k.value
         check_sum("score", entry, self.channels, "int32")
         self._score = Ranged(*sum_bounds(entry, self.channels))
-        low, high = self._score.low, self._score.high
-        if self.table is not None:
-            low, high = low + self.table.value.low, high + self.table.value.high
-        self.score_bounds = (low, high)
+        values = [self._score, *(x.value for x in self.terms)]
+        self.score_bounds = (sum(v.low for v in values), sum(v.high for v in values))
 
     def _stage(self, name: str, value: Ranged, dtype: str = "int32") -> IntervalTensor:
         stage: IntervalTensor = self.domain.define(name, (), lambda: value, dtype)
@@ -313,11 +330,6 @@ class _IntervalHeads(HeadStages):
     def in_window(self, batch: Index, query: Index, key: Index) -> Condition:
         """May count or not."""
         return Condition()
-
-    def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Ranged:
-        """Any entry of the table."""
-        value: Ranged = self.table.value
-        return value
 
     def products(self) -> IntervalTensor:
         """Scores of keys that count."""

@@ -24,7 +24,7 @@ from .program import (
 
 @dataclass(frozen=True)
 class _Projection:
-    """A linear layer and its requantisation, which one attention layer reads and nothing else."""
+    """A linear layer and its requantisation, which is only read in place."""
 
     linear: relax.VarBinding
     requantised: relax.VarBinding
@@ -94,13 +94,21 @@ class _Merger(Rewriter):
         self.parameters = dict(program.parameters)
         self.made_by = {binding.var: binding for binding in bindings(self.function)}
         self.readers: dict[relax.Var, int] = defaultdict(int)
+        self.in_place: dict[relax.Var, int] = defaultdict(int)
         for binding in bindings(self.function):
+            traits = traits_of(binding.value)
+            operands = operands_of(binding.value) if traits is not None else {}
+            views = [operands[name] for name in (traits.reads_views if traits is not None else ())]
             for operand in variables(binding.value):
                 self.readers[operand] += 1
+            for operand in views:
+                self.in_place[operand] += 1
         for operand in variables(self.function.body.body):
             self.readers[operand] += 1
         self.joined: dict[tuple[str, ...], relax.Var] = {}
         self.groups = self._groups()
+        # The runs of channels that parts become, and how many readers have got theirs.
+        self.runs: dict[relax.Var, tuple[relax.Call, int]] = {}
         # A merged layer is emitted where the first of its parts was: a rotation of the first may
         # come before the others.
         self.first = {group[0].requantised.var: name for name, group in self.groups.items()}
@@ -119,7 +127,19 @@ class _Merger(Rewriter):
         if binding.var in self.first:
             name = self.first[binding.var]
             self._emit(name, self.groups[name])
-        return None if binding.var in self.dropped else super().rewrite(binding)
+        if binding.var in self.dropped:
+            return None
+        for operand in variables(binding.value):
+            if operand in self.runs:
+                self.new[operand] = self.builder.emit(self._run_of_its_own(operand))
+        return super().rewrite(binding)
+
+    def _run_of_its_own(self, operand: relax.Var) -> relax.Call:
+        """A run of channels for one more reader: it joins the kernel of the only one it has."""
+        run, readers = self.runs[operand]
+        self.runs[operand] = run, readers + 1
+        own = str(run.attrs["name"])
+        return with_attributes(run, name=f"{own}.{readers}") if readers else run
 
     def _groups(self) -> dict[str, list[_Projection]]:
         """Layers to be merged, in the order of the program, by name of the merged one."""
@@ -157,7 +177,8 @@ class _Merger(Rewriter):
         traits = None if linear is None else traits_of(linear.value)
         if linear is None or traits is None or not traits.matrix_product:
             return None
-        private = self.readers[operand] == 1 and self.readers[linear.var] == 1
+        in_place = self.in_place[operand] == self.readers[operand]
+        private = in_place and self.readers[linear.var] == 1
         return _Projection(linear, requantised) if private else None
 
     def _without_shared_weights(
@@ -203,7 +224,7 @@ class _Merger(Rewriter):
             else:
                 place = {"first": first, "channels": part.channels}
                 run = integer.channel_run(requantised, name=own, **place)
-            new[part.requantised.var] = emit(run)
+            self.runs[part.requantised.var] = run, 0
             first += part.channels
 
     def _joined(self, variables_: list[relax.Var], parts: list[_Projection]) -> relax.Var:

@@ -63,6 +63,8 @@ class AttentionCase:
         one by query and key; empty for none.
     pairs
         Whether a mask says which keys each query of each sequence sees.
+    terms
+        Computed terms of the scores: of "query_term" and "key_term".
     seed
         Of the numbers.
     """
@@ -86,6 +88,7 @@ class AttentionCase:
     after: int = UNBOUNDED
     bias: str = ""
     pairs: bool = False
+    terms: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -144,6 +147,11 @@ def attention_kernel(
     if case.pairs:
         arrays["pair_mask"] = random.integers(0, 2, (*tokens, case.seq_len)).astype("int8")
         bounds["pair_mask"] = (0, 1)
+    for name in case.terms:
+        largest = int(2 / _scale(case))
+        shape = (*tokens, case.heads, case.seq_len)
+        arrays[name] = random.integers(-largest, largest, shape).astype("int32")
+        bounds[name] = (-largest, largest)
     parameters = {"multiplier": _multiplier(case, random, channels)}
     if case.bias:
         parameters["bias"] = _bias(case, random)
@@ -171,6 +179,8 @@ def attention_kernel(
                 *operands,
                 mask=inputs.get("mask"),
                 pair_mask=inputs.get("pair_mask"),
+                query_term=inputs.get("query_term"),
+                key_term=inputs.get("key_term"),
                 **constants,
                 **_attributes(case),
             )

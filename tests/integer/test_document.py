@@ -155,6 +155,7 @@ attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_c exp_reciprocal
   zero_point before after
 clip low high
 concatenate
+distance_products num_heads shift
 embedding shift
 gelu gelu_limit gelu_up_shift gelu_multiplier gelu_result_shift
 gelu_paper

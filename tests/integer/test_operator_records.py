@@ -67,6 +67,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "channel_run": [{"first": 3, "channels": 5}],
     "clip": [{"low": -9, "high": 700}],
     "concatenate": [{}],
+    "distance_products": [{"num_heads": 2, "shift": 5}],
     "embedding": [{"shift": 7}],
     "gelu": [{"constants": AccurateGelu.from_scale(2e-4)}],
     "gelu_paper": [{}],

@@ -107,6 +107,17 @@ def _reduced(
     return compute
 
 
+def _layer_norm(
+    call: relax.Call, x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any]
+) -> NDArray[Any]:
+    axes = tuple(optional_axes(call.attrs.axes) or [-1])
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axis=axes, keepdims=True)
+    variance = np.square(centred).mean(axis=axes, keepdims=True)
+    normalised = centred / np.sqrt(variance + float(call.attrs.epsilon))
+    return (normalised * gamma + beta).astype(x.dtype)
+
+
 _FOLD: dict[str, Callable[..., Any]] = {
     "relax.abs": lambda _c, a: np.abs(a),
     "relax.add": lambda _c, a, b: a + b,
@@ -125,6 +136,7 @@ _FOLD: dict[str, Callable[..., Any]] = {
     "relax.min": _reduced(np.min),
     "relax.minimum": lambda _c, a, b: np.minimum(a, b),
     "relax.multiply": lambda _c, a, b: a * b,
+    "relax.nn.layer_norm": _layer_norm,
     "relax.negative": lambda _c, a: -a,
     "relax.permute_dims": _permute,
     "relax.power": lambda _c, a, b: np.power(a, b),
@@ -138,6 +150,7 @@ _FOLD: dict[str, Callable[..., Any]] = {
     "relax.strided_slice": _slice,
     "relax.subtract": lambda _c, a, b: a - b,
     "relax.sum": _reduced(np.sum),
+    "relax.tile": lambda c, a: np.tile(a, integers(c.attrs.repeats)),
     "relax.where": _where,
 }
 

@@ -12,6 +12,7 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import UNBOUNDED, build
 
 from . import views
+from .distance_vectors import head_products, vectors_by_distance
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import scalar
@@ -54,10 +55,19 @@ def _matmul(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     if isinstance(left, Probabilities):
         return _context(c, left, c.hidden(right), op)
     if isinstance(right, Weight):
-        return linear(c, c.hidden(left), right, op)
+        x = c.hidden(left)
+        if right.array.ndim > 2 and _is_by_head(x):
+            heads = _heads(c, x, x.view[:-2], x.view[-1], "queries or keys")
+            return head_products(c, x, right, heads, op)
+        return linear(c, x, right, op)
     if isinstance(left, Weight):
         raise Mismatch("a weight multiplies a hidden tensor from the left")
     return _scores(c, c.hidden(left), c.hidden(right), op)
+
+
+def _is_by_head(x: Hidden) -> bool:
+    """Whether the channels of the last axis are those of a head."""
+    return any(atom.kind == "channel" for atom in views.flatten(x.view[:-1]))
 
 
 def linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
@@ -234,12 +244,14 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     bias = None if table is None else c.weight(table.name, table.array)
     name = c.unique(_common_layer(q.name, k.name, values.name))
     scale = _usual_scale(scores.scale, by_head)
-    ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask, bias)
+    vectors = vectors_by_distance(c, (scores.key_positions, scores.query_positions), scale)
+    ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask, bias, *vectors)
     window = {"before": term.before, "after": term.after}
     attributes = {"num_heads": scores.heads, "scale": scale, **window}
     emitted = c.record(build.attention, name, q.channels, ops, *operands, **attributes)
     c.num_layers += 1
-    c.by_distance |= bias is not None or min(term.before, term.after) < UNBOUNDED
+    windowed = min(term.before, term.after) < UNBOUNDED
+    c.by_distance |= windowed or any(item is not None for item in (bias, *vectors))
     # Heads as queries have them, channels of a head as values: those of queries may be turned.
     return Hidden(emitted, (*scores.q.view[:-1], v.view[-1]), layer=name)
 
@@ -414,9 +426,10 @@ def scores_binary(
     scales = op in ("relax.multiply", "relax.divide")
     number = scalar(other) if scales and isinstance(other, FromInputs) else None
     if scales and number is not None and not swapped:
-        scale = scores.scale * number if op == "relax.multiply" else scores.scale / number
-        term = scores.term.scaled(number if op == "relax.multiply" else 1 / number)
-        return replace(scores, scale=scale, term=term, ops=(*scores.ops, op))
+        if op == "relax.multiply":
+            return scores.scaled(number, op)
+        # The quotient itself: one over the number is rounded.
+        return replace(scores.scaled(1 / number, op), scale=scores.scale / number)
     if op == "relax.multiply" and number is not None:
         return scores_binary(c, op, scores, other, swapped=False)
     if op == "relax.add":

@@ -25,12 +25,14 @@ from .values import (
     Embedded,
     FilledHidden,
     FromInputs,
+    HeadProducts,
     Hidden,
     KeptTest,
     Linear,
     MaskedHidden,
     Mismatch,
     Mixed,
+    PairTerms,
     Pixels,
     Pointwise,
     Probabilities,
@@ -68,7 +70,11 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
             part = mixing.moved(part, change(part.view, value.missing), op)
         ops = (*value.ops, op)
         return replace(value, view=view, missing=missing, part=part, rows=None, ops=ops)
-    if isinstance(value, (Scores, Probabilities, MaskedHidden, FilledHidden, Pixels)):
+    if isinstance(value, PairTerms):
+        terms = (replace(term, view=change(term.view, ())) for term in value.terms)
+        view = change(value.view, ())
+        return replace(value, terms=tuple(terms), view=view, ops=(*value.ops, op))
+    if isinstance(value, (Scores, HeadProducts, Probabilities, MaskedHidden, FilledHidden, Pixels)):
         return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
     raise Mismatch("only hidden tensors and attention scores are followed through it")
 

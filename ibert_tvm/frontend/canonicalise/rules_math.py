@@ -12,6 +12,7 @@ from ibert_tvm.relay_passes.canonical import build
 
 from ..report import Folding
 from . import functions, mixing, views
+from .distance_vectors import terms_binary
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .images import channel_order
@@ -190,6 +191,9 @@ def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
 def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     op = c.op(call)
     left, right = (_number_of(op, item) for item in operands[:2])
+    terms = terms_binary(op, left, right)
+    if terms is not None:
+        return terms
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Scores) and isinstance(other, (FromInputs, Weight)):
             return scores_binary(c, op, one, other, swapped=one is right)

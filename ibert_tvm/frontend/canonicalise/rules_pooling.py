@@ -12,6 +12,7 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import build
 
 from . import functions, views
+from .distance_vectors import picked
 from .emitter import Emitter
 from .engine import Rule
 from .inputs import constant_array, scalar
@@ -27,6 +28,7 @@ from .token_weights import (
 from .values import (
     FilledHidden,
     FromInputs,
+    HeadProducts,
     Hidden,
     MaskedHidden,
     Mismatch,
@@ -209,6 +211,8 @@ def _pick(c: Emitter, value: Any, places: FromInputs, view: View, op: str) -> Hi
 
 def _gather(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, places = operands
+    if isinstance(value, HeadProducts) and isinstance(places, FromInputs):
+        return picked(value, places, integer(call.attrs.axis) % len(value.view), c.op(call))
     if not isinstance(value, Hidden | Pointwise | MaskedHidden) or not isinstance(
         places, FromInputs
     ):

@@ -189,11 +189,13 @@ def _masks(kept: NDArray[Any], seen: NDArray[Any], tokens: NDArray[Any]) -> bool
     """Tell whether of what is seen without padding the keys that are tokens are kept.
 
     In a row without tokens libraries differ (uniform weights, all kept); the canonical form gives 0
-    there, and nothing depends on it.
+    there, and nothing depends on it. Nor does anything on queries that are padding, to which some
+    sources show no key.
     """
     expected = seen & tokens[:, None, None, :]
     some = expected.any(axis=-1, keepdims=True)
-    return not np.any(some & (kept != expected))
+    blind = ~tokens[:, None, :, None] & ~kept.any(axis=-1, keepdims=True)
+    return not np.any(some & ~blind & (kept != expected))
 
 
 def _by_distance(parts: _Parts, name: str) -> ScoreTerm:

@@ -535,6 +535,66 @@ class ScoreTerm:
 
 
 @dataclass(frozen=True, eq=False)
+class HeadProducts(Value):
+    """Products of the heads of tokens with a constant matrix for each head.
+
+    Parameters
+    ----------
+    x : Hidden
+        The tokens, by head.
+    weight : Weight
+        [heads, channels of a head, n].
+    factor : float
+        Of the products.
+    view : View
+        That of x with `n` columns in the place of the channels.
+    """
+
+    x: Hidden
+    weight: Weight
+    factor: float
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
+class PairTerm:
+    """Products of the heads of tokens with vectors for their distance to others.
+
+    Parameters
+    ----------
+    x : Hidden
+        The tokens, by head.
+    vectors : Weight
+        [2 L - 1, channels], row d + L - 1 for d = other token - token, L of the probe shape.
+    factor : float
+        Of the products.
+    view : View
+        Layout, with atoms ``sequence`` of the tokens and ``other``.
+    """
+
+    x: Hidden
+    vectors: Weight
+    factor: float
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
+class PairTerms(Value):
+    """A sum of terms of pairs of tokens, on the way to scores.
+
+    Parameters
+    ----------
+    terms : tuple of PairTerm
+        They are added up.
+    view : View
+        That of the first.
+    """
+
+    terms: tuple[PairTerm, ...]
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
 class Scores(Value):
     """Products of queries and keys, scaled, perhaps masked or with a bias.
 
@@ -550,6 +610,9 @@ class Scores(Value):
         Layout over the atoms batch, head, query, key.
     term : ScoreTerm
         What was added to them or selected of them so far.
+    key_positions, query_positions : Weight or None
+        Vectors for distances whose products with queries, and with keys, were added to them: [2 L -
+        1, channels], row d + L - 1 for d = key - query, L tokens of the probe shape.
     """
 
     q: Hidden
@@ -558,6 +621,18 @@ class Scores(Value):
     scale: float
     view: View
     term: ScoreTerm = ScoreTerm()
+    key_positions: Weight | None = None
+    query_positions: Weight | None = None
+
+    def scaled(self, number: float, op: str) -> Scores:
+        """Return the scores and what was added to them so far, multiplied."""
+        vectors = {
+            label: replace(weight, array=weight.array * number)
+            for label in ("key_positions", "query_positions")
+            if (weight := getattr(self, label)) is not None
+        }
+        scale, term = self.scale * number, self.term.scaled(number)
+        return replace(self, scale=scale, term=term, ops=(*self.ops, op), **vectors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from ..operator import FLOAT, CanonicalOperator, mask_operand
 
 @dataclass(frozen=True)
 class Attention(CanonicalOperator):
-    """``softmax(scale q k^T + bias + mask) v`` by head.
+    """``softmax(scale (q k^T + q u^T + w k^T) + bias + mask) v`` by head.
 
     Keys and values may have fewer heads than queries, G of them, in order: head h of the queries
     reads head h // (H / G).
@@ -26,7 +26,9 @@ class Attention(CanonicalOperator):
     Keys whose mask is 0 weigh exactly 0, as do those outside of the window; a row without any key
     gives 0. Without a mask every token is a key of its sequence. A bias has a row for each head, or
     one for all, and entry d + P - 1 of it for each distance d = key - query; P positions are as
-    many as a sequence may have tokens.
+    many as a sequence may have tokens. So do u and w (`key_positions`, `query_positions`), which
+    have a vector for each such distance: a query is multiplied with u of its distances, a key with
+    w (disentangled attention).
 
     Parameters
     ----------
@@ -50,6 +52,8 @@ class Attention(CanonicalOperator):
         *(Operand(name, FLOAT, "b s K") for name in "kv"),
         mask_operand(),
         Operand("bias", FLOAT, "1|H D", optional=True),
+        Operand("key_positions", FLOAT, "E C", optional=True),
+        Operand("query_positions", FLOAT, "E K", optional=True),
     )
     RESULT = "b s C"
     BY_SEQUENCE = True
@@ -87,6 +91,25 @@ class Attention(CanonicalOperator):
             )
         if "D" in dims:
             self._check_bias(dims.get("H", self.num_heads), dims["D"], dims["s"])
+        if "E" in dims:
+            self._check_positions(dims["E"], dims["s"])
+            if dims["C"] != dims["K"]:
+                raise CanonicalError(
+                    "vectors for distances, and heads that share keys",
+                    self.where,
+                    "a key is multiplied with a vector for each head of the queries",
+                    "give keys as many heads as queries",
+                )
+
+    def _check_positions(self, distances: int, length: Any) -> None:
+        short = isinstance(length, int) and length > (distances + 1) // 2
+        if not distances % 2 or short:
+            raise CanonicalError(
+                f"vectors for {distances} distances and {length} tokens",
+                self.where,
+                "there is one for each distance from 1 - positions to positions - 1",
+                "give vectors for sequences as long as the model takes",
+            )
 
     def _check_bias(self, heads: int, distances: int, length: Any) -> None:
         positions = (distances + 1) // 2
@@ -108,12 +131,18 @@ class Attention(CanonicalOperator):
         v: NDArray[Any],
         attention_mask: NDArray[Any] | None = None,
         bias: NDArray[Any] | None = None,
+        key_positions: NDArray[Any] | None = None,
+        query_positions: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
         """See the class."""
         width = q.shape[-1] // self.num_heads
         q, k, v = (x.reshape(*x.shape[:2], -1, width).transpose(0, 2, 1, 3) for x in (q, k, v))
         k, v = (x.repeat(self.num_heads // x.shape[1], axis=1) for x in (k, v))
         scores = q @ k.swapaxes(2, 3)
+        if key_positions is not None:
+            scores += self._by_distance(q, key_positions)
+        if query_positions is not None:
+            scores += self._by_distance(k, query_positions[::-1]).swapaxes(2, 3)
         scores *= np.float32(self.scale)
         if bias is not None:
             rows, entries = bias.shape
@@ -131,6 +160,15 @@ class Attention(CanonicalOperator):
         weights /= np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
         context = (weights @ v).transpose(0, 2, 1, 3)
         return context.reshape(*context.shape[:2], -1)
+
+    def _by_distance(self, x: NDArray[Any], vectors: NDArray[Any]) -> NDArray[Any]:
+        """``x[i] . vectors[j - i]`` by head, [batch, head, i, j]."""
+        length, edge = x.shape[2], len(vectors) // 2
+        self._check_positions(len(vectors), length)
+        near = vectors[edge - length + 1 : edge + length]
+        products = x @ near.reshape(len(near), self.num_heads, -1).transpose(1, 2, 0)
+        places = np.broadcast_to(_distances(length) + length - 1, (*x.shape[:3], length))
+        return np.take_along_axis(products, places, axis=3)
 
 
 def _distances(length: int) -> NDArray[np.int64]:

@@ -38,7 +38,9 @@ class Attention(Operator):
     reads head h // (H / G).
     A key counts for a query if the mask keeps it, `pair_mask` keeps the pair of query and key, and
     the distance, key - query, lies in the window.
-    A score may get a term that depends on the head, the query and the key. Values per token are
+    A score may get a term that depends on the head, the query and the key: a constant, `bias`, and
+    computed ones, `query_term` [sequence, query, head, key] and `key_term` [sequence, key, head,
+    query], which have the scale of the scores and are never packed. Values per token are
     packed if `starts` are given (the first row of each sequence); the mask must be, then, and where
     distances matter `tokens`, the token in each row.
 
@@ -87,6 +89,8 @@ class Attention(Operator):
         Operand("bias", ("int32",), "1|H D or 1|H P P", optional=True),
         Operand("starts", ("int32",), "n", optional=True),
         Operand("tokens", ("int32",), "b s", optional=True, by_token=True),
+        Operand("query_term", ("int32",), "b s H s", optional=True),
+        Operand("key_term", ("int32",), "b s H s", optional=True),
     )
     RESULT = "b s C"
     TRAITS = Traits(
@@ -129,8 +133,9 @@ class Attention(Operator):
         return min(self.before, self.after) < UNBOUNDED
 
     def needs_places(self, operands: Collection[str]) -> bool:
-        """A window or a bias is a matter of distances."""
-        return self.limits_distance or "bias" in operands
+        """A window or a term of the scores is a matter of places."""
+        terms = {"bias", "query_term", "key_term"}
+        return self.limits_distance or not terms.isdisjoint(operands)
 
     def dtypes_of(self, operand: Operand) -> tuple[str, ...]:
         """The multiplier of the short softmax has 16 bits."""

@@ -52,7 +52,8 @@ class LowerReleasedAttention(LoweringRule, preset="released"):
         """See the class."""
         name = str(call.attrs["name"])
         window = int(call.attrs["before"]), int(call.attrs["after"])
-        if min(window) < UNBOUNDED or "bias" in operands_of(call):
+        by_distance = {"bias", "key_positions", "query_positions"}
+        if min(window) < UNBOUNDED or by_distance & {*operands_of(call)}:
             raise LoweringError(
                 "attention with a window or a bias by distance",
                 where=name,

@@ -13,6 +13,7 @@ from ...dialect.calls import operands_of
 from ...errors import LoweringError, RangeError
 from ...quantization_table import ActivationQuant
 from ...spec import short_softmax, softmax
+from ...spec.distance_term import distance_table
 from ...spec.fixed_point import DyadicVector
 from ...spec.presets import Preset
 from ...spec.short_requantise import ShortFactors, short_factors
@@ -32,7 +33,9 @@ class LowerAttention(LoweringRule):
     Expects q and k as int8 with one scale each and v as int8, possibly with a scale per channel.
     Emits ``integer.attention`` (specification: `i-exp` and the softmax stages of the preset).
     ``scale`` of the operator is folded in the scale of the scores, S_q S_k scale, to which a bias
-    by distance is rounded; the window stays what it is. The context
+    by distance is rounded; the window stays what it is. Vectors for distances are rounded in units
+    of the operand that they are added to, k or q, so that their products with the other one have
+    the scale of the scores at once; ``integer.distance_products`` computes them. The context
     leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / S_out[c]`` and
     the fraction bits of the softmax form, so smoothing of the context and V's own channel scales
     cost nothing. The native form is int8::
@@ -72,6 +75,8 @@ class LowerAttention(LoweringRule):
                 operands[3] if "attention_mask" in given else None,
                 context.parameter(f"{name}.multiplier", factors.multipliers),
                 bias=_bias(context, given.get("bias"), score_scale, name),
+                query_term=self._term(context, call, "key_positions", q, k),
+                key_term=self._term(context, call, "query_positions", k, q),
                 name=name,
                 num_heads=int(call.attrs["num_heads"]),
                 softmax=context.preset.softmax,
@@ -88,6 +93,29 @@ class LowerAttention(LoweringRule):
         magnitude = max(-quant.low, quant.high)
         return IntegerValue(
             context, name, Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
+        )
+
+    @staticmethod
+    def _term(
+        context: LoweringContext, call: relax.Call, label: str, x: Form, other: Form
+    ) -> relax.Var | None:
+        """Products of x with the vectors for distances that are added to `other`."""
+        argument = operands_of(call).get(label)
+        if argument is None:
+            return None
+        name, heads = f"{call.attrs['name']}.{label}", int(call.attrs["num_heads"])
+        vectors = context.weight(argument, name)
+        if label == "query_positions":  # a key counts distances to queries
+            vectors = vectors[::-1]
+        table = context.guard(name, lambda: distance_table(vectors, float(other.scale[0]), heads))
+        return context.emit(
+            integer.distance_products(
+                x.var,
+                context.parameter(f"{name}.table", table.entries),
+                name=name,
+                num_heads=heads,
+                shift=table.shift,
+            )
         )
 
 

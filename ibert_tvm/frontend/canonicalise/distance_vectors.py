@@ -1,0 +1,230 @@
+"""Scores of queries or keys with learned vectors for distances (disentangled attention).
+
+DeBERTa multiplies queries with vectors for buckets of distances, picks for each key the product of
+its bucket, and adds that to the scores; keys and queries change places for a second such term. What
+is looked at is the arithmetic: a product by head with a constant matrix, entries of it picked by
+constant places that depend on the distance alone, and a sum with the scores of the same queries
+and keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import views
+from .emitter import Emitter
+from .inputs import constant_array, scalar
+from .values import (
+    FromInputs,
+    HeadProducts,
+    Hidden,
+    Mismatch,
+    PairTerm,
+    PairTerms,
+    Scores,
+    Value,
+    Weight,
+)
+from .views import Atom, Axis, View
+
+
+def head_products(
+    c: Emitter, x: Hidden, weight: Weight, heads: tuple[int, int], op: str
+) -> HeadProducts:
+    """Interpret a product of the heads of tokens with a matrix for each head.
+
+    Parameters
+    ----------
+    c : Emitter
+        The function under construction.
+    x : Hidden
+        Batch and heads, tokens, channels of a head.
+    weight : Weight
+        [..., channels of a head, n].
+    heads : tuple of int
+        Their number, and how often each is repeated.
+    op : str
+        The operator.
+
+    Returns
+    -------
+    HeadProducts
+
+    Raises
+    ------
+    Mismatch
+        If heads are repeated, or rows of the batch have other matrices.
+    """
+    count, repeated = heads
+    *outer, _tokens, width = views.shape_of(x.view)
+    if repeated > 1 or not views.is_tokens(x.view[-2]):
+        raise Mismatch(f"{views.describe(x.view)} is multiplied with a matrix for each head")
+    columns = weight.array.shape[-1]
+    try:
+        whole = np.broadcast_to(weight.array, (*outer, width, columns))
+    except ValueError as error:
+        raise Mismatch(
+            f"the weight {weight.name} of shape {weight.array.shape} does not fit "
+            f"{views.describe(x.view)}"
+        ) from error
+    by_row = whole.reshape(-1, count, width, columns)
+    if np.any(by_row != by_row[:1]):
+        raise Mismatch(f"rows of the batch are multiplied with different parts of {weight.name}")
+    view = (*x.view[:-1], (Atom("column", columns),))
+    return HeadProducts(
+        replace(x, factor=1.0),
+        replace(weight, array=by_row[0]),
+        x.factor,
+        view,
+        ops=(*x.ops, op),
+        layer=x.layer,
+    )
+
+
+def picked(products: HeadProducts, places: FromInputs, axis: int, op: str) -> PairTerms:
+    """Interpret the choice of an entry for each pair of tokens by their distance.
+
+    Parameters
+    ----------
+    products : HeadProducts
+        What entries are picked of.
+    places : FromInputs
+        Which one for each token (or one for all) and each other token.
+    axis : int
+        Along which axis.
+    op : str
+        The operator.
+
+    Returns
+    -------
+    PairTerms
+
+    Raises
+    ------
+    Mismatch
+        If the places depend on anything but the distance.
+    """
+    *outer, tokens, columns = views.shape_of(products.view)
+    fixed = constant_array(places)
+    if fixed is None or axis != len(outer) + 1:
+        raise Mismatch("products of heads are picked by places that depend on the inputs")
+    if fixed.shape != (*outer, tokens, tokens):
+        raise Mismatch(f"products of heads are picked for {fixed.shape}, not for pairs of tokens")
+    by_head = fixed.reshape(-1, tokens, tokens)
+    distance = np.arange(tokens)[None, :] - np.arange(tokens)[:, None]
+    by_distance = np.concatenate([by_head[0, ::-1, 0], by_head[0, 0, 1:]])
+    if np.any(by_head != by_distance[distance + tokens - 1]):
+        raise Mismatch("products of heads are picked by more than the distance of two tokens")
+    if by_distance.min() < 0 or by_distance.max() >= columns:
+        raise Mismatch(f"products of heads are picked outside of {columns} columns")
+    vectors = products.weight.array[:, :, by_distance.astype(np.int64)]
+    array = vectors.transpose(2, 0, 1).reshape(2 * tokens - 1, -1)
+    view = (*products.view[:-1], (Atom("other", tokens),))
+    term = PairTerm(products.x, replace(products.weight, array=array), products.factor, view)
+    return PairTerms((term,), view, ops=(*products.ops, op), layer=products.layer)
+
+
+def terms_binary(op: str, left: Any, right: Any) -> Value | None:
+    """Interpret an elementwise operator on terms of scores; None if there are none.
+
+    Raises
+    ------
+    Mismatch
+        If it is neither a scale nor a sum with scores or other terms.
+    """
+    for one, other, swapped in ((left, right, False), (right, left, True)):
+        if not isinstance(one, PairTerms):
+            continue
+        adds = op == "relax.add"
+        if adds and isinstance(other, Scores):
+            return _added(other, one, op)
+        if adds and isinstance(other, PairTerms):
+            return replace(one, terms=(*one.terms, *other.terms), ops=(*one.ops, *other.ops, op))
+        number = scalar(other) if isinstance(other, FromInputs) else None
+        if number == 0.0 and adds:
+            return one.after(op)
+        if number is not None and op == "relax.multiply":
+            return _scaled(one, number, op)
+        if number and op == "relax.divide" and not swapped:
+            return _scaled(one, 1 / number, op)
+        raise Mismatch("products with vectors for distances are only scaled and added to scores")
+    return None
+
+
+def _scaled(terms: PairTerms, number: float, op: str) -> PairTerms:
+    scaled = (replace(term, factor=term.factor * number) for term in terms.terms)
+    return replace(terms, terms=tuple(scaled), ops=(*terms.ops, op))
+
+
+def _added(scores: Scores, terms: PairTerms, op: str) -> Scores:
+    for term in terms.terms:
+        of_queries = _in_place(term, ("query", "key")) == _merged(scores.view)
+        if not of_queries and _in_place(term, ("key", "query")) != _merged(scores.view):
+            raise Mismatch(
+                f"a term by distance is laid out as {views.describe(term.view)}, the scores as "
+                f"{views.describe(scores.view)}"
+            )
+        operand = scores.q if of_queries else scores.k
+        if term.x.source is not operand.source:
+            what = "queries" if of_queries else "keys"
+            raise Mismatch(
+                f"vectors for distances are multiplied with something other than the {what} of the "
+                "scores"
+            )
+        array = term.vectors.array * np.float64(term.factor)
+        if of_queries:
+            known, label = scores.key_positions, "key_positions"
+        else:
+            # Distances of keys to queries, from the last to the first.
+            array, known, label = array[::-1], scores.query_positions, "query_positions"
+        total = array if known is None else known.array + array
+        scores = replace(scores, **{label: replace(term.vectors, array=total)})
+    return replace(scores, ops=(*scores.ops, *terms.ops, op))
+
+
+def _in_place(term: PairTerm, kinds: tuple[str, str]) -> list[Axis]:
+    """The view of a term as that of scores, if its tokens and the others are such."""
+    (width,) = views.shape_of(term.x.view[-1:])
+    names = {"sequence": kinds[0], "other": kinds[1]}
+
+    def atom(a: Atom) -> Atom:
+        if a.kind == "channel":
+            return Atom("head", a.extent, a.stride // width)
+        return Atom(names.get(a.kind, a.kind), a.extent, a.stride)
+
+    return _merged(tuple(tuple(map(atom, axis)) for axis in term.view))
+
+
+def _merged(view: View) -> list[Axis]:
+    return [views.merged(axis) for axis in view]
+
+
+def vectors_by_distance(c: Emitter, vectors: Sequence[Weight | None], scale: float) -> list[Any]:
+    """Parameters with the vectors for distances of an attention with this scale.
+
+    Parameters
+    ----------
+    c : Emitter
+        The function under construction.
+    vectors : sequence of Weight or None
+        As they are added to scores that were scaled.
+    scale : float
+        Of the scores.
+
+    Returns
+    -------
+    list of relax.Var or None
+    """
+
+    def one(weight: Weight | None) -> Any:
+        if weight is None:
+            return None
+        array: NDArray[np.float32] = (weight.array / scale).astype(np.float32)
+        return c.weight(f"{weight.name}.by_distance", array)
+
+    return [one(weight) for weight in vectors]

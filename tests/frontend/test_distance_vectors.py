@@ -1,0 +1,97 @@
+"""Disentangled attention as transformers computes it, and what of it is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ibert_tvm.frontend import UnsupportedModelError, load
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
+from ibert_tvm.relay_passes.dialect.calls import operands_of
+from tests.examples import examples
+from tests.frontend.disentangled import KINDS, POSITIONS, VOCABULARY, disentangled
+
+
+def batch(length: int) -> dict[str, np.ndarray]:
+    mask = np.ones((2, length), np.int64)
+    mask[1, length // 3 :] = 0
+    ids = np.random.default_rng(1).integers(3, VOCABULARY, mask.shape)
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("kind", examples(KINDS, "buckets"))
+def test_imported_models_compute_what_transformers_does(kind: str) -> None:
+    # With positions of its own the model says how long sequences may be.
+    module = disentangled(kind, 1 if kind == "buckets" else 2, position_biased_input=True)
+    imported = load(module, head="none", verify=False)
+    assert imported.info.max_sequence_length == POSITIONS
+    for _, call in canonical_calls(imported.module):
+        if call.op.name == "canonical.attention":
+            given = operands_of(call)
+            assert "key_positions" in given
+            assert ("query_positions" in given) == (kind != "of_queries")
+            assert [int(n) for n in given["key_positions"].ty.shape] == [2 * POSITIONS - 1, 32]
+    executable = FloatModel(imported.module, imported.parameters)
+    for length in (7, POSITIONS):
+        arrays = batch(length)
+        (output,) = executable.run(arrays).outputs
+        with torch.no_grad():
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            expected = module(**tensors).last_hidden_state.numpy()
+        real = arrays["attention_mask"] != 0
+        np.testing.assert_allclose(output[real], expected[real], atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["buckets", "first"])
+def test_sequences_without_positions_are_followed_to_the_longest_compared(kind: str) -> None:
+    """Most distances share the last bucket; the comparison with the source is part of importing."""
+    imported = load(disentangled(kind, position_biased_input=False), head="none")
+    assert imported.info.max_sequence_length == 512
+    assert imported.verified_error is not None and imported.verified_error < 1e-4
+
+
+class Other(torch.nn.Module):
+    """One layer whose terms by distance are not those of its scores."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.change = change
+        self.words = torch.nn.Embedding(VOCABULARY, 16)
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
+        self.vectors = torch.nn.Parameter(torch.randn(2, 8, 25))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        x = self.words(input_ids)
+        length = x.shape[1]
+        q, k, v, other = (part(x).unflatten(-1, (2, 8)).permute(0, 2, 1, 3) for part in self.parts)
+        place = torch.arange(length)
+        distance = place[None, :] - place[:, None]
+        if self.change == "places":
+            distance = place[None, :] + 0 * place[:, None]
+        base = other if self.change == "operand" else q
+        products = base @ self.vectors
+        index = (distance + 12).clamp(0, 24).expand(*products.shape[:3], length)
+        term = products.gather(-1, index)
+        if self.change == "layout":
+            term = term.transpose(-1, -2)
+        scores = q @ k.transpose(-1, -2) + term
+        scores = scores.masked_fill(attention_mask[:, None, None, :] == 0, float("-inf"))
+        return (scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2)
+
+
+def refusal(change: str) -> str:
+    with pytest.raises(UnsupportedModelError) as caught:
+        load(Other(change).eval(), verify=False)
+    return str(caught.value)
+
+
+def test_terms_of_other_tensors_are_refused() -> None:
+    what = "vectors for distances are multiplied with something other than the"
+    assert f"{what} queries of the scores" in refusal("operand")
+    assert f"{what} keys of the scores" in refusal("layout")
+
+
+def test_terms_by_more_than_the_distance_are_refused() -> None:
+    assert "picked by more than the distance of two tokens" in refusal("places")
