@@ -37,7 +37,7 @@ def library_path(folder: Path) -> Path:
 def embed(library: ibert.Library, texts: list[str]) -> np.ndarray:
     """Embeddings of unit length [texts, channels]: their products are cosines."""
     (vectors,) = library.run_texts(texts).values()
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 def main() -> None:

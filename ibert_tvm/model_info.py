@@ -13,6 +13,7 @@ HEADS = (
     "none",
     "pooled",
     "sentence_embedding",
+    "sentence_transformer",
     "sequence_classification",
     "token_classification",
     "question_answering",

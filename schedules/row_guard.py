@@ -24,6 +24,8 @@ KEYS = "ibert.keys"
 read from the first key of a sequence on. A sequence has as many keys as the bucket is long, rows of
 other sequences among them, which are masked; its first key is its first row, or so many rows before
 the end."""
+ROWS_PER_TOKEN = "ibert.rows_per_token"
+"""Attribute of a kernel whose rows are not tokens but their heads: how many each token has."""
 _ROWS = "ibert.rows"
 _SEQUENCES = "ibert.sequences"
 _TOKENS = "ibert.tokens"
@@ -91,6 +93,7 @@ class _Guards:
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.starts: tirx.Var | None = None
         self.sequences = 0
+        self.rows_per_token = int((func.attrs or {}).get(ROWS_PER_TOKEN, 1))
         if func.attrs is not None and ROW_COUNT in func.attrs:
             starts = func.params[int(func.attrs[ROW_COUNT])]
             self.starts, self.sequences = starts, int(starts.shape[0]) - 1
@@ -111,7 +114,8 @@ class _Guards:
 
     def rows(self) -> tirx.Expr:
         """Rows in use."""
-        return self.start(tirx.const(self.sequences, "int32"))
+        tokens = self.start(tirx.const(self.sequences, "int32"))
+        return tokens if self.rows_per_token == 1 else tokens * self.rows_per_token
 
     def length(self, sequence: tirx.Expr) -> tirx.Expr:
         """Tokens of a sequence."""

@@ -8,7 +8,8 @@ Strategy
 3. Reductions over a row stay plain loops over contiguous integers, which the compiler vectorises
    (integer sums and maxima may be reordered), but where the target asks for sums by lanes.
 4. Sums over rows, one per column, are vectorised along columns.
-5. Everything else is vectorised explicitly along channels, or unrolled where there are no vectors.
+5. Everything else is vectorised explicitly along channels, or unrolled where there are no vectors;
+   where channels are paired with others of their head, by the runs that stay together.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tvm import s_tir, tirx
 
 from ibert_tvm.targets import TargetDescription
 
+from .channel_runs import ChannelRuns, channel_runs
 from .row_guard import mark_row_loop
 from .row_stages import RowStages, counts_on
 from .row_sums import split_row_sums, vectorise_row_sums
@@ -29,6 +31,11 @@ from .rule import (
 )
 from .scalar_rows import unroll_innermost, unroll_row_reductions
 from .stages import NotElementwise, StageGraph, loads_of
+
+# Numbers of 16 bits for each of 32.
+_SHORT_LANES = 2
+_LEAST_LANES = 4
+_MOST_PARTS = 16
 
 
 class SerialRule(Rule[s_tir.Schedule]):
@@ -131,7 +138,28 @@ def _innermost(
     sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, target: TargetDescription
 ) -> None:
     """Vectorise the channels of a row, or unroll them where a register holds one number."""
-    if target.vector_lanes == 1:
+    runs = channel_runs(sch.get(block))
+    if runs is not None:
+        _by_runs(sch, block, runs, target.vector_lanes)
+    elif target.vector_lanes == 1:
         unroll_innermost(sch, block)
     else:
         vectorise_innermost(sch, block, target.vector_lanes)
+
+
+def _by_runs(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, runs: ChannelRuns, lanes: int
+) -> None:
+    """Vectorise within runs of channels, and decide while compiling what differs between them."""
+    parts = runs.period // runs.run
+    _, part, channel = sch.split(sch.get_loops(block)[-1], [None, parts, runs.run])
+    if parts <= _MOST_PARTS:
+        sch.unroll(part)
+    if lanes == 1:
+        unroll_innermost(sch, block)
+        return
+    # The largest power of two that divides a run: vectors of other lengths are taken apart.
+    width = min(runs.run & -runs.run, _SHORT_LANES * lanes)
+    if width >= _LEAST_LANES:
+        _, channel = sch.split(channel, [None, width])
+        sch.vectorize(channel)

@@ -145,6 +145,15 @@ def _mean_pool(builder: Any, call: Any) -> Any:
     return relax.op.divide(total, count)
 
 
+def _l2_norm(builder: Any, call: Any) -> Any:
+    from tvm import relax
+
+    (x,) = call.args
+    squares = builder.emit(relax.op.multiply(x, x))
+    total = builder.emit(relax.op.sum(squares, axis=-1, keepdims=True))
+    return relax.op.multiply(x, builder.emit(relax.op.rsqrt(total)))
+
+
 def _attention(builder: Any, call: Any) -> Any:
     from tvm import relax
 
@@ -175,6 +184,7 @@ _MEANING = {
     "attention": _attention,
     "embedding": _embedding,
     "gelu": _gelu,
+    "l2_norm": _l2_norm,
     "layer_norm": _layer_norm,
     "linear": _linear,
     "mean_pool": _mean_pool,

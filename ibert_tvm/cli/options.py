@@ -18,6 +18,7 @@ class Head(str, Enum):
     none = "none"
     pooled = "pooled"
     sentence_embedding = "sentence_embedding"
+    sentence_transformer = "sentence_transformer"
     sequence_classification = "sequence_classification"
     token_classification = "token_classification"
     question_answering = "question_answering"

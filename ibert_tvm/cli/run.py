@@ -200,7 +200,7 @@ def _labels(library: Library, results: dict[str, IntegerOutput]) -> list[str]:
     """Name of the winning class of each row, for a model that classifies sequences."""
     names = library.metadata.info.id2label
     for record in library.metadata.outputs:
-        if record.kind == "logits" and names:
+        if record.kind == "logits" and len(names) > 1:  # one is a score
             winners = results[record.name].values.argmax(axis=-1)
             return [names.get(int(winner), str(int(winner))) for winner in winners]
     return []

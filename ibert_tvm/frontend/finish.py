@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..model_info import ModelInfo, OutputInfo
 from . import verify as check
-from .canonicalise import Canonical
+from .canonicalise import Canonical, Revisit
 from .errors import UnsupportedModelError
 from .model import CanonicalModel
 from .sizes import Sizes, measure
@@ -21,12 +21,15 @@ OUTPUTS = {
     "none": ("last_hidden_state", "hidden_state"),
     "pooled": ("pooled", "pooled"),
     "sentence_embedding": ("sentence_embedding", "embedding"),
+    "sentence_transformer": ("sentence_embedding", "embedding"),
     "sequence_classification": ("logits", "logits"),
     "token_classification": ("logits", "token_logits"),
     "question_answering": ("logits", "span_logits"),
     "image_classification": ("logits", "logits"),
 }
 """Name and kind of the output by head."""
+MOST_POSITIONS = 8192
+"""Positions that tables of rotations get at most, where the source allows more."""
 
 
 def finish(
@@ -39,7 +42,8 @@ def finish(
     pad_token_id: int | None = None,
     id2label: Mapping[int, str] | None = None,
     shape: tuple[int, int] | None = None,
-    again: Callable[[int], Canonical] | None = None,
+    again: Callable[[Revisit], Canonical] | None = None,
+    positions: int | None = None,
 ) -> CanonicalModel:
     """Turn the result of canonicalisation into a model.
 
@@ -63,6 +67,9 @@ def finish(
     again : callable, optional
         Canonicalises the source at another length, where a bias by distance has the entries that a
         short one leaves out, and a window wider than that is seen; None if it has one length.
+    positions : int, optional
+        The longest sequence that the source says to take: rotations get a table of as many
+        positions.
 
     Returns
     -------
@@ -75,15 +82,21 @@ def finish(
         If it differs from its source.
     """
     sizes = measure(canonical.module)
+    most = _most_positions(sizes, canonical, positions)
+    length = min(most or check.UNLIMITED, check.LONGEST)
     if again is not None and sizes.max_sequence_length != sizes.table_length:
-        # The bias has an entry for each distance of the traced length only.
-        canonical, again = again(_longest(sizes)), None
+        # Biases and rotations have entries for the traced length only.
+        tables: tuple[NDArray[np.float32], ...] = ()
+        if canonical.rotations and most is not None and most > length:
+            mask = None if canonical.added_inputs else canonical.mask
+            tables = again(Revisit(most, tables_only=True, mask=mask)).rotations
+        canonical, again = again(Revisit(length, tables=tables)), None
     try:
         error = _largest_error(canonical, source, pad_token_id, shape)
     except UnsupportedModelError:
         if again is None:
             raise
-        wider = _seen_at(again, _longest(sizes))
+        wider = _seen_at(again, length)
         if wider is None:
             raise
         canonical = wider
@@ -115,15 +128,18 @@ def finish(
     return CanonicalModel(canonical.module, canonical.parameters, info, canonical.report, {}, error)
 
 
-def _longest(sizes: Sizes) -> int:
-    """The longest sequence that is compared."""
-    return min(sizes.table_length or check.UNLIMITED, check.LONGEST)
+def _most_positions(sizes: Sizes, canonical: Canonical, said: int | None) -> int | None:
+    """Positions that the model has, as far as that is known, and as are worth a table."""
+    known = [sizes.table_length, canonical.positions]
+    if canonical.rotations:
+        known.append(min(said or check.UNLIMITED, MOST_POSITIONS))
+    return min((count for count in known if count is not None), default=None)
 
 
-def _seen_at(again: Callable[[int], Canonical], length: int) -> Canonical | None:
+def _seen_at(again: Callable[[Revisit], Canonical], length: int) -> Canonical | None:
     """The model at its longest sequence, if it has a window or a bias there; None if not."""
     try:
-        canonical = again(length)
+        canonical = again(Revisit(length))
     except UnsupportedModelError:
         return None  # what differs is no window
     return canonical if canonical.by_distance else None

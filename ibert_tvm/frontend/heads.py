@@ -6,6 +6,16 @@ from typing import Any
 
 import torch
 
+from .finish import OUTPUTS
+from .sentence_head import SentenceHead, pooling_head
+
+_OUTPUTS = {
+    "none": "last_hidden_state",
+    "sentence_embedding": "last_hidden_state",
+    "pooled": "pooler_output",
+}
+"""What a head is, or is made from, by head; logits of a class that has them otherwise."""
+
 
 class ModelWithHead(torch.nn.Module):
     """A transformers model as a function of token tensors with one output.
@@ -16,15 +26,21 @@ class ModelWithHead(torch.nn.Module):
         The model; for heads ``none``, ``pooled`` and ``sentence_embedding`` its encoder.
     head : str
         One of `ibert_tvm.model_info.HEADS`.
-    pooling : str
-        ``mean`` or ``cls``, for ``sentence_embedding``.
+    after : SentenceHead, optional
+        What follows the model, for ``sentence_transformer`` and ``sentence_embedding``, for which
+        it is the mean over the tokens by default.
     """
 
-    def __init__(self, model: Any, head: str, pooling: str = "mean") -> None:
+    def __init__(self, model: Any, head: str, after: SentenceHead | None = None) -> None:
         super().__init__()
         self.model = model
         self.head = head
-        self.pooling = pooling
+        if head == "sentence_embedding" and after is None:
+            after = pooling_head("mean")
+        self.after = after
+        self.output = OUTPUTS[head]
+        if head == "sentence_transformer" and after is not None and not after.pipeline.pools:
+            self.output = ("token_embeddings", "hidden_state")
 
     def forward(
         self,
@@ -55,13 +71,7 @@ class ModelWithHead(torch.nn.Module):
             result: torch.Tensor = self.model.qa_outputs(hidden)
             return result
         output = _output(self.model(**tokens, return_dict=True), self.head)
-        if self.head != "sentence_embedding":
-            return output
-        if self.pooling == "cls":
-            return output[:, 0]
-        mask = attention_mask.unsqueeze(-1).to(torch.float32)
-        mean: torch.Tensor = (output * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1e-9)
-        return mean
+        return output if self.after is None else self.after(output, attention_mask)
 
 
 class ImageModelWithHead(torch.nn.Module):
@@ -79,6 +89,7 @@ class ImageModelWithHead(torch.nn.Module):
         super().__init__()
         self.model = model
         self.head = head
+        self.output = OUTPUTS[head]
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """Return the output of the head.
@@ -98,10 +109,8 @@ class ImageModelWithHead(torch.nn.Module):
 
 def _output(result: Any, head: str) -> torch.Tensor:
     """What a head is, or is made from, among the outputs of a transformers model."""
-    names = {
-        "none": "last_hidden_state",
-        "sentence_embedding": "last_hidden_state",
-        "pooled": "pooler_output",
-    }
-    output: torch.Tensor = getattr(result, names.get(head, "logits"))
+    name = _OUTPUTS.get(head, "logits")
+    if head == "sentence_transformer" and "logits" not in result:
+        name = "last_hidden_state"
+    output: torch.Tensor = getattr(result, name)
     return output

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from ..files import files_sha256
 from ..model_info import HEADS
 from ..tokenization import tokenizer_files
 from .errors import ModelSourceError
+from .folder_files import read_json, weight_files
+from .sentence_pipeline import ACTIVATIONS, Pipeline, read_pipeline, transformer_place
 
 TESTED_ARCHITECTURES = (
     "bert",
@@ -32,9 +34,6 @@ CLASS_SUFFIXES = {
     "ForImageClassificationWithTeacher": "image_classification",
 }
 """Ends of transformers' class names and the heads that they compute."""
-
-_INDEX = "model.safetensors.index.json"
-_LEGACY = "pytorch_model.bin"
 
 
 def head_of_class(name: str) -> str:
@@ -68,29 +67,59 @@ class HfFolder:
         ``config.json``.
     weights : tuple of Path
         Weight files in name order.
-    pooling : str
-        ``mean`` or ``cls`` for a sentence-transformers model, else empty.
-    notes : tuple of str
-        What the folder asks for that the compiled model leaves to the caller.
+    modules : object
+        ``modules.json`` of a sentence-transformers model, else None.
     """
 
     path: Path
     model: Path
     config: dict[str, Any]
     weights: tuple[Path, ...]
-    pooling: str
-    notes: tuple[str, ...]
+    modules: Any = None
 
     @property
     def model_type(self) -> str:
         """The architecture's name, ``model_type`` of the configuration."""
         return str(self.config["model_type"])
 
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """What follows the transformer of a sentence-transformers model, else None.
+
+        Raises
+        ------
+        ModelSourceError
+            If a part of it has no integer form.
+        """
+        return None if self.modules is None else read_pipeline(self.path, self.modules)
+
+    @property
+    def pooling(self) -> str:
+        """The mode of the source's pooling, ``mean`` if it has none.
+
+        Raises
+        ------
+        ModelSourceError
+            If it is not one mode.
+        """
+        found = None if self.pipeline is None else self.pipeline.pooling
+        if found is None:
+            return "mean"
+        if len(found.modes) == 1:
+            return found.modes[0]
+        raise ModelSourceError(
+            f"the source joins the poolings {', '.join(found.modes)}",
+            where=str(self.path / "modules.json"),
+            why="head='sentence_embedding' is one pooling",
+            todo="choose head='sentence_transformer', the whole pipeline",
+        )
+
     @property
     def default_head(self) -> str:
         """The head that the folder's files ask for."""
-        if self.pooling:
-            return "sentence_embedding"
+        if self.pipeline is not None and self.pipeline.steps:
+            alone = self.pipeline.is_pooling
+            return "sentence_embedding" if alone else "sentence_transformer"
         classes = self.config.get("architectures") or [""]
         return head_of_class(str(classes[0]))
 
@@ -101,8 +130,29 @@ class HfFolder:
             "description": f"{self.model_type} from {self.path.name}, head {head}",
             "sha256": files_sha256(self.weights),
             "tokenizer": tokenizer_files(self.model) or tokenizer_files(self.path),
-            "notes": self.notes if head == "sentence_embedding" else (),
+            "notes": self._notes(head),
         }
+
+    def _notes(self, head: str) -> tuple[str, ...]:
+        """What a caller must know of a model with this head."""
+        if head == "sequence_classification":
+            return self._note_of_scores()
+        if head not in ("sentence_embedding", "sentence_transformer") or self.pipeline is None:
+            return ()
+        notes = self.pipeline.notes
+        if head == "sentence_embedding" and not self.pipeline.is_pooling:
+            left = "the source computes more of its embeddings; head='sentence_transformer' has it"
+            notes = (left, *notes)
+        return notes
+
+    def _note_of_scores(self) -> tuple[str, ...]:
+        """What a cross-encoder computes of its logits."""
+        settings = self.config.get("sentence_transformers")
+        named = settings.get("activation_fn") if isinstance(settings, dict) else None
+        function = str(named or "Identity").rpartition(".")[2]
+        if function == "Identity" or function not in ACTIVATIONS:
+            return ()
+        return (f"the source applies {function} to its logits; the compiled model does not",)
 
     @classmethod
     def read(cls, path: str | Path) -> HfFolder:
@@ -138,8 +188,10 @@ class HfFolder:
                 why="a model is a Hugging Face folder with config.json and weights",
                 todo="give the folder that contains the file",
             )
-        model, pooling, notes = _sentence_transformer(folder)
-        config = _read_json(model / "config.json", folder)
+        listed = folder / "modules.json"
+        modules = read_json(listed, folder) if listed.is_file() else None
+        model = folder if modules is None else transformer_place(folder, modules)
+        config = read_json(model / "config.json", folder)
         if not isinstance(config, dict) or not config.get("model_type"):
             raise ModelSourceError(
                 "config.json names no model_type",
@@ -147,7 +199,7 @@ class HfFolder:
                 why="it decides which transformers class the weights belong to",
                 todo=f"add it; tested values: {', '.join(TESTED_ARCHITECTURES)}",
             )
-        return cls(folder, model, config, _weight_files(model), pooling, notes)
+        return cls(folder, model, config, weight_files(model), modules)
 
 
 def check_head(head: str | None, default: str) -> str:
@@ -200,132 +252,3 @@ def given_tokenizer(path: str | Path) -> dict[str, bytes]:
             todo="give the folder that holds the model's tokenizer files",
         )
     return files
-
-
-def _read_json(file: Path, folder: Path) -> Any:
-    if not file.is_file():
-        raise ModelSourceError(
-            f"{folder} is not a model folder",
-            where=str(file),
-            why=f"it has no {file.name}",
-            todo="give a Hugging Face folder: config.json, model.safetensors, tokenizer files",
-        )
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelSourceError(
-            f"{file.name} cannot be read",
-            where=str(file),
-            why=str(error),
-            todo="copy the model folder again",
-        ) from error
-
-
-def _weight_files(folder: Path) -> tuple[Path, ...]:
-    """Find the weight files and open each, so that a damaged one is reported by name."""
-    if (folder / _INDEX).is_file():
-        index = _read_json(folder / _INDEX, folder)
-        names = sorted({str(name) for name in index.get("weight_map", {}).values()})
-        files = [_inside(folder, name, _INDEX) for name in names]
-    elif (folder / "model.safetensors").is_file():
-        files = [folder / "model.safetensors"]
-    elif (folder / _LEGACY).is_file():
-        return (folder / _LEGACY,)
-    else:
-        files = []
-    graphs = sorted(file.name for file in folder.glob("*.onnx"))
-    if not files and graphs:
-        raise ModelSourceError(
-            f"{folder} has no weights of its own, but ONNX models",
-            where=str(folder),
-            why=f"it holds {', '.join(graphs)}",
-            todo=f"give the ONNX file itself, for example {folder / graphs[0]}",
-        )
-    if not files:
-        raise ModelSourceError(
-            f"{folder} has no weights",
-            where=str(folder),
-            why=f"none of model.safetensors, {_INDEX} and {_LEGACY} is there",
-            todo="copy the weight files too (with Git LFS: git lfs pull)",
-        )
-    for file in files:
-        _check_safetensors(file)
-    return tuple(files)
-
-
-def _inside(folder: Path, name: str, document: str) -> Path:
-    """Return the place that a document of the folder names, which may not lie outside of it."""
-    place = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ModelSourceError(
-            f"{document} names a file outside of the folder",
-            where=str(folder / document),
-            why=f"it says {name!r}",
-            todo="copy the model folder again, from where it was published",
-        )
-    return place
-
-
-def _check_safetensors(file: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-
-    if not file.is_file():
-        raise ModelSourceError(
-            f"the weight file {file.name} is missing",
-            where=str(file),
-            why=f"{_INDEX} lists it",
-            todo="copy the model folder again",
-        )
-    try:
-        with safe_open(file, framework="numpy"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise ModelSourceError(
-            f"the weight file {file.name} is damaged",
-            where=str(file),
-            why=f"{error} ({file.stat().st_size} bytes)",
-            todo="copy the file again: it is truncated, or a Git LFS pointer (git lfs pull)",
-        ) from error
-
-
-def _sentence_transformer(folder: Path) -> tuple[Path, str, tuple[str, ...]]:
-    """Return (transformer folder, pooling, notes) of what may be a sentence-transformers model."""
-    if not (folder / "modules.json").is_file():
-        return folder, "", ()
-    modules = _read_json(folder / "modules.json", folder)
-    model, pooling = folder, ""
-    notes: list[str] = []
-    for item in modules:
-        kind = str(item.get("type", "")).rpartition(".")[2]
-        place = _inside(folder, str(item.get("path", "")), "modules.json")
-        if kind == "Transformer":
-            model = place
-        elif kind == "Pooling":
-            pooling = _pooling(place)
-        elif kind == "Normalize":
-            notes.append(
-                "the source normalises its embeddings to length 1 afterwards; the compiled model "
-                "does not"
-            )
-        else:
-            notes.append(f"the source's module {kind} is not part of the compiled model")
-    return model, pooling, tuple(notes)
-
-
-def _pooling(folder: Path) -> str:
-    config = _read_json(folder / "config.json", folder)
-    named = config.get("pooling_mode")
-    modes = [named] if isinstance(named, str) else []
-    modes += [
-        key.removeprefix("pooling_mode_").removesuffix("s").removesuffix("_token")
-        for key, value in config.items()
-        if key.startswith("pooling_mode_") and value is True
-    ]
-    if len(modes) != 1 or modes[0] not in ("mean", "cls"):
-        raise ModelSourceError(
-            f"the sentence embedding pools by {', '.join(modes) or 'nothing'}",
-            where=str(folder / "config.json"),
-            why="pooling by the mean over tokens (mean) and by the first token (cls) are supported",
-            todo="import with head='none' and pool outside of the compiled model",
-        )
-    return str(modes[0])

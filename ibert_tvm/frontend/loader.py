@@ -38,7 +38,8 @@ def load(
         One of `ibert_tvm.model_info.HEADS`; by default what the folder's configuration, the
         model's class or the names of an ONNX file's outputs say. A checkpoint of a bare or
         masked-language model has the head ``none``. ``question_answering`` gives one output
-        ``logits`` [batch, seq_len, 2]: start, end.
+        ``logits`` [batch, seq_len, 2]: start, end. ``sentence_transformer`` is all that
+        ``modules.json`` lists, ``sentence_embedding`` its pooling alone, or the mean.
     inputs : sequence of str, or mapping of str to str, optional
         Argument names of a module that is no transformers model, or what each argument is by its
         name: a key of `ibert_tvm.frontend.torch_inputs.FORMS`. By default what the names in the
@@ -82,7 +83,7 @@ def load(
         return load_exported_file(Path(source).expanduser(), inputs, verify)
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
-        chosen = check_head(head, folder.default_head)
+        chosen = folder.default_head if head is None else check_head(head, "none")
         if folder.model_type == "ibert":
             from .ibert_checkpoint.load import load_ibert
 

@@ -23,10 +23,10 @@ class Sizes:
     rows : dict of str to int
         Rows of the smallest table that each input indexes, that is, its valid ids are below.
     max_sequence_length : int or None
-        Longest sequence that tables of positions and biases by distance allow, or the only one that
-        images become; None without such a limit.
+        Longest sequence that tables of positions, rotations and biases by distance allow, or the
+        only one that images become; None without such a limit.
     table_length : int or None
-        Longest sequence that tables of positions allow, whatever the biases; None without any.
+        Longest sequence that tables of positions allow, whatever the rest; None without any.
     padding_index : int or None
         Id that RoBERTa-like positions skip; None if positions are absolute or absent.
     hidden_size : int
@@ -91,6 +91,9 @@ def measure(module: tvm.IRModule) -> Sizes:
             if bias is not None:
                 count = (int(bias.ty.shape.values[1]) + 1) // 2
                 biased = min(biased or count, count)
+        elif call.op.name == "canonical.rotate":
+            count = int(operands_of(call)["table"].ty.shape.values[0])
+            biased = min(biased or count, count)
         if image is not None and variable.ty.ndim == 3:
             # Every later value has as many tokens, or more where some were prepended.
             longest = max(longest or 0, int(variable.ty.shape.values[1]))

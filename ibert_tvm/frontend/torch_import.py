@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..errors import error_lines
-from .canonicalise import Canonical, canonicalise
+from .canonicalise import Canonical, Revisit, canonicalise
 from .errors import ModelSourceError, UnsupportedModelError
 from .report import Origin
 from .verify import Source
@@ -36,6 +38,61 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             part.training = mode
 
 
+def in_float32(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module whose parameters are float32, exactly as they were in 16 bits.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Left as it is.
+
+    Returns
+    -------
+    torch.nn.Module
+        A copy, or the module itself where nothing is float16 or bfloat16.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it cannot be copied.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    if not any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors):
+        return module
+    try:
+        return copy.deepcopy(module).float()
+    except Exception as error:  # whatever the parts of a module raise
+        raise UnsupportedModelError(
+            "the module cannot be converted to float32",
+            where=type(module).__name__,
+            why=f"{type(error).__name__}: {error_lines(error)[0]}",
+            todo="convert it first: model.float()",
+        ) from error
+
+
+@contextlib.contextmanager
+def _traceable() -> Iterator[None]:
+    """Have torch's own encoder layers compute as they are written while they are traced.
+
+    In evaluation mode they may take a fused kernel with nested tensors instead, and they compare
+    the mask that they are given with a causal one to tell kernels about it, which is a branch on
+    data. Either changes nothing in the result.
+    """
+    layers = torch.nn.modules.transformer
+    fast, detect = torch.backends.mha.get_fastpath_enabled(), layers._detect_is_causal_mask
+
+    def told(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:
+        return bool(is_causal)
+
+    torch.backends.mha.set_fastpath_enabled(False)
+    layers._detect_is_causal_mask = told
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        layers._detect_is_causal_mask = detect
+
+
 def import_module(
     module: torch.nn.Module,
     inputs: Sequence[str],
@@ -44,7 +101,7 @@ def import_module(
     image_size: tuple[int, int, int] | None = None,
     shape: tuple[int, int] = PROBE_SHAPE,
     *,
-    longest: bool = False,
+    revisit: Revisit | None = None,
 ) -> Canonical:
     """Trace a module and canonicalise it.
 
@@ -64,7 +121,7 @@ def import_module(
         Planes, height and width of ``pixel_values``.
     shape : tuple of int
         Batch and length at which it is traced.
-    longest : bool
+    revisit : Revisit, optional
         See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns
@@ -80,7 +137,7 @@ def import_module(
     _check_parameters(module, prefix)
     arguments = example(inputs, image_size, shape)
     exported = _export(module, arguments)
-    return import_exported(exported, inputs, outputs, prefix, longest=longest)
+    return import_exported(exported, inputs, outputs, prefix, revisit=revisit)
 
 
 def example(
@@ -143,7 +200,7 @@ def import_exported(
     outputs: Sequence[str],
     prefix: str = "",
     *,
-    longest: bool = False,
+    revisit: Revisit | None = None,
 ) -> Canonical:
     """Canonicalise a traced program of static shapes.
 
@@ -157,7 +214,7 @@ def import_exported(
         Names of the results, for messages; empty to number them.
     prefix : str
         Removed from the front of parameter names.
-    longest : bool
+    revisit : Revisit, optional
         See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns
@@ -198,7 +255,7 @@ def import_exported(
         outputs=outputs,
         names={key: name.removeprefix(prefix) for key, name in names.items()},
         origins=origins,
-        longest=longest,
+        revisit=revisit,
     )
 
 
@@ -228,7 +285,7 @@ def _export(
     module: torch.nn.Module, arguments: dict[str, torch.Tensor]
 ) -> torch.export.ExportedProgram:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _traceable():
             warnings.simplefilter("ignore")
             return torch.export.export(module, (), kwargs=arguments)
     except Exception as error:  # torch.export raises whatever the traced code raises
@@ -257,17 +314,26 @@ def _translate(
                 keep_params_as_input=True,
                 unwrap_unit_return_tuple=True,
                 no_bind_return_tuple=False,
-                custom_convert_map=None,
+                custom_convert_map={"amax.default": _amax},
             )
     except Exception as error:  # the importer asserts, and raises several classes
-        reason = _sorted_names(error_lines(error)[0])
+        where, reason = _where(exported, error)
         raise UnsupportedModelError(
-            "TVM's importer does not know an operator of the model",
-            where=_where(exported, error, reason),
+            "an operator of the model is not known",
+            where=where,
             why=reason,
-            todo="replace the operator by ones that TVM imports",
+            todo="replace the operator by ones that are known: `ibert inspect` shows them for a "
+            "model that imports",
         ) from error
     return module, _origins(module, importer, prefix)
+
+
+def _amax(node: torch.fx.Node, importer: Any) -> relax.Var:
+    """Translate ``torch.amax``, which TVM's importer does not know."""
+    x = importer.env[node.args[0]]
+    axes = list(node.args[1]) if len(node.args) > 1 else None
+    keep = bool(node.args[2]) if len(node.args) > 2 else False
+    return importer.block_builder.emit(relax.op.max(x, axes or None, keep))
 
 
 def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Origin]:
@@ -293,27 +359,31 @@ def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Orig
     return result
 
 
-def _where(exported: torch.export.ExportedProgram, error: BaseException, reason: str) -> str:
-    """Name the node that the importer stopped at, or whose operator its message names."""
+_UNKNOWN = re.compile(r"'([\w.]+)'")
+"""An operator in the message of TVM's importer that lists those it does not know."""
+
+
+def _where(exported: torch.export.ExportedProgram, error: BaseException) -> tuple[str, str]:
+    """Name the node that the importer stopped at, or whose operator its message names; and why."""
     node = _node_of(error)
     if node is not None:
-        return _place(node)
+        operands = ", ".join(filter(None, map(_shown, node.all_input_nodes))) or "no tensors"
+        return _place(node), f"it cannot be translated as it is used here, for {operands}"
+    unknown = sorted(set(_UNKNOWN.findall(error_lines(error)[0])))
     # The importer decomposes some operators first, and names what they became.
     for program in (exported, exported.run_decompositions()):
         for node in program.graph.nodes:
-            target = getattr(node.target, "__name__", "")
-            if node.op == "call_function" and target and f"'{target}'" in reason:
-                return _place(node)
-    return "the traced program"
+            if node.op == "call_function" and getattr(node.target, "__name__", "") in unknown:
+                return _place(node), f"there is no translation of {', '.join(unknown)}"
+    return "the traced program", "TVM's importer of torch programs fails on it"
 
 
-def _sorted_names(reason: str) -> str:
-    """Put the operators that the importer lists out of a set in one order."""
-    head, opening, rest = reason.partition("['")
-    names, closing, tail = rest.partition("']")
-    if not closing:
-        return reason
-    return head + opening + "', '".join(sorted(names.split("', '"))) + closing + tail
+def _shown(node: torch.fx.Node) -> str:
+    """Type and shape of a tensor; empty for another value."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return ""
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def _node_of(error: BaseException) -> torch.fx.Node | None:

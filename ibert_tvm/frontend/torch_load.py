@@ -11,11 +11,18 @@ from typing import Any
 import torch
 
 from ..errors import error_lines
-from .canonicalise import Canonical
+from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .model import CanonicalModel
-from .torch_import import PROBE_SHAPE, as_source, evaluating, import_exported, import_module
+from .torch_import import (
+    PROBE_SHAPE,
+    as_source,
+    evaluating,
+    import_exported,
+    import_module,
+    in_float32,
+)
 from .torch_inputs import Arguments, AsCanonical, arguments_of, named_arguments
 
 Inputs = Sequence[str] | Mapping[str, str] | None
@@ -49,6 +56,7 @@ def load_module(
     UnsupportedModelError
         If a part of it has no canonical form.
     """
+    module = in_float32(module)
     arguments = arguments_of(module, inputs)
     wrapped = module if arguments.plain else AsCanonical(module, arguments)
     with evaluating(wrapped):
@@ -62,7 +70,7 @@ def load_module(
             trace(),
             wrapped if verify else None,
             type(module).__name__,
-            again=lambda length: trace(shape=(PROBE_SHAPE[0], length), longest=True),
+            again=lambda revisit: trace(shape=(PROBE_SHAPE[0], revisit.length), revisit=revisit),
             source=f"{type(module).__module__}.{type(module).__qualname__}",
             description=f"torch module {type(module).__name__}",
         )
@@ -172,7 +180,11 @@ def load_exported(
             source="torch.export.ExportedProgram",
             description="exported torch program",
             shape=None if dynamic else shape,
-            again=(lambda length: trace((shape[0], length), longest=True)) if dynamic else None,
+            again=(
+                (lambda revisit: trace((shape[0], revisit.length), revisit=revisit))
+                if dynamic
+                else None
+            ),
         )
 
 
@@ -282,7 +294,7 @@ def _finish(
     source: str,
     description: str,
     shape: tuple[int, int] | None = None,
-    again: Callable[[int], Canonical] | None,
+    again: Callable[[Revisit], Canonical] | None,
 ) -> CanonicalModel:
     ranks = [rank for _, rank in canonical.outputs]
     names = ["output"] if len(ranks) == 1 else [f"output{i}" for i in range(len(ranks))]

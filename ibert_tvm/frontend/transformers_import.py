@@ -13,17 +13,19 @@ import torch
 import transformers
 
 from ..errors import error_lines
-from .canonicalise import Canonical
+from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
-from .finish import OUTPUTS, described, finish
+from .finish import described, finish
 from .heads import ImageModelWithHead, ModelWithHead
 from .hf_folder import CLASS_SUFFIXES, TESTED_ARCHITECTURES, HfFolder, head_of_class
 from .model import CanonicalModel
+from .sentence_head import SentenceHead, pooling_head
 from .torch_import import (
     PROBE_SHAPE,
     as_source,
     evaluating,
     import_module,
+    in_float32,
 )
 
 _CLASSES = {
@@ -32,6 +34,12 @@ _CLASSES = {
     "question_answering": "AutoModelForQuestionAnswering",
     "image_classification": "AutoModelForImageClassification",
 }
+
+_VOCABULARY_HEADS = {
+    "ForMaskedLM": "token_classification",
+    "ForNextSentencePrediction": "sequence_classification",
+}
+"""Ends of the names of pretraining classes whose logits are those of a head, without labels."""
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
 """The number of a layer, in the name of a weight."""
@@ -74,15 +82,32 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     ModelSourceError, UnsupportedModelError
         See `load_folder` and `import_transformers`.
     """
+    after = _after(folder, head)
     model, missing = load_folder(folder, head)
-    wrapper = wrap(model, head, folder.pooling or "mean")
+    wrapper = wrap(model, head, after)
     result = _import(wrapper, model.config, missing, verify)
     return described(result, **folder.provenance(head))
 
 
+def _after(folder: HfFolder, head: str) -> SentenceHead | None:
+    """What follows the model of a folder with this head."""
+    if head == "sentence_embedding":
+        return pooling_head(folder.pooling)
+    if head != "sentence_transformer":
+        return None
+    if folder.pipeline is None:
+        raise ModelSourceError(
+            f"{folder.path.name} has no head sentence_transformer",
+            where=str(folder.path),
+            why="it has no modules.json, in which sentence-transformers lists what follows a model",
+            todo="choose head='sentence_embedding' for the mean over the tokens",
+        )
+    return SentenceHead(folder.pipeline)
+
+
 def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
     """Import a transformers model in memory; parameters as for `wrap` and `import_folder`."""
-    wrapper = wrap(model, head)
+    wrapper = wrap(in_float32(model), head)
     return described(
         _import(wrapper, model.config, frozenset(), verify),
         source=f"{type(model).__module__}.{type(model).__qualname__}",
@@ -99,10 +124,11 @@ def _import(
             as_source(wrapper) if verify else None,
             architecture=str(config.model_type),
             head=wrapper.head,
-            outputs=[OUTPUTS[wrapper.head]],
+            outputs=[wrapper.output],
             pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
-            id2label=labels(config, wrapper.head),
-            again=lambda length: import_transformers(wrapper, missing, length),
+            id2label=labels(config, wrapper.head) if _has_labels(wrapper.model) else {},
+            again=lambda revisit: import_transformers(wrapper, missing, revisit),
+            positions=positions(config),
         )
 
 
@@ -139,7 +165,10 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
             todo=f"tested architectures: {', '.join(TESTED_ARCHITECTURES)}; others that "
             "transformers knows are tried",
         )
-    auto = getattr(transformers, _CLASSES.get(head, "AutoModel"))
+    pipeline = folder.pipeline if head == "sentence_transformer" else None
+    masked_lm = pipeline is not None and pipeline.masked_lm
+    name = "AutoModelForMaskedLM" if masked_lm else _CLASSES.get(head, "AutoModel")
+    auto = getattr(transformers, name)
     try:
         with _quiet():
             model, loading = auto.from_pretrained(
@@ -181,7 +210,9 @@ def _check_all_layers(model: Any, unexpected: Iterable[str], folder: Path) -> No
         )
 
 
-def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead | ImageModelWithHead:
+def wrap(
+    model: Any, head: str | None, after: SentenceHead | None = None
+) -> ModelWithHead | ImageModelWithHead:
     """Wrap a transformers model in memory as a function of token tensors or images.
 
     Parameters
@@ -190,8 +221,8 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
         The model.
     head : str or None
         One of `ibert_tvm.model_info.HEADS`; None for what its class computes.
-    pooling : str
-        For ``sentence_embedding``.
+    after : SentenceHead, optional
+        What follows the model; for ``sentence_embedding`` the mean over the tokens by default.
 
     Returns
     -------
@@ -203,15 +234,29 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
     ModelSourceError
         If the model does not have the head.
     """
-    own = head_of_class(type(model).__name__)
-    head = head or own
-    if getattr(model.config, "is_encoder_decoder", False):
+    name = type(model).__name__
+    own = next((h for end, h in _VOCABULARY_HEADS.items() if name.endswith(end)), "none")
+    own = head_of_class(name) if own == "none" else own
+    takes = inspect.signature(model.forward).parameters
+    # Encoders alone may have the configuration of both.
+    if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         raise ModelSourceError(
             f"{type(model).__name__} is an encoder-decoder",
             where=type(model).__name__,
             why="only encoders have an integer form",
             todo="import its encoder as a module",
         )
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    if main not in ("input_ids", "pixel_values"):
+        raise ModelSourceError(
+            f"{type(model).__name__} takes {main}",
+            where=type(model).__name__,
+            why="models of token ids and of images have an integer form",
+            todo="import the encoder behind its inputs as a module of token ids, if it has one",
+        )
+    if head is None and own == "none":
+        _check_no_head(model)
+    head = head or own
     if head in CLASS_SUFFIXES.values():
         if own != head:
             raise ModelSourceError(
@@ -221,7 +266,7 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
                 todo=f"load it as {_CLASSES[head]}, or choose head={own!r}",
             )
         return ImageModelWithHead(model, head) if of_images(model) else ModelWithHead(model, head)
-    encoder = model.base_model
+    encoder = _encoder(model, main)
     if head == "pooled" and getattr(encoder, "pooler", None) is None:
         raise ModelSourceError(
             f"{type(model).__name__} has no pooler",
@@ -238,7 +283,44 @@ def wrap(model: Any, head: str | None, pooling: str = "mean") -> ModelWithHead |
                 todo="choose head='none' or head='pooled'",
             )
         return ImageModelWithHead(encoder, head)
-    return ModelWithHead(encoder, head, pooling)
+    if head == "sentence_transformer" and after is None:
+        raise ModelSourceError(
+            f"{type(model).__name__} has no head {head}",
+            where="head",
+            why="only a folder says what follows its model, in modules.json",
+            todo="give the folder, or choose head='sentence_embedding'",
+        )
+    logits = after is not None and after.pipeline.masked_lm
+    return ModelWithHead(model if logits else encoder, head, after)
+
+
+def _encoder(model: Any, main: str) -> Any:
+    """The model without its head; some name a part of that their base."""
+    base = model.base_model
+    return base if main in inspect.signature(base.forward).parameters else model
+
+
+def _check_no_head(model: Any) -> None:
+    """Refuse to leave a head out that nobody said to leave out."""
+    base = _encoder(model, str(model.main_input_name))
+    others = [
+        name
+        for name, part in model.named_children()
+        if part is not base and base is not model and any(True for _ in part.parameters())
+    ]
+    if others:
+        raise ModelSourceError(
+            f"{type(model).__name__} computes more than its encoder",
+            where=", ".join(others),
+            why="the output of this class is none of the heads that are known",
+            todo="choose head='none' for the encoder alone, or give a module that returns what "
+            "you need as a tensor",
+        )
+
+
+def _has_labels(model: Any) -> bool:
+    """Whether the configuration names what the logits stand for."""
+    return not type(model).__name__.endswith(tuple(_VOCABULARY_HEADS))
 
 
 def of_images(model: Any) -> bool:
@@ -278,7 +360,9 @@ def input_names(model: Any) -> tuple[str, ...]:
 
 
 def import_transformers(
-    wrapper: ModelWithHead | ImageModelWithHead, missing: frozenset[str], longest: int | None = None
+    wrapper: ModelWithHead | ImageModelWithHead,
+    missing: frozenset[str],
+    revisit: Revisit | None = None,
 ) -> Canonical:
     """Import a wrapped model, with eager attention while it is traced.
 
@@ -288,8 +372,8 @@ def import_transformers(
         The model, in evaluation mode.
     missing : frozenset of str
         Names of parameters that hold random values.
-    longest : int, optional
-        Trace it at this length, the longest that it takes, for windows and biases.
+    revisit : Revisit, optional
+        What is wanted, if the source was canonicalised at a shorter length before.
 
     Returns
     -------
@@ -306,11 +390,11 @@ def import_transformers(
         canonical = import_module(
             wrapper,
             input_names(model),
-            [OUTPUTS[wrapper.head][0]],
+            [wrapper.output[0]],
             prefix="model.",
             image_size=image_size(model.config) if of_images(model) else None,
-            shape=PROBE_SHAPE if longest is None else (PROBE_SHAPE[0], longest),
-            longest=longest is not None,
+            shape=PROBE_SHAPE if revisit is None else (PROBE_SHAPE[0], revisit.length),
+            revisit=revisit,
         )
     lost = sorted(missing & set(canonical.parameters))
     if lost:
@@ -345,6 +429,12 @@ def _eager(model: Any) -> Iterator[None]:
         if change:
             with _quiet():
                 model.set_attn_implementation(before)
+
+
+def positions(config: Any) -> int | None:
+    """Return the longest sequence that a configuration speaks of; None if it does not."""
+    found = getattr(config, "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def labels(config: Any, head: str) -> Mapping[int, str]:

@@ -28,7 +28,7 @@ class KernelHeads(HeadStages):
     def __init__(self, domain: KernelBlocks, attention: Any, operands: Mapping[str, Stage]) -> None:
         self.q, self.k, self.v = (operands[name] for name in "qkv")
         self.tokens = operands.get("tokens")
-        self.shape = shape = _Shape(domain, attention.num_heads, self.q, operands.get("starts"))
+        self.shape = shape = _Shape(domain, attention.num_heads, operands)
         leading = (shape.batch, shape.heads)
         super().__init__(domain, attention, operands, leading, shape.rows, shape.keys)
         self.key_count = shape.seq_len
@@ -241,14 +241,14 @@ class KernelHeads(HeadStages):
 class _Shape:
     """Sizes of the kernel, true and padded, and where the tokens of a sequence lie."""
 
-    def __init__(
-        self, domain: KernelBlocks, heads: int, q: Stage, starts: Stage | None = None
-    ) -> None:
-        tokens, channels = q.shape
-        self.starts = starts
+    def __init__(self, domain: KernelBlocks, heads: int, operands: Mapping[str, Stage]) -> None:
+        tokens, channels = operands["q"].shape
+        self.starts = operands.get("starts")
         self.layout = domain.layout
         self.batch, self.seq_len, self.heads = domain.batch, tokens // domain.batch, heads
         self.head_dim = channels // heads
+        # Heads of the queries that read one of the keys.
+        self.sharing = channels // operands["k"].shape[1]
         self.tile, self.rows = self.layout.row_tile(self.seq_len)
         self.keys = self.layout.padded_keys(self.seq_len)
         self.depth = self.layout.padded_depth(self.head_dim)
@@ -266,6 +266,10 @@ class _Shape:
             return batch * self.seq_len + tirx.min(token, self.seq_len - 1)
         last = tirx.const(self.batch * self.seq_len - 1, "int32")
         return tirx.min(self.starts.tensor(batch) + token, last)
+
+    def key_channel(self, head: Any, channel: Any) -> tirx.Expr:
+        """Channel of keys and values that a head of the queries reads."""
+        return (head if self.sharing == 1 else head // self.sharing) * self.head_dim + channel
 
     def first_key(self, batch: Any) -> tirx.Expr:
         """Row of key 0. Packed, keys are as many rows as ever that hold those of the sequence.
@@ -309,7 +313,7 @@ def _pack(
     shape
         Sizes.
     x
-        [tokens, heads * head_dim] int8.
+        [tokens, heads of keys * head_dim] int8.
     tokens_are_columns
         Whether the product's columns are tokens and its depth the head's channels (K), or the
         other way round (V).
@@ -328,12 +332,12 @@ def _pack(
         column, depth = block * lanes + lane, chunk * step + inner
         token, channel = (column, depth) if tokens_are_columns else (depth, column)
         if shape.whole:
-            value = x.tensor(batch * seq_len + token, head * head_dim + channel)
+            value = x.tensor(batch * seq_len + token, shape.key_channel(head, channel))
             return value.astype(layout.rhs_dtype)
         inside = tirx.all(token < seq_len, channel < head_dim)
         value = x.tensor(
             batch * seq_len + tirx.min(token, seq_len - 1),
-            head * head_dim + tirx.min(channel, head_dim - 1),
+            shape.key_channel(head, tirx.min(channel, head_dim - 1)),
         )
         kept = tirx.if_then_else(inside, value, tirx.const(0, "int8"))
         return kept.astype(layout.rhs_dtype)

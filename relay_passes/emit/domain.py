@@ -67,6 +67,26 @@ class KernelDomain(KernelBlocks):
         tensor = te.compute(tuple(shape), compute, name=name)
         return self.stage(tensor, *sum_bounds(bounds[0], extent))
 
+    def max(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        extent: int,
+        entry: Callable[..., Any],
+        dtype: str = "",
+    ) -> Stage:
+        """Define a block that takes the largest."""
+        bounds: list[Ranged] = []
+        k = te.reduce_axis((0, extent), name="k")
+
+        def compute(*index: Any) -> Any:
+            value = trace(entry, *index, k.var)
+            bounds.append(value)
+            return te.max(expression(value, dtype or value.dtype), axis=k)
+
+        tensor = te.compute(tuple(shape), compute, name=name)
+        return self.stage(tensor, bounds[0].low, bounds[0].high)
+
     def square_sum(
         self,
         name: str,

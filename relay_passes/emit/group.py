@@ -11,8 +11,14 @@ from tvm.script import from_source
 
 from ..dialect.calls import operands_of, own_type
 from ..integer.operator import Serial
-from ..integer.relax_ops import is_integer_op, multiply_accumulates, operator_of, traits_of
-from ..integer.types import dtype_bounds, is_per_token
+from ..integer.relax_ops import (
+    is_integer_op,
+    multiply_accumulates,
+    operator_of,
+    rows_per_token,
+    traits_of,
+)
+from ..integer.types import dtype_bounds, is_per_token, rows_of
 from .domain import KernelDomain, PackedWeight
 from .layout import KernelLayout
 from .stage import Stage
@@ -20,12 +26,20 @@ from .stage import Stage
 Bounds = Mapping[str, tuple[int, int]]
 
 
-def storage_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+def storage_shape(shape: tuple[int, ...], split: int = 1) -> tuple[int, ...]:
     """Shape in which kernels pass a value on: tokens of all batch rows are one axis.
 
     [batch, sequence, channels] is stored as [batch * sequence, channels]; everything else as it is.
+    A kernel whose rows are heads, `split` of them in a token, has [batch * sequence * split,
+    channels / split], which is the same memory.
     """
-    return (shape[0] * shape[1], shape[2]) if is_per_token(shape) else shape
+    return rows_of(shape, split) if is_per_token(shape) or split > 1 else shape
+
+
+def split_of(function: relax.Function) -> int:
+    """Rows that a fused function makes of the channels of one token."""
+    calls = [binding.value for block in function.body.blocks for binding in block.bindings]
+    return max((rows_per_token(call) for call in calls), default=1)
 
 
 def static_shape(kind: relax.TensorType) -> tuple[int, ...]:
@@ -81,8 +95,11 @@ class GroupEmitter:
         if traits_of(first) is not None and traits_of(first).serial:
             return self._marked(self._serial(first), function, domain)
         weights = packed_operands(function)
+        split = split_of(function)
+        if split > 1:
+            domain.attributes["ibert.rows_per_token"] = split
         stages: dict[relax.Var, Any] = {
-            var: self._packed(var) if var in weights else self._argument(var)
+            var: self._packed(var) if var in weights else self._argument(var, split)
             for var in function.params
         }
         for block in function.body.blocks:
@@ -133,11 +150,12 @@ class GroupEmitter:
         shape = self.layout.packed_shape(*array.shape)
         return PackedWeight(array, te.placeholder(shape, "int8", name="weight"))
 
-    def _argument(self, var: relax.Var) -> Stage:
+    def _argument(self, var: relax.Var, split: int) -> Stage:
         shape = static_shape(var.ty)
         dtype = str(var.ty.dtype)
         constant = var.name in self.parameters
-        tensor = te.placeholder(shape if constant else storage_shape(shape), dtype, name="input")
+        stored = shape if constant else storage_shape(shape, split)
+        tensor = te.placeholder(stored, dtype, name="input")
         if constant:
             array = self.parameters[var.name]
             return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)

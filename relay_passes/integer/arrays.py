@@ -150,9 +150,29 @@ class ArrayDomain:
         dtype: str = "",
     ) -> ArrayTensor:
         """Sum over the last axis of the mesh."""
-        whole = (*shape, extent)
+        return self._reduced(np.sum, name, (*shape, extent), entry, dtype)
+
+    def max(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        extent: int,
+        entry: Callable[..., Entry],
+        dtype: str = "",
+    ) -> ArrayTensor:
+        """Largest of the last axis of the mesh."""
+        return self._reduced(np.max, name, (*shape, extent), entry, dtype)
+
+    def _reduced(
+        self,
+        reduce: Callable[..., Any],
+        name: str,
+        whole: tuple[int, ...],
+        entry: Callable[..., Entry],
+        dtype: str,
+    ) -> ArrayTensor:
         terms = np.broadcast_to(np.asarray(entry(*_Axis.mesh(whole)), self.kind), whole)
-        self.stages[name] = ArrayTensor(terms.sum(axis=-1), dtype, self.kind)
+        self.stages[name] = ArrayTensor(reduce(terms, axis=-1), dtype, self.kind)
         return self.stages[name]
 
     def square_sum(
@@ -243,8 +263,9 @@ class _ArrayHeads(HeadStages):
         self.key_count = length
         self.channels = channels // self.count
         self.q, self.k, self.v = (self._split(operands[name].array) for name in "qkv")
+        self.key_heads = self.k.shape[1]
         self.places = operands.get("tokens")
-        self._products = self._reduced("score", _product(self.q, self.k.swapaxes(-1, -2)))
+        self._products = self._reduced("score", self._by_head(self.q, self.k.swapaxes(-1, -2)))
         low, high = int(self._products.array.min()), int(self._products.array.max())
         if self.table is not None:
             low, high = low + int(self.table.array.min()), high + int(self.table.array.max())
@@ -256,7 +277,15 @@ class _ArrayHeads(HeadStages):
         return tensor
 
     def _split(self, x: np.ndarray) -> np.ndarray:
-        return x.reshape(1, -1, self.count, self.channels).transpose(0, 2, 1, 3)
+        return x.reshape(len(x), 1, -1, self.channels).transpose(1, 2, 0, 3)
+
+    def _by_head(self, x: np.ndarray, shared: np.ndarray) -> np.ndarray:
+        """Products of what heads of queries have with what the heads of keys have.
+
+        Those that share keys are rows of one product.
+        """
+        together = x.reshape(1, self.key_heads, -1, x.shape[-1])
+        return _product(together, shared).reshape(*x.shape[:-1], -1)
 
     def _place(self, token: Index) -> np.ndarray:
         """Position of a token in its sequence, where padding is left out."""
@@ -312,7 +341,7 @@ class _ArrayHeads(HeadStages):
 
     def context(self, weights: ArrayTensor, largest: int) -> Callable[..., Entry]:
         """P V."""
-        product = self._reduced("context", _product(weights.array, self.v))
+        product = self._reduced("context", self._by_head(weights.array, self.v))
         return lambda b, h, i, d: product[b, h, i, d]
 
     def output(

@@ -195,6 +195,16 @@ class Domain(Protocol):
             If a partial sum, in any order, might leave `dtype`, or 64 bits where it is left out.
         """
 
+    def max(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        extent: int,
+        entry: Callable[..., Entry],
+        dtype: str = "",
+    ) -> Tensor:
+        """Define the maximum over k < `extent` of ``entry(*indices, k)``."""
+
     def square_sum(
         self, name: str, x: Callable[..., Entry], total: Any, mean: Any, shape: Any
     ) -> Tensor:

@@ -15,7 +15,7 @@ from ..errors import CompilerError, LoweringError, RangeError
 from .arrays import ArrayDomain, ArrayTensor
 from .operator import Operator, Serial
 from .program import Program, Step
-from .types import TensorType, dtype_bounds, is_per_token
+from .types import TensorType, dtype_bounds, is_per_token, rows_of
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -130,16 +130,16 @@ def run_operator(
         return _by_sequence(operator, operands, kind)
     batch = next(iter(operands.values())).shape[0]
     domain = ArrayDomain(batch, operator.name, kind)
-    tensors = {
-        name: ArrayTensor(
-            array.reshape(-1, array.shape[-1]) if is_per_token(array.shape) else array,
-            str(array.dtype),
-            kind,
-        )
-        for name, array in operands.items()
-    }
-    result = _array(operator.body(domain, **tensors))
     types = {name: TensorType(a.shape, str(a.dtype)) for name, a in operands.items()}
+    split = operator.rows_per_token(types)
+    tensors = {}
+    for operand in operator.OPERANDS:
+        if operand.name in operands:
+            array = operands[operand.name]
+            if is_per_token(array.shape) or (split > 1 and not operand.is_constant):
+                array = array.reshape(rows_of(array.shape, split))
+            tensors[operand.name] = ArrayTensor(array, str(array.dtype), kind)
+    result = _array(operator.body(domain, **tensors))
     shape: Any = operator.result_type(types).shape
     return result.reshape(shape), {name: t.array for name, t in domain.stages.items()}
 

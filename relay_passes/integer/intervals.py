@@ -190,6 +190,18 @@ class IntervalDomain:
         check_sum(name, value, extent, dtype or "int64")
         return self._stage(name, Ranged(*sum_bounds(value, extent)), shape, dtype)
 
+    def max(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        extent: int,
+        entry: Callable[..., Entry],
+        dtype: str = "",
+    ) -> IntervalTensor:
+        """One of the entries."""
+        value = ranged(entry(*(Place() for _ in shape), Place()))
+        return self._stage(name, value, shape, dtype)
+
     def square_sum(
         self,
         name: str,

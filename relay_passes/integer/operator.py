@@ -80,6 +80,10 @@ class Operator(Record):
         """Longest sequence that the operands' constants serve, if they limit it."""
         return None
 
+    def rows_per_token(self, types: Mapping[str, TensorType]) -> int:
+        """Rows that the body makes of the channels of one token; see `rows_of`."""
+        return 1
+
     def needs_places(self, operands: Collection[str]) -> bool:
         """Whether it asks where tokens lie in their sequence, given these operands by name."""
         return False

@@ -21,7 +21,7 @@ from .evaluate import as_program, lookup
 from .intervals import IntervalDomain, IntervalTensor
 from .operator import Serial
 from .program import Program, Step
-from .types import Dim, TensorType, dtype_bounds, is_per_token
+from .types import Dim, TensorType, dtype_bounds, is_per_token, rows_of
 
 DEFAULT_SEQ_LEN = 512
 """Longest sequence assumed for a model without a table of positions."""
@@ -189,6 +189,21 @@ class _Analysis:
         extents = _extents(type_, self.max_seq_len)
         self.tensors[name] = IntervalTensor(value, extents, type_.dtype, array)
 
+    def _by_rows(
+        self, step: Step, operands: dict[str, IntervalTensor]
+    ) -> dict[str, IntervalTensor]:
+        """Operands as the body takes them, where channels of a token are several rows."""
+        types = {name: TensorType(x.shape, x.dtype) for name, x in operands.items()}
+        split = step.operator.rows_per_token(types)
+        if split == 1:
+            return operands
+        rows = [operand.name for operand in step.operator.OPERANDS if not operand.is_constant]
+        return operands | {
+            name: IntervalTensor(x.value, rows_of(x.shape, split), x.dtype)
+            for name, x in operands.items()
+            if name in rows
+        }
+
     def analyse(self, step: Step) -> ValueRange:
         """Interval of a step's result, which must fit its type."""
         operator, dtype = step.operator, step.type.dtype
@@ -201,7 +216,7 @@ class _Analysis:
                 if isinstance(operator, Serial):
                     result = Ranged(operator.LEAST, INT32[1])
                 else:
-                    result = operator.body(domain, **operands)[()]
+                    result = operator.body(domain, **self._by_rows(step, operands))[()]
                 low, high = dtype_bounds(dtype)
                 if result.low < low or result.high > high:
                     raise RangeError(

@@ -56,6 +56,11 @@ def multiply_accumulates(function: relax.Function) -> int:
     return total
 
 
+def rows_per_token(call: relax.Expr) -> int:
+    """Rows that an operator makes of the channels of one token; 1 for anything else."""
+    return operator_of(call).rows_per_token(types_of(call)) if is_integer_op(call) else 1
+
+
 for _record in OPERATORS.values():
     register(_record)
 

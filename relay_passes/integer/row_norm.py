@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..dialect.heads import BY_CHANNEL_OF_ROW, norm_rows
 from ..dialect.record import Operand
+from ..errors import LoweringError
 from ..spec import layer_norm, short_layer_norm
 from ..spec.layer_norm import LayerNormConstants
 from ..spec.short_layer_norm import ShortLayerNorm
 from .checks import STORAGE_DTYPES, check_bounds, check_shift
-from .domain import Domain, Entry, Tensor
+from .domain import Domain, Entry, Index, Tensor
 from .operator import Operator
 from .traits import Traits
 from .types import NARROW, TensorType
@@ -88,14 +90,24 @@ class Rows:
         constants: tuple[Tensor, ...],
         dtype: str,
     ) -> Tensor:
-        """Define the result by ``function(deviation, *numbers, *constants)``, these by channel."""
+        """Define the result by ``function(deviation, *numbers, *constants)``, these by channel.
+
+        Rows that are heads of a token read the constants of their head, or share one row of them.
+        """
+
+        def of_row(constant: Tensor, row: Index, channel: Index) -> Entry:
+            if len(constant.shape) == 1:
+                return constant[channel]
+            heads = constant.shape[0]
+            return constant[row % heads if heads > 1 else 0, channel]
+
         return self.domain.define(
             "normalised",
             (self.rows, self.channels),
             lambda row, channel: function(
                 self.deviation(row, channel),
                 *(number[row] for number in numbers),
-                *(constant[channel] for constant in constants),
+                *(of_row(constant, row, channel) for constant in constants),
             ),
             dtype,
         )
@@ -128,6 +140,10 @@ def short_inverse(row: Rows, constants: ShortLayerNorm) -> tuple[Tensor, Tensor]
 class ScaledNorm(Operator):
     """Base of norms that end in ``clamp((n gain + half) >> shift, low, high)``.
 
+    A gain [C] is of a norm over all channels of a token. One of two dimensions, [H, D] or [1, D],
+    is of a norm over each of the H runs of D channels, its heads: each is a row of the body, which
+    so gets [tokens H, D].
+
     Class variables
     ---------------
     DTYPES : tuple of str
@@ -153,7 +169,7 @@ class ScaledNorm(Operator):
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("x", NARROW, "... C"),
-        Operand("gain", ("int32",), "C"),
+        Operand("gain", ("int32",), BY_CHANNEL_OF_ROW),
     )
     RESULT: ClassVar[str] = "... C"
     TRAITS: ClassVar[Traits] = NORM_TRAITS
@@ -162,6 +178,23 @@ class ScaledNorm(Operator):
     def __post_init__(self) -> None:
         check_bounds(self, self.DTYPES)
         check_shift(self)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Heads divide the channels."""
+        if "D" in dims and norm_rows(dims["C"], dims["D"], dims.get("H")) is None:
+            raise LoweringError(
+                f"constants of {dims.get('H', 1)} heads of {dims['D']} channels for {dims['C']} "
+                "channels",
+                self.where,
+                "a row of them is for each head, or for all of them",
+                "give [channels], or [heads, channels of a head], or [1, channels of a head]",
+            )
+
+    def rows_per_token(self, types: Mapping[str, TensorType]) -> int:
+        """As many as heads are normalised for themselves."""
+        width, channels = types["gain"].shape[-1], types["x"].shape[-1]
+        assert isinstance(width, int) and isinstance(channels, int)  # the type rule checked
+        return channels // width
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """The attribute `dtype`."""
@@ -180,5 +213,5 @@ class AffineNorm(ScaledNorm):
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (
         *ScaledNorm.OPERANDS,
-        Operand("offset", ("int32",), "C"),
+        Operand("offset", ("int32",), BY_CHANNEL_OF_ROW),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ..dialect.types import Dim, SymbolicDim, TensorType, static
 
@@ -17,6 +18,7 @@ __all__ = [
     "TensorType",
     "dtype_bounds",
     "is_per_token",
+    "rows_of",
     "static",
 ]
 
@@ -47,3 +49,21 @@ def dtype_bounds(dtype: str) -> tuple[int, int]:
 def is_per_token(shape: Sequence[object]) -> bool:
     """Whether a shape is that of hidden values, [batch, seq_len, channels]."""
     return len(shape) == 3
+
+
+def rows_of(shape: tuple[int, ...], rows_per_token: int = 1) -> tuple[int, int]:
+    """Rows and their channels as bodies and kernels see a value, [..., channels].
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Static.
+    rows_per_token : int
+        Runs of channels, a divisor of them, that are rows of their own.
+
+    Returns
+    -------
+    tuple of int
+    """
+    *leading, channels = shape
+    return prod(leading) * rows_per_token, channels // rows_per_token

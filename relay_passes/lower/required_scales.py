@@ -174,6 +174,9 @@ def _of_layers(call: relax.Call, sources: list[Requirement]) -> bool:
 def _require(value: Requirement, form: str, producer: Need) -> None:
     if form == MATMUL or form in FACTORS:
         value.matmul = True
+        # Rows of a table have the scale that a reader asks for; what matrix products read is
+        # requantised from the stream form.
+        value.stream |= bool(producer.plain) and not producer.readable
     elif (
         form == STREAM
         or (form == SCALAR and not (producer.plain and producer.readable))

@@ -80,6 +80,16 @@ class IntegerValue:
         finer = self.name in self.context.table.grids and self.name in self.context.table.stream
         return self.native() if self.native_is_plain() and not finer else self.stream()
 
+    def ordered(self) -> Form:
+        """Return a form of 32 bits whose integers grow with the numbers of their channel, 0 for 0.
+
+        The native one if it is such, with whatever scales; otherwise the stream form.
+        """
+        native = self.native()
+        wide = str(native.var.ty.dtype) == "int64"
+        serves = native.readable and not wide and native.zero_point == 0
+        return native if serves and bool(np.all(native.scale > 0)) else self.stream()
+
     def native_is_plain(self) -> bool:
         """Whether the native form has a single scale and no zero point."""
         return self.native().plain

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..emit.group import GroupEmitter, packed_operands, static_shape, storage_shape
+from ..emit.group import GroupEmitter, packed_operands, split_of, static_shape, storage_shape
 from ..emit.layout import KernelLayout
 from ..errors import CompilerError, LoweringError
 from ..integer.relax_ops import traits_of
@@ -132,7 +132,10 @@ class _Emission:
     ) -> relax.Expr:
         value = binding.value
         if isinstance(value, relax.TupleGetItem):
-            return self.builder.emit(relax.TupleGetItem(new[value.tuple_value], value.index))
+            whole = new[value.tuple_value]
+            if isinstance(whole, relax.Tuple):
+                return whole.fields[value.index]
+            return self.builder.emit(relax.TupleGetItem(whole, value.index))
         if isinstance(value, relax.Tuple):
             return relax.Tuple([new[field] for field in value.fields])
         if isinstance(value, relax.Var):
@@ -142,17 +145,41 @@ class _Emission:
             emitted = emitter.emit(kernel, counted=starts is not None)
         except CompilerError as error:
             raise error.at(str(kernel.attrs["ibert.layer"])) from None
+        split = split_of(kernel)
+        kinds = _fields(binding.var.ty)
         results = [
-            relax.TensorType(storage_shape(static_shape(kind)), str(kind.dtype))
-            for kind in _fields(binding.var.ty)
+            relax.TensorType(storage_shape(static_shape(kind), split), str(kind.dtype))
+            for kind in kinds
         ]
+        arguments = [new[arg] for arg in value.args]
+        if split > 1:
+            arguments = [self._by_rows(arg, split) for arg in arguments]
         func = self.builder.add_func(emitted, value.op.name_hint)
         call = relax.call_tir(
             func,
-            [*(new[arg] for arg in value.args), *([] if starts is None else [starts])],
+            [*arguments, *([] if starts is None else [starts])],
             results[0] if len(results) == 1 else results,
         )
-        return self.builder.emit(call)
+        made = self.builder.emit(call)
+        if split == 1:
+            return made
+        stored = [storage_shape(static_shape(kind)) for kind in kinds]
+        if len(stored) == 1:
+            return self.builder.emit(relax.op.reshape(made, stored[0]))
+        parts = (relax.TupleGetItem(made, index) for index in range(len(stored)))
+        return relax.Tuple(
+            [
+                self.builder.emit(relax.op.reshape(self.builder.emit(part), shape))
+                for part, shape in zip(parts, stored, strict=True)
+            ]
+        )
+
+    def _by_rows(self, value: relax.Expr, split: int) -> relax.Expr:
+        """An argument of a kernel whose rows are heads; constants stay."""
+        if getattr(value, "name", None) in self.program.parameters:
+            return value
+        shape = storage_shape(static_shape(value.ty), split)
+        return self.builder.emit(relax.op.reshape(value, shape))
 
 
 def _fields(kind: relax.Type) -> list[relax.TensorType]:

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..dialect.calls import operands_of
-from ..integer.relax_ops import is_integer_op, operator_of, traits_of
+from ..integer.relax_ops import is_integer_op, operator_of, rows_per_token, traits_of
 from ..integer.traits import Traits
 from ..names import identifier
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
@@ -33,7 +33,8 @@ class FuseEpilogues:
     unchanged.
 
     An operation joins the kernel of its operand when its other operands exist before that kernel
-    runs. Of the two operands of a residual addition, the one computed last brings the kernel; the
+    runs. Where the rows of a kernel are heads, it has no constants by channel, either.
+    Of the two operands of a residual addition, the one computed last brings the kernel; the
     other one's requantisation, if nothing else uses it, moves into the addition::
 
         a = linear(x, w, b)          fused(x, w, b, h, m1, m2):
@@ -102,6 +103,18 @@ class _FunctionFuser:
         """Whether a binding calls an operator with a trait."""
         traits = self.traits[index]
         return traits is not None and bool(getattr(traits, trait))
+
+    def _fits_rows(self, index: int, anchor: int) -> bool:
+        """Whether a binding can work on the rows of a kernel, which may be heads of a token.
+
+        Constants by channel, and what has one entry per token, lie otherwise then.
+        """
+        if rows_per_token(self.bindings[anchor].value) == 1:
+            return True
+        value = self.bindings[index]
+        shapes = [list(var.ty.shape.values) for var in variables(value.value)]
+        own = list(value.var.ty.shape.values)
+        return all(shape in (own, [1]) for shape in shapes)
 
     def _root(self, var: relax.Var) -> int:
         """Position of the operation that the elementwise chain ending in `var` starts from.
@@ -173,7 +186,10 @@ class _FunctionFuser:
                 ]
                 for producer in sorted(producers, reverse=True):
                     candidate = group_of[producer]
-                    joins = self._has(candidate.anchor, "takes_epilogue")
+                    joins = self._has(candidate.anchor, "takes_epilogue") and all(
+                        self._fits_rows(member, candidate.anchor)
+                        for member in (index, *absorbed_of[index])
+                    )
                     if joins and all(at < candidate.anchor for at in outside(index, candidate)):
                         group = candidate
                         break
@@ -194,7 +210,8 @@ class _FunctionFuser:
         for norm in norms:
             # The last first: one that another feeds must be inside before that is looked at.
             for group in sorted(rest, key=lambda one: -one.anchor):
-                if self._feeds_only(group, norm):
+                fit = all(self._fits_rows(at, norm.anchor) for at in group.members)
+                if fit and self._feeds_only(group, norm):
                     norm.members += group.members
                     rest.remove(group)
         return [*norms, *rest]

@@ -45,18 +45,24 @@ class _Projection:
     def settings(self) -> tuple[object, ...]:
         """What must agree: the operation behind the product, and its attributes but the name."""
         record = operator_of(self.requantised.value)
-        shape = tuple(int(size) for size in self.matrix.ty.shape.values)
-        return (shape, type(record), *sorted(replace(record, name="").to_dict().items()))
+        return (type(record), *sorted(replace(record, name="").to_dict().items()))
+
+    @property
+    def channels(self) -> int:
+        """Rows of the matrix."""
+        return int(self.matrix.ty.shape.values[0])
 
 
 class MergeProjections:
     """Merge the linear layers that make queries, keys and values of one activation.
 
     Expects ``main`` over ``integer.*`` operators. Where two or three operands of an attention layer
-    are linear layers of the same activation, of the same width and requantised with the same
-    attributes, they are rows of one layer afterwards, and each operand is a run of its channels,
-    which costs nothing: attention reads it in place. Values and ranges are unchanged; the merged
-    layer takes the name of the attention layer with ``.projections``::
+    are linear layers of the same activation, requantised with the same attributes, they are rows of
+    one layer afterwards, and each operand is a run of its channels, which costs nothing: attention
+    reads it in place, or what lies between reads it so (a rotation). Keys and values may be
+    narrower than queries (`integer.channel_run`, where runs of one width are
+    `integer.split_channels`). Values and ranges are unchanged; the merged layer takes the name of
+    the attention layer with ``.projections``::
 
         q = requantise_short(linear(x, wq, bq), mq)    y = requantise_short(linear(x, w, b), m)
         k = requantise_short(linear(x, wk, bk), mk)  → q, k, v = split_channels(y, 0..2)
@@ -87,8 +93,9 @@ class _Merger(Rewriter):
             self.readers[operand] += 1
         self.joined: dict[tuple[str, ...], relax.Var] = {}
         self.groups = self._groups()
-        # A merged layer is emitted where the last of its parts was.
-        self.last = {group[-1].requantised.var: name for name, group in self.groups.items()}
+        # A merged layer is emitted where the first of its parts was: a rotation of the first may
+        # come before the others.
+        self.first = {group[0].requantised.var: name for name, group in self.groups.items()}
         self.dropped = {
             var
             for group in self.groups.values()
@@ -103,8 +110,8 @@ class _Merger(Rewriter):
         return with_live_parameters(self.run()["main"], self.parameters)
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        if binding.var in self.last:
-            name = self.last[binding.var]
+        if binding.var in self.first:
+            name = self.first[binding.var]
             self._emit(name, self.groups[name])
         return None if binding.var in self.dropped else super().rewrite(binding)
 
@@ -113,10 +120,9 @@ class _Merger(Rewriter):
         position = {binding.var: index for index, binding in enumerate(bindings(self.function))}
         groups: dict[str, list[_Projection]] = {}
         for binding in bindings(self.function):
-            traits = traits_of(binding.value)
             found: dict[tuple[object, ...], list[_Projection]] = defaultdict(list)
-            for name in () if traits is None else traits.reads_views:
-                part = self._projection(operands_of(binding.value)[name])
+            for operand in self._read_in_place(binding):
+                part = self._projection(operand)
                 if part is not None:
                     found[(part.source, *part.settings)].append(part)
             for parts in found.values():
@@ -124,6 +130,17 @@ class _Merger(Rewriter):
                     name = f"{binding.value.attrs['name']}.projections"
                     groups[name] = sorted(parts, key=lambda part: position[part.requantised.var])
         return self._without_shared_weights(groups)
+
+    def _read_in_place(self, binding: relax.VarBinding) -> list[relax.Expr]:
+        """What a binding, and what makes its operands from such an operand, reads in place."""
+        traits = traits_of(binding.value)
+        operands = operands_of(binding.value) if traits is not None else {}
+        found: list[relax.Expr] = []
+        for name in () if traits is None else traits.reads_views:
+            maker = self.made_by.get(operands[name])
+            further = [] if maker is None else self._read_in_place(maker)
+            found += further or [operands[name]]
+        return found
 
     def _projection(self, operand: relax.Expr) -> _Projection | None:
         requantised = self.made_by.get(operand)
@@ -171,19 +188,25 @@ class _Merger(Rewriter):
         value = emit(with_operands(product, x=source, **joined["product"]))
         scale = with_attributes(parts[0].requantised.value, name=f"{name}.matmul")
         requantised = emit(with_operands(scale, x=value, **joined["scale"]))
+        equal = len({part.channels for part in parts}) == 1
+        first = 0
         for index, part in enumerate(parts):
             own = str(part.requantised.value.attrs["name"])
-            run = integer.split_channels(requantised, name=own, index=index, parts=len(parts))
+            if equal:
+                run = integer.split_channels(requantised, name=own, index=index, parts=len(parts))
+            else:
+                place = {"first": first, "channels": part.channels}
+                run = integer.channel_run(requantised, name=own, **place)
             new[part.requantised.var] = emit(run)
+            first += part.channels
 
     def _joined(self, variables_: list[relax.Var], parts: list[_Projection]) -> relax.Var:
         """Parameter with the rows of several; one entry for all channels is repeated."""
         names = tuple(str(var.name) for var in variables_)
         if names not in self.joined:
-            rows = [int(part.matrix.ty.shape.values[0]) for part in parts]
             arrays = [
-                np.repeat(self.parameters[name], count if len(self.parameters[name]) == 1 else 1, 0)
-                for name, count in zip(names, rows, strict=True)
+                np.repeat(array, part.channels if len(array) == 1 else 1, 0)
+                for part, array in zip(parts, map(self.parameters.__getitem__, names), strict=True)
             ]
             joined = np.concatenate(arrays)
             label = f"{names[0]}.with.{len(names) - 1}.more"

@@ -117,7 +117,7 @@ class LayerNormAffine:
     Parameters
     ----------
     gain, offset : numpy.ndarray
-        int32 [C].
+        int32, in the shape of gamma.
     shift : int
         ``out = (n gain + offset + half) >> shift``.
     """
@@ -139,7 +139,7 @@ class LayerNormAffine:
         Parameters
         ----------
         gamma, beta : numpy.ndarray
-            Float [C].
+            Float [C], or [heads, C] for rows of C channels that are heads of a token.
         output_scale : float
             S of the result.
         normalised_bits : int
@@ -165,7 +165,7 @@ class LayerNormAffine:
                 why="a weight of the layer norm is infinite or not a number",
                 todo="check the checkpoint",
             )
-        factors = gamma * math.sqrt(gamma.size) / 2.0**normalised_bits / output_scale
+        factors = gamma * math.sqrt(gamma.shape[-1]) / 2.0**normalised_bits / output_scale
         targets = beta / output_scale
         shift = min(_fitting_shift(factors, gain_bits), _fitting_shift(targets, _OFFSET_BITS))
         if shift < _MIN_SHIFT:
@@ -173,8 +173,8 @@ class LayerNormAffine:
                 np.maximum(np.abs(factors) * 2**normalised_bits, np.abs(targets)).argmax()
             )
             raise RangeError(
-                f"gamma {gamma[channel]:.4g} or beta {beta[channel]:.4g} of channel {channel} is "
-                f"too large for the output's scale {output_scale:.3g}",
+                f"gamma {gamma.flat[channel]:.4g} or beta {beta.flat[channel]:.4g} of channel "
+                f"{channel} is too large for the output's scale {output_scale:.3g}",
                 why=f"with {gain_bits} and {_OFFSET_BITS} bits only {shift} fraction bits are "
                 f"left, and {_MIN_SHIFT} are needed",
                 todo="use a coarser scale for the output of the layer norm",

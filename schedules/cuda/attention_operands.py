@@ -25,10 +25,13 @@ class Operand:
         [tokens, channels] int8.
     offset
         First channel of the first head.
+    sharing
+        Heads of the queries that read the same channels.
     """
 
     buffer: tirx.Var
     offset: int
+    sharing: int = 1
 
     @property
     def stride(self) -> int:
@@ -138,8 +141,8 @@ def attention_operands(
     Raises
     ------
     NotElementwise
-        If a stage reads anything but entry (batch * seq_len + token, head * head_dim + channel +
-        offset) of an int8 array.
+        If a stage reads anything but entry (batch * seq_len + token, head // sharing * head_dim +
+        channel + offset) of an int8 array.
     """
     batch, head, token, channel = (
         tirx.Var(name, "int32") for name in ("batch", "head", "token", "channel")
@@ -160,11 +163,15 @@ def attention_operands(
     for stage, indices in places:
         load = _loaded(graph, stage, indices)
         row, column = (analyzer.simplify(index) for index in load.indices)
-        offset = analyzer.simplify(column - (head * sizes.head_dim + channel))
+        offsets = (
+            (analyzer.simplify(column - (head // sharing * sizes.head_dim + channel)), sharing)
+            for sharing in range(1, sizes.heads + 1)
+        )
+        known = [(int(o), sharing) for o, sharing in offsets if isinstance(o, tirx.IntImm)]
         in_order = analyzer.can_prove_equal(row, batch * sizes.seq_len + token)
-        if not in_order or not isinstance(offset, tirx.IntImm):
+        if not in_order or not known:
             raise NotElementwise(f"stage {stage.name!r} reads entry [{row}, {column}]")
-        found.append(Operand(load.source, int(offset)))
+        found.append(Operand(load.source, *known[0]))
     queries, keys, values = found
     return queries, keys, values
 

@@ -163,7 +163,8 @@ class AttentionParts:
 
     def pointer(self, operand: Operand, token: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """First channel of the head in a token of the sequence, and the bytes to the next token."""
-        channel = self.head * self.sizes.head_dim + operand.offset
+        head = self.head if operand.sharing == 1 else self.head // operand.sharing
+        channel = head * self.sizes.head_dim + operand.offset
         row = self.batch * self.sizes.seq_len + token
         return address(operand.buffer, row, channel), tirx.const(operand.stride, "int32")
 

@@ -1,8 +1,8 @@
-"""Sums over the tokens of a sequence for every channel, on a GPU: pooling, and counting of tokens.
+"""Sums or maxima over the tokens of a sequence for every channel, on a GPU: pooling.
 
 Strategy
 --------
-A block has the channels of a few warps' width; its warps share out the tokens, and add up
+A block has the channels of a few warps' width; its warps share out the tokens, and combine
 what each found through shared memory. Numbers of the sequence (how many tokens count) are
 summed by every warp for itself: each lane takes some tokens.
 """
@@ -29,7 +29,7 @@ _WIDTHS = (4, 2, 1)
 
 
 class ColumnSumsRule(GpuRule):
-    """Write kernels whose results [rows, channels] are made of sums over a third axis."""
+    """Write kernels whose results [rows, channels] are reductions over a third axis."""
 
     name = "column sums"
 
@@ -40,7 +40,7 @@ class ColumnSumsRule(GpuRule):
 
 @dataclass
 class _Totals:
-    """Statements of the sums of a thread's channels, and how their results are read."""
+    """Statements of the reductions of a thread's channels, and how their results are read."""
 
     declarations: list[tirx.Stmt] = field(default_factory=list)
     clear: list[tirx.Stmt] = field(default_factory=list)
@@ -64,9 +64,7 @@ class _Kernel:
         others = [stage for stage in stages if stage.reduced and len(stage.extents) > 2]
         lengths = {stage.reduced_extents for stage in stages if stage.reduced}
         if not self.sums or others or len(lengths) != 1 or len(next(iter(lengths))) != 1:
-            raise NotElementwise("there is no sum over one axis for every row and channel")
-        if any(stage.combine != "sum" for stage in self.sums):
-            raise NotElementwise("a reduction is no sum")
+            raise NotElementwise("there is no reduction over one axis for every row and channel")
         self.length = next(iter(lengths))[0]
         self.width = next(
             (
@@ -116,7 +114,7 @@ class _Kernel:
         return launch(sequence(body), bounds)
 
     def _totals(self, run: RunOfChannels, row: tirx.Var, place: tirx.Expr) -> _Totals:
-        """Sums of a lane's channels over the tokens of its warp, then of all warps."""
+        """Reductions of a lane's channels over the tokens of its warp, then of all warps."""
         loads = Loads(run, kept=False)
         leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
         totals = _Totals()
@@ -126,11 +124,12 @@ class _Kernel:
             so_far = tirx.BufferLoad(total, [run.lane])
             totals.leaves[stage.buffer] = _reader(so_far)
             totals.declarations.append(tirx.AllocBuffer(total))
-            nothing = tirx.BufferStore(total, tirx.const(0, dtype), [run.lane])
+            nothing = tirx.BufferStore(total, stage.initial, [run.lane])
             totals.clear.append(run.each_lane(nothing))
             evaluation = self.graph.evaluate(leaves)
             value = evaluation.value(stage, [row, run.channel], [place])
-            more = evaluation.before(tirx.BufferStore(total, so_far + value, [run.lane]))
+            combined = tirx.max(so_far, value) if stage.combine == "max" else so_far + value
+            more = evaluation.before(tirx.BufferStore(total, combined, [run.lane]))
             totals.add.append(run.each_lane(more))
             if self.warps > 1:
                 shape = (self.warps * WARP * self.width,)
@@ -138,7 +137,8 @@ class _Kernel:
                 totals.declarations.append(tirx.AllocBuffer(shared))
                 # TVM lets such arrays share memory: the first is done with at the next barrier.
                 again = "true" if totals.combine else "false"
-                name = f"ibert::sum_of_warps_per_lane<{self.warps}, {self.width}, {again}>"
+                function = f"ibert::{stage.combine}_of_warps_per_lane"
+                name = f"{function}<{self.warps}, {self.width}, {again}>"
                 totals.combine.append(tirx.Evaluate(call(name, total.data, shared.data)))
         totals.declarations += loads.declarations
         totals.add[:0] = loads.copies

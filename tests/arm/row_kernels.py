@@ -26,6 +26,7 @@ from ibert_tvm.relay_passes.spec import short_softmax
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.logistic import (
     SIGMOID_COEFFICIENTS,
     SIGMOID_LIMIT,
@@ -39,6 +40,7 @@ from ibert_tvm.relay_passes.spec.released import (
     ReleasedLayerNorm,
     exact_factors,
 )
+from ibert_tvm.relay_passes.spec.rotation import FRACTION_BITS, rotation_table
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
@@ -249,6 +251,59 @@ def sigmoid(target: TargetDescription, rows: int, channels: int, seed: int = 0) 
     return p.finish(target, body, rows * channels)
 
 
+def rotate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """Rotary position embeddings of 8 bits; all channels of two heads where those are even."""
+    heads = 2 if channels % 4 == 0 else 1
+    return _rotate(target, rows, channels, heads, channels // heads // 2 * 2, seed)
+
+
+def rotate_packed(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """A part of the channels of 16 bits, of tokens that come without padding."""
+    return _rotate(target, rows, channels, 1, max(channels // 3 // 2, 1) * 2, seed, packed=True)
+
+
+def _rotate(
+    target: TargetDescription,
+    rows: int,
+    channels: int,
+    heads: int,
+    turned: int,
+    seed: int,
+    packed: bool = False,
+) -> RowKernel:
+    p = _Program("rotate", "rotate", seed)
+    bounds, dtype = ((-(2**14), 2**14), "int16") if packed else (_INT8, "int8")
+    x = p.input("x", p.entries(bounds, (1, rows, channels), dtype), bounds)
+    tokens = None
+    if packed:  # in another order, as no packing has it: places must be looked up
+        tokens = p.input("tokens", np.arange(rows, dtype="int32")[None, ::-1])
+    angles = np.arange(rows + 3)[:, None] * 0.9 ** np.arange(turned // 2)
+    table = rotation_table(np.concatenate([np.cos(angles), np.sin(angles)], axis=1))
+    raised = 0 if packed else FRACTION_BITS
+    factors = short_factors(p.random.uniform(0.7, 0.9, channels) / 128, 2**15 - 1, -127, 127)
+
+    def body() -> Sequence[relax.Var]:
+        return [
+            p.emit(
+                integer.rotate(
+                    x,
+                    p.parameter("table", table.entries),
+                    p.parameter("multiplier", factors.multipliers[: channels if packed else 1]),
+                    tokens=tokens,
+                    name="rotate",
+                    num_heads=heads,
+                    raised=raised,
+                    shift=factors.shift,
+                    low=-127,
+                    high=127,
+                    dtype="int8",
+                )
+            )
+        ]
+
+    return p.finish(target, body, rows * channels)
+
+
 def gelu_paper(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """The published GELU of accumulators, with constants per channel, requantised to 8 bits."""
     p = _Program("gelu_paper", "gelu", seed)
@@ -427,6 +482,44 @@ def mean_pool(target: TargetDescription, rows: int, channels: int, seed: int = 0
         target,
         lambda: [p.emit(integer.mean_pool(x, masked, name="mean", fraction_bits=4))],
         rows * channels,
+    )
+
+
+def _pool(kind: str) -> Callable[..., RowKernel]:
+    """Another pooling of the tokens that are not masked; the row begins with padding too."""
+
+    def pool(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+        p = _Program(kind, kind, seed)
+        x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+        mask = np.ones((1, rows), "int32")
+        mask[:, rows - rows // 4 :] = mask[:, :1] = 0
+        masked = p.input("mask", mask)
+        fraction = {"fraction_bits": 4} if "mean" in kind else {}
+        make = getattr(integer, kind)
+        return p.finish(
+            target, lambda: [p.emit(make(x, masked, name="pool", **fraction))], rows * channels
+        )
+
+    return pool
+
+
+def concatenate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The channels of two values of different types, one after the other."""
+    p = _Program("concatenate", "concatenate", seed)
+    a = p.input("a", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+    b = p.input("b", p.entries((-127, 127), (1, rows, channels // 2), "int8"), (-127, 127))
+    return p.finish(
+        target, lambda: [p.emit(integer.concatenate(a, b, name="joined"))], rows * channels
+    )
+
+
+def log1p_relu(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The logarithm of one plus what is positive."""
+    p = _Program("log1p_relu", "log1p_relu", seed)
+    x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
+    constants = Logarithm.from_scale(1e-3, INPUT_LIMIT)
+    return p.finish(
+        target, lambda: [p.emit(integer.log1p_relu(x, constants, name="log"))], rows * channels
     )
 
 
@@ -662,6 +755,8 @@ KERNELS: dict[str, Callable[..., RowKernel]] = {
     "gelu": gelu,
     "gelu_paper": gelu_paper,
     "gate": gate,
+    "rotate": rotate,
+    "rotate_packed": rotate_packed,
     "sigmoid": sigmoid,
     "layer_norm": layer_norm,
     "layer_norm_wide": layer_norm_wide,
@@ -672,6 +767,12 @@ KERNELS: dict[str, Callable[..., RowKernel]] = {
     "requantise": requantise,
     "embedding": embedding,
     "mean_pool": mean_pool,
+    "max_pool": _pool("max_pool"),
+    "last_token": _pool("last_token"),
+    "weighted_mean_pool": _pool("weighted_mean_pool"),
+    "sqrt_mean_pool": _pool("sqrt_mean_pool"),
+    "concatenate": concatenate,
+    "log1p_relu": log1p_relu,
     "position_ids": position_ids,
 }
 """Builders that take (target, rows, channels)."""

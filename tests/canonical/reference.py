@@ -33,6 +33,16 @@ def attention(q: Array, k: Array, v: Array, *mask: Array, heads: int, scale: flo
     return (weights @ v).transpose(0, 2, 1, 3).reshape(batch, length, channels)
 
 
+def rotate(x: Array, table: Array, *, heads: int) -> Array:
+    """Pairs of channels as complex numbers, turned by another one for each place."""
+    angles, length = table.shape[1] // 2, x.shape[1]
+    turn = (table[:, :angles] + 1j * table[:, angles:])[:length, None]
+    split = x.reshape(*x.shape[:2], heads, -1)
+    pairs = turn * (split[..., :angles] + 1j * split[..., angles : 2 * angles])
+    parts = [pairs.real, pairs.imag, split[..., 2 * angles :]]
+    return np.concatenate(parts, axis=-1).reshape(x.shape)
+
+
 def evaluate(call: relax.Call, x: list[Array]) -> Array:
     attrs = call.attrs
     kind = call.op.name.removeprefix("canonical.")
@@ -58,6 +68,8 @@ def evaluate(call: relax.Call, x: list[Array]) -> Array:
         return x[0] @ x[1].T + x[2]
     if kind == "attention":
         return attention(*x, heads=int(attrs["num_heads"]), scale=float(attrs["scale"]))
+    if kind == "rotate":
+        return rotate(*x, heads=int(attrs["num_heads"]))
     if kind == "layer_norm":
         centred = x[0] - x[0].mean(-1, keepdims=True)
         deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + float(attrs["epsilon"]))

@@ -75,6 +75,39 @@ def _images(name: str, cls: str, heads: tuple[str, ...] = (), **more: Any) -> Ar
     return Architecture(name, lambda: _class(cls)(**{**IMAGES, **more}), heads)
 
 
+def _model(
+    name: str, config: str, model: str | None = None, variant: str = "", **fields: Any
+) -> Architecture:
+    return Architecture(name, lambda: _class(config)(**fields), (), model, variant)
+
+
+GPT: dict[str, Any] = {
+    "vocab_size": 61,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 40,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+T5: dict[str, Any] = {
+    "vocab_size": 61,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+}
+MARKS = {"bos_token_id": 1, "eos_token_id": 2}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+CONVOLUTIONS = {
+    "conv_dim": (16,),
+    "conv_stride": (2,),
+    "conv_kernel": (3,),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+}
+
 ARCHITECTURES: tuple[Architecture, ...] = (
     _tokens(
         "bert", "BertConfig", ("sentence_embedding", "token_classification", "question_answering")
@@ -126,6 +159,39 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _roberta("lilt", "LiltConfig", (), channel_shrink_ratio=4, max_2d_position_embeddings=40),
     _tokens("canine", "CanineConfig", (), num_hash_buckets=32, local_transformer_stride=4),
     _tokens("esm", "EsmConfig", (), pad_token_id=1, position_embedding_type="absolute"),
+    _model(
+        "esm",
+        "EsmConfig",
+        variant="rotary",
+        **{**TOKENS, "pad_token_id": 1, "position_embedding_type": "rotary"},
+    ),
+    _model(
+        "esm",
+        "EsmConfig",
+        variant="token dropout",
+        **TOKENS,
+        pad_token_id=1,
+        position_embedding_type="absolute",
+        token_dropout=True,
+        mask_token_id=4,
+    ),
+    _tokens(
+        "roc_bert",
+        "RoCBertConfig",
+        (),
+        enable_pronunciation=False,
+        enable_shape=False,
+        concat_input=False,
+    ),
+    _tokens("visual_bert", "VisualBertConfig", ()),
+    _tokens("markuplm", "MarkupLMConfig", ()),
+    _tokens("tapas", "TapasConfig", ()),
+    _tokens("bros", "BrosConfig", ()),
+    _tokens("mra", "MraConfig", (), block_per_row=1),
+    _tokens("yoso", "YosoConfig", (), use_expectation=True),
+    _tokens("vilt", "ViltConfig", (), image_size=24, patch_size=8),
+    _model("flaubert", "FlaubertConfig", vocab_size=61, emb_dim=32, n_layers=2, n_heads=4),
+    _model("perceiver", "PerceiverConfig", num_latents=4, d_latents=16, d_model=16, num_blocks=1),
     Architecture(
         "funnel",
         lambda: _class("FunnelConfig")(
@@ -160,7 +226,21 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             sep_token_id=2,
         ),
     ),
+    Architecture(
+        "modernbert",
+        lambda: _class("ModernBertConfig")(
+            **{**TOKENS, "max_position_embeddings": 64},
+            hidden_activation="silu",
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            cls_token_id=1,
+            sep_token_id=2,
+        ),
+        variant="granite-embedding r2: silu",
+    ),
     _tokens("nomic_bert", "NomicBertConfig", ()),
+    _tokens("jina_embeddings_v3", "JinaEmbeddingsV3Config", (), pad_token_id=0),
     _tokens(
         "eurobert",
         "EuroBertConfig",
@@ -190,6 +270,66 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             eos_token_id=1,
         ),
     ),
+    _model("mt5", "MT5Config", "MT5EncoderModel", "encoder", **T5),
+    _model("umt5", "UMT5Config", "UMT5EncoderModel", "encoder", **T5),
+    _model(
+        "gpt_neo",
+        "GPTNeoConfig",
+        vocab_size=61,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=40,
+        attention_types=[[["global", "local"], 1]],
+        window_size=8,
+        bos_token_id=1,
+        eos_token_id=1,
+    ),
+    _model("gpt_bigcode", "GPTBigCodeConfig", **GPT, multi_query=False),
+    _model("biogpt", "BioGptConfig", **TOKENS, pad_token_id=1),
+    _model("gptj", "GPTJConfig", **GPT, rotary_dim=4),
+    _model("gpt_neox", "GPTNeoXConfig", **TOKENS, **MARKS),
+    _model("llama", "LlamaConfig", **TOKENS),
+    _model("qwen3", "Qwen3Config", **TOKENS, **GROUPED),
+    _model("gemma3_text", "Gemma3TextConfig", **TOKENS, **GROUPED),
+    _model("openai-gpt", "OpenAIGPTConfig", **{**GPT, "bos_token_id": None, "eos_token_id": None}),
+    _model("ctrl", "CTRLConfig", vocab_size=61, n_embd=32, n_layer=2, n_head=4, dff=48),
+    _model(
+        "opt",
+        "OPTConfig",
+        vocab_size=61,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        ffn_dim=48,
+        max_position_embeddings=40,
+        word_embed_proj_dim=32,
+        pad_token_id=1,
+    ),
+    _model(
+        "xglm",
+        "XGLMConfig",
+        vocab_size=61,
+        d_model=32,
+        num_layers=2,
+        attention_heads=4,
+        ffn_dim=48,
+        max_position_embeddings=40,
+    ),
+    Architecture(
+        "gpt_bigcode",
+        lambda: _class("GPTBigCodeConfig")(
+            vocab_size=61,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=40,
+            multi_query=True,
+            bos_token_id=1,
+            eos_token_id=1,
+        ),
+    ),
     Architecture(
         "bloom",
         lambda: _class("BloomConfig")(
@@ -201,6 +341,27 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         lambda: _class("CLIPTextConfig")(**TOKENS, bos_token_id=1, eos_token_id=2),
         model="CLIPTextModel",
     ),
+    _model("siglip_text_model", "SiglipTextConfig", "SiglipTextModel", **TOKENS),
+    _model(
+        "blip_text_model",
+        "BlipTextConfig",
+        "BlipTextModel",
+        **TOKENS,
+        encoder_hidden_size=32,
+        sep_token_id=2,
+        is_decoder=False,
+    ),
+    _model("align_text_model", "AlignTextConfig", "AlignTextModel", **TOKENS),
+    _model("chinese_clip_text_model", "ChineseCLIPTextConfig", "ChineseCLIPTextModel", **TOKENS),
+    _model("xclip_text_model", "XCLIPTextConfig", "XCLIPTextModel", **TOKENS, **MARKS),
+    _model("owlvit_text_model", "OwlViTTextConfig", "OwlViTTextModel", **TOKENS),
+    _model("groupvit_text_model", "GroupViTTextConfig", "GroupViTTextModel", **TOKENS, **MARKS),
+    _model("flava_text_model", "FlavaTextConfig", "FlavaTextModel", **TOKENS),
+    _model("clipseg_text_model", "CLIPSegTextConfig", "CLIPSegTextModel", **TOKENS, **MARKS),
+    _model(
+        "altclip_text_model", "AltCLIPTextConfig", "AltCLIPTextModel", **ROBERTA, project_dim=16
+    ),
+    _model("git", "GitConfig", **TOKENS, vision_config=IMAGES),
     _images("vit", "ViTConfig", ("image_classification",)),
     Architecture(
         "deit",
@@ -246,6 +407,70 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         lambda: _class("SiglipVisionConfig")(**IMAGES),
         model="SiglipVisionModel",
     ),
+    _model("blip_vision_model", "BlipVisionConfig", "BlipVisionModel", **IMAGES),
+    _model(
+        "chinese_clip_vision_model", "ChineseCLIPVisionConfig", "ChineseCLIPVisionModel", **IMAGES
+    ),
+    _model("owlvit_vision_model", "OwlViTVisionConfig", "OwlViTVisionModel", **IMAGES),
+    _model("flava_image_model", "FlavaImageConfig", "FlavaImageModel", **IMAGES),
+    _model("clipseg_vision_model", "CLIPSegVisionConfig", "CLIPSegVisionModel", **IMAGES),
+    _model("yolos", "YolosConfig", **{**IMAGES, "image_size": [24, 24]}, num_detection_tokens=3),
+    _images("dinov3_vit", "DINOv3ViTConfig"),
+    _images("vit_mae", "ViTMAEConfig"),
+    _images("dpt", "DPTConfig"),
+    _images("vitdet", "VitDetConfig"),
+    _images("videomae", "VideoMAEConfig"),
+    _model(
+        "sam_vision_model",
+        "SamVisionConfig",
+        "SamVisionModel",
+        **IMAGES,
+        output_channels=16,
+        window_size=2,
+        global_attn_indexes=[1],
+    ),
+    _model(
+        "groupvit_vision_model",
+        "GroupViTVisionConfig",
+        "GroupViTVisionModel",
+        **IMAGES,
+        depths=[1, 1],
+        num_group_tokens=[4, 0],
+        num_output_groups=[4, 2],
+    ),
+    _model(
+        "audio-spectrogram-transformer",
+        "ASTConfig",
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        patch_size=8,
+        max_length=24,
+        num_mel_bins=16,
+        frequency_stride=8,
+        time_stride=8,
+    ),
+    _model(
+        "whisper",
+        "WhisperConfig",
+        vocab_size=61,
+        d_model=32,
+        encoder_layers=1,
+        encoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_layers=1,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=48,
+        num_mel_bins=16,
+        max_source_positions=20,
+        pad_token_id=1,
+        decoder_start_token_id=1,
+        **MARKS,
+    ),
+    _model("wav2vec2", "Wav2Vec2Config", **TOKENS, **CONVOLUTIONS),
+    _model("hubert", "HubertConfig", **TOKENS, **CONVOLUTIONS),
+    _model("decision_transformer", "DecisionTransformerConfig", state_dim=4, act_dim=2, **GPT),
     Architecture(
         "swin",
         lambda: _class("SwinConfig")(

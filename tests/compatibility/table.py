@@ -39,8 +39,11 @@ integer form is refused with the operator, the layer and the reason.
 What can be expressed: absolute or RoBERTa-like positions, post-norm and pre-norm blocks, GELU (erf
 or tanh), SiLU, quick-GELU, ReLU, tanh, sigmoid, gated layers, LayerNorm, RMSNorm, attention in
 which every token sees all others that are not padding, or those in a range of distances from it
-(causal, sliding windows), a bias on scores that depends on head and distance, shared layers,
-projected embeddings, patches of images, prepended tokens.
+(causal, sliding windows), a bias on scores that depends on head and distance, heads of queries that
+share keys, norms of heads, rotary embeddings, shared layers, projected embeddings, patches of
+images, learned tokens before a sequence or among those, the mean of a part of it, joined channels,
+neighbours' embeddings, factors and rows by channel, clipped lines (ReLU6, hard swish), leaky ReLU,
+products with the padding mask, poolings and vectors of length 1.
 """
 
 

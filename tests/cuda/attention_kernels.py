@@ -38,6 +38,8 @@ class AttentionCase:
         Whose softmax, of `PRESETS`.
     batch, seq_len, heads, head_dim
         Sizes.
+    sharing
+        Heads of the queries that read the same head of the keys and values.
     mask
         Type of the mask; empty for none.
     padded
@@ -70,6 +72,7 @@ class AttentionCase:
     seq_len: int = 32
     heads: int = 2
     head_dim: int = 32
+    sharing: int = 1
     mask: str = "int64"
     padded: tuple[int, ...] = ()
     merged: bool = True
@@ -123,8 +126,8 @@ def attention_kernel(
     tokens = (case.batch, case.seq_len)
     arrays: dict[str, NDArray[np.generic]] = {}
     bounds = {}
-    width = 3 * channels if case.merged else channels
-    for name in ("qkv",) if case.merged else ("q", "k", "v"):
+    widths = dict(zip("qkv", (channels, *2 * [channels // case.sharing]), strict=True))
+    for name, width in ({"qkv": sum(widths.values())} if case.merged else widths).items():
         entries = random.integers(-127, 128, (*tokens, width))
         if case.extreme:
             entries = random.choice([-128, 127], (*tokens, width))
@@ -161,10 +164,8 @@ def attention_kernel(
     with builder.function("main", [*inputs.values(), *constants.values()], attrs=attrs):
         with builder.dataflow():
             operands = [
-                builder.emit(integer.split_channels(inputs["qkv"], name=name, index=i, parts=3))
-                if case.merged
-                else inputs[name]
-                for i, name in enumerate("qkv")
+                builder.emit(run_of(inputs["qkv"], name, widths)) if case.merged else inputs[name]
+                for name in "qkv"
             ]
             call = integer.attention(
                 *operands,
@@ -185,6 +186,15 @@ def attention_kernel(
         [*map(_stored, arrays.values()), *parameters.values()],
         _stored(expected),
     )
+
+
+def run_of(merged: relax.Var, name: str, widths: dict[str, int]) -> relax.Call:
+    """One of q, k and v as a run of channels of one array, as `merge_projections` writes it."""
+    index = list(widths).index(name)
+    if len({*widths.values()}) == 1:
+        return integer.split_channels(merged, name=name, index=index, parts=len(widths))
+    first = sum(list(widths.values())[:index])
+    return integer.channel_run(merged, name=name, first=first, channels=widths[name])
 
 
 def layout_of(target: TargetDescription) -> KernelLayout:

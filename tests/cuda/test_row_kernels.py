@@ -31,6 +31,8 @@ RULE_OF = {
     "gate": "elementwise",
     "sigmoid": "elementwise",
     "residual_add": "elementwise",
+    "rotate": "elementwise",
+    "rotate_packed": "elementwise",
     "requantise": "elementwise",
     "embedding": "elementwise",
     "layer_norm": "rows",
@@ -39,6 +41,12 @@ RULE_OF = {
     "rms_norm_wide": "rows",
     "released_norm": "rows",
     "mean_pool": "column sums",
+    "max_pool": "column sums",
+    "last_token": "fallback",
+    "weighted_mean_pool": "column sums",
+    "sqrt_mean_pool": "column sums",
+    "concatenate": "elementwise",
+    "log1p_relu": "elementwise",
     "position_ids": "column sums",
 }
 # Runs of 8, of 2 with idle threads, and of 1; in the last, squares are added up one by one.

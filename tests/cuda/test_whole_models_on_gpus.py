@@ -18,6 +18,11 @@ from tests.cuda.tools import needs
 from tests.examples import examples
 from tests.integration.gated_model import MODELS as GATED
 from tests.integration.gated_model import gated_model
+from tests.integration.sentence_model import MODULES as SENTENCES
+from tests.integration.sentence_model import sentence_model
+from tests.integration.token_model import MODELS as JOINING
+from tests.integration.token_model import TOKENS, token_model
+from tests.integration.token_model import inputs as token_inputs
 from tests.integration.whole_models import minilm
 from tests.passes.models import encoder_program
 
@@ -105,6 +110,40 @@ def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> No
     model = gated_model(name, preset)
     library = build(model, target, [(2, 13)], tmp_path / "model.so")
     check(library, model, random_inputs(model, 2, 13, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "target"),
+    examples(
+        [
+            (name, preset, target)
+            for name in SENTENCES
+            for preset in ("accurate", "paper")
+            for target in ("t4", "a100")
+        ],
+        ("every pooling", "accurate", "t4"),
+        unpack=True,
+    ),
+)
+def test_sentence_encoders(name: str, preset: str, target: str, tmp_path: Path) -> None:
+    model = sentence_model(name, preset)
+    library = build(model, target, [(2, 13)], tmp_path / "model.so")
+    check(library, model, random_inputs(model, 2, 13, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    examples(
+        [(name, target) for name in JOINING for target in ("t4", "a100")],
+        ("registers", "t4"),
+        unpack=True,
+    ),
+)
+def test_tokens_that_are_joined_and_shifted(name: str, target: str, tmp_path: Path) -> None:
+    model = token_model(name)
+    length = TOKENS if name == "registers" else 13
+    library = build(model, target, [(2, length)], tmp_path / "model.so")
+    check(library, model, token_inputs(model, name, 2, length, 4, 7))
 
 
 @pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=SLOW)])

@@ -42,6 +42,8 @@ CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",
     "token_classification": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
+    "masked_lm": "AutoModelForMaskedLM",
+    "reranker": "AutoModelForSequenceClassification",
 }
 
 
@@ -49,6 +51,8 @@ def make(architecture: str, head: str = "none", **changes: Any) -> Any:
     """A transformers model whose weights are large enough for errors to show."""
     if head.endswith("_classification"):
         changes.setdefault("num_labels", 3)
+    if head == "reranker":
+        changes.setdefault("num_labels", 1)
     torch.manual_seed(0)
     config = CONFIGS[architecture](**changes)
     model = getattr(hf, CLASSES[head]).from_config(config)

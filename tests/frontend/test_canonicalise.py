@@ -402,7 +402,8 @@ REFUSED = {
         "relax.sin",
         "up",
         "the function sin(x) is none of gelu (erf or tanh form), silu (quick-GELU is one), relu, "
-        "tanh, sigmoid",
+        "leaky relu, tanh, sigmoid, log(1 + relu), a line that is clipped (ReLU6, hard sigmoid), "
+        "x times one (hard swish)",
     ),
     "unknown operator": (
         unary(lambda x: op.cumsum(x, 1)),
@@ -472,17 +473,6 @@ REFUSED = {
         "relax.nn.layer_norm",
         "words",
         "the last axis of [batch, 32 channels, sequence] is not all 32 channels",
-    ),
-    "scaled sum": (
-        lambda s: s.linear(
-            s.emit(op.multiply(s.emit(op.add(s.words(), s.linear(s.words(), "b", 32))), f32(2.0))),
-            "a",
-            5,
-        ),
-        "relax.matmul",
-        "b",
-        "b.add is multiplied by 2, which only a linear layer, an embedding or the scale of an "
-        "attention can absorb",
     ),
     "half precision": (
         lambda s: s.emit(op.astype(s.linear(s.words(), "a", 5), "float16")),

@@ -39,7 +39,7 @@ TANH_SCALE = float(F32(0.7978845608028654))
         (1 / (1 + np.exp(-2 * GRID)), None),
         (GRID / (1 + np.exp(-50 * GRID)), None),
         (GRID * np.clip(GRID / 6 + 0.5, 0, 1), None),
-        (np.where(GRID > 0, GRID, 0.01 * GRID), None),
+        (np.where(GRID > 0, GRID, 0.01 * GRID), ("leaky_relu", {"slope": 0.01})),
         (np.clip(GRID, 0, 6), None),
         (0.5 * GRID * (1 + ERF(GRID)), None),
         (1.00001 * np.maximum(GRID, 0), None),

@@ -38,8 +38,8 @@ def test_json_round_trip():
     ("change", "error", "message"),
     [
         ({"head": "regression"}, ValueError, "unknown head 'regression'; allowed: none, pooled, "
-         "sentence_embedding, sequence_classification, token_classification, question_answering, "
-         "image_classification"),
+         "sentence_embedding, sentence_transformer, sequence_classification, "
+         "token_classification, question_answering, image_classification"),
         ({"hidden_size": -1}, ValueError, "hidden_size is -1, but sizes are not negative"),
         ({"hidden_size": "32"}, TypeError, "hidden_size must be an integer"),
         ({"vocab_size": True}, TypeError, "vocab_size must be an integer"),

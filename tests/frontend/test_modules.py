@@ -219,8 +219,9 @@ def test_an_operator_without_integer_form_names_its_layer():
 def test_an_operator_that_tvm_does_not_import_is_named():
     with pytest.raises(UnsupportedModelError) as error:
         load(Fourier())
-    assert error.value.what == "TVM's importer does not know an operator of the model"
-    assert "_fft_r2c.default" in error.value.why
+    assert error.value.what == "an operator of the model is not known"
+    assert error.value.where == "operator _fft_r2c.default, layer root"
+    assert error.value.why == "there is no translation of _fft_r2c.default, view_as_real.default"
 
 
 def test_a_branch_on_data_cannot_be_traced():
@@ -231,11 +232,66 @@ def test_a_branch_on_data_cannot_be_traced():
     assert error.value.why.startswith("GuardOnDataDependentSymNode: ")
 
 
-def test_half_precision_is_refused():
-    with pytest.raises(UnsupportedModelError) as error:
-        load(Additive().half())
+def tiny_bert(name):
+    import transformers as hf
+
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=41,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=40,
+    )
+    return getattr(hf, name)(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "kind"),
+    [
+        ("BertForMaskedLM", "token_classification", "token_logits"),
+        ("BertForNextSentencePrediction", "sequence_classification", "logits"),
+    ],
+)
+def test_logits_of_pretraining_are_those_of_a_head_without_labels(name, head, kind):
+    loaded = load(tiny_bert(name))
+    assert loaded.verified_error is not None and loaded.verified_error < 1e-5
+    assert (loaded.info.head, loaded.info.outputs[0].kind) == (head, kind)
+    assert loaded.info.id2label == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("BertForMultipleChoice", "classifier"), ("BertForPreTraining", "cls")]
+)
+def test_a_head_is_never_left_out_unasked(name, part):
+    model = tiny_bert(name)
+    with pytest.raises(ModelSourceError) as error:
+        load(model)
     assert str(error.value) == (
-        "the model's parameters are float16\n  where: parameter words.weight\n"
+        f"{name} computes more than its encoder\n  where: {part}\n"
+        "  why: the output of this class is none of the heads that are known\n"
+        "  what to do: choose head='none' for the encoder alone, or give a module that returns "
+        "what you need as a tensor"
+    )
+    assert load(model, head="none", verify=False).info.head == "none"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_16_bits_are_taken_exactly(dtype):
+    torch.manual_seed(0)
+    module = Additive().to(dtype)
+    loaded = load(module)
+    assert {parameter.dtype for parameter in module.parameters()} == {dtype}
+    wanted = module.query.weight.detach().float().numpy()
+    np.testing.assert_array_equal(loaded.parameters["query.weight"], wanted)
+
+
+def test_double_precision_is_refused():
+    with pytest.raises(UnsupportedModelError) as error:
+        load(Additive().double())
+    assert str(error.value) == (
+        "the model's parameters are float64\n  where: parameter words.weight\n"
         "  why: calibration measures ranges in float32\n"
         "  what to do: convert it first: model.float()"
     )
@@ -282,8 +338,9 @@ def test_a_plain_module_has_no_heads():
             lambda: make("bert"),
             "regression",
             "there is no head 'regression'\n  where: head\n"
-            "  why: known heads: none, pooled, sentence_embedding, sequence_classification, "
-            "token_classification, question_answering, image_classification\n"
+            "  why: known heads: none, pooled, sentence_embedding, sentence_transformer, "
+            "sequence_classification, token_classification, question_answering, "
+            "image_classification\n"
             "  what to do: use one of them, or leave it out to follow the model's configuration",
         ),
     ],

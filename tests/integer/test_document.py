@@ -103,7 +103,7 @@ def _of_record(operator: Operator, static: bool, optional: bool) -> Program:
     batch, length = (2, 5) if static else (BATCH, LENGTH)
     length = 5 if operator.OP == "integer.add_positions" else length  # as long as its table
     extents: dict[str, Any] = {"b": batch, "s": length, "n": batch + 1}
-    extents |= {"C": 12, "K": 6, "N": 4, "V": 9, "H": 2, "W": 4, "D": 15, "P": 8}
+    extents |= {"C": 12, "K": 6, "N": 4, "V": 9, "H": 2, "W": 4, "D": 15, "P": 8, "R": 4}
     if operator.OP == "integer.patches":
         extents["H"] = 6
     inputs, parameters = {}, {}
@@ -143,6 +143,7 @@ def test_a_whole_encoder_comes_back(encoder: Any) -> None:
 VERSION_1 = """
 add
 add_positions
+add_row
 add_short low high
 attention num_heads softmax exponential exp_down_shift exp_up_shift exp_multiplier exp_c0 exp_c1
   exp_c2 shift low high dtype zero_point before after
@@ -152,14 +153,20 @@ attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_d exp_q_c exp_ma
 attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_c exp_reciprocal
   exp_reciprocal_shift exp_split exp_multiplier exp_shift exp_maximum shift low high dtype
   zero_point before after
+clip low high
+concatenate
 embedding shift
 gelu gelu_limit gelu_up_shift gelu_multiplier gelu_result_shift
 gelu_paper
+last_token
 layer_norm norm_input_limit norm_epsilon norm_reciprocal_bits norm_normalised_bits
   norm_root_fraction_bits shift low high dtype
 layer_norm_short norm_epsilon norm_root_fraction_bits shift low high dtype
+leaky_relu slope
 linear
+log1p_relu log_limit log_fraction_bits log_one log_base
 mask_tokens
+max_pool
 mean_pool fraction_bits
 multiply
 pack_tokens
@@ -174,15 +181,20 @@ requantise_short shift low high dtype zero_point
 rms_norm norm_input_limit norm_epsilon norm_reciprocal_bits norm_normalised_bits
   norm_root_fraction_bits shift low high dtype
 rms_norm_short norm_epsilon norm_root_fraction_bits shift low high dtype
+rotate num_heads raised shift low high dtype zero_point
 select_token index
+shift_tokens distance
 sigmoid logistic_limit logistic_up_shift logistic_a logistic_b logistic_c
 silu logistic_limit logistic_up_shift logistic_a logistic_b logistic_c
+slice_tokens first count
 slot_starts
 slot_tokens
 split_channels index parts
+sqrt_mean_pool fraction_bits
 tanh exp_limit exp_pre_shift exp_multiplier exp_shift exp_fraction_bits exp_c0 exp_c1 exp_c2
   exp_c3 fraction_bits
 token_slots selected
+weighted_mean_pool fraction_bits
 """
 
 

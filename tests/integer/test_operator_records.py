@@ -30,6 +30,7 @@ from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.logistic import LogisticPolynomial
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
@@ -41,6 +42,7 @@ STORED = {"shift": 7, "low": -99, "high": 99, "dtype": "int8"}
 ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "add": [{}],
     "add_positions": [{}],
+    "add_row": [{}],
     "add_short": [{"low": -16383, "high": 16383}],
     "attention": [
         {"num_heads": 2, "softmax": "short", "exponential": SHORT, **STORED, "zero_point": -3},
@@ -62,13 +64,20 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
             "dtype": "int32",
         },
     ],
+    "channel_run": [{"first": 3, "channels": 5}],
+    "clip": [{"low": -9, "high": 700}],
+    "concatenate": [{}],
     "embedding": [{"shift": 7}],
     "gelu": [{"constants": AccurateGelu.from_scale(2e-4)}],
     "gelu_paper": [{}],
+    "last_token": [{}],
     "layer_norm": [{"constants": LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), **STORED}],
     "layer_norm_short": [{"constants": ShortLayerNorm(2**20, 9), **STORED}],
+    "leaky_relu": [{"slope": 3277}],
     "linear": [{}],
+    "log1p_relu": [{"constants": Logarithm.from_scale(1e-3, 2**14 - 1)}],
     "mask_tokens": [{}],
+    "max_pool": [{}],
     "mean_pool": [{"fraction_bits": 6}],
     "multiply": [{}],
     "pack_tokens": [{}],
@@ -82,14 +91,19 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "requantise_short": [{**STORED, "zero_point": 5}],
     "rms_norm": [{"constants": LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), **STORED}],
     "rms_norm_short": [{"constants": ShortLayerNorm(2**20, 9), **STORED}],
+    "rotate": [{"num_heads": 2, "raised": 7, **STORED, "zero_point": 3}],
     "select_token": [{"index": 2}],
+    "shift_tokens": [{"distance": -1}, {"distance": 2}],
     "sigmoid": [{"constants": LogisticPolynomial(32640, 0, 4700, 22200, -10350)}],
     "silu": [{"constants": LogisticPolynomial(16320, 1, 2700, 21000, -6100)}],
+    "slice_tokens": [{"first": 1, "count": 3}],
     "slot_starts": [{}],
     "slot_tokens": [{}],
     "split_channels": [{"index": 1, "parts": 3}],
+    "sqrt_mean_pool": [{"fraction_bits": 6}],
     "tanh": [{"exponential": BinaryExponential.for_tanh(1e-3), "fraction_bits": 7}],
     "token_slots": [{"selected": "0,3"}],
+    "weighted_mean_pool": [{"fraction_bits": 6}],
 }
 RECORDS = [
     OPERATORS[f"integer.{name}"]("value", **given)

@@ -36,14 +36,15 @@ def block():
     return block_with()
 
 
-def block_with(**window):
+def block_with(rows=(), **window):
     """Embedding, attention, residual, layer norm, GELU: one of every rule."""
     ids, mask = token_inputs()
     arrays = {"words": np.zeros((9, CHANNELS), np.float32)}
     for name in ("q", "k", "v", "up"):
         arrays |= {f"{name}.w": np.zeros((CHANNELS, CHANNELS), np.float32)}
         arrays |= {f"{name}.b": np.full(CHANNELS, 0.25, np.float32)}
-    arrays |= {"n.g": np.full(CHANNELS, 2.0, np.float32), "n.b": np.ones(CHANNELS, np.float32)}
+    shape = (*rows, CHANNELS)
+    arrays |= {"n.g": np.full(shape, 2.0, np.float32), "n.b": np.ones(shape, np.float32)}
     w = {name: tensor(name, array.shape) for name, array in arrays.items()}
 
     def body(emit):
@@ -210,6 +211,18 @@ def test_sums_have_22_bits_in_this_preset_only():
 def test_shifts_survive_json():
     document, arrays = QuantizationTable("released", norm_shifts={"n": 3}).to_json()
     assert QuantizationTable.from_json(document, arrays).norm_shifts == {"n": 3}
+
+
+def test_norms_of_heads_are_refused():
+    with pytest.raises(LoweringError) as caught:
+        lower_to_integer(*block_with(rows=(1,)))
+    assert str(caught.value) == (
+        "a layer norm of each head\n"
+        "  where: n\n"
+        "  why: the released code, whose arithmetic this preset repeats, normalises all channels "
+        "of a token\n"
+        "  what to do: quantise the model with the preset 'accurate' or 'paper'"
+    )
 
 
 def test_requirements_name_the_forms(block):

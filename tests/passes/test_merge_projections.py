@@ -41,17 +41,20 @@ def attention(p: ProgramBuilder, inputs, name: str, q, k, v):
     )
 
 
-def projections(p: ProgramBuilder, x, labels: str = "qkv", highs=(127, 127, 127), shared=None):
+def projections(
+    p: ProgramBuilder, x, labels: str = "qkv", highs=(127, 127, 127), shared=None, widths=None
+):
     """Linear layers of one value, each requantised; `shared` is a weight that the first reads."""
     results = []
+    widths = widths or [CHANNELS] * len(labels)
     for place, (label, high) in enumerate(zip(labels, highs, strict=True)):
         if shared is not None and place == 0:
             bias = p.integers(f"{label}.bias", -99, 99, (CHANNELS,), "int32")
             layer = p.emit(integer.linear(x, shared, bias, name=label))
         else:
-            layer = p.linear(label, x, CHANNELS)
+            layer = p.linear(label, x, widths[place])
         # One channel's constants for some of them: they are repeated.
-        channels = 1 if place == 1 else CHANNELS
+        channels = 1 if place == 1 else widths[place]
         results.append(
             p.requantise_short(f"{label}_8", layer, 2.0**-8, high=high, channels=channels)
         )
@@ -75,6 +78,27 @@ def test_three_layers_become_one_and_attention_reads_runs_of_its_channels() -> N
         ("attention", "attention"),
     ]
     np.testing.assert_array_equal(outputs_of(after)[0], outputs_of(before)[0])
+
+
+def grouped(p: ProgramBuilder, inputs):
+    """Attention whose two heads share one of keys and values."""
+    widths = [CHANNELS, CHANNELS // 2, CHANNELS // 2]
+    return [attention(p, inputs, "attention", *projections(p, inputs["x"], widths=widths))]
+
+
+def test_layers_of_unequal_widths_become_one_too() -> None:
+    before = small_program(grouped, x="int8")
+    after = merge(before)
+    assert calls(after.module["main"]) == [
+        ("linear", "attention.projections"),
+        ("requantise_short", "attention.projections.matmul"),
+        ("channel_run", "q_8"),
+        ("channel_run", "k_8"),
+        ("channel_run", "v_8"),
+        ("attention", "attention"),
+    ]
+    np.testing.assert_array_equal(outputs_of(after)[0], outputs_of(before)[0])
+    assert merge(after) is after
 
 
 def test_parameters_are_joined_and_the_old_ones_dropped() -> None:
@@ -113,7 +137,7 @@ def test_only_operands_with_equal_settings_are_merged() -> None:
     before = small_program(body, x="int8")
     after = merge(before)
     names = [name for op, name in calls(after.module["main"]) if op == "linear"]
-    assert names == ["k", "attention.projections"]
+    assert names == ["attention.projections", "k"]
     np.testing.assert_array_equal(outputs_of(after)[0], outputs_of(before)[0])
 
 

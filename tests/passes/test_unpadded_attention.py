@@ -27,14 +27,20 @@ from tests.twins import runnable_target
 POSITIONS, SHAPE = 24, (3, 20)
 
 
-def program(bias: bool, short: bool = True, **window: int) -> IntegerProgram:
-    """Two heads of attention over random embeddings, masked outputs."""
+def program(bias: bool, short: bool = True, sharing: int = 1, **window: int) -> IntegerProgram:
+    """Two heads of attention over random embeddings, that may share keys; masked outputs."""
 
     def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
-        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
-        x = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=14))
-        heads = [p.requantise(name, x, scale) for name, scale in (("q", 0.9), ("k", 0.7), ("v", 1))]
+        def rows(name: str, channels: int) -> relax.Var:
+            table = p.integers(f"{name}.weight", -127, 127, (50, channels), "int8")
+            factor = p.integers(f"{name}.multiplier", 2**14, 2**15, (1,), "int32")
+            ids = inputs["input_ids"]
+            return p.emit(integer.embedding(ids, table, factor, name=name, shift=14))
+
+        x = rows("word", CHANNELS)
+        y = x if sharing == 1 else rows("other", CHANNELS // sharing)
+        operands = (("q", x, 0.9), ("k", y, 0.7), ("v", y, 1.0))
+        heads = [p.requantise(name, source, gain) for name, source, gain in operands]
         out = short_factors(np.full(CHANNELS, 0.008), 2**14, -127, 127)
         factors = out if short else dyadic_vector(np.full(CHANNELS, 0.004), 15)
         terms = {}
@@ -74,6 +80,7 @@ TERMS: list[dict[str, Any]] = [
     {"bias": True},
     {"bias": False, "after": 0},
     {"bias": True, "before": 3, "after": 2},
+    {"bias": False, "sharing": 2},
     {"bias": False, "after": 0, "short": False},
     {"bias": True, "before": 3, "after": 2, "short": False},
 ]

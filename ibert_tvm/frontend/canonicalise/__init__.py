@@ -17,12 +17,15 @@ from tvm import relax
 from ...runtime.threads import configure_threads, default_threads
 from ..report import Origin
 from .engine import Canonical, Canonicaliser
+from .revisit import Revisit
 from .rules_attention import ATTENTION_RULES
 from .rules_images import IMAGE_RULES
 from .rules_layout import LAYOUT_RULES
 from .rules_math import MATH_RULES
+from .rules_pooling import POOLING_RULES
+from .rules_tokens import TOKEN_RULES
 
-__all__ = ["Canonical", "canonicalise"]
+__all__ = ["Canonical", "Revisit", "canonicalise"]
 
 
 def canonicalise(
@@ -33,7 +36,7 @@ def canonicalise(
     outputs: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
     origins: Mapping[str, Origin] | None = None,
-    longest: bool = False,
+    revisit: Revisit | None = None,
 ) -> Canonical:
     """Rewrite an imported Relax module to canonical form.
 
@@ -54,9 +57,8 @@ def canonicalise(
     origins : mapping of str to Origin, optional
         Nodes and tensors of the source by variable name, for the report, and the variables that
         stand for what the importer could not translate, with the reason.
-    longest : bool
-        Whether the probe shape has the model's longest sequence; it was canonicalised at a shorter
-        one before.
+    revisit : Revisit, optional
+        What is wanted, if the source was canonicalised at a shorter length before.
 
     Returns
     -------
@@ -72,7 +74,14 @@ def canonicalise(
     # Before TVM runs anything: probing starts its thread pool, which cannot grow afterwards.
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    rules = {**LAYOUT_RULES, **ATTENTION_RULES, **MATH_RULES, **IMAGE_RULES}
+    rules = {
+        **LAYOUT_RULES,
+        **ATTENTION_RULES,
+        **MATH_RULES,
+        **POOLING_RULES,
+        **IMAGE_RULES,
+        **TOKEN_RULES,
+    }
     given = (parameters, names or {}, rules, origins or {})
-    walk = Canonicaliser(module["main"], inputs, *given, longest=longest)
+    walk = Canonicaliser(module["main"], inputs, *given, revisit=revisit)
     return walk.run(outputs)

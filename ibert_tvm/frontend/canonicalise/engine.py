@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,12 @@ from .emitter import Emitter, layer_of
 from .images import image_view
 from .inputs import InputGraph, constant_array, in_every_run
 from .operands import fold, folds, static_shape, table_of
+from .padding import leave_out_masks
+from .revisit import Revisit
 from .values import (
     Emitted,
     FromInputs,
+    Hidden,
     Mismatch,
     Pixels,
     Refusal,
@@ -73,6 +76,10 @@ class Canonical:
         Inputs that the source does not have.
     by_distance : bool
         Whether an attention has a window or a bias.
+    rotations : tuple of numpy.ndarray
+        Tables of the rotations.
+    positions : int or None
+        Of the smallest table that is looked up, or cut to the length; None if none is.
     """
 
     module: tvm.IRModule
@@ -84,6 +91,8 @@ class Canonical:
     mask: str | None
     added_inputs: tuple[str, ...]
     by_distance: bool = False
+    rotations: tuple[NDArray[np.float32], ...] = ()
+    positions: int | None = None
 
 
 class Canonicaliser(Emitter):
@@ -103,7 +112,7 @@ class Canonicaliser(Emitter):
         Rules by operator.
     origins : mapping of str to Origin
         Nodes and tensors of the source by variable name.
-    longest : bool
+    revisit : Revisit, optional
         See `Emitter`.
     """
 
@@ -116,12 +125,12 @@ class Canonicaliser(Emitter):
         rules: Mapping[str, Rule],
         origins: Mapping[str, Origin],
         *,
-        longest: bool = False,
+        revisit: Revisit | None = None,
     ) -> None:
         variables = function.params[: len(inputs)]
         images = _image_sizes(variables, inputs)
         batch, seq_len = _probe_shape(variables, images)
-        super().__init__(inputs, batch, seq_len, images, longest=longest)
+        super().__init__(inputs, batch, seq_len, images, revisit=revisit)
         self.function = function
         self.rules = rules
         self._parameters = parameters
@@ -177,6 +186,10 @@ class Canonicaliser(Emitter):
         module = self._builder.get()
         module["main"] = module["main"].with_attr("num_input", len(self.input_vars))
         check_canonical(module)
+        module, products = leave_out_masks(module)
+        self.report.foldings += [
+            Folding(name, "nothing sees that padding is set to 0") for name in products
+        ]
         return Canonical(
             module,
             {name: array for name, (_, array) in self._weights.items()},
@@ -187,6 +200,8 @@ class Canonicaliser(Emitter):
             next(iter(self._masks), None),
             tuple(name for name in self.input_vars if name not in self.input_names),
             self.by_distance,
+            tuple(self.rotations),
+            self.looked_up,
         )
 
     def _parameter(self, variable: relax.Var) -> Weight:
@@ -217,7 +232,7 @@ class Canonicaliser(Emitter):
             if (
                 translated
                 and all(variable in known for variable in reads)
-                and isinstance(binding.var.ty, relax.TensorType)
+                and isinstance(binding.var.ty, (relax.TensorType, relax.TupleType))
             ):
                 known.add(binding.var)
                 own.append(binding)
@@ -226,7 +241,9 @@ class Canonicaliser(Emitter):
         return InputGraph(inputs, own, list(wanted), self.probes)
 
     def _from_inputs(self, variable: relax.Var, graph: InputGraph) -> FromInputs:
-        return FromInputs(lambda: graph.samples(variable), static_shape(variable))
+        whole = isinstance(variable.ty, relax.TensorType)
+        shape = static_shape(variable) if whole else ()
+        return FromInputs(lambda: graph.samples(variable), shape)
 
     def _interpret(
         self, binding: relax.Binding, environment: Mapping[relax.Var, Any], graph: InputGraph
@@ -250,6 +267,8 @@ class Canonicaliser(Emitter):
                 layer = getattr(error, "layer", "") or near
                 return self._refusal(op, layer, str(error))
         if isinstance(value, relax.TupleGetItem):
+            if binding.var in graph.variables:
+                return self._from_inputs(binding.var, graph)
             parts = self._operand(value.tuple_value, environment)
             return parts if isinstance(parts, Refusal) else parts[value.index]
         return self._operand(value, environment)
@@ -276,7 +295,11 @@ class Canonicaliser(Emitter):
     ) -> Any:
         tensors = [item for item in _leaves(operands) if isinstance(item, Value)]
         if all(isinstance(item, FromInputs) for item in tensors) and variable in graph.variables:
-            return self._from_inputs(variable, graph)
+            first = tensors[0] if tensors else None
+            if isinstance(first, FromInputs) and first.constant is not None:
+                self._cut_table(call, first.constant)
+            rows = self._constant_positions(call, tensors)
+            return self._from_inputs(variable, graph) if rows is None else rows
         name = str(call.op.name)
         if all(isinstance(item, (Weight, FromInputs)) for item in tensors):
             folded = self._fold(call, tensors)
@@ -287,9 +310,43 @@ class Canonicaliser(Emitter):
         rule = self.rules.get(name)
         if rule is None:
             raise Mismatch("no canonical operator computes it")
-        return rule(self, call, operands)
+        rows = self._rows(call, tensors)
+        if rows is None:
+            return rule(self, call, operands)
+        try:
+            found = rule(self, call, operands)
+        except (Mismatch, ViewError):
+            return rows
+        return replace(found, rows=rows) if isinstance(found, Hidden) else found
 
-    def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
+    def _rows(self, call: relax.Call, tensors: Sequence[Any]) -> Any:
+        """What an operator makes of rows that are looked up by position, at the probe shape.
+
+        They are a hidden tensor where they are added to one, and numbers where they turn it. None
+        if other tensors are read as well.
+        """
+        found = [item.rows if isinstance(item, Hidden) else None for item in tensors]
+        looked = [rows for rows in found if rows is not None]
+        if not looked or len(looked) < len(found) or not folds(str(call.op.name)):
+            return None
+        made = fold(call, [rows.array for rows in looked])
+        name, layer = looked[0].name, looked[0].layer
+        if isinstance(made, list):
+            return [Weight(name, array, layer=layer) for array in made]
+        return Weight(name, made, layer=layer)
+
+    def _constant_positions(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
+        """A slice, one row per token, of a table of positions that is no parameter: sinusoids."""
+        array = tensors[0].constant if len(tensors) == 1 else None
+        if call.op.name != "relax.strided_slice" or array is None or array.dtype.kind != "f":
+            return None
+        table = table_of(call, array, self.seq_len.extent)
+        if table is None:
+            return None
+        self.report.foldings.append(Folding("positions", "a constant of the graph is a parameter"))
+        return Weight("positions", fold(call, [array]), table)
+
+    def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | list[Weight] | None:
         """Compute an operator on weights now; None if it is a look-up, which stays."""
         name = str(call.op.name)
         if name == "relax.take":
@@ -308,6 +365,8 @@ class Canonicaliser(Emitter):
             what = f"{self.op(call).kind} computed at import"
             self.report.foldings.append(Folding(source.name, what, node))
         result = fold(call, arrays)
+        if isinstance(result, list):
+            return [Weight(source.name, part, layer=source.layer) for part in result]
         table = self._table(call, source, result)
         return Weight(source.name, result, table, layer=source.layer)
 
@@ -329,10 +388,18 @@ class Canonicaliser(Emitter):
     def _table(self, call: relax.Call, source: Weight, result: NDArray[Any]) -> Table | None:
         """Follow a table of positions from the slice that cuts it to where it is added."""
         if call.op.name == "relax.strided_slice":
-            return table_of(call, source.array, self.seq_len.extent)
+            return self._cut_table(call, source.array)
         if call.op.name in _MOVES and result.shape[-2:] == source.array.shape[-2:]:
             return source.table
         return None
+
+    def _cut_table(self, call: relax.Call, array: NDArray[Any]) -> Table | None:
+        """Table of positions that is cut to the length; None if it is none."""
+        sliced = call.op.name == "relax.strided_slice"
+        table = table_of(call, array, self.seq_len.extent) if sliced else None
+        if table is not None:
+            self.note_positions(len(table.array) - table.offset)
+        return table
 
     def _outputs(
         self, environment: Mapping[relax.Var, Any], output_names: Sequence[str]

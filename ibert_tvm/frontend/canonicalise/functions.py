@@ -8,11 +8,14 @@ grid and the result is compared with the functions that have an integer form.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import erf, sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_Fit = TypeVar("_Fit")
 
 GRID: NDArray[np.float64] = np.linspace(-12.0, 12.0, 4801)
 """Where functions are compared: dense, symmetric, through 0, far into both tails."""
@@ -69,18 +72,26 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 ELEMENTWISE: dict[str, Callable[..., Any]] = {**UNARY, **BINARY}
 """All of them."""
 
+UNBOUNDED = float(np.finfo(np.float32).max)
+"""A bound that is none; its negative is none below."""
+
 _KNOWN: tuple[tuple[str, dict[str, Any], NDArray[np.float64]], ...] = (
     ("gelu", {"form": "erf"}, _gelu(GRID)),
     ("gelu", {"form": "tanh"}, _gelu_tanh(GRID)),
     ("relu", {}, np.maximum(GRID, 0.0)),
     ("tanh", {}, np.tanh(GRID)),
     ("sigmoid", {}, UNARY["relax.sigmoid"](GRID)),
+    ("log1p_relu", {}, np.log1p(np.maximum(GRID, 0.0))),
 )
+_SILU = ("silu", {"beta": 1.0}, UNARY["relax.nn.silu"](GRID))
 _BETAS = (1 / 16, 16.0)
 """Where a SiLU is one: beyond, it is hardly told from a straight line, or from relu."""
 _ONE = int(np.flatnonzero(np.isclose(GRID, 1.0))[0])
 
-KNOWN = "gelu (erf or tanh form), silu (quick-GELU is one), relu, tanh, sigmoid"
+KNOWN = (
+    "gelu (erf or tanh form), silu (quick-GELU is one), relu, leaky relu, tanh, sigmoid, "
+    "log(1 + relu), a line that is clipped (ReLU6, hard sigmoid), x times one (hard swish)"
+)
 """The functions, for messages."""
 
 
@@ -101,7 +112,91 @@ def name_function(samples: NDArray[np.float64]) -> tuple[str, dict[str, Any]] | 
         if _same(samples, curve):
             return name, dict(attributes)
     beta = _silu_beta(samples)
-    return None if beta is None else ("silu", {"beta": beta})
+    if beta is not None:
+        return "silu", {"beta": beta}
+    slope = _six_digits(float(samples[0] / GRID[0]))
+    if 0 < slope < 1 and _same(samples, np.maximum(GRID, slope * GRID)):
+        return "leaky_relu", {"slope": slope}
+    return None
+
+
+@dataclass(frozen=True)
+class ClippedLine:
+    """``min(max(slope x + offset, low), high)``; `UNBOUNDED` where there is no bound."""
+
+    slope: float
+    offset: float
+    low: float
+    high: float
+
+
+def clipped_line(samples: NDArray[np.float64]) -> ClippedLine | None:
+    """Return the clipped line with these values on `GRID`; None if it is none.
+
+    Parameters
+    ----------
+    samples : numpy.ndarray
+        float64, as `GRID`.
+
+    Returns
+    -------
+    ClippedLine or None
+        None too for a straight line, and where a bound is met outside of the grid.
+    """
+    low, high = float(samples.min()), float(samples.max())
+    margin = _TOLERANCE * (1.0 + max(abs(low), abs(high)))
+    inside = np.flatnonzero((samples > low + margin) & (samples < high - margin))
+    if inside.size < 2 or inside.size >= GRID.size - 2:
+        return None
+    first, last = inside[[0, -1]]
+    slope = float((samples[last] - samples[first]) / (GRID[last] - GRID[first]))
+    offset = float(samples[first] - slope * GRID[first])
+    curve = slope * GRID + offset
+    if not _same(samples, np.clip(curve, low, high)):
+        return None
+    bounds = (
+        _six_digits(bound) if np.count_nonzero(np.abs(samples - bound) <= margin) > 2 else limit
+        for bound, limit in ((low, -UNBOUNDED), (high, UNBOUNDED))
+    )
+    return ClippedLine(_six_digits(slope), _six_digits(offset), *bounds)
+
+
+def clipped_gate(samples: NDArray[np.float64]) -> ClippedLine | None:
+    """Return the clipped line that x is multiplied by to give these values; None if it is none."""
+    zero = int(np.flatnonzero(np.isclose(GRID, 0.0, atol=1e-9))[0])
+    if abs(samples[zero]) > _TOLERANCE:
+        return None
+    factors = samples / np.where(np.arange(GRID.size) == zero, 1.0, GRID)
+    factors[zero] = (factors[zero - 1] + factors[zero + 1]) / 2
+    return clipped_line(factors)
+
+
+def _six_digits(number: float) -> float:
+    """Constants are rounded to float32, and known from values that are."""
+    rounded = float(f"{number:.6g}")
+    return 0.0 if abs(rounded) < _TOLERANCE else rounded
+
+
+def before_norm(
+    fits: Callable[[NDArray[np.float64]], _Fit | None],
+) -> tuple[str, dict[str, Any], _Fit] | None:
+    """Find the known function whose values a norm was taken of.
+
+    Parameters
+    ----------
+    fits : callable
+        Takes the values of a function on `GRID`; returns what they fit, or None.
+
+    Returns
+    -------
+    tuple of str, dict and what fits, or None
+        Operator and attributes of the function; None if there is none.
+    """
+    for name, attributes, curve in (*_KNOWN, _SILU):
+        found = fits(curve)
+        if found is not None:
+            return name, dict(attributes), found
+    return None
 
 
 def _same(samples: NDArray[np.float64], curve: NDArray[np.float64]) -> bool:
@@ -116,7 +211,7 @@ def _silu_beta(samples: NDArray[np.float64]) -> float | None:
     gate = float(samples[_ONE])
     if not 0.5 < gate < 1.0:
         return None
-    beta = float(f"{np.log(gate / (1.0 - gate)):.6g}")
+    beta = _six_digits(float(np.log(gate / (1.0 - gate))))
     if not _BETAS[0] <= beta <= _BETAS[1]:
         return None
     return beta if _same(samples, GRID * UNARY["relax.sigmoid"](beta * GRID)) else None

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ...errors import error_lines
+from .operands import static_shape
 from .values import FromInputs, Mismatch, Weight
 
 # Tokens of a probe shape up to which each is padded alone in one run.
@@ -113,21 +114,37 @@ class InputGraph:
         Mismatch
             If TVM cannot compile or run the chain.
         """
-        return self._values[variable]
+        group = self._small
+        if variable not in group:
+            group = (variable,)
+        if group not in self._known:
+            self._known[group] = self._values(group)
+        return self._known[group][variable]
 
     @cached_property
-    def _values(self) -> dict[relax.Var, list[NDArray[Any]]]:
+    def _known(self) -> dict[tuple[relax.Var, ...], dict[relax.Var, list[NDArray[Any]]]]:
+        return {}
+
+    @cached_property
+    def _small(self) -> tuple[relax.Var, ...]:
+        """What is computed at once: all, or at a long shape what has no entry by pair of tokens."""
+        if not self.probes.few:
+            return tuple(self.wanted)
+        pairs = self.probes.seq_len**2
+        return tuple(var for var in self.wanted if np.prod(static_shape(var)) < pairs)
+
+    def _values(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[NDArray[Any]]]:
         try:
-            return self._evaluate()
+            return self._evaluate(wanted)
         except Exception as error:  # TVM raises several classes for what it cannot compile
             line = error_lines(error)[-1]
             raise Mismatch(f"TVM cannot evaluate the mask or position chain: {line}") from error
 
-    def _evaluate(self) -> dict[relax.Var, list[NDArray[Any]]]:
-        outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(self.wanted)]
-        pairs = zip(outputs, self.wanted, strict=True)
+    def _evaluate(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[NDArray[Any]]]:
+        outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(wanted)]
+        pairs = zip(outputs, wanted, strict=True)
         copies = [relax.VarBinding(out, var) for out, var in pairs]
-        block = relax.DataflowBlock([*self.bindings, *copies])
+        block = relax.DataflowBlock([*map(_filled, self.bindings), *copies])
         function = relax.Function(
             self.inputs,
             relax.SeqExpr([block], relax.Tuple(outputs)),
@@ -137,15 +154,27 @@ class InputGraph:
         # It runs a few times on small tensors: optimising takes longer than it saves.
         target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
         machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
-        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in self.wanted}
+        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in wanted}
         for run in self.probes.runs:
             arguments = [
                 tvm.runtime.tensor(run[name].astype(str(var.ty.dtype)))
                 for name, var in zip(self.probes.names, self.inputs, strict=True)
             ]
-            for var, tensor in zip(self.wanted, machine["main"](*arguments), strict=True):
+            for var, tensor in zip(wanted, machine["main"](*arguments), strict=True):
                 result[var].append(tensor.numpy())
         return result
+
+
+def _filled(binding: relax.Binding) -> relax.Binding:
+    """Write a tensor of one number out: TVM 0.27 cannot compile one of infinities."""
+    call = binding.value
+    if not isinstance(call, relax.Call) or call.op.name != "relax.full":
+        return binding
+    number, dtype = call.args[1], str(binding.var.ty.dtype)
+    if not isinstance(number, tvm.ir.GenericConst):
+        return binding
+    array = np.full(static_shape(binding.var), number.value.numpy(), dtype)
+    return relax.VarBinding(binding.var, relax.const(array, dtype))
 
 
 def _as_tokens(array: NDArray[Any], probes: Probes) -> NDArray[Any] | None:
@@ -238,69 +267,6 @@ def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
     token = (ids != padding).astype(np.int64)
     result: NDArray[np.int64] = np.cumsum(token, axis=1) * token + padding
     return result
-
-
-def as_token_mask(value: FromInputs, probes: Probes, shape: tuple[int, ...]) -> str:
-    """Return the input whose tokens `value` marks with 1 when broadcast to [batch, seq_len, *].
-
-    Parameters
-    ----------
-    value : FromInputs
-        A factor of a hidden tensor.
-    probes : Probes
-        The probe runs.
-    shape : tuple of int
-        Shape of the hidden tensor, batch and sequence first.
-
-    Returns
-    -------
-    str
-        Name of the input.
-
-    Raises
-    ------
-    Mismatch
-        If it marks anything else.
-    """
-    try:
-        arrays = [np.broadcast_to(array, shape) for array in value.samples()]
-    except ValueError as error:
-        raise Mismatch(f"a factor of shape {value.shape} does not fit {shape}") from error
-    for name in probes.names:
-        masks = [run[name] for run in probes.runs]
-        if all(
-            np.array_equal(arrays[i], np.broadcast_to(masks[i][:, :, None], shape))
-            for i in probes.binary(name)
-        ):
-            return name
-    raise Mismatch("the factor is not the padding mask, 1 for tokens and 0 for padding")
-
-
-def as_token_count(value: FromInputs, probes: Probes, name: str) -> None:
-    """Check that `value` is the number of tokens of each row by input `name`, [batch, 1 or C].
-
-    Parameters
-    ----------
-    value : FromInputs
-        A divisor of a sum over tokens.
-    probes : Probes
-        The probe runs.
-    name : str
-        The input that marks tokens.
-
-    Raises
-    ------
-    Mismatch
-        If it is anything else. Rows without tokens may have any positive value (a clamp).
-    """
-    for index in probes.binary(name):
-        count = probes.runs[index][name].sum(axis=1)
-        array = value.samples()[index]
-        if array.ndim != 2 or array.shape[0] != probes.batch:
-            raise Mismatch(f"the divisor has shape {value.shape}, not one number per row")
-        rows = count > 0
-        if not np.allclose(array[rows], count[rows, None], rtol=1e-6) or np.any(array < 0):
-            raise Mismatch("the divisor is not the number of tokens in the row")
 
 
 def scalar(value: FromInputs) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,21 +78,66 @@ def _where(_call: relax.Call, condition: NDArray[Any], *chosen: NDArray[Any]) ->
     return np.where(condition, yes, no)
 
 
-_FOLD: dict[str, Callable[..., NDArray[Any]]] = {
+def _split(call: relax.Call, array: NDArray[Any]) -> list[NDArray[Any]]:
+    bounds = split_bounds(call, array.shape)
+    axis = integer(call.attrs.axis) % array.ndim
+    return [array.take(range(*bound), axis=axis) for bound in itertools.pairwise(bounds)]
+
+
+def split_bounds(call: relax.Call, shape: Sequence[int]) -> list[int]:
+    """Return where the parts of a ``relax.split`` of a tensor begin, and the last ends."""
+    extent = shape[integer(call.attrs.axis) % len(shape)]
+    places = call.attrs.indices_or_sections
+    try:
+        sections = integer(places)
+    except Mismatch:
+        return [0, *integers(places), extent]
+    size = -(-extent // sections)
+    return [min(i * size, extent) for i in range(sections + 1)]
+
+
+def _reduced(
+    reduce: Callable[..., NDArray[Any]],
+) -> Callable[[relax.Call, NDArray[Any]], NDArray[Any]]:
+    def compute(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+        axes = optional_axes(call.attrs.axis)
+        over = None if axes is None else tuple(axes)
+        return np.asarray(reduce(array, axis=over, keepdims=bool(call.attrs.keepdims)), array.dtype)
+
+    return compute
+
+
+_FOLD: dict[str, Callable[..., Any]] = {
+    "relax.abs": lambda _c, a: np.abs(a),
     "relax.add": lambda _c, a, b: a + b,
     "relax.astype": lambda c, a: a.astype(str(c.attrs.dtype)),
+    "relax.concat": lambda c, *arrays: np.concatenate(arrays, axis=integer(c.attrs.axis)),
     "relax.broadcast_to": lambda c, a: np.broadcast_to(a, integers(c.args[1])),
+    "relax.cos": lambda _c, a: np.cos(a),
     "relax.divide": lambda _c, a, b: a / b,
     "relax.equal": lambda _c, a, b: a == b,
     "relax.expand_dims": lambda c, a: np.expand_dims(a, tuple(integers(c.attrs.axis))),
+    "relax.exp": lambda _c, a: np.exp(a),
     "relax.matmul": lambda _c, a, b: a @ b,
+    "relax.max": _reduced(np.max),
+    "relax.maximum": lambda _c, a, b: np.maximum(a, b),
+    "relax.mean": _reduced(np.mean),
+    "relax.min": _reduced(np.min),
+    "relax.minimum": lambda _c, a, b: np.minimum(a, b),
     "relax.multiply": lambda _c, a, b: a * b,
     "relax.negative": lambda _c, a: -a,
     "relax.permute_dims": _permute,
+    "relax.power": lambda _c, a, b: np.power(a, b),
     "relax.reshape": lambda c, a: a.reshape(integers(c.args[1])),
+    "relax.rsqrt": lambda _c, a: 1 / np.sqrt(a),
+    "relax.sin": lambda _c, a: np.sin(a),
+    "relax.split": _split,
+    "relax.sqrt": lambda _c, a: np.sqrt(a),
+    "relax.square": lambda _c, a: np.square(a),
     "relax.squeeze": _squeeze,
     "relax.strided_slice": _slice,
     "relax.subtract": lambda _c, a, b: a - b,
+    "relax.sum": _reduced(np.sum),
     "relax.where": _where,
 }
 
@@ -101,7 +147,7 @@ def folds(name: str) -> bool:
     return name in _FOLD
 
 
-def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> Any:
     """Compute an operator whose tensor operands are known; views where NumPy gives views.
 
     Parameters
@@ -114,7 +160,7 @@ def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        The result.
+        The result; a list of them for an operator that has several.
 
     Raises
     ------

@@ -21,6 +21,8 @@ from .functions import GRID
 # Constants in float32, a mean by a rounded 1/C: errors up to a few 1e-6 of the result.
 _TOLERANCE = 2e-5
 _ZERO, _TINY, _LARGE = 0, 1, 3
+# Of the squared length of a row; that of the shortest example is 5e-5.
+_NO_EPSILON = 1e-10
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Norm:
     Parameters
     ----------
     gamma : numpy.ndarray
-        [channels] float64.
+        [channels] float64; [heads, channels] where rows are heads with weights of their own.
     beta : numpy.ndarray or None
         As gamma; None for an RMSNorm.
     epsilon : float
@@ -41,10 +43,25 @@ class Norm:
     beta: NDArray[np.float64] | None
     epsilon: float
 
+    def by_head(self) -> Norm:
+        """Return it with weights of heads in two dimensions, [heads or 1, channels]."""
+        width = self.gamma.shape[-1]
+        beta = None if self.beta is None else self.beta.reshape(-1, width)
+        return replace(self, gamma=self.gamma.reshape(-1, width), beta=beta)
+
     @property
     def kind(self) -> str:
         """Its canonical operator."""
         return "rms_norm" if self.beta is None else "layer_norm"
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether it scales rows to length 1: ``x / |x|``, with an epsilon that counts for none."""
+        channels = self.gamma.size
+        plain = self.beta is None and bool(
+            np.allclose(self.gamma, 1 / np.sqrt(channels), rtol=_TOLERANCE, atol=0)
+        )
+        return plain and self.epsilon * channels <= _NO_EPSILON
 
 
 def row_places(channels: int) -> NDArray[np.int64]:
@@ -58,27 +75,42 @@ def row_places(channels: int) -> NDArray[np.int64]:
     return np.stack(rows)
 
 
-def row_values(channels: int) -> NDArray[np.float64]:
-    """Return the example rows, [rows, channels]."""
-    return GRID[row_places(channels)]
+def row_values(channels: int, curve: NDArray[np.float64] = GRID) -> NDArray[np.float64]:
+    """Return the example rows [rows, channels], or a function of them by its values on the grid."""
+    return curve[row_places(channels)]
 
 
-def fit_norm(samples: NDArray[np.float64], channels: int) -> Norm | None:
+def fit_norm(
+    samples: NDArray[np.float64], channels: int, curve: NDArray[np.float64] = GRID
+) -> Norm | None:
     """Return the norm that maps the example rows to `samples`, or None if there is none.
 
     Parameters
     ----------
     samples : numpy.ndarray
-        [rows, channels] float64.
+        [rows, channels] float64; [heads, rows, channels] for rows that are heads.
     channels : int
-        Number of channels, at least 2.
+        Number of channels of a row, at least 2.
+    curve : numpy.ndarray
+        Values on the grid of a function that is applied to the rows before.
 
     Returns
     -------
     Norm or None
         Its parameters.
     """
-    x = row_values(channels)
+    if samples.ndim == 3:
+        each = [fit_norm(head, channels, curve) for head in samples]
+        first = each[0]
+        if first is None or any(
+            one is None or (one.kind, one.epsilon) != (first.kind, first.epsilon) for one in each
+        ):
+            return None
+        gammas, betas = zip(*((one.gamma, one.beta) for one in each if one), strict=True)
+        return Norm(
+            np.stack(gammas), None if first.beta is None else np.stack(betas), first.epsilon
+        )
+    x = row_values(channels, curve)
     if samples.shape != x.shape or not np.all(np.isfinite(samples)):
         return None
     beta = samples[_ZERO]
@@ -102,7 +134,9 @@ def _fit(
     if strength[best] == 0.0:
         return None
     # slope = gamma / sqrt(squares + epsilon) in both rows: two equations for gamma and epsilon.
-    ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
+    with np.errstate(all="ignore"):
+        # Of a function of the rows, slopes and channels may be 0.
+        ratio = (slopes[_LARGE, best] / slopes[_TINY, best]) ** 2
     if not 0.0 < ratio < 1.0:
         return None
     epsilon = (ratio * squares[_LARGE] - squares[_TINY]) / (1.0 - ratio)
@@ -115,8 +149,9 @@ def _fit(
     weights = np.abs(normalised[_LARGE:])
     rows = _LARGE + np.argmax(weights, axis=0)
     columns = np.arange(x.shape[1])
-    gamma = (samples[rows, columns] - beta) / normalised[rows, columns]
-    error = np.abs(samples - (gamma * normalised + beta))
-    if np.any(error > _TOLERANCE * (1.0 + np.abs(samples))):
+    with np.errstate(all="ignore"):
+        gamma = (samples[rows, columns] - beta) / normalised[rows, columns]
+        error = np.abs(samples - (gamma * normalised + beta))
+    if not np.all(error <= _TOLERANCE * (1.0 + np.abs(samples))):
         return None
     return Norm(gamma, beta, epsilon)

@@ -15,7 +15,9 @@ from . import views
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import scalar
-from .operands import optional_axes, static_shape
+from .operands import integer, integers, optional_axes, static_shape
+from .rules_pooling import filled_by_choice, largest, max_axes
+from .rules_tokens import joined_product
 from .score_terms import (
     ADDED,
     KEPT,
@@ -25,17 +27,23 @@ from .score_terms import (
 )
 from .values import (
     KEPT_ROWS,
+    FilledHidden,
     FromInputs,
     Hidden,
+    Joined,
     KeptTest,
     Linear,
+    MaskedHidden,
     Mismatch,
+    Pointwise,
     Probabilities,
     Scores,
     Value,
     Weight,
 )
 from .views import Atom, Axis, View
+
+_TOKENS = (Hidden, Pointwise)
 
 # -- matrix products ------------------------------------------------------------------------
 
@@ -58,6 +66,10 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
         weight = replace(weight, array=weight.array[0])
     if weight.array.ndim != 2:
         raise Mismatch(f"the weight {weight.name} has {weight.array.ndim} dimensions, not 2")
+    if isinstance(x.source, Joined):
+        total = joined_product(x.source, weight, lambda part, rows: _linear(c, part, rows, op))
+        view = (*x.view[:-1], views.channel_axis(total.channels))
+        return Hidden(total, view, missing=x.missing, layer=total.name)
     places = c.channel_places(x)
     operand = c.emit(x)
     if operand.channels != weight.array.shape[0]:
@@ -77,25 +89,90 @@ def _linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
     )
 
 
-def _heads(c: Emitter, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str) -> int:
-    """Return the number of heads if `batch` and `channels` enumerate batch, head, channel."""
+def _conv1d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    """A convolution of one token: a linear layer on channels that lie before the sequence."""
+    value, weight = operands
+    x = c.hidden(value)
+    if not isinstance(weight, Weight):
+        raise Mismatch("a convolution by something other than a weight")
+    outputs, inputs, width = weight.array.shape
+    layouts = (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
+    plain = (
+        width == 1
+        and integers(call.attrs.strides) == [1]
+        and not any(integers(call.attrs.padding))
+        and layouts == ("NCW", "OIW")
+        and len(x.view) == 3
+        and views.is_tokens(x.view[2])
+    )
+    if not plain:
+        raise Mismatch(
+            f"a convolution of {width} tokens with strides {integers(call.attrs.strides)}; only "
+            "one of a single token has a form, that of a linear layer"
+        )
+    groups = integer(call.attrs.groups)
+    matrix = np.zeros((inputs * groups, outputs), np.float32)
+    for group, rows in enumerate(np.split(weight.array[:, :, 0], groups)):
+        first = group * len(rows)
+        matrix[group * inputs : (group + 1) * inputs, first : first + len(rows)] = rows.T
+    tokens_first = replace(x, view=(x.view[0], x.view[2], x.view[1]))
+    result = _linear(c, tokens_first, replace(weight, array=matrix), c.op(call))
+    return replace(result, view=(result.view[0], result.view[2], result.view[1]))
+
+
+def _heads(
+    c: Emitter, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str
+) -> tuple[int, int]:
+    """Return the number of heads, and how often each is repeated.
+
+    That is if `batch` and `channels` enumerate batch, head, repetition, channel.
+    """
     outer = views.flatten(batch)
     heads = outer[len(c.rows) :]
-    if outer[: len(c.rows)] != c.rows or any(atom.kind != "channel" for atom in heads):
+    own = tuple(atom for atom in heads if atom.kind == "channel")
+    repeats = tuple(atom for atom in heads if atom.kind == "repeat")
+    if outer[: len(c.rows)] != c.rows or len(own) + len(repeats) < len(heads):
         raise Mismatch(
             f"{what} are laid out as {views.describe(hidden.view)}, not batch, heads, "
             "sequence and channels of one head"
         )
-    if views.merged((*heads, *channels)) != views.channel_axis(hidden.source.channels):
+    if heads != (*own, *repeats):
+        raise Mismatch(
+            f"{what} are repeated as {views.describe(hidden.view)}; heads that share keys have to "
+            "be neighbours"
+        )
+    if views.merged((*own, *channels)) != views.channel_axis(hidden.source.channels):
         raise Mismatch(f"the heads of {what} are not contiguous channels of {hidden.source.name}")
-    return int(np.prod([atom.extent for atom in heads], dtype=np.int64))
+    (count, repeated) = (views.shape_of((atoms,))[0] for atoms in (own, repeats))
+    return count, repeated
 
 
-def _attention_axes(batch: Sequence[Axis]) -> tuple[Axis, ...]:
-    """Rename channel atoms to heads, now that their stride no longer matters."""
-    return tuple(
-        tuple(Atom("head", a.extent) if a.kind == "channel" else a for a in axis) for axis in batch
-    )
+def _by_head(batch: Sequence[Axis]) -> list[tuple[str, int]]:
+    """What each axis enumerates, heads and their repetitions alike, and how many of it."""
+    return [
+        ("batch" if any(atom.kind == "batch" for atom in axis) else "head", extent)
+        for axis, extent in zip(batch, views.shape_of(tuple(batch)), strict=True)
+    ]
+
+
+def _beside(c: Emitter, keys: Hidden, queries: Sequence[Axis]) -> Hidden:
+    """Keys or values as a product with heads of queries in these axes repeats them."""
+    if len(keys.view) != len(queries) + 2:
+        return keys
+    shape = (*views.shape_of(tuple(queries)), *views.shape_of(keys.view[-2:]))
+    return replace(keys, view=views.broadcast(keys.view, shape, keys.missing))
+
+
+def _score_view(q: Hidden) -> View:
+    """Layout of the scores of queries, whose channels in other axes than the last are heads."""
+    (width,) = views.shape_of(q.view[-1:])
+
+    def heads(axis: Axis) -> Axis:
+        return tuple(
+            Atom("head", a.extent, a.stride // width) if a.kind == "channel" else a for a in axis
+        )
+
+    return (*map(heads, q.view[:-2]), *_square(q.view[-2]))
 
 
 def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
@@ -106,20 +183,25 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
             f"two hidden tensors are multiplied as {views.describe(q.view)} and "
             f"{views.describe(k.view)}, which is not queries by keys of one sequence"
         )
-    heads = _heads(c, q, q.view[:-2], q.view[-1], "queries")
-    if _heads(c, k, k.view[:-2], k.view[-2], "keys") != heads:
+    own, other = q.view[-1], k.view[-2]
+    if views.merged(own) == views.merged(other):  # a sum over channels may go in any order
+        own = other = tuple(sorted(own, key=lambda atom: -atom.stride))
+    heads, repeated = _heads(c, q, q.view[:-2], own, "queries")
+    if repeated > 1:
+        raise Mismatch("heads of queries are repeated")
+    k = _beside(c, k, q.view[:-2])
+    shared, sharing = _heads(c, k, k.view[:-2], other, "keys")
+    if shared * sharing != heads:
         raise Mismatch("queries and keys have different numbers of heads")
-    outer = _attention_axes(q.view[:-2])
-    if outer != _attention_axes(k.view[:-2]):
+    if _by_head(q.view[:-2]) != _by_head(k.view[:-2]):
         raise Mismatch("batch and heads of queries and keys are in different axes")
-    view: View = (*outer, *_square(q.view[-2]))
     # The factors belong to the scale, and the sources are the unscaled values.
     return Scores(
         replace(q, factor=1.0),
         replace(k, factor=1.0),
         heads,
         q.factor * k.factor,
-        view,
+        _score_view(q),
         ops=(*q.ops, *k.ops, op),
         layer=q.layer,
     )
@@ -135,35 +217,39 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     scores = weights.scores
     if len(weights.view) != len(v.view) or not views.is_tokens(v.view[-2]):
         raise Mismatch(f"probabilities multiply {views.describe(v.view)}, which is not the values")
-    if _heads(c, v, v.view[:-2], v.view[-1], "values") != scores.heads:
+    v = _beside(c, v, scores.q.view[:-2])
+    shared, sharing = _heads(c, v, v.view[:-2], v.view[-1], "values")
+    if shared * sharing != scores.heads:
         raise Mismatch("values and scores have different numbers of heads")
-    outer = _attention_axes(v.view[:-2])
-    expected = (*outer, *_square(v.view[-2]))
-    if weights.view != expected:
+    expected = _score_view(scores.q)
+    same = [views.merged(axis) for axis in weights.view] == [views.merged(a) for a in expected]
+    if not same or _by_head(v.view[:-2]) != _by_head(scores.q.view[:-2]):
         raise Mismatch(
             f"probabilities are laid out as {views.describe(weights.view)}, not as "
             f"{views.describe(expected)}"
         )
     q, k, values = c.emit(scores.q), c.emit(scores.k), c.emit(v)
-    if q.channels != values.channels or q.var.ty.ndim != 3:
+    by_head = q.channels // scores.heads
+    if {k.channels, values.channels} != {shared * by_head} or q.var.ty.ndim != 3:
         raise Mismatch(
-            f"{q.name} has {q.channels} channels and {values.name} {values.channels}; "
-            "queries, keys and values of one width are supported"
+            f"{q.name} has {q.channels} channels, {k.name} {k.channels} and {values.name} "
+            f"{values.channels}, for {scores.heads} heads of queries and {shared} of values; heads "
+            "of one width are supported, and keys and values with equally many"
         )
     term = scores.term
     mask = c.attention_mask(term.mask)
     table = term.seen_bias
     bias = None if table is None else c.weight(table.name, table.array)
     name = c.unique(_common_layer(q.name, k.name, values.name))
-    scale = _usual_scale(scores.scale, q.channels // scores.heads)
+    scale = _usual_scale(scores.scale, by_head)
     ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask, bias)
     window = {"before": term.before, "after": term.after}
     attributes = {"num_heads": scores.heads, "scale": scale, **window}
-    emitted = c.record(build.attention, name, values.channels, ops, *operands, **attributes)
+    emitted = c.record(build.attention, name, q.channels, ops, *operands, **attributes)
     c.num_layers += 1
     c.by_distance |= bias is not None or min(term.before, term.after) < UNBOUNDED
-    # The queries take the place that the keys' sequence had.
-    return Hidden(emitted, v.view, layer=name)
+    # Heads as queries have them, channels of a head as values: those of queries may be turned.
+    return Hidden(emitted, (*scores.q.view[:-1], v.view[-1]), layer=name)
 
 
 def _usual_scale(scale: float, width: int) -> float:
@@ -215,8 +301,12 @@ def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         kept, other, how = yes, no, KEPT
     elif isinstance(no, Scores) and isinstance(yes, FromInputs):
         kept, other, how = no, yes, MASKED
+    elif isinstance(condition, FromInputs) and isinstance(yes, _TOKENS):
+        return filled_by_choice(c, condition, yes, no, op, inverted=False)
+    elif isinstance(condition, FromInputs) and isinstance(no, _TOKENS):
+        return filled_by_choice(c, condition, no, yes, op, inverted=True)
     else:
-        raise Mismatch("only attention scores are selected by a condition")
+        raise Mismatch("only attention scores and tokens are selected by a condition")
     low = scalar(other)
     if low is None or low > -1e3:
         raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
@@ -265,6 +355,9 @@ def _kept_step(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     """Steps from "is this score masked?" to "has this row any key?"."""
     value = operands[0]
     op = c.op(call)
+    if call.op.name == "relax.max" and isinstance(value, (*_TOKENS, MaskedHidden, FilledHidden)):
+        axes, keep = max_axes(call)
+        return largest(c, value, axes, op, keep=keep)
     if not isinstance(value, KeptTest):
         raise Mismatch("it is applied to something other than a test of masked scores")
     samples = value.samples
@@ -326,8 +419,9 @@ def scores_binary(
     Mismatch
         If it is neither a scale nor something that `as_score_term` knows.
     """
-    number = scalar(other) if isinstance(other, FromInputs) else None
-    if op in ("relax.multiply", "relax.divide") and number is not None and not swapped:
+    scales = op in ("relax.multiply", "relax.divide")
+    number = scalar(other) if scales and isinstance(other, FromInputs) else None
+    if scales and number is not None and not swapped:
         scale = scores.scale * number if op == "relax.multiply" else scores.scale / number
         term = scores.term.scaled(number if op == "relax.multiply" else 1 / number)
         return replace(scores, scale=scale, term=term, ops=(*scores.ops, op))
@@ -348,6 +442,7 @@ ATTENTION_RULES: dict[str, Rule] = {
     "relax.matmul": _matmul,
     "relax.max": _kept_step,
     "relax.min": _kept_step,
+    "relax.nn.conv1d": _conv1d,
     "relax.nn.softmax": _softmax,
     "relax.where": _where,
 }

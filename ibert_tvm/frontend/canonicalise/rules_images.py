@@ -1,7 +1,8 @@
-"""Rules of patch embeddings, prepended tokens and tables of positions."""
+"""Rules of patch embeddings and tables of positions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ from .values import (
     Linear,
     Mismatch,
     Pixels,
+    Prepended,
     Table,
     Value,
     Weight,
 )
-from .views import Atom
 
 
 def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
@@ -58,49 +59,6 @@ def _conv2d(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     source = Linear(name, channels, (*pixels.ops, c.op(call)), patches, matrix, None)
     axes = patch_axes(rows, columns)
     return Hidden(source, ((c.batch,), views.channel_axis(channels), *axes), layer=name)
-
-
-def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    *before, last = operands[0]
-    rows = [_rows(c, item) for item in before]
-    if not rows or any(item is None for item in rows):
-        raise Mismatch("hidden tensors are joined, and only learned tokens before a sequence are")
-    hidden = c.hidden(last)
-    axis = integer(call.attrs.axis) % len(hidden.view)
-    c.require_all_channels(hidden)
-    tokens = views.merged(hidden.view[1]) if len(hidden.view) == 3 else ()
-    if axis != 1 or hidden.view[0] != (c.batch,) or not views.is_tokens(tokens):
-        raise Mismatch(
-            f"learned rows are put before axis {axis} of {views.describe(hidden.view)}, and only "
-            "before the tokens of a sequence they have a form"
-        )
-    if tokens[0].kind == "sequence" and not c.images:
-        raise Mismatch(
-            "learned tokens are put before a sequence of any length, whose padding mask does not "
-            "cover them"
-        )
-    prefix = np.concatenate([item.array for item in rows if item is not None])
-    x = c.emit(hidden)
-    first = rows[0]
-    name = c.unique(first.name if first is not None else "tokens")
-    weight = c.weight(name, prefix)
-    ops = (*hidden.ops, c.op(call))
-    emitted = c.record(build.prepend_tokens, name, x.channels, ops, x.var, weight)
-    whole = Atom("patch", prefix.shape[0] + tokens[0].extent)
-    return Hidden(emitted, ((c.batch,), (whole,), hidden.view[2]), layer=hidden.layer)
-
-
-def _rows(c: Emitter, value: Any) -> Weight | None:
-    """Return learned rows [N, C] of a tensor [batch, N, C] that is the same in every batch row."""
-    if isinstance(value, FromInputs):
-        array = constant_array(value)
-        value = None if array is None else Weight("tokens", array)
-    if not isinstance(value, Weight) or value.array.ndim != 3:
-        return None
-    array = value.array
-    if not np.array_equal(array, np.broadcast_to(array[:1], array.shape)):
-        return None
-    return Weight(value.name, np.asarray(array[0], np.float32), layer=value.layer)
 
 
 def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden | None:
@@ -140,12 +98,16 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     array = np.asarray(array.reshape(tokens.extent, channels), np.float32)
     name = other.name if isinstance(other, Weight) else f"{x.source.name}.positions"
     if tokens.kind == "patch":
+        source = x.source
+        if isinstance(source, Prepended) and source.table is None and x.factor == 1.0:
+            positions = Weight(name, array)
+            return replace(x, source=replace(source, name=name, table=positions), ops=())
         operands = (c.emit(x).var, c.weight(name, array))
         label, ops = c.unique(name), (*x.ops, op)
         emitted = c.record(build.add_positions, label, channels, ops, *operands)
         return Hidden(emitted, x.view, layer=x.layer)
     table = other.table if isinstance(other, Weight) else None
-    if table is None and c.longest and isinstance(other, Weight):
+    if table is None and c.revisit is not None and isinstance(other, Weight):
         table = Table(array, 0)  # as long as the sequence, so nothing is cut
     if table is None:
         raise Mismatch(
@@ -160,7 +122,6 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
 
 
 IMAGE_RULES: dict[str, Rule] = {
-    "relax.concat": _concat,
     "relax.nn.conv2d": _conv2d,
 }
 """Rules by operator."""

@@ -11,24 +11,25 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import build
-
 from ..report import Folding
-from . import views
+from . import mixing, views
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .inputs import Ids, as_ids, constant_array
-from .operands import integer, integers, optional_axes, static_shape
+from .operands import integer, integers, optional_axes, split_bounds, static_shape
+from .rules_tokens import token_run
+from .slices import head_part, slice_channels
 from .values import (
     Computed,
     ConstantRow,
     Embedded,
+    FilledHidden,
     FromInputs,
     Hidden,
     KeptTest,
-    Linear,
     MaskedHidden,
     Mismatch,
+    Mixed,
     Pixels,
     Pointwise,
     Probabilities,
@@ -48,7 +49,11 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
             value = c.hidden(value)
         except Mismatch:
             value = replace(value, parts=())
-    if isinstance(value, RowFunction):
+    if isinstance(value, Mixed):
+        mixed = mixing.moved(value, change(value.view, value.base.missing), op)
+        if mixed is not None:
+            return mixed
+    if isinstance(value, RowFunction | Mixed):
         value = c.hidden(value)
     if isinstance(value, Pointwise):
         base = replace(value.base, view=change(value.base.view, value.base.missing))
@@ -57,8 +62,12 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
         view = change(value.view, value.missing)
         held = set(views.flatten(view))
         missing = tuple(atom for atom in value.missing if atom not in held)
-        return replace(value, view=view, missing=missing, ops=(*value.ops, op))
-    if isinstance(value, (Scores, Probabilities, MaskedHidden, Pixels)):
+        part = value.part
+        if part is not None:
+            part = mixing.moved(part, change(part.view, value.missing), op)
+        ops = (*value.ops, op)
+        return replace(value, view=view, missing=missing, part=part, rows=None, ops=ops)
+    if isinstance(value, (Scores, Probabilities, MaskedHidden, FilledHidden, Pixels)):
         return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
     raise Mismatch("only hidden tensors and attention scores are followed through it")
 
@@ -76,7 +85,16 @@ def _movement(changed: Callable[[relax.Call, View, Axis], View]) -> Rule:
 _reshape = _movement(lambda call, view, _m: views.reshape(view, static_shape(call)))
 _permute = _movement(lambda call, view, _m: views.permute(view, optional_axes(call.attrs.axes)))
 _squeeze = _movement(lambda call, view, _m: views.squeeze(view, optional_axes(call.attrs.axis)))
-_broadcast = _movement(lambda call, view, m: views.broadcast(view, static_shape(call), m))
+
+
+def _broadcast(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
+    value, op = operands[0], c.op(call)
+    if isinstance(value, RowFunction) and value.reduced and not value.dropped:
+        # A statistic of each row, repeated for the channels that it is combined with.
+        if static_shape(call) != views.shape_of(value.base.view):
+            raise Mismatch("a statistic of each token is repeated to another shape")
+        return value.after(op)
+    return _move(c, value, op, lambda view, m: views.broadcast(view, static_shape(call), m))
 
 
 def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
@@ -146,7 +164,12 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
         )
         source = Embedded(name, channels, (op,), table, variable)
     view, missing = _ids_view(meaning, ids.shape, c)
-    return Hidden(source, (*view, views.channel_axis(channels)), missing=missing, layer=name)
+    looked = None
+    if fixed is not None and meaning.kind == "absolute":
+        looked = Weight(table.name, np.take(table.array, fixed, axis=0), layer=name)
+        c.note_positions(table.array.shape[0] - meaning.value)
+    view = (*view, views.channel_axis(channels))
+    return Hidden(source, view, missing=missing, rows=looked, layer=name)
 
 
 def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
@@ -164,10 +187,7 @@ def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
         raise Mismatch(
             "a token is taken from the end of the sequence, which moves with the padding"
         )
-    x = c.emit(hidden)
-    name = c.unique(f"{x.name}.token{index}")
-    ops = (*hidden.ops, op)
-    source = c.record(build.select_token, name, x.channels, ops, x.var, index=index)
+    source = token_run(hidden, tokens.extent, index, index + 1, op)
     view = tuple(() if i == axis else item for i, item in enumerate(hidden.view))
     return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
@@ -187,7 +207,7 @@ def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     hidden = c.hidden(value)
     if [atom.kind for atom in hidden.view[axis]] == ["channel"]:
         place += views.shape_of(hidden.view)[axis] if place < 0 else 0
-        selected = _slice_channels(hidden, axis, place, place + 1, op)
+        selected = slice_channels(hidden, axis, place, place + 1, op)
     else:
         selected = _select(c, hidden, axis, place, op)
     if fixed.ndim == 0:
@@ -195,76 +215,55 @@ def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     return selected
 
 
-def _slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -> Hidden:
-    """Channels `first` to `last` of a linear layer: rows of its weight."""
-    source = hidden.source
-    atoms = views.merged(hidden.view[axis])
-    if not isinstance(source, Linear) or len(atoms) != 1 or atoms[0].kind != "channel":
-        raise Mismatch(
-            f"{views.describe(hidden.view)} is cut along axis {axis}, which only the channels of a "
-            "linear layer allow"
-        )
-    stride, extent = atoms[0].stride, atoms[0].extent
-    outer = [a for item in hidden.view for a in item if a.kind == "channel" and a.stride > stride]
-    everything = np.arange(source.channels).reshape(-1, extent, stride)
-    kept = everything[:, first:last, :].reshape(-1)
-    # Heads may interleave queries, keys and values; the step tells their parts apart.
-    step = "" if len(everything) == 1 else f":{extent * stride}"
-    part = f"[{kept[0]}:{kept[-1] + 1}{step}]"
-    # Atoms outside of the cut one move closer together; those inside stay.
-    width = last - first
-    moved = {a: Atom("channel", a.extent, a.stride // extent * width) for a in outer}
-    view = tuple(
-        tuple(moved.get(a, a) for a in item)
-        if i != axis
-        else ((Atom("channel", width, stride),) if width > 1 else ())
-        for i, item in enumerate(hidden.view)
-    )
-    cut = source.changed(
-        lambda array: array[kept],
-        part,
-        name=f"{source.name}{part}",
-        channels=len(kept),
-        ops=(*source.ops, *hidden.ops, op),
-    )
-    return Hidden(cut, view, hidden.factor, hidden.missing, layer=hidden.layer)
+def _slice_tokens(hidden: Hidden, axis: int, first: int, last: int, op: str) -> Hidden:
+    """Tokens `first` to `last`: of a sequence of any length they are no sequence again."""
+    tokens = views.merged(hidden.view[axis])[0]
+    source = token_run(hidden, tokens.extent, first, last, op)
+    kind = "patch" if tokens.kind == "patch" else "run"
+    run = Atom(kind, last - first)
+    view = tuple((run,) if i == axis else item for i, item in enumerate(hidden.view))
+    return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
 
-def _cut(c: Emitter, value: Any, axis: int, first: int, last: int, op: str) -> Hidden:
-    hidden = c.hidden(value)
-    extent = views.shape_of(hidden.view)[axis]
+def _cut(
+    c: Emitter, value: Any, axis: int, first: int, last: int, op: str, step: int = 1
+) -> Hidden | Mixed:
+    tensor = value if isinstance(value, Mixed) else c.hidden(value)
+    extent = views.shape_of(tensor.view)[axis]
     first, last = (min(max(i + extent if i < 0 else i, 0), extent) for i in (first, last))
+    lanes = tensor if isinstance(tensor, Mixed) else None
+    if step != 1 and isinstance(tensor, Hidden):
+        lanes = head_part(tensor, axis, slice(None), op)
+    if lanes is not None and [a.kind for a in views.merged(lanes.view[axis])] == ["lane"]:
+        return mixing.chosen(lanes, axis, slice(first, last, step), op)
+    if step != 1:
+        raise Mismatch(f"a hidden tensor is sliced with the step {step}")
+    hidden = c.hidden(value)
     if (first, last) == (0, extent):
         return hidden
     if views.is_tokens(hidden.view[axis]) and last == first + 1:
         if last == extent and hidden.view[axis] == (c.seq_len,):
             raise Mismatch("the last token is taken, which moves with the padding")
         return _select(c, hidden, axis, first, op)
-    return _slice_channels(hidden, axis, first, last, op)
+    if views.is_tokens(hidden.view[axis]):
+        return _slice_tokens(hidden, axis, first, last, op)
+    return slice_channels(hidden, axis, first, last, op)
 
 
 def _strided_slice(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     axes, begin, end = (integers(argument) for argument in call.args[1:4])
     strides = integers(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
-    if any(step != 1 for step in strides):
-        raise Mismatch(f"a hidden tensor is sliced with the steps {strides}")
     rank = len(static_shape(call.args[0]))
     value = operands[0]
-    for axis, first, last in zip(axes, begin, end, strict=True):
-        value = _cut(c, value, axis % rank, first, last, c.op(call))
+    for axis, first, last, step in zip(axes, begin, end, strides, strict=True):
+        value = _cut(c, value, axis % rank, first, last, c.op(call), step)
     return value
 
 
 def _split(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     shape = static_shape(call.args[0])
     axis = integer(call.attrs.axis) % len(shape)
-    places = call.attrs.indices_or_sections
-    try:
-        sections = integer(places)
-        size = -(-shape[axis] // sections)
-        bounds = [min(i * size, shape[axis]) for i in range(sections + 1)]
-    except Mismatch:
-        bounds = [0, *integers(places), shape[axis]]
+    bounds = split_bounds(call, shape)
     return [
         _cut(c, operands[0], axis, first, last, c.op(call))
         for first, last in itertools.pairwise(bounds)

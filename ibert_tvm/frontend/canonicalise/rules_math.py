@@ -6,19 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import build
 
 from ..report import Folding
-from . import functions, views
-from .emitter import Emitter
+from . import functions, mixing, views
+from .emitter import Emitter, layer_of
 from .engine import Rule
-from .inputs import as_token_count, as_token_mask, constant_array, scalar
+from .images import channel_order
+from .inputs import scalar
 from .operands import optional_axes
 from .rules_attention import scores_binary
 from .rules_images import add_table
+from .rules_mixing import mixed_binary
+from .rules_pooling import filled_by_sum, pooled, summed, weighted
 from .rules_rows import applied, lift, reduce_rows, row_binary, settled
 from .values import (
     ConstantRow,
@@ -28,6 +30,7 @@ from .values import (
     Linear,
     MaskedHidden,
     Mismatch,
+    Mixed,
     Pointwise,
     Probabilities,
     RowFunction,
@@ -56,43 +59,128 @@ def _vector(c: Emitter, value: Any, channels: int, name: str) -> Weight:
     return Weight(value.name, array.reshape(channels), layer=value.layer)
 
 
-def _over_channels(c: Emitter, x: Hidden, call: relax.Call) -> NDArray[np.int64] | None:
-    """Check that a norm is one of channels, and return their places where they are in disorder."""
+def _constants(
+    c: Emitter, call: relax.Call, x: Hidden, given: list[Any], names: tuple[str, ...]
+) -> list[Weight]:
+    """Constants of a norm of channels; [1, channels of a head] where these are the last axis."""
     axes = optional_axes(call.attrs.axes) or [-1]
     if [axis % len(x.view) for axis in axes] != [len(x.view) - 1]:
         raise Mismatch(f"it normalises over the axes {axes}, not over the last one")
-    return c.channel_places(x)
+    channels = x.source.channels
+    width = views.row_width(x.view, channels)
+    places = c.channel_places(x) if width in (0, channels) else None
+    weights = [
+        _vector(c, value, width or channels, f"{c.emit(x).name}.{name}")
+        for name, value in zip(names, given, strict=True)
+    ]
+    if places is not None:  # pixels of a patch in another order
+        weights = [replace(weight, array=weight.array[places]) for weight in weights]
+    if 0 < width < channels:
+        weights = [replace(weight, array=weight.array.reshape(1, width)) for weight in weights]
+    return weights
 
 
 def _layer_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     x = c.hidden(operands[0])
-    places = _over_channels(c, x, call)
-    operand = c.emit(x)
-    gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.layer_norm.weight")
-    beta = _vector(c, operands[2], operand.channels, f"{operand.name}.layer_norm.bias")
-    if places is not None:  # pixels of a patch in another order
-        gamma, beta = (replace(w, array=w.array[places]) for w in (gamma, beta))
+    names = ("layer_norm.weight", "layer_norm.bias")
+    gamma, beta = _constants(c, call, x, operands[1:3], names)
     ops = (*x.ops, c.op(call))
-    return c.show(c.layer_norm(operand, gamma, beta, float(call.attrs.epsilon), ops), x)
+    return c.show(c.layer_norm(c.emit(x), gamma, beta, float(call.attrs.epsilon), ops), x)
 
 
 def _rms_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     x = c.hidden(operands[0])
-    places = _over_channels(c, x, call)
-    operand = c.emit(x)
-    gamma = _vector(c, operands[1], operand.channels, f"{operand.name}.rms_norm.weight")
-    if places is not None:
-        gamma = replace(gamma, array=gamma.array[places])
+    (gamma,) = _constants(c, call, x, operands[1:2], ("rms_norm.weight",))
     ops = (*x.ops, c.op(call))
-    return c.show(c.rms_norm(operand, gamma, float(call.attrs.epsilon), ops), x)
+    return c.show(c.rms_norm(c.emit(x), gamma, float(call.attrs.epsilon), ops), x)
+
+
+def _batch_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> list[Any]:
+    """Statistics of training by channel: numbers to multiply with, and numbers to add."""
+    x, *statistics = operands
+    x = c.hidden(x)
+    axis = int(call.attrs.axis) % len(x.view)
+    channels = x.source.channels
+    if views.merged(x.view[axis]) != views.channel_axis(channels):
+        raise Mismatch(f"it normalises over axis {axis} of {views.describe(x.view)}")
+    if bool(getattr(call.attrs, "training", False)):
+        raise Mismatch("it normalises by statistics of the batch; put the model in evaluation mode")
+    name = f"{x.source.name}.batch_norm"
+    labels = ("weight", "bias", "running_mean", "running_var")
+    gamma, beta, mean, variance = (
+        _vector(c, item, channels, f"{name}.{label}")
+        for item, label in zip(statistics, labels, strict=True)
+    )
+    epsilon = float(call.attrs.epsilon)
+    factors = gamma.array.astype(np.float64) / np.sqrt(variance.array.astype(np.float64) + epsilon)
+    row = beta.array - mean.array * factors
+    what = Folding(gamma.name, "statistics of training became factors and a row")
+    c.report.foldings.append(what)
+    new = c.affine(
+        c.scaled(x),
+        Weight(gamma.name, factors.astype(np.float32)),
+        Weight(beta.name, row.astype(np.float32)),
+        (*x.ops, c.op(call)),
+    )
+    return [Hidden(new, x.view, missing=x.missing, layer=layer_of(gamma.name)), mean, variance]
 
 
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, op = settled(c, operands[0]), c.op(call)
+    if isinstance(value, Scores) and op == "relax.tanh":
+        raise Mismatch(
+            "it caps the attention scores (softcap), which has no integer form; without the cap it "
+            "would be another model"
+        )
+    if isinstance(value, Mixed) and op == "relax.negative":
+        return mixing.scaled(value, -1.0, (*value.ops, op))
+    if isinstance(value, Mixed):
+        value = c.hidden(value)
     if not isinstance(value, (Hidden, Pointwise, RowFunction)):
         raise Mismatch("it is applied to something other than a hidden tensor")
     x = value if isinstance(value, RowFunction) else lift(value)
     return applied(op, x, (x.samples,), (x.text,), (*x.ops, op))
+
+
+def _clip(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    value, op = settled(c, operands[0]), c.op(call)
+    low, high = (float(argument.value) for argument in call.args[1:3])
+    if not isinstance(value, RowFunction):
+        return _bounded(c, value, low, high, op)
+    with np.errstate(all="ignore"):
+        samples = np.clip(value.samples, low, high)
+    text = f"clip({value.text}, {low:g}, {high:g})"
+    return replace(value, samples=samples, text=text, parts=(), ops=(*value.ops, op))
+
+
+def _bounded(c: Emitter, value: Any, low: float, high: float, op: str) -> Value:
+    """Keep values between bounds: a part of an activation function, or what is applied to one."""
+    none = functions.UNBOUNDED
+    low, high = max(low, -none), min(high, none)
+    if isinstance(value, Pointwise):
+        known = functions.name_function(value.samples)
+        value = value if known is None or known[0] == "relu" else c.hidden(value)
+    if not isinstance(value, (Hidden, Pointwise)):
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    x = lift(value)
+    least, most = float(x.samples.min()), float(x.samples.max())
+    if not (low == -none or least < low) or not (high == none or high < most):
+        # Samples on the grid do not show such a bound.
+        return c.clip(c.hidden(value), low, high, (*value.ops, op))
+    samples = np.clip(x.samples, low, high)
+    bounds = [f"{bound:g}" for bound in (low, high) if abs(bound) < none]
+    text = f"{op.removeprefix('relax.')}({', '.join([x.text, *bounds])})"
+    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
+
+
+def _leaky_relu(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    value, op = settled(c, operands[0]), c.op(call)
+    if not isinstance(value, (Hidden, Pointwise)):
+        raise Mismatch("it is applied to something other than a hidden tensor")
+    x, slope = lift(value), float(call.attrs.alpha)
+    samples = np.where(x.samples < 0, x.samples * slope, x.samples)
+    text = f"leaky_relu({x.text}, {slope:g})"
+    return replace(x, samples=samples, text=text, parts=(), ops=(*x.ops, op))
 
 
 def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
@@ -105,8 +193,13 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Scores) and isinstance(other, (FromInputs, Weight)):
             return scores_binary(c, op, one, other, swapped=one is right)
-        if isinstance(one, (MaskedHidden, Probabilities)):
-            return _pool_step(c, op, left, right)
+        if isinstance(one, Probabilities) or (isinstance(one, MaskedHidden) and one.summed):
+            return pooled(c, op, left, right)
+    left, right = (c.hidden(i) if isinstance(i, MaskedHidden) else i for i in (left, right))
+    mixed = mixed_binary(op, left, right)
+    if mixed is not None:
+        return mixed
+    left, right = (c.hidden(x) if isinstance(x, Mixed) else x for x in (left, right))
     if any(isinstance(item, RowFunction) for item in (left, right)):
         if not any(isinstance(item, Weight) for item in (left, right)):
             left, right = (_unless_paired(c, a, b) for a, b in ((left, right), (right, left)))
@@ -125,24 +218,25 @@ def _binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         return _hidden_pair(c, op, left, right)
     other = right if hidden[0] is left else left
     number = scalar(other) if isinstance(other, FromInputs) else None
+    if number is not None and isinstance(hidden[0], Hidden) and op == "relax.multiply":
+        scaled = c.scaled_rows(hidden[0], number)
+        if scaled is not None:
+            return scaled.after(op)
+    if number is not None and op in ("relax.maximum", "relax.minimum"):
+        bounds = (number, np.inf) if op == "relax.maximum" else (-np.inf, number)
+        return _bounded(c, hidden[0], *bounds, op)
     if number is not None:
         return _with_number(op, lift(hidden[0]), number, first=hidden[0] is left)
     if op == "relax.add" and isinstance(other, (Weight, FromInputs)):
+        filled = filled_by_sum(c, hidden[0], other, op) if isinstance(other, FromInputs) else None
+        if filled is not None:
+            return filled
         x = c.hidden(hidden[0])
         return add_table(c, x, other, op) or _bias(c, x, other, op)
     if op == "relax.multiply" and isinstance(other, Weight):
         return _channel_scale(c, c.hidden(hidden[0]), other, op)
     if op == "relax.multiply" and isinstance(other, FromInputs):
-        x = c.hidden(hidden[0])
-        if x.view[:2] != (c.rows, (c.seq_len,)) or x.factor != 1.0:
-            if constant_array(other) is not None:
-                raise Mismatch(
-                    "a hidden tensor is multiplied by numbers that differ between positions, as "
-                    "rotary embeddings do; positions may only be added to embeddings"
-                )
-            raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
-        mask = as_token_mask(other, c.probes, views.shape_of(x.view))
-        return MaskedHidden(x, mask, False, x.view, ops=(*x.ops, op), layer=x.layer)
+        return weighted(c, hidden[0], other, op)
     raise Mismatch(f"a hidden tensor and {type(other).__name__.lower()} are its operands")
 
 
@@ -200,76 +294,48 @@ def _bias(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden:
     other = _along_channels(c, x, other)
     source = x.source
     vector = _vector(c, other, source.channels, f"{source.name}.bias")
-    ops = (*source.ops, *x.ops, op)
     if x.factor != 1.0:
         raise Mismatch("a bias is added after a scale")
-    new: Linear | Embedded
-    if isinstance(source, Linear):
-        bias = (
-            vector
-            if source.bias is None
-            else Weight(source.bias.name, source.bias.array + vector.array)
-        )
-        if source.bias is not None:
-            c.report.foldings.append(Folding(source.name, f"{vector.name} added to the bias"))
-        new = replace(source, bias=bias, ops=ops)
+    if isinstance(source, Linear) and source.bias is not None:
+        c.report.foldings.append(Folding(source.name, f"{vector.name} added to the bias"))
     elif isinstance(source, Embedded):
         c.report.foldings.append(Folding(source.table.name, f"{vector.name} added to every row"))
-        new = replace(
-            source,
-            table=Weight(source.table.name, source.table.array + vector.array),
-            ops=ops,
-        )
-    else:
-        raise Mismatch(
-            f"{vector.name} is added to {source.name}, and only a linear layer or an embedding "
-            "can take a constant per channel"
-        )
+    new = c.affine(source, row=vector, ops=(*x.ops, op))
     return Hidden(new, x.view, missing=x.missing, layer=x.layer)
 
 
 def _along_channels(c: Emitter, x: Hidden, other: Weight | FromInputs) -> Weight | FromInputs:
-    """Return `other` with its channels last, where those of `x` are not: after a convolution."""
-    channels = views.channel_axis(x.source.channels)
-    places = [i for i, axis in enumerate(x.view) if views.merged(axis) == channels]
-    if not channels or not isinstance(other, Weight) or places in ([], [len(x.view) - 1]):
+    """Return `other` with its channels last, where those of `x` are in other axes."""
+    channels = x.source.channels
+    last = bool(x.view) and views.merged(x.view[-1]) == views.channel_axis(channels)
+    if last or not isinstance(other, Weight):
         c.require_all_channels(x)
         return other
+    axes = [all(a.kind == "channel" for a in axis) and bool(axis) for axis in x.view]
+    order = channel_order(views.flatten([x.view[i] for i in np.flatnonzero(axes)]), channels)
     shape = (1,) * (len(x.view) - other.array.ndim) + other.array.shape
-    if shape[places[0]] != other.array.size:
-        raise Mismatch(f"{other.name} of shape {other.array.shape} is not one number per channel")
-    return replace(other, array=other.array.reshape(-1))
+    want = tuple(
+        extent if of_channels else 1
+        for extent, of_channels in zip(views.shape_of(x.view), axes, strict=True)
+    )
+    if order is None or shape != want:
+        raise Mismatch(
+            f"{other.name} of shape {other.array.shape} is not one number per channel of "
+            f"{views.describe(x.view)}"
+        )
+    return replace(other, array=other.array.reshape(-1)[np.argsort(order)])
 
 
 def _channel_scale(c: Emitter, x: Hidden, other: Weight, op: str) -> Hidden:
     """Multiply each channel by a number of its own, which a linear layer before it takes over."""
-    c.require_all_channels(x)
     source = x.source
-    vector = _vector(c, other, source.channels, f"{source.name}.scale")
-    if not isinstance(source, Linear):
-        raise Mismatch(
-            f"{source.name} is multiplied by {other.name}, which only a linear layer can absorb"
-        )
-    c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
-    ops = (*source.ops, *x.ops, op)
-    scaled = source.changed(lambda array: (array.T * vector.array).T, ops=ops)
-    return replace(x, source=scaled, ops=())
+    vector = _vector(c, _along_channels(c, x, other), source.channels, f"{source.name}.scale")
+    if isinstance(source, Linear):
+        c.report.foldings.append(Folding(source.name, f"{vector.name} moved to the weights"))
+    return replace(x, source=c.affine(source, vector, ops=(*x.ops, op)), ops=())
 
 
 # -- pooling --------------------------------------------------------------------------------
-
-
-def _pool_step(c: Emitter, op: str, left: Any, right: Any) -> Hidden:
-    if op != "relax.divide" or not isinstance(left, MaskedHidden) or not left.summed:
-        raise Mismatch("attention probabilities or masked tensors are changed before their use")
-    if not isinstance(right, FromInputs):
-        raise Mismatch("a sum over tokens is divided by something other than their number")
-    as_token_count(right, c.probes, left.mask)
-    x = c.emit(left.base)
-    name = c.unique(f"{x.name}.mean_pool")
-    operands = (x.var, c.input_vars[left.mask])
-    emitted = c.record(build.mean_pool, name, x.channels, (*left.ops, op), *operands)
-    return Hidden(emitted, left.view, layer=left.layer)
 
 
 def _sum(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
@@ -278,18 +344,9 @@ def _sum(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     row = reduce_rows(c, c.op(call), value, axes, keepdims=bool(call.attrs.keepdims))
     if row is not None:
         return row
-    if not isinstance(value, MaskedHidden) or value.summed:
+    if not isinstance(value, MaskedHidden):
         raise Mismatch("a sum is taken of something other than a masked hidden tensor")
-    axes = optional_axes(call.attrs.axis)
-    if axes is None or [value.view[axis] for axis in axes] != [(c.seq_len,)]:
-        raise Mismatch("a hidden tensor is summed over something other than the sequence")
-    axis = axes[0] % len(value.view)
-    view = tuple(
-        () if i == axis else item
-        for i, item in enumerate(value.view)
-        if i != axis or bool(call.attrs.keepdims)
-    )
-    return replace(value, summed=True, view=view, ops=(*value.ops, c.op(call)))
+    return summed(c, value, axes, c.op(call), keep=bool(call.attrs.keepdims))
 
 
 def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
@@ -317,8 +374,11 @@ def _mean(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 MATH_RULES: dict[str, Rule] = {
     **dict.fromkeys(functions.UNARY, _unary),
     **dict.fromkeys(functions.BINARY, _binary),
+    "relax.clip": _clip,
     "relax.mean": _mean,
+    "relax.nn.batch_norm": _batch_norm,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.leakyrelu": _leaky_relu,
     "relax.nn.rms_norm": _rms_norm,
     "relax.sum": _sum,
 }

@@ -32,20 +32,18 @@ def settled(c: Emitter, value: Any) -> Any:
 def reduce_rows(
     c: Emitter, op: str, value: Any, axes: Sequence[int] | None, *, keepdims: bool
 ) -> RowFunction | None:
-    """Interpret a mean or sum over all channels of a hidden tensor; None if it is none."""
+    """Interpret a mean or sum over all channels of a token, or of a head; None if it is none."""
     value = settled(c, value)
     if not isinstance(value, (Hidden, Pointwise, RowFunction)) or axes is None or len(axes) != 1:
         return None
     base = value if isinstance(value, Hidden) else value.base
     if isinstance(value, RowFunction) and value.reduced:
         return None
-    if axes[0] % len(base.view) != len(base.view) - 1 or base.source.channels < 2:
-        return None
-    if views.merged(base.view[-1]) != views.channel_axis(base.source.channels):
+    if axes[0] % len(base.view) != len(base.view) - 1 or _width(base) < 2:
         return None
     rows = _as_rows(value)
     reduce = np.mean if op == "relax.mean" else np.sum
-    samples = reduce(rows.samples, axis=1, keepdims=True)
+    samples = reduce(rows.samples, axis=-1, keepdims=True)
     text = f"{op[6:]}({rows.text})"
     return replace(
         rows,
@@ -115,7 +113,7 @@ def row_binary(op: str, left: Any, right: Any) -> RowFunction | None:
     return replace(
         result,
         parts=(left, right) if pair else (),
-        reduced=all(item.reduced for item in lifted) and result.samples.shape[1] == 1,
+        reduced=all(item.reduced for item in lifted) and result.samples.shape[-1] == 1,
         gammas=(*(w for item in lifted for w in item.gammas), *gammas),
         betas=(*(w for item in lifted for w in item.betas), *betas),
     )
@@ -127,16 +125,36 @@ def _side(item: Any, row: RowFunction) -> RowFunction | NDArray[Any] | None:
         lifted = _as_rows(item)
         same = lifted.base.source is row.base.source and lifted.base.view == row.base.view
         return lifted if same else None
-    channels = row.base.source.channels
     if isinstance(item, Weight):
-        array = item.array
-        if array.size == 1:
-            return np.full((1, 1), float(array.reshape(-1)[0]))
-        if array.size != channels or array.shape[-1] != channels:
-            return None
-        return array.reshape(1, channels).astype(np.float64)
+        return _weight_of_rows(item.array, row.base)
     number = scalar(item) if isinstance(item, FromInputs) else None
     return None if number is None else np.full((1, 1), number)
+
+
+def _weight_of_rows(array: NDArray[Any], base: Hidden) -> NDArray[Any] | None:
+    """Return a weight as [1, channels of a row], or [heads, 1, channels of a row]."""
+    if array.size == 1:
+        return np.full((1, 1), float(array.reshape(-1)[0]))
+    width = _width(base)
+    heads = base.source.channels // max(width, 1)
+    axes = [
+        axis
+        for axis, atoms in enumerate(base.view[:-1])
+        if any(atom.kind == "channel" for atom in atoms)
+    ]
+    shape = (1,) * (len(base.view) - array.ndim) + array.shape
+    if shape[-1] != width:
+        return None
+    if array.size == width:
+        return array.reshape(1, width).astype(np.float64)
+    if len(axes) == 1 and array.size == heads * width and shape[axes[0]] == heads:
+        return array.reshape(heads, 1, width).astype(np.float64)
+    return None
+
+
+def _width(base: Hidden) -> int:
+    """Channels of a row: all of a token, or those of a head; 0 where the last axis is neither."""
+    return views.row_width(base.view, base.source.channels)
 
 
 def lift(value: Hidden | Pointwise) -> Pointwise:
@@ -153,9 +171,10 @@ def lift(value: Hidden | Pointwise) -> Pointwise:
 
 
 def _as_rows(value: Hidden | Pointwise | RowFunction) -> RowFunction:
-    """A hidden tensor, or a scalar function of one, as a function of rows."""
+    """A hidden tensor, or a scalar function of one, as a function of rows of its last axis."""
     if isinstance(value, RowFunction):
         return value
     x = lift(value)
-    samples = x.samples[row_places(x.base.source.channels)]
+    # Something else is no norm in the end, but may be a sum.
+    samples = x.samples[row_places(_width(x.base) or x.base.source.channels)]
     return RowFunction(x.base, samples, x.text, ops=x.ops, layer=x.layer)

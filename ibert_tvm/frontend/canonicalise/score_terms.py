@@ -76,14 +76,19 @@ class ScoreTerms:
     ----------
     probes : Probes
         The probe runs.
+    assumed : ScoreTerm, optional
+        What every term is, where that was decided before.
     """
 
-    def __init__(self, probes: Probes) -> None:
+    def __init__(self, probes: Probes, assumed: ScoreTerm | None = None) -> None:
         self._probes = probes
+        self._assumed = assumed
         self._known: dict[tuple[FromInputs | Weight, ScoreLayout, str], ScoreTerm] = {}
 
     def __call__(self, value: FromInputs | Weight, layout: ScoreLayout, how: str) -> ScoreTerm:
         """Return `as_score_term` of the same arguments."""
+        if self._assumed is not None:
+            return self._assumed
         key = value, layout, how
         if key not in self._known:
             self._known[key] = as_score_term(value, self._probes, layout, how)

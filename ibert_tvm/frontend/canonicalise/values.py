@@ -243,6 +243,88 @@ class Embedded(Computed):
 
 
 @dataclass(frozen=True, eq=False)
+class Affine(Computed):
+    """A value whose channels are multiplied, and then added to, by numbers of their own.
+
+    Parameters
+    ----------
+    x : Emitted
+        The value.
+    scale, row : Weight or None
+        [channels].
+    """
+
+    x: Emitted
+    scale: Weight | None = None
+    row: Weight | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSum(Computed):
+    """A sum of matrix products: that of operands whose channels were joined.
+
+    Parameters
+    ----------
+    terms : tuple of Linear
+        Their bias is that of the first.
+    """
+
+    terms: tuple[Linear, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Computed):
+    """Channels of several hidden tensors one after the other, perhaps for a matrix product.
+
+    Parameters
+    ----------
+    parts : tuple of Hidden
+        The tensors, of one layout but for their channels, which are last.
+    """
+
+    parts: tuple[Hidden, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepended(Computed):
+    """Tokens with learned rows before them, and perhaps a table of positions added to all.
+
+    Parameters
+    ----------
+    x : Emitted
+        The tokens.
+    rows : Weight
+        [n, channels].
+    table : Weight or None
+        [n + tokens, channels].
+    """
+
+    x: Emitted
+    rows: Weight
+    table: Weight | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRun(Computed):
+    """Neighbouring tokens of every sequence.
+
+    Parameters
+    ----------
+    x : Computed
+        The sequences.
+    first, last : int
+        Places of the first one, and behind the last.
+    length : int
+        Of a sequence, in the probe shape.
+    """
+
+    x: Computed
+    first: int
+    last: int
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
 class ConstantRow(Computed):
     """The same row for every token, waiting to be added to something.
 
@@ -269,12 +351,60 @@ class Hidden(Value):
         Constant that multiplies the canonical value, from an attention scale applied early.
     missing : Axis
         Atoms that the tensor does not have because the value does not depend on them.
+    part : Mixed or None
+        The same tensor as lanes of a head that it was cut out of.
+    rows : Weight or None
+        The same tensor for the probe shape, where it is looked up by position.
     """
 
     source: Computed
     view: View
     factor: float = 1.0
     missing: Axis = ()
+    part: Mixed | None = None
+    rows: Weight | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One channel of a head for each lane, times a factor for each position.
+
+    Parameters
+    ----------
+    channels : numpy.ndarray
+        int64 [lanes], places on the axis of the head.
+    factors : numpy.ndarray
+        float64 [positions or 1, lanes].
+    """
+
+    channels: NDArray[np.int64]
+    factors: NDArray[np.float64]
+
+    def at(self, lanes: NDArray[np.int64]) -> Term:
+        """Return the term of some lanes."""
+        return Term(self.channels[lanes], self.factors[:, lanes])
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed(Value):
+    """Sums of channels of each head, on the way to a rotation; see `mixing`.
+
+    Parameters
+    ----------
+    base : Hidden
+        What the channels are those of.
+    axis : int
+        Axis of it that enumerates the channels of a head.
+    view : View
+        Layout of the tensor, with atoms ``lane`` in the place of the channels of a head.
+    terms : tuple of Term
+        They are added up.
+    """
+
+    base: Hidden
+    axis: int
+    view: View
+    terms: tuple[Term, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,12 +433,15 @@ class Pointwise(Value):
 class RowFunction(Value):
     """A function of the channels of one token, on the way from a hidden tensor to its LayerNorm.
 
+    Where the tensor has heads in an axis of their own, it is one of the channels of a head.
+
     Parameters
     ----------
     base : Hidden
         The tensor.
     samples : numpy.ndarray
-        The function on the example rows of `rows`, float64 [rows, channels or 1].
+        The function on the example rows of `rows`, float64 [rows, channels or 1]; with a weight for
+        each head [heads, rows, channels or 1].
     text : str
         The operators in order, for messages.
     parts : tuple of Value
@@ -316,7 +449,7 @@ class RowFunction(Value):
     gammas, betas : tuple of Weight
         The weights that multiplied it and were added to it.
     reduced : bool
-        Whether it is one number per token.
+        Whether it is one number per row.
     dropped : bool
         Whether the axis of channels is gone, which the next operator has to bring back.
     """
@@ -465,11 +598,11 @@ KEPT_ROWS: NDArray[np.bool_] = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0,
 
 @dataclass(frozen=True, eq=False)
 class MaskedHidden(Value):
-    """A hidden tensor with padding set to 0, on the way to a masked mean.
+    """A hidden tensor with tokens multiplied by weights, padding by 0, on the way to a pooling.
 
     Parameters
     ----------
-    base : Hidden
+    base : Hidden or Pointwise
         The tensor.
     mask : str
         Name of the input that marks tokens.
@@ -477,9 +610,31 @@ class MaskedHidden(Value):
         Whether it was summed over the sequence.
     view : View
         Its layout.
+    weights : str
+        A key of `token_weights.WEIGHTS`.
+    """
+
+    base: Hidden | Pointwise
+    mask: str
+    summed: bool
+    view: View
+    weights: str = "mask"
+
+
+@dataclass(frozen=True, eq=False)
+class FilledHidden(Value):
+    """A hidden tensor with very low numbers at padding, on the way to a maximum.
+
+    Parameters
+    ----------
+    base : Hidden
+        The tensor.
+    mask : str
+        Name of the input that marks tokens.
+    view : View
+        Its layout.
     """
 
     base: Hidden
     mask: str
-    summed: bool
     view: View

@@ -28,13 +28,16 @@ class Atom:
     Parameters
     ----------
     kind : str
-        ``batch``, ``sequence``, ``channel``, and in attention scores ``head``, ``query``, ``key``.
-        Of images: ``plane`` (colour), ``row``, ``column``, and ``patch``, which is a sequence of
-        static length.
+        ``batch``, ``sequence``, ``channel``, ``lane`` (of a head, see `mixing`), ``repeat`` (of
+        what lies before it: heads of keys that several of the queries share), and in attention
+        scores ``head``, ``query``, ``key``. Of images: ``plane`` (colour), ``row``, ``column``, and
+        ``patch``, which is a sequence of static length. ``run``: a part of a sequence of any
+        length.
     extent : int
         Number of indices, in the probe shape for batch and sequence.
     stride : int
-        Distance in the index of the whole run (channels, patches, rows of pixels); 1 for others.
+        Distance in the index of the whole run (channels, heads, patches, rows of pixels); 1 for
+        others.
     """
 
     kind: str
@@ -48,8 +51,9 @@ View = tuple[Axis, ...]
 """All axes of a tensor."""
 
 
+_HIDDEN_AXES = 3
 # Kinds whose extent is no probe shape, so that a reshape may divide and join them.
-_RUNS = ("channel", "patch", "plane", "row", "column")
+_RUNS = ("channel", "lane", "head", "patch", "plane", "row", "column")
 
 
 def is_tokens(axis: Axis) -> bool:
@@ -61,6 +65,27 @@ def is_tokens(axis: Axis) -> bool:
 def channel_axis(channels: int) -> Axis:
     """Return the axis that enumerates all `channels` in order."""
     return (Atom("channel", channels),) if channels > 1 else ()
+
+
+def row_width(view: View, channels: int) -> int:
+    """Return how many channels the last axis has, if they are all of them, or those of a head.
+
+    Parameters
+    ----------
+    view : View
+        Layout of a hidden tensor.
+    channels : int
+        All channels of a token.
+
+    Returns
+    -------
+    int
+        A divisor of them; 0 if the last axis is no run of channels in order.
+    """
+    last = merged(view[-1]) if view else ()
+    if len(last) != 1 or last[0].kind != "channel" or last[0].stride != 1:
+        return 0
+    return 0 if channels % last[0].extent else last[0].extent
 
 
 def shape_of(view: View) -> tuple[int, ...]:
@@ -94,7 +119,8 @@ def describe(view: View) -> str:
     """Return a text like ``[batch, heads*..., 32 channels]`` for messages."""
 
     def one(axis: Axis) -> str:
-        names = [f"{a.extent} channels" if a.kind == "channel" else a.kind for a in merged(axis)]
+        runs = {"channel": "channels", "lane": "channels of a head"}
+        names = [f"{a.extent} {runs[a.kind]}" if a.kind in runs else a.kind for a in merged(axis)]
         return "*".join(names) or "1"
 
     return "[" + ", ".join(one(axis) for axis in view) + "]"
@@ -176,7 +202,7 @@ def squeeze(view: View, axes: Sequence[int] | None) -> View:
 
 
 def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
-    """Broadcast `view` to `shape`, where only atoms in `missing` may be repeated.
+    """Broadcast `view` to `shape`, where only atoms in `missing` and heads may be repeated.
 
     Parameters
     ----------
@@ -201,12 +227,15 @@ def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
     padded: list[Axis] = [()] * (len(shape) - len(view)) + list(view)
     extents = shape_of(tuple(padded))
     left = list(missing)
+    # A hidden tensor has three axes; where there are more, heads have one, if only for one of them.
+    by_head = len(view) > _HIDDEN_AXES
     for position, (have, want) in enumerate(zip(extents, shape, strict=True)):
         if have == want:
             continue
         atom = next((a for a in left if a.extent == want), None)
-        if have != 1 or atom is None:
+        if have != 1 or (atom is None and (not by_head or position + 1 == len(padded))):
             raise ViewError(f"{describe(view)} would be repeated to {tuple(shape)}")
-        left.remove(atom)
-        padded[position] = (atom,)
+        if atom is not None:
+            left.remove(atom)
+        padded[position] = (atom or Atom("repeat", want),)
     return tuple(padded)

@@ -70,12 +70,32 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
         config,
         CheckpointArrays.of_files(folder.weights),
         head,
-        folder.pooling or "mean",
+        _pooling_of(folder, head),
         str(folder.path),
         folder.config,
         float_folder(folder, head) if verify else None,
     )
     return described(model, **folder.provenance(head))
+
+
+def _pooling_of(folder: HfFolder, head: str) -> str:
+    """The pooling of a sentence embedding, which the published arithmetic must have."""
+    if head == "sentence_transformer":
+        raise ModelSourceError(
+            f"a model of type {MODEL_TYPE} has no head {head}",
+            where=str(folder.path / "modules.json"),
+            why="the published arithmetic has poolings by the mean and by the first token only",
+            todo="choose head='sentence_embedding' or head='none'",
+        )
+    pooling = folder.pooling if head == "sentence_embedding" else "mean"
+    if pooling not in ("mean", "cls"):
+        raise ModelSourceError(
+            f"the sentence embedding pools by {pooling}",
+            where=str(folder.path / "modules.json"),
+            why="the published arithmetic has poolings by the mean and by the first token only",
+            todo="choose head='none' and pool outside of the compiled model",
+        )
+    return pooling
 
 
 def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:

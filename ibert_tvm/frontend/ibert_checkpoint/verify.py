@@ -42,7 +42,7 @@ def float_folder(folder: HfFolder, head: str) -> Source:
     from .. import transformers_import as hf
 
     model, _ = hf.load_folder(folder, head, quant_mode=False)
-    return _source(model, head, folder.pooling or "mean")
+    return _source(model, head, folder.pooling if head == "sentence_embedding" else "mean")
 
 
 def float_module(module: Any, head: str) -> Source:
@@ -69,6 +69,8 @@ def float_module(module: Any, head: str) -> Source:
 
 def _source(model: Any, head: str, pooling: str) -> Source:
     from .. import transformers_import as hf
+    from ..sentence_head import pooling_head
     from ..torch_import import as_source
 
-    return as_source(hf.wrap(model, head, pooling).eval())
+    after = pooling_head(pooling) if head == "sentence_embedding" else None
+    return as_source(hf.wrap(model, head, after).eval())

@@ -95,6 +95,11 @@ class CheckpointArrays:
             if tensor.is_floating_point():
                 self._add(str(key), partial(_to_numpy, tensor))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return tuple(self._readers)
+
     def __contains__(self, name: str) -> bool:
         return name in self._readers
 

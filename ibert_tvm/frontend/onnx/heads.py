@@ -75,10 +75,16 @@ def choose_outputs(
     ranks = {item.name: _rank(item) for item in graph.output}
     if head is None:
         head = _default(names)
+        if head == "sentence_embedding" and _before_normalisation(graph, head) is not None:
+            head = "sentence_transformer"
         if head is None:
             return Outputs("none", tuple(names), tuple(names))
     if head == "sentence_embedding":
         return _sentence(graph, names, ranks, mask, opset, where)
+    if head == "sentence_transformer":
+        if "sentence_embedding" not in names:
+            raise _missing(head, names, where)
+        return Outputs(head, ("sentence_embedding",))
     if head in ("sequence_classification", "token_classification", "logits"):
         tensor = _first(names, _LOGITS)
         expected = {"sequence_classification": 2, "token_classification": 3}.get(head)
@@ -144,8 +150,8 @@ def _sentence(
         if tensor is None:
             return Outputs("sentence_embedding", ("sentence_embedding",))
         note = (
-            "the source normalises its embeddings to length 1 afterwards; the compiled model "
-            "does not"
+            "the source normalises its embeddings to length 1 afterwards; "
+            "head='sentence_transformer' has it"
         )
         return Outputs("sentence_embedding", (tensor,), notes=(note,))
     hidden = _first(names, _HIDDEN) or _only(names, ranks, 3)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..canonicalise import Canonical, canonicalise
+from ..canonicalise import Canonical, Revisit, canonicalise
 from ..errors import UnsupportedModelError
 from ..finish import OUTPUTS, described, finish
 from ..model import CanonicalModel
@@ -14,6 +14,7 @@ from ..report import ImportReport
 from ..verify import VERIFY_SHAPE
 from .heads import Outputs, choose_outputs
 from .operators import OPERATORS
+from .precision import in_float32
 from .reading import opsets
 from .signature import GraphInput, ProbeShape, graph_inputs, probe_shape
 from .source_run import source_runner
@@ -73,6 +74,7 @@ def import_onnx_model(
 
     if model.functions:
         model = inliner.inline_local_functions(model)
+    model = in_float32(model)
     versions = opsets(model)
     taken = graph_inputs(model.graph, inputs, source)
     mask = next((item.name for item in taken if item.canonical == "attention_mask"), None)
@@ -115,7 +117,7 @@ def _canonical(
     chosen: Outputs,
     shape: ProbeShape,
     *,
-    longest: bool = False,
+    revisit: Revisit | None = None,
 ) -> Canonical:
     graph = model.graph
     nodes = [*graph.node, *chosen.nodes]
@@ -129,7 +131,7 @@ def _canonical(
             outputs=chosen.tensors,
             names=translation.names,
             origins=translation.origins,
-            longest=longest,
+            revisit=revisit,
         )
         report = canonical.report
     except UnsupportedModelError as error:
@@ -148,12 +150,12 @@ def _again(
     taken: Sequence[GraphInput],
     chosen: Outputs,
     shape: ProbeShape,
-) -> Callable[[int], Canonical] | None:
+) -> Callable[[Revisit], Canonical] | None:
     """What canonicalises the graph at its longest sequence, if it does not fix the length."""
     if shape.static[1] is not None:
         return None
-    return lambda length: _canonical(
-        model, versions, taken, chosen, replace(shape, seq_len=length), longest=True
+    return lambda revisit: _canonical(
+        model, versions, taken, chosen, replace(shape, seq_len=revisit.length), revisit=revisit
     )
 
 
@@ -191,12 +193,10 @@ def _check_types(graph: onnx.GraphProto, source: str) -> None:
     """Refuse weights that are not float32: calibration measures in float32."""
     from onnx import TensorProto
 
-    refused = {TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
     for item in graph.initializer:
-        if item.data_type in refused and len(item.dims) > 1:
-            name = TensorProto.DataType.Name(item.data_type).lower()
+        if item.data_type == TensorProto.DOUBLE and len(item.dims) > 1:
             raise UnsupportedModelError(
-                f"the model's weights are {name}",
+                "the model's weights are double",
                 where=f"{source}, initializer {item.name}",
                 why="calibration measures ranges in float32",
                 todo="export the model in float32",

@@ -7,10 +7,17 @@ from . import (
     operators_fused,
     operators_layout,
     operators_matrix,
+    operators_rotary,
     translator,
 )
 
-MODULES = (operators_elementwise, operators_fused, operators_layout, operators_matrix)
+MODULES = (
+    operators_elementwise,
+    operators_fused,
+    operators_layout,
+    operators_matrix,
+    operators_rotary,
+)
 """The modules."""
 OPERATORS = translator.OPERATORS
 """What they registered, by domain and operator."""

@@ -162,6 +162,24 @@ def _clip(t: Translator, node: Node) -> Traced:
     return x
 
 
+@operator("LeakyRelu")
+def _leaky_relu(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    return t.emit(op.nn.leakyrelu(x.var, float(node.attributes.get("alpha", 0.01))), x)
+
+
+@operator("HardSigmoid", "HardSwish")
+def _hard(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    swish = node.op == "HardSwish"
+    alpha = 1 / 6 if swish else float(node.attributes.get("alpha", 0.2))
+    beta = 0.5 if swish else float(node.attributes.get("beta", 0.5))
+    line = t.emit(op.multiply(x.var, relax.const(alpha, x.dtype)), x)
+    line = t.emit(op.add(line.var, relax.const(beta, x.dtype)), x)
+    gate = t.emit(op.clip(line.var, 0.0, 1.0), x)
+    return t.emit(op.multiply(x.var, gate.var), x) if swish else gate
+
+
 @operator("Where")
 def _where(t: Translator, node: Node) -> Traced:
     operands = node.tensors(3)

@@ -18,6 +18,7 @@ from .translator import Node, Translator, operator
 from .values import Known, Traced, Untranslatable, constant
 
 _ORT = "com.microsoft"
+_NO_SOFTCAP = "it caps its scores (softcap), which has no integer form"
 
 
 # -- elementwise and normalisation ----------------------------------------------------------
@@ -149,15 +150,16 @@ def _attention(t: Translator, node: Node) -> Traced:
     if attributes.get("is_causal", 0):
         raise Untranslatable("it hides later tokens (is_causal), as decoders do")
     if attributes.get("softcap", 0.0):
-        raise Untranslatable("it caps its scores (softcap), which has no integer form")
+        raise Untranslatable(_NO_SOFTCAP)
     if any(node.operand(index) is not None for index in range(4, len(node.operands))):
         raise Untranslatable("it reads keys and values of earlier calls")
     flat = len(q.shape) == 3
     if flat:
         counts = [int(attributes.get(name, 0)) for name in ("q_num_heads", "kv_num_heads")]
-        if counts[0] != counts[1] or not counts[0]:
+        if min(counts) < 1:
             raise Untranslatable(f"it has {counts[0]} heads of queries and {counts[1]} of keys")
-        q, k, v = (_heads(t, x, counts[0]) for x in (q, k, v))
+        q = _heads(t, q, counts[0])
+        k, v = (_heads(t, x, counts[1]) for x in (k, v))
     mask = node.operand(3)
     dtype = "" if mask is None else mask.array.dtype if isinstance(mask, Known) else mask.dtype
     allowed = str(dtype) == "bool"
@@ -187,8 +189,12 @@ def _attend(
     keep: Known | Traced | None,
     added: Known | Traced | None,
 ) -> Traced:
-    """Emit softmax(scale q kᵀ + mask) v on [batch, heads, tokens, channels]."""
-    q, k, v = qkv
+    """Emit softmax(scale q kᵀ + mask) v on [batch, heads, tokens, channels].
+
+    Keys and values may have fewer heads, which neighbouring heads of queries share.
+    """
+    q = qkv[0]
+    k, v = (_repeated(t, x, q.shape[1]) for x in qkv[1:])
     scale = float(node.attributes.get("scale", 0.0)) or 1.0 / sqrt(q.shape[-1])
     keys = _transpose_last(t, k)
     scores = t.emit(op.matmul(q.var, t.expr(node, keys)), q, k)
@@ -201,6 +207,18 @@ def _attend(
         scores = t.emit(op.add(scores.var, t.expr(node, added, weight=False)), scores, added)
     weights = t.emit(op.nn.softmax(scores.var, -1), scores)
     return t.emit(op.matmul(weights.var, v.var), weights, v)
+
+
+def _repeated(t: Translator, x: Traced, heads: int) -> Traced:
+    """Each head as often as makes so many of them."""
+    batch, count, length, width = x.shape
+    if heads == count:
+        return x
+    if heads % count:
+        raise Untranslatable(f"it has {heads} heads of queries and {count} of keys")
+    beside = t.emit(op.expand_dims(x.var, [2]), x)
+    shape = (batch, count, heads // count, length, width)
+    return reshape(t, t.emit(op.broadcast_to(beside.var, shape), x), [batch, heads, length, width])
 
 
 @operator("Attention", domain=_ORT)
@@ -251,6 +269,53 @@ def _multi_head_attention(t: Translator, node: Node) -> Traced:
     return _joined(t, _attend(t, node, (q, k, v), keep=keep, added=node.operand(5)))
 
 
+@operator("GroupQueryAttention", domain=_ORT)
+def _group_query_attention(t: Translator, node: Node) -> list[Traced | None]:
+    _refuse_state(node, causal="", past=(3, 4), rotary="do_rotary")
+    if node.attributes.get("softcap", 0.0):
+        raise Untranslatable(_NO_SOFTCAP)
+    if node.attributes.get("smooth_softmax", 0) or node.operand(11) is not None:
+        raise Untranslatable("its softmax has one term more than there are keys")
+    heads, shared = (int(node.attributes[name]) for name in ("num_heads", "kv_num_heads"))
+    q = node.traced(0)
+    if node.operand(1) is None:
+        width = q.shape[-1] // (heads + 2 * shared)
+        q, k, v = split(t, q, [heads * width, shared * width, shared * width], 2)
+    else:
+        k, v = node.traced(1), node.traced(2)
+    batch, length, _ = q.shape
+    # Every query sees itself and what lies in front of it, so many keys at most.
+    window = int(node.attributes.get("local_window_size", -1))
+    places = np.arange(length)
+    distance = places[:, None] - places[None, :]
+    near = (distance >= 0) & (distance < window if window > 0 else distance >= 0)
+    mask = _mask_of_last(t, node, 5, (batch, length))
+    mask = reshape(t, mask, [batch, 1, 1, length])
+    kept = t.emit(op.greater(mask.var, relax.const(0, mask.dtype)), mask)
+    causal = constant(near.reshape(1, 1, length, length))
+    keep = t.emit(op.logical_and(kept.var, causal), kept)
+    parts = (_heads(t, q, heads), _heads(t, k, shared), _heads(t, v, shared))
+    attended = _attend(t, node, parts, keep=keep, added=node.operand(10))
+    return [_joined(t, attended), None, None]
+
+
+def _mask_of_last(t: Translator, node: Node, index: int, shape: tuple[int, int]) -> Traced:
+    """Return the mask whose ones were counted, where an operand is one less for each row."""
+    name, less = node.proto.input[index], 0
+    maker = t.naming.producer(name)
+    while maker is not None and maker.op_type in ("Cast", "Sub"):
+        if maker.op_type == "Sub":
+            number = t.value(maker.input[1])
+            less += int(number.array) if isinstance(number, Known) and number.array.size == 1 else 2
+        name = maker.input[0]
+        maker = t.naming.producer(name)
+    mask = _counted_mask(t, name, shape) if less == 1 else None
+    if mask is None:
+        raise Untranslatable("the lengths of its sequences are not counted from the padding mask")
+    _note_mask(t, node)
+    return mask
+
+
 def _refuse_state(node: Node, *, causal: str, past: tuple[int, ...], rotary: str) -> None:
     if node.attributes.get(causal, 0):
         raise Untranslatable(f"it hides later tokens ({causal}), as decoders do")
@@ -285,20 +350,33 @@ def _mask_of_counts(
     t: Translator, node: Node, index: int, counts: Traced, shape: tuple[int, int]
 ) -> Traced:
     """Return the mask whose ones were counted to `counts`, or one that keeps the first tokens."""
-    mask = t.masks.get(counts.var.name)
-    maker = t.naming.producer(node.proto.input[index])
-    if mask is None and maker is not None and maker.op_type == "ReduceSum":
-        summed = t.value(maker.input[0])
-        if isinstance(summed, Traced) and summed.tokens and summed.shape == shape:
-            mask = summed
+    mask = _counted_mask(t, node.proto.input[index], shape)
     if mask is not None:
-        t.fold(
-            "attention_mask",
-            "the source keeps as many tokens from the front as the mask has ones; the mask itself "
-            "is used, which is the same where padding is at the end",
-            node,
-        )
+        _note_mask(t, node)
         return mask
     places = constant(np.arange(shape[1], dtype=counts.dtype).reshape(1, -1))
     first = t.emit(op.expand_dims(counts.var, [1]), counts)
     return t.emit(op.astype(op.less(places, first.var), "int32"), counts)
+
+
+def _counted_mask(t: Translator, name: str, shape: tuple[int, int]) -> Traced | None:
+    """Return the mask that was summed to tensor `name`, if it was."""
+    counts = t.value(name)
+    if isinstance(counts, Traced) and counts.var.name in t.masks:
+        return t.masks[counts.var.name]
+    maker = t.naming.producer(name)
+    if maker is None or maker.op_type != "ReduceSum":
+        return None
+    summed = t.value(maker.input[0])
+    if isinstance(summed, Traced) and summed.tokens and summed.shape == shape:
+        return summed
+    return None
+
+
+def _note_mask(t: Translator, node: Node) -> None:
+    t.fold(
+        "attention_mask",
+        "the source keeps as many tokens from the front as the mask has ones; the mask itself is "
+        "used, which is the same where padding is at the end",
+        node,
+    )

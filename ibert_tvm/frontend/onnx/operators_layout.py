@@ -131,6 +131,19 @@ def _concat(t: Translator, node: Node) -> Any:
     return t.emit(op.concat(parts, int(node.attributes["axis"])), *operands)
 
 
+@operator("Pad")
+def _pad(t: Translator, node: Node) -> Traced:
+    x, rank = node.traced(), len(node.traced().shape)
+    widths, value = node.integers(1, "pads"), node.constant(2, "value")
+    if widths is None or len(node.operands) > 3:
+        raise Untranslatable("it has no pads, or says to which axes they belong")
+    if node.attributes.get("mode", b"constant") != b"constant":
+        raise Untranslatable("it repeats what is at the edge")
+    number = 0.0 if value is None else float(np.asarray(value).reshape(-1)[0])
+    pairs = [w for axis in range(rank) for w in (widths[axis], widths[axis + rank])]
+    return t.emit(op.nn.pad(x.var, pairs, "constant", number), x)
+
+
 @operator("Split")
 def _split(t: Translator, node: Node) -> list[Traced]:
     x = node.traced()

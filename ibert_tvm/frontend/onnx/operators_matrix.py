@@ -84,6 +84,25 @@ def _layer_normalization(t: Translator, node: Node) -> Traced:
     )
 
 
+@operator("BatchNormalization")
+def _batch_normalization(t: Translator, node: Node) -> Traced:
+    if node.attributes.get("training_mode", 0):
+        raise Untranslatable("it normalises by statistics of the batch")
+    x = node.traced()
+    given = [item for item in node.tensors(5)[1:] if isinstance(item, Known)]
+    if len(given) < 4:
+        raise Untranslatable("its statistics are computed from the inputs")
+    gamma, beta, mean, variance = (item.array.astype(np.float64) for item in given)
+    factors = gamma / np.sqrt(variance + epsilon_of(node, 1e-5))
+    shape = (-1, *(1,) * (len(x.shape) - 2))
+    scale, row = (
+        Known(array.astype(np.float32).reshape(shape), source.name)
+        for array, source in ((factors, given[0]), (beta - mean * factors, given[1]))
+    )
+    scaled = t.emit(op.multiply(x.var, t.expr(node, scale, weight=True)), x)
+    return t.emit(op.add(scaled.var, t.expr(node, row, "bias", weight=True)), x)
+
+
 def epsilon_of(node: Node, default: float) -> float:
     """Return the epsilon of a node: the decimal number that its float32 stands for."""
     return float(str(np.float32(node.attributes.get("epsilon", default))))
@@ -134,6 +153,22 @@ def _reduce_squares(t: Translator, node: Node) -> Traced:
     axes, keep = _axes(node), bool(node.attributes.get("keepdims", 1))
     total = t.emit(op.sum(t.emit(op.multiply(x.var, x.var), x).var, axes, keep), x)
     return t.emit(op.sqrt(total.var), x) if node.op == "ReduceL2" else total
+
+
+_LEAST = 1e-12
+
+
+@operator("LpNormalization")
+def _normalise(t: Translator, node: Node) -> Traced:
+    x = node.traced()
+    if int(node.attributes.get("p", 2)) != 2:
+        raise Untranslatable("it divides by another norm than the Euclidean one")
+    axis = int(node.attributes.get("axis", -1))
+    total = t.emit(op.sum(t.emit(op.multiply(x.var, x.var), x).var, [axis], True), x)
+    length = t.emit(op.sqrt(total.var), x)
+    # A row of zeros stays one, as in ONNX Runtime.
+    positive = t.emit(op.maximum(length.var, relax.const(_LEAST, x.dtype)), x)
+    return t.emit(op.divide(x.var, positive.var), x)
 
 
 def _axes(node: Node) -> list[int] | None:

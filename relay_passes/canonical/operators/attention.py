@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dialect.distances import UNBOUNDED
+from ...dialect.heads import shares_heads
 from ...dialect.record import Operand
 from ..errors import CanonicalError
 from ..operator import FLOAT, CanonicalOperator, mask_operand
@@ -19,6 +20,9 @@ from ..operator import FLOAT, CanonicalOperator, mask_operand
 class Attention(CanonicalOperator):
     """``softmax(scale q k^T + bias + mask) v`` by head.
 
+    Keys and values may have fewer heads than queries, G of them, in order: head h of the queries
+    reads head h // (H / G).
+
     Keys whose mask is 0 weigh exactly 0, as do those outside of the window; a row without any key
     gives 0. Without a mask every token is a key of its sequence. A bias has a row for each head, or
     one for all, and entry d + P - 1 of it for each distance d = key - query; P positions are as
@@ -27,7 +31,7 @@ class Attention(CanonicalOperator):
     Parameters
     ----------
     num_heads : int
-        H; the channels of q, k and v are H * D.
+        H; the channels of q are H * D, those of k and v G * D.
     scale : float
         Of the scores, before the bias.
     before, after : int
@@ -42,7 +46,8 @@ class Attention(CanonicalOperator):
 
     OP = "canonical.attention"
     OPERANDS = (
-        *(Operand(name, FLOAT, "b s C") for name in "qkv"),
+        Operand("q", FLOAT, "b s C"),
+        *(Operand(name, FLOAT, "b s K") for name in "kv"),
         mask_operand(),
         Operand("bias", FLOAT, "1|H D", optional=True),
     )
@@ -72,6 +77,14 @@ class Attention(CanonicalOperator):
                 "every head has the same number of channels",
                 "check num_heads",
             )
+        if not shares_heads(self.num_heads, dims["C"], dims["K"]):
+            raise CanonicalError(
+                f"{dims['K']} channels of keys and values for {self.num_heads} heads of "
+                f"{dims['C'] // self.num_heads} channels",
+                self.where,
+                "keys have a head for each of the queries', or one for every so many of them",
+                "give keys and values a number of heads that divides num_heads",
+            )
         if "D" in dims:
             self._check_bias(dims.get("H", self.num_heads), dims["D"], dims["s"])
 
@@ -97,8 +110,9 @@ class Attention(CanonicalOperator):
         bias: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
         """See the class."""
-        heads = (*q.shape[:2], self.num_heads, -1)
-        q, k, v = (x.reshape(heads).transpose(0, 2, 1, 3) for x in (q, k, v))
+        width = q.shape[-1] // self.num_heads
+        q, k, v = (x.reshape(*x.shape[:2], -1, width).transpose(0, 2, 1, 3) for x in (q, k, v))
+        k, v = (x.repeat(self.num_heads // x.shape[1], axis=1) for x in (k, v))
         scores = q @ k.swapaxes(2, 3)
         scores *= np.float32(self.scale)
         if bias is not None:

@@ -1,4 +1,4 @@
-"""`canonical.layer_norm`: LayerNorm over the last axis."""
+"""`canonical.layer_norm`: LayerNorm over the last axis, or over each head."""
 
 from __future__ import annotations
 
@@ -8,34 +8,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dialect.heads import BY_CHANNEL_OF_ROW
 from ...dialect.record import Operand
-from ..operator import FLOAT, CanonicalOperator
+from ..norm import Norm, by_rows
+from ..operator import FLOAT
 
 
 @dataclass(frozen=True)
-class LayerNorm(CanonicalOperator):
-    """``(x - mean) / sqrt(variance + epsilon) gamma + beta`` of every row of channels.
-
-    Parameters
-    ----------
-    epsilon : float
-    """
-
-    epsilon: float
+class LayerNorm(Norm):
+    """``(x - mean) / sqrt(variance + epsilon) gamma + beta`` of every row; see `Norm`."""
 
     OP = "canonical.layer_norm"
     OPERANDS = (
         Operand("x", FLOAT, "... C"),
-        Operand("gamma", FLOAT, "C"),
-        Operand("beta", FLOAT, "C"),
+        Operand("gamma", FLOAT, BY_CHANNEL_OF_ROW),
+        Operand("beta", FLOAT, BY_CHANNEL_OF_ROW),
     )
     RESULT = "... C"
 
     def evaluate(self, x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any]) -> NDArray[Any]:
         """See the class."""
+        shape = x.shape
+        x = by_rows(x, gamma)
         centred = x - x.mean(axis=-1, keepdims=True)
         squares = np.einsum("...c,...c->...", centred, centred)[..., None]
         centred /= np.sqrt(squares / np.float32(x.shape[-1]) + np.float32(self.epsilon))
         centred *= gamma
         centred += beta
-        return centred
+        return centred.reshape(shape)

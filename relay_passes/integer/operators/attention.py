@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...dialect.distances import UNBOUNDED
+from ...dialect.heads import shares_heads
 from ...dialect.record import Operand, flattened
 from ...errors import LoweringError
 from ...spec import short_softmax, softmax
@@ -33,6 +34,8 @@ _EXPONENTIALS = {
 class Attention(Operator):
     """Attention of all heads, [b, s, H D].
 
+    Keys and values may have fewer heads than queries, G of them, in order: head h of the queries
+    reads head h // (H / G).
     A key counts for a query if the mask keeps it, `pair_mask` keeps the pair of query and key, and
     the distance, key - query, lies in the window.
     A score may get a term that depends on the head, the query and the key. Values per token are
@@ -42,7 +45,7 @@ class Attention(Operator):
     Parameters
     ----------
     num_heads : int
-        H; the channels of q, k and v are H * D.
+        H; the channels of q are H * D, those of k and v G * D.
     softmax : str
         "short": u8 exponentials times V, divided once per row by their sum, in 16-bit arithmetic.
         "normalised": u8 probabilities of scale 1/256 times V, as published.
@@ -76,8 +79,8 @@ class Attention(Operator):
     # d = key - query; or by query and key, [H or 1, P, P]. P positions are as many as s at least.
     OPERANDS = (
         Operand("q", ("int8",), "b s C"),
-        Operand("k", ("int8",), "b s C"),
-        Operand("v", ("int8",), "b s C"),
+        Operand("k", ("int8",), "b s K"),
+        Operand("v", ("int8",), "b s K"),
         Operand("mask", MASK, "b s", optional=True, by_token=True, is_mask=True),
         Operand("multiplier", ("int16", "int32"), "1|C"),
         Operand("pair_mask", MASK, "b s s", optional=True),
@@ -143,6 +146,14 @@ class Attention(Operator):
                 self.where,
                 "every head has the same number of channels",
                 "set num_heads as the source model does",
+            )
+        if not shares_heads(self.num_heads, dims["C"], dims["K"]):
+            raise LoweringError(
+                f"{dims['K']} channels of keys and values for {self.num_heads} heads of "
+                f"{dims['C'] // self.num_heads} channels",
+                self.where,
+                "keys have a head for each of the queries', or one for every so many of them",
+                "give keys and values a number of heads that divides num_heads",
             )
         heads, distances = dims.get("H", self.num_heads), dims.get("D", 0)
         positions = dims.get("P", (distances + 1) // 2)

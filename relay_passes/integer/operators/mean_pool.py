@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from ...dialect.record import Operand
 from ...spec import pooling
-from ...spec.values import Ranged, indicator, not_equal
+from ...spec.values import Ranged
 from ..checks import check_attribute
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Tensor
 from ..operator import Operator
+from ..pooling import Tokens
 from ..types import MASK, NARROW
 
 
@@ -41,32 +42,20 @@ class MeanPool(Operator):
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """Sum of the tokens, their count, one division per sequence."""
-        x, mask, slots = operands["x"], operands.get("mask"), operands.get("slots")
-        batch, channels = domain.batch, x.shape[1]
-        seq_len = x.shape[0] // batch
-
-        def is_token(row: Index, token: Index) -> Entry:
-            return 1 if mask is None else indicator(not_equal(mask[row, token], 0))
-
-        total = domain.sum(
-            "token_sum",
-            (batch, channels),
-            seq_len,
-            lambda b, c, s: x[domain.row_of_token(x, slots, b, s), c] * is_token(b, s),
+        tokens = Tokens(domain, **operands)
+        total, count = tokens.sum(), tokens.count()
+        reciprocal = domain.define(
+            "reciprocal",
+            tokens.shape[:1],
+            lambda b: pooling.reciprocal_of_count(count[b]),
             "int32",
         )
-        if mask is None:
-            count = domain.define("count", (batch,), lambda b: seq_len, "int32")
-        else:
-            count = domain.sum("count", (batch,), seq_len, is_token, "int32")
-        reciprocal = domain.define(
-            "reciprocal", (batch,), lambda b: pooling.reciprocal_of_count(count[b]), "int32"
-        )
+        bounds = Ranged(*domain.bounds(tokens.x))
         return domain.define(
             "mean",
-            (batch, channels),
+            tokens.shape,
             lambda b, c: pooling.mean_of_tokens(
-                total[b, c], reciprocal[b], self.fraction_bits, entry=Ranged(*domain.bounds(x))
+                total[b, c], reciprocal[b], self.fraction_bits, entry=bounds
             ),
             "int32",
         )

@@ -17,7 +17,7 @@ from ...spec.softmax import CONTEXT_BITS, CONTEXT_LIMIT
 from ..context import LoweringContext
 from ..forms import Form
 from ..rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, LoweringRule, Need, activation
-from ..rules.attention import check_operand
+from ..rules.attention import check_operand, context_scale
 from ..value import IntegerValue
 from .value import ReleasedValue
 
@@ -84,5 +84,5 @@ class LowerReleasedAttention(LoweringRule, preset="released"):
                 dtype="int32",
             )
         )
-        scale = v.scale / 2.0**CONTEXT_BITS
+        scale = context_scale(call, v) / 2.0**CONTEXT_BITS
         return ReleasedValue(context, name, Form(out, name, scale, 0, CONTEXT_LIMIT))

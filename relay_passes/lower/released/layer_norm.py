@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ... import integer
+from ...errors import LoweringError
 from ...spec.presets import Preset
 from ...spec.released import ReleasedLayerNorm, layer_norm
 from ..context import LoweringContext
@@ -44,6 +45,14 @@ class LowerReleasedLayerNorm(LoweringRule, preset="released"):
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         gamma, beta = (context.weight(argument, name) for argument in call.args[1:])
+        if gamma.ndim > 1:
+            raise LoweringError(
+                "a layer norm of each head",
+                where=name,
+                why="the released code, whose arithmetic this preset repeats, normalises all "
+                "channels of a token",
+                todo="quantise the model with the preset 'accurate' or 'paper'",
+            )
         offset, scale = context.guard(name, lambda: layer_norm.offset_and_scale(gamma, beta))
         shift = int(context.table.norm_shifts.get(name, 0))
         constants = context.guard(name, lambda: ReleasedLayerNorm(shift))

@@ -62,7 +62,7 @@ class LowerAttention(LoweringRule):
         quant = context.table_entry("matmul", name)
         score_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
         exponential = context.guard(name, lambda: context.preset.exponential_for(score_scale))
-        ratio = v.scale / quant.channel_scale
+        ratio = context_scale(call, v) / quant.channel_scale
         factors = context.guard(name, lambda: _factors(ratio, context.preset, quant))
         out = context.emit(
             integer.attention(
@@ -89,6 +89,15 @@ class LowerAttention(LoweringRule):
         return IntegerValue(
             context, name, Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
         )
+
+
+def context_scale(call: relax.Call, v: Form) -> NDArray[np.float64]:
+    """Scale of the values by channel of the context, whose heads may share those of the values."""
+    if v.per_tensor:
+        return v.scale
+    channels, heads = int(call.ty.shape.values[-1]), int(call.attrs["num_heads"])
+    by_head = v.scale.reshape(-1, channels // heads)
+    return by_head.repeat(heads // len(by_head), axis=0).reshape(-1)
 
 
 def _factors(

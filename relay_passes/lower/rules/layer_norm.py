@@ -12,9 +12,10 @@ from ... import integer
 from ...quantization_table import ActivationQuant
 from ...spec.layer_norm import LayerNormAffine, LayerNormConstants
 from ...spec.presets import Preset
-from ...spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
+from ...spec.short_layer_norm import ShortLayerNorm
 from ..context import LoweringContext
 from ..forms import Form, storage
+from ..norm_rows import fits_short, need_of_rows
 from ..rule import SCALAR, STREAM, LoweringRule, Need, activation
 from ..value import IntegerValue
 
@@ -37,6 +38,10 @@ class LowerLayerNorm(LoweringRule):
         """Reads one scale, yields the stream form."""
         return Need(operands=(SCALAR,), result=(STREAM,), plain=True)
 
+    def need_of(self, call: relax.Call, preset: Preset) -> Need:
+        """Rows of 15 bits where they are heads."""
+        return need_of_rows(self.need(preset), call, preset)
+
     def lower(
         self,
         call: relax.Call,
@@ -49,14 +54,15 @@ class LowerLayerNorm(LoweringRule):
         quant = context.table_entry("stream", name)
         gamma, beta = (context.weight(argument, name) for argument in call.args[1:])
         epsilon, bits = float(call.attrs["epsilon"]), context.preset.reciprocal_bits
-        if context.preset.short and source.magnitude <= INPUT_LIMIT and quant.high < 2**15:
+        rows = context.table.stream.get(activation(operands[0]).name) if gamma.ndim > 1 else None
+        if context.preset.short and fits_short(source, rows) and quant.high < 2**15:
             out = _short(call, source, quant, (gamma, beta, epsilon), context)
             magnitude = max(-quant.low, quant.high)
             return IntegerValue(context, name, Form(out, name, quant.channel_scale, 0, magnitude))
         constants = context.guard(
             name,
             lambda: LayerNormConstants.from_scale(
-                float(source.scale[0]), epsilon, gamma.size, reciprocal_bits=bits
+                float(source.scale[0]), epsilon, gamma.shape[-1], reciprocal_bits=bits
             ),
         )
         affine = context.guard(name, lambda: LayerNormAffine.from_scale(gamma, beta, quant.scale))
@@ -88,7 +94,8 @@ def _short(
     name = str(call.attrs["name"])
     gamma, beta, epsilon = affine_of
     scale = float(source.scale[0])
-    constants = context.guard(name, lambda: ShortLayerNorm.from_scale(scale, epsilon, gamma.size))
+    width = gamma.shape[-1]
+    constants = context.guard(name, lambda: ShortLayerNorm.from_scale(scale, epsilon, width))
     affine = context.guard(name, lambda: LayerNormAffine.from_scale(gamma, beta, quant.scale))
     offset = affine.offset + (affine.gain >> 1)  # n is rounded down: half a unit of it
     return context.emit(

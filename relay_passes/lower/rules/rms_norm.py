@@ -10,9 +10,10 @@ from tvm import relax
 from ... import integer
 from ...spec.layer_norm import LayerNormAffine, LayerNormConstants
 from ...spec.presets import Preset
-from ...spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
+from ...spec.short_layer_norm import ShortLayerNorm
 from ..context import LoweringContext
 from ..forms import Form, storage
+from ..norm_rows import fits_short, need_of_rows
 from ..rule import SCALAR, STREAM, LoweringRule, Need, activation
 from ..value import IntegerValue
 
@@ -31,6 +32,10 @@ class LowerRmsNorm(LoweringRule):
     def need(self, preset: Preset) -> Need:
         """Reads one scale, yields the stream form."""
         return Need(operands=(SCALAR,), result=(STREAM,), plain=True)
+
+    def need_of(self, call: relax.Call, preset: Preset) -> Need:
+        """Rows of 15 bits where they are heads."""
+        return need_of_rows(self.need(preset), call, preset)
 
     def lower(
         self,
@@ -54,9 +59,10 @@ class LowerRmsNorm(LoweringRule):
             "high": quant.high,
             "dtype": storage(quant),
         }
-        if context.preset.short and source.magnitude <= INPUT_LIMIT and quant.high < 2**15:
+        rows = context.table.stream.get(activation(operands[0]).name) if gamma.ndim > 1 else None
+        if context.preset.short and fits_short(source, rows) and quant.high < 2**15:
             short = context.guard(
-                name, lambda: ShortLayerNorm.from_scale(scale, epsilon, gamma.size)
+                name, lambda: ShortLayerNorm.from_scale(scale, epsilon, gamma.shape[-1])
             )
             out = context.emit(integer.rms_norm_short(source.var, gain, short, **result))
         else:
@@ -64,7 +70,7 @@ class LowerRmsNorm(LoweringRule):
             wide = context.guard(
                 name,
                 lambda: LayerNormConstants.from_scale(
-                    scale, epsilon, gamma.size, reciprocal_bits=bits
+                    scale, epsilon, gamma.shape[-1], reciprocal_bits=bits
                 ),
             )
             out = context.emit(integer.rms_norm(source.var, gain, wide, **result))

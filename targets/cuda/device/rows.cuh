@@ -88,11 +88,11 @@ __device__ __forceinline__ void row_sum_of_warps(T* x, U* y, int64_t* scratch) {
   *y = sum_of_warps<warps, U>(place + warps);
 }
 
-// Sums over the `warps` warps of a block (threadIdx.y) of what each lane holds, `count` numbers: each
-// becomes its sum, in every warp. `scratch` is shared memory for a number of each thread and count;
-// `again` says that it may have been used before.
-template <int warps, int count, bool again, typename T>
-__device__ __forceinline__ void sum_of_warps_per_lane(T* x, T* scratch) {
+// Over the `warps` warps of a block (threadIdx.y), sums or maxima of what each lane holds, `count`
+// numbers: each becomes that of all warps, in every warp. `scratch` is shared memory for a number of
+// each thread and count; `again` says that it may have been used before.
+template <int warps, int count, bool again, bool largest, typename T>
+__device__ __forceinline__ void combine_warps_per_lane(T* x, T* scratch) {
   if (again) __syncthreads();
 #pragma unroll
   for (int i = 0; i < count; ++i) {
@@ -101,11 +101,24 @@ __device__ __forceinline__ void sum_of_warps_per_lane(T* x, T* scratch) {
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    T total = 0;
+    T total = scratch[i * 32 + threadIdx.x];
 #pragma unroll
-    for (int warp = 0; warp < warps; ++warp) total += scratch[(warp * count + i) * 32 + threadIdx.x];
+    for (int warp = 1; warp < warps; ++warp) {
+      const T other = scratch[(warp * count + i) * 32 + threadIdx.x];
+      total = largest ? (other > total ? other : total) : total + other;
+    }
     x[i] = total;
   }
+}
+
+template <int warps, int count, bool again, typename T>
+__device__ __forceinline__ void sum_of_warps_per_lane(T* x, T* scratch) {
+  combine_warps_per_lane<warps, count, again, false>(x, scratch);
+}
+
+template <int warps, int count, bool again, typename T>
+__device__ __forceinline__ void max_of_warps_per_lane(T* x, T* scratch) {
+  combine_warps_per_lane<warps, count, again, true>(x, scratch);
 }
 
 // ---- Functions of single numbers ----------------------------------------------------------------

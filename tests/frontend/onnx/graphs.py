@@ -96,6 +96,14 @@ class Graph:
         term = self.op("Mul", self.op("Sub", self.array(1.0), real), self.array(low))
         return self.op("Add", scores, term)
 
+    def over_queries(self, mask: str) -> str:
+        """Expand a mask [batch, 1, 1, tokens] to [batch, 1, tokens, tokens]."""
+        shape = self.op("Shape", "input_ids")
+        batch = self.op("Slice", shape, self.ints(0), self.ints(1))
+        length = self.op("Slice", shape, self.ints(1), self.ints(2))
+        full = self.op("Concat", batch, self.ints(1), length, length, axis=0)
+        return self.op("Expand", mask, full)
+
     def layer_norm(self, x: str, name: str) -> str:
         gamma, beta = self.weight(f"{name}.weight", CHANNELS), self.weight(f"{name}.bias", CHANNELS)
         return self.op("LayerNormalization", x, gamma, beta, epsilon=1e-5)

@@ -181,16 +181,45 @@ def test_without_comparison_onnx_runtime_is_not_needed(tmp_path, monkeypatch):
     assert ibert.load(file, verify=False).verified_error is None
 
 
-@pytest.mark.parametrize("dtype", ["float16", "double"])
-def test_other_types_of_weights(tmp_path, dtype):
+def halved(model, kind):
+    """The model with weights, inputs, outputs and casts of 16 bits, as converters write it."""
+    from onnx import TensorProto
+
+    number = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}[kind]
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = onnx.numpy_helper.to_array(tensor)
+            short = onnx.helper.make_tensor(tensor.name, number, array.shape, array.ravel())
+            tensor.CopyFrom(short)
+    for item in (*model.graph.output, *model.graph.value_info):
+        if item.type.tensor_type.elem_type == TensorProto.FLOAT:
+            item.type.tensor_type.elem_type = number
+    output = model.graph.output[0]
+    model.graph.node.append(onnx.helper.make_node("Cast", [output.name], ["halved"], to=number))
+    output.name = "halved"
+    return model
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_weights_of_16_bits_are_taken_exactly(tmp_path, kind):
+    model = halved(small(), kind)
+    table = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype("float32")
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model.SerializeToString())
+    loaded = ibert.load(file)
+    assert loaded.verified_error is not None and loaded.verified_error < 1e-5
+    np.testing.assert_array_equal(loaded.parameters["words.weight"], table)
+
+
+def test_weights_of_double_precision(tmp_path):
     model = small()
     table = model.graph.initializer[0]
-    array = onnx.numpy_helper.to_array(table).astype(dtype)
+    array = onnx.numpy_helper.to_array(table).astype("double")
     table.CopyFrom(onnx.numpy_helper.from_array(array, table.name))
     file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
     assert refused(file, UnsupportedModelError) == (
-        f"the model's weights are {dtype}\n  where: {file}, initializer words.weight\n"
+        f"the model's weights are double\n  where: {file}, initializer words.weight\n"
         "  why: calibration measures ranges in float32\n"
         "  what to do: export the model in float32"
     )

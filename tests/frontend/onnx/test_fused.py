@@ -149,17 +149,7 @@ def test_attention_of_operator_set_23(flat, kind):
     mask = g.op("Cast", wide, to=TensorProto.BOOL)
     if kind == "float":
         mask = g.op("Where", mask, g.array(0.0), g.array(-1e9))
-    shape = g.op("Concat", g.op("Shape", "input_ids"), g.op("Shape", "input_ids"), axis=0)
-    # [batch, 1, tokens, tokens]
-    picked = g.op("Gather", shape, g.ints(0, 1, 1), axis=0)
-    full = g.op(
-        "Concat",
-        g.op("Slice", picked, g.ints(0), g.ints(1)),
-        g.ints(1),
-        g.op("Slice", picked, g.ints(1), g.ints(3)),
-        axis=0,
-    )
-    mask = g.op("Expand", mask, full)
+    mask = g.over_queries(mask)
     if flat:
         heads = {"q_num_heads": HEADS, "kv_num_heads": HEADS}
         output = g.op("Attention", q, k, v, mask, scale=0.25, **heads)
@@ -211,7 +201,8 @@ def test_attention_that_has_no_form_is_refused(attributes, why):
         ("Attention", {"unidirectional": 1}, "it hides later tokens (unidirectional)"),
         ("Attention", {"do_rotary": 1}, "it rotates queries and keys"),
         ("SimplifiedLayerNormalization", {"axis": 1}, "it normalises over the axes from 1 on"),
-        ("RotaryEmbedding", {}, "the operator com.microsoft.RotaryEmbedding is not known here"),
+        ("RotaryEmbedding", {"scale": 2.0}, "it scales its result"),
+        ("PackedAttention", {}, "the operator com.microsoft.PackedAttention is not known here"),
     ],
 )
 def test_other_fused_operators_are_refused(kind, attributes, why):

@@ -160,7 +160,7 @@ def test_mean_pooling_is_added(opset):
     "how",
     ["ReduceL2", *(pytest.param(x, marks=pytest.mark.slow) for x in ("Sqrt", "LpNormalization"))],
 )
-def test_embeddings_that_are_normalised_leave_that_to_the_caller(how):
+def test_embeddings_that_are_normalised(how):
     g = Graph()
     hidden = g.attention(g.words(), g.additive_mask)
     mask = g.op("Cast", g.axes("Unsqueeze", "attention_mask", -1), to=TensorProto.FLOAT)
@@ -179,11 +179,14 @@ def test_embeddings_that_are_normalised_leave_that_to_the_caller(how):
     model = g.model(hidden, unit, names=("token_embeddings", "sentence_embedding"))
     model.graph.output[1].type.tensor_type.shape.dim.pop()
     loaded = load(model)
-    assert loaded.info.head == "sentence_embedding"
-    assert loaded.info.notes == (
-        "the source normalises its embeddings to length 1 afterwards; the compiled model does not",
+    assert (loaded.info.head, loaded.info.notes) == ("sentence_transformer", ())
+    assert loaded.info.outputs[0].value.endswith("mean_pool.l2_norm")
+    before = load(model, head="sentence_embedding", verify=False)
+    assert before.info.notes == (
+        "the source normalises its embeddings to length 1 afterwards; "
+        "head='sentence_transformer' has it",
     )
-    assert loaded.info.outputs[0].value.endswith("mean_pool")
+    assert before.info.outputs[0].value.endswith("mean_pool")
 
 
 def test_start_and_end_logits_are_one_output():

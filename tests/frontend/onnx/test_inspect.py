@@ -89,7 +89,7 @@ def test_a_refused_model_shows_everything_up_to_the_refusal(
     file,
     as_json,
 ):
-    onnx.save(encoder("HardSwish"), file)
+    onnx.save(encoder("Softplus"), file)
     outcome = ibert("inspect", file, *(["--json"] if as_json else []))
     assert (outcome.code, outcome.stderr) == (3, "")
     if as_json:
@@ -98,19 +98,19 @@ def test_a_refused_model_shows_everything_up_to_the_refusal(
         assert [item["name"] for item in document["report"]["matched"]][-2:] == ["self", "up"]
         assert document["report"]["refusals"] == [
             {
-                "op": "HardSwish",
+                "op": "Softplus",
                 "layer": "up",
-                "why": "the operator HardSwish is not known here",
+                "why": "the operator Softplus is not known here",
                 "node": "layer0/act",
             }
         ]
-        assert document["error"]["what"] == "HardSwish has no integer form here"
+        assert document["error"]["what"] == "Softplus has no integer form here"
         return
     assert "\nself    attention  " in outcome.stdout
     assert outcome.stdout.endswith(
-        "\nrefused: HardSwish has no integer form here\n"
-        "  where: operator HardSwish, node layer0/act, layer up (needed by last_hidden_state)\n"
-        "  why: the operator HardSwish is not known here\n"
+        "\nrefused: Softplus has no integer form here\n"
+        "  where: operator Softplus, node layer0/act, layer up (needed by last_hidden_state)\n"
+        "  why: the operator Softplus is not known here\n"
         "  what to do: use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
         "embedding and add, or change this part of it; `ibert inspect` shows what was matched\n"
     )

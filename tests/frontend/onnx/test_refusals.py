@@ -95,10 +95,10 @@ def branch(g: Graph) -> str:
     ("make", "kind", "place", "why"),
     [
         (
-            lambda g: g.op("HardSwish", dense(g), name="act"),
-            "HardSwish",
+            lambda g: g.op("Softplus", dense(g), name="act"),
+            "Softplus",
             "node act, layer encoder.dense",
-            "the operator HardSwish is not known here",
+            "the operator Softplus is not known here",
         ),
         (
             lambda g: g.op("Mystery", dense(g), name="act", domain="my.domain"),
@@ -111,7 +111,8 @@ def branch(g: Graph) -> str:
             "Mul",
             "node times, layer encoder.dense",
             "the function multiply(x, multiply(sigmoid(x), sigmoid(x))) is none of gelu (erf or "
-            "tanh form), silu (quick-GELU is one), relu, tanh, sigmoid",
+            "tanh form), silu (quick-GELU is one), relu, leaky relu, tanh, sigmoid, log(1 + relu), "
+            "a line that is clipped (ReLU6, hard sigmoid), x times one (hard swish)",
         ),
         (
             mean_norm,
@@ -169,7 +170,7 @@ def test_refusals(make, kind, place, why):
 def test_the_report_holds_what_was_matched_before():
     def make(g: Graph) -> str:
         x = g.attention(g.words(), g.additive_mask)
-        return g.linear(g.op("HardSwish", g.linear(x, "up"), name="act"), "down")
+        return g.linear(g.op("Softplus", g.linear(x, "up"), name="act"), "down")
 
     report = at(make).report
     assert report is not None
@@ -183,7 +184,7 @@ def test_the_report_holds_what_was_matched_before():
         ("linear", "up"),
     ]
     assert [(r.op, r.node, r.layer, r.why) for r in report.refusals] == [
-        ("HardSwish", "act", "up", "the operator HardSwish is not known here")
+        ("Softplus", "act", "up", "the operator Softplus is not known here")
     ]
 
 

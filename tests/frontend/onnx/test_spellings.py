@@ -317,3 +317,54 @@ def test_positions(how):
     assert sorted(ops(model)) == ["add", "embedding", "embedding", "position_ids"]
     assert model.info.max_sequence_length == 40
     assert model.parameters["positions.weight"].shape == (40, CHANNELS)
+
+
+# -- tokens and channels ---------------------------------------------------------------------------
+
+
+def neighbours(g: Graph, x: str) -> str:
+    """Both neighbours' embeddings beside a token's own, as MobileBERT has them."""
+    behind = g.op("Slice", x, g.ints(1), g.ints(2**31), g.ints(1))
+    before = g.op("Slice", x, g.ints(0), g.ints(-1), g.ints(1))
+    behind = g.op("Pad", behind, g.ints(0, 0, 0, 0, 1, 0))
+    before = g.op("Pad", before, g.ints(0, 1, 0, 0, 0, 0))
+    return g.op("Concat", behind, x, before, axis=2)
+
+
+def test_neighbours_are_shifts() -> None:
+    g = Graph()
+    y = g.linear(neighbours(g, g.words()), "joined", inputs=3 * CHANNELS)
+    assert ops(imported(g.model(y))) == [
+        "embedding",
+        "shift_tokens",
+        "shift_tokens",
+        "linear",
+        "linear",
+        "linear",
+        "add",
+        "add",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "found"),
+    [
+        ("LeakyRelu", {"alpha": 0.2}, ["leaky_relu"]),
+        ("HardSigmoid", {"alpha": 0.25, "beta": 0.4}, ["scale_channels", "add_row", "clip"]),
+        ("HardSwish", {}, ["scale_channels", "add_row", "clip", "multiply"]),
+    ],
+)
+def test_clipped_lines(kind: str, attributes: dict[str, float], found: list[str]) -> None:
+    g = Graph()
+    y = g.op(kind, g.layer_norm(g.words(), "norm"), **attributes)
+    known = ops(imported(g.model(g.linear(y, "last"))))
+    assert known == ["embedding", "layer_norm", *found, "linear"]
+
+
+def test_a_batch_norm_of_channels_that_lie_before_tokens() -> None:
+    g = Graph()
+    x = g.op("Transpose", g.linear(g.words(), "up"), perm=[0, 2, 1])
+    numbers = [g.weight(f"norm.{part}", CHANNELS) for part in ("weight", "bias", "mean")]
+    variance = g.array(np.linspace(0.5, 2, CHANNELS), name="norm.variance")
+    x = g.op("BatchNormalization", x, *numbers, variance)
+    assert ops(imported(g.model(g.op("Transpose", x, perm=[0, 2, 1])))) == ["embedding", "linear"]

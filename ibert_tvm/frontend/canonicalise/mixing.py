@@ -1,0 +1,245 @@
+"""Channels of a head that are mixed by position, on the way to a rotation.
+
+Rotary embeddings are written in many ways: halves that are cut, negated and joined, halves that are
+turned each by itself, every second channel, a part of a head only; before or after the heads are
+moved to the front. All of them are sums of channels of one head with factors that depend on the
+place of the token, and that is what is followed: a `Mixed` value says for each of its *lanes* which
+channels of the head it adds up, with which factors. What the sum is, is decided where it is read
+(`rotations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import functions, views
+from .values import Hidden, Mismatch, Mixed, Pointwise, Term
+from .views import Atom, Axis, View
+
+Lanes = tuple[list[int], NDArray[np.int64]]
+"""Axes of a tensor that enumerate lanes, and the lane at each of their places."""
+
+
+def as_mixed(value: Any) -> Mixed | None:
+    """Return a value as lanes that are channels of a head; None if it is not made of such.
+
+    Parameters
+    ----------
+    value : Value
+        A hidden tensor, one times a number, or a part of a head that was cut out of it.
+    """
+    if isinstance(value, Mixed):
+        return value
+    if isinstance(value, Pointwise):
+        slope, of = functions.slope(value.samples), as_mixed(value.base)
+        return None if slope is None or of is None else scaled(of, slope, value.ops)
+    if not isinstance(value, Hidden):
+        return None
+    if value.part is not None:
+        return value.part
+    axis = head_axis(value)
+    if axis is None:
+        return None
+    count = views.shape_of(value.view)[axis]
+    base = replace(value, factor=1.0, ops=())
+    view = tuple(lane_axis(count) if i == axis else a for i, a in enumerate(value.view))
+    term = Term(np.arange(count), np.full((1, count), value.factor))
+    return Mixed(base, axis, view, (term,), ops=value.ops, layer=value.layer)
+
+
+def head_axis(hidden: Hidden) -> int | None:
+    """Return the axis that enumerates neighbouring channels of each head; None if there is none."""
+    for axis, atoms in enumerate(map(views.merged, hidden.view)):
+        if len(atoms) == 1 and atoms[0].kind == "channel" and atoms[0].stride == 1:
+            return axis
+    return None
+
+
+def lane_axis(count: int, stride: int = 1) -> Axis:
+    """Return an axis of lanes."""
+    return (Atom("lane", count, stride),) if count > 1 else ()
+
+
+def lanes_of(view: View, also: int | None = None) -> Lanes:
+    """Return which lane is where: by all axes of lanes, and the axis `also`, of extent 1 or one.
+
+    Raises
+    ------
+    Mismatch
+        If an axis enumerates lanes and something else, or `also` only something else.
+    """
+    axes = [i for i, axis in enumerate(view) if i == also or any(a.kind == "lane" for a in axis)]
+    ids = np.zeros((), np.int64)
+    for axis in axes:
+        if any(atom.kind != "lane" for atom in view[axis]):
+            raise Mismatch(
+                f"axis {axis} of {views.describe(view)} is not channels of one head alone"
+            )
+        own = np.zeros(1, np.int64)
+        for atom in view[axis]:
+            own = (own[:, None] + np.arange(atom.extent) * atom.stride).reshape(-1)
+        ids = ids[..., None] + own
+    return axes, ids
+
+
+def _with_lanes(
+    value: Mixed, axes: Sequence[int], shape: Sequence[int], terms: Sequence[Term]
+) -> Mixed:
+    """Return the value with other lanes, counted along `axes`."""
+    view, stride = list(value.view), 1
+    for axis, count in zip(reversed(axes), reversed(shape), strict=True):
+        view[axis] = lane_axis(count, stride)
+        stride *= count
+    return replace(value, view=tuple(view), terms=tuple(terms))
+
+
+def chosen(value: Mixed, axis: int, places: slice, op: str) -> Mixed:
+    """Return the lanes at some places of an axis."""
+    axes, ids = lanes_of(value.view, axis)
+    kept = ids[(slice(None),) * axes.index(axis) + (places,)]
+    terms = [term.at(kept.reshape(-1)) for term in value.terms]
+    return _with_lanes(value, axes, kept.shape, terms).after(op)
+
+
+def joined(values: Sequence[Mixed], axis: int, op: str) -> Mixed:
+    """Return lanes joined along an axis.
+
+    Raises
+    ------
+    Mismatch
+        If they are not lanes of one head.
+    """
+    first = values[0]
+    _require_one_base(values, "joined")
+    found = [lanes_of(value.view, axis) for value in values]
+    axes = found[0][0]
+    if any(other != axes for other, _ in found) or len({_outer(v, axes) for v in values}) > 1:
+        raise Mismatch("parts of a head are joined that are laid out differently")
+    count = max(len(value.terms) for value in values)
+    terms, along = [], axes.index(axis)
+    shape = np.concatenate([ids for _, ids in found], axis=along).shape
+    for index in range(count):
+        channels, factors = [], []
+        for value, (_, ids) in zip(values, found, strict=True):
+            flat = ids.reshape(-1)
+            empty = Term(flat * 0, np.zeros((1, flat.size)))
+            term = value.terms[index].at(flat) if index < len(value.terms) else empty
+            channels.append(term.channels.reshape(ids.shape))
+            factors.append(term.factors.reshape(-1, *ids.shape))
+        rows = max(len(factor) for factor in factors)
+        whole = [np.broadcast_to(f, (rows, *f.shape[1:])) for f in factors]
+        terms.append(
+            Term(
+                np.concatenate(channels, axis=along).reshape(-1),
+                np.concatenate(whole, axis=along + 1).reshape(rows, -1),
+            )
+        )
+    ops = tuple(name for value in values for name in value.ops)
+    return replace(_with_lanes(first, axes, shape, terms), ops=(*ops, op))
+
+
+def _outer(value: Mixed, axes: Sequence[int]) -> View:
+    return tuple(axis for i, axis in enumerate(value.view) if i not in axes)
+
+
+def _require_one_base(values: Sequence[Mixed], what: str) -> None:
+    if len({(value.base.source, value.base.view, value.axis) for value in values}) > 1:
+        raise Mismatch(f"channels of several hidden tensors are {what}")
+
+
+def scaled(value: Mixed, number: float, ops: tuple[str, ...]) -> Mixed:
+    """Return a value times a number."""
+    terms = tuple(Term(term.channels, term.factors * number) for term in value.terms)
+    return replace(value, terms=terms, ops=ops)
+
+
+def added(left: Mixed, right: Mixed, sign: int, op: str) -> Mixed:
+    """Return ``left + sign right``.
+
+    Raises
+    ------
+    Mismatch
+        If they are not lanes of one head.
+    """
+    _require_one_base((left, right), "added")
+    (axes, ids), (others, more) = lanes_of(left.view), lanes_of(right.view)
+    if axes != others or ids.shape != more.shape or _outer(left, axes) != _outer(right, axes):
+        raise Mismatch("parts of a head are added that are laid out differently")
+    terms = [term.at(ids.reshape(-1)) for term in left.terms]
+    terms += [term.at(more.reshape(-1)) for term in scaled(right, sign, ()).terms]
+    ops = (*left.ops, *right.ops, op)
+    return replace(_with_lanes(left, axes, ids.shape, terms), ops=ops)
+
+
+def turned(value: Mixed, array: NDArray[Any], op: str) -> Mixed:
+    """Return a value times numbers that depend on position and lane.
+
+    Parameters
+    ----------
+    value : Mixed
+        The value.
+    array : numpy.ndarray
+        The numbers; broadcast to the shape of the tensor.
+    op : str
+        The operator.
+
+    Raises
+    ------
+    Mismatch
+        If they depend on anything else.
+    """
+    axes, ids = lanes_of(value.view)
+    factors = _by_position(array, value.view, axes).reshape(-1, ids.size)
+    terms = []
+    for term in value.terms:
+        own = term.at(ids.reshape(-1))
+        terms.append(Term(own.channels, own.factors * factors))
+    return _with_lanes(value, axes, ids.shape, terms).after(op)
+
+
+def differs_by_position(array: NDArray[Any], view: View) -> bool:
+    """Tell whether what a hidden tensor is multiplied by depends on the place of the token."""
+    try:
+        wide = np.broadcast_to(array, views.shape_of(view))
+    except ValueError:
+        return False
+    tokens = [i for i, axis in enumerate(view) if views.is_tokens(axis)]
+    return any(
+        wide.strides[i] != 0 and bool(np.any(wide != wide.take([0], axis=i))) for i in tokens
+    )
+
+
+def _by_position(array: NDArray[Any], view: View, axes: Sequence[int]) -> NDArray[np.float64]:
+    """Return numbers as [positions, *lanes], positions 1 where nothing depends on them."""
+    shape = views.shape_of(view)
+    try:
+        wide = np.broadcast_to(array, shape)
+    except ValueError as error:
+        raise Mismatch(f"factors of shape {array.shape} do not fit {shape}") from error
+    tokens = [i for i, axis in enumerate(view) if views.is_tokens(axis)]
+    for i in range(len(shape)):
+        if i in axes or i in tokens:
+            continue
+        if wide.strides[i] != 0 and np.any(wide != wide.take([0], axis=i)):
+            raise Mismatch(
+                f"channels are multiplied by numbers that differ along axis {i} of "
+                f"{views.describe(view)}; those of a rotation depend on position and channel alone"
+            )
+        wide = wide.take([0], axis=i)
+    order = [*tokens, *axes, *(i for i in range(len(shape)) if i not in (*tokens, *axes))]
+    rows = wide.transpose(order).reshape(-1, *(shape[i] for i in axes)).astype(np.float64)
+    return rows[:1] if np.array_equal(rows, np.broadcast_to(rows[:1], rows.shape)) else rows
+
+
+def moved(value: Mixed, view: View, op: str) -> Mixed | None:
+    """Return a value in another layout; None if it has no lanes of their own there."""
+    try:
+        lanes_of(view)
+    except Mismatch:
+        return None
+    return replace(value, view=view, ops=(*value.ops, op))

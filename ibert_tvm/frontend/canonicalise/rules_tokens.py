@@ -1,0 +1,247 @@
+"""Rules of what joins tokens or channels, and of neighbours: concatenations and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ibert_tvm.relay_passes.canonical import build
+
+from . import mixing, views
+from .emitter import Emitter
+from .engine import Rule
+from .inputs import constant_array
+from .operands import integer, integers
+from .values import (
+    Computed,
+    FromInputs,
+    Hidden,
+    Joined,
+    Linear,
+    LinearSum,
+    Mismatch,
+    Mixed,
+    Prepended,
+    TokenRun,
+    Value,
+    Weight,
+)
+from .views import Atom
+
+
+def token_run(hidden: Hidden, length: int, first: int, last: int, op: str) -> TokenRun:
+    """Return tokens `first` to `last` of a hidden tensor whose sequences have `length`.
+
+    Raises
+    ------
+    Mismatch
+        If the tensor is scaled.
+    """
+    if hidden.factor != 1.0:
+        raise Mismatch("tokens are taken of a tensor that was scaled")
+    source: Computed = hidden.source
+    start = 0
+    if isinstance(source, TokenRun):
+        start, length = source.first, source.length
+        source = source.x
+    first, last = start + first, start + last
+    part = f"token{first}" if last == first + 1 else f"tokens{first}to{last - 1}"
+    name = f"{source.name}.{part}"
+    return TokenRun(name, source.channels, (*hidden.ops, op), source, first, last, length)
+
+
+def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    parts = operands[0]
+    mixed = _parts_of_heads(parts, integer(call.attrs.axis), c.op(call))
+    if mixed is not None:
+        return mixed
+    if isinstance(parts[-1], (Weight, FromInputs)):
+        raise Mismatch(
+            "learned rows are put behind hidden tensors, and only before tokens they may"
+        )
+    last = c.hidden(parts[-1])
+    axis = integer(call.attrs.axis) % len(last.view)
+    if all(item.kind == "channel" for item in last.view[axis]) and last.view[axis]:
+        return _join_channels([c.hidden(item) for item in parts], axis, c.op(call))
+    rows = [_rows(c, item) for item in parts[:-1]]
+    if rows and all(item is not None for item in rows):
+        return _prepend(c, [item for item in rows if item is not None], last, axis, c.op(call))
+    first = c.hidden(parts[0])
+    inner = [item for item in rows[1:] if item is not None]
+    if rows and len(inner) == len(rows) - 1 and axis == 1:
+        return _insert(first, inner, last, c.op(call))
+    raise Mismatch("hidden tensors are joined, and only learned tokens before a sequence are")
+
+
+def _parts_of_heads(values: list[Any], axis: int, op: str) -> Mixed | None:
+    """Join channels of each head again; None if that is not what is joined."""
+    mixed = [mixing.as_mixed(value) for value in values]
+    parts = [value for value in mixed if value is not None]
+    bases = {(part.base.source, part.base.view) for part in parts}
+    if len(parts) < len(values) or len(bases) > 1:
+        return None
+    axis %= len(parts[0].view)
+    kinds = {atom.kind for value in parts for atom in value.view[axis]}
+    return mixing.joined(parts, axis, op) if kinds <= {"lane"} else None
+
+
+def _prepend(c: Emitter, rows: Sequence[Weight], hidden: Hidden, axis: int, op: str) -> Hidden:
+    """Put learned rows before the tokens of every sequence."""
+    c.require_all_channels(hidden)
+    tokens = views.merged(hidden.view[1]) if len(hidden.view) == 3 else ()
+    if axis != 1 or hidden.view[0] != (c.batch,) or not views.is_tokens(tokens):
+        raise Mismatch(
+            f"learned rows are put before axis {axis} of {views.describe(hidden.view)}, and only "
+            "before the tokens of a sequence they have a form"
+        )
+    if tokens[0].kind == "sequence" and not c.images:
+        raise Mismatch(
+            "learned tokens are put before a sequence of any length, whose padding mask does not "
+            "cover them"
+        )
+    prefix = Weight(rows[0].name, np.concatenate([item.array for item in rows]))
+    x = c.emit(hidden)
+    source = Prepended(prefix.name, x.channels, (*hidden.ops, op), x, prefix)
+    whole = Atom("patch", len(prefix.array) + tokens[0].extent)
+    return Hidden(source, ((c.batch,), (whole,), hidden.view[2]), layer=hidden.layer)
+
+
+def _insert(before: Hidden, rows: Sequence[Weight], behind: Hidden, op: str) -> Hidden:
+    """Put learned rows among those before a sequence that was cut there: registers."""
+    start, rest = before.source, behind.source
+    if (
+        not isinstance(start, TokenRun)
+        or not isinstance(rest, TokenRun)
+        or not isinstance(start.x, Prepended)
+        or start.x is not rest.x
+        or (start.first, start.last, rest.last) != (0, rest.first, rest.length)
+    ):
+        raise Mismatch("tokens are joined that are not both parts of one sequence, cut once")
+    whole, place = start.x, start.last
+    if place > len(whole.rows.array):
+        raise Mismatch("learned rows are put between tokens, and not before all of them")
+    new = np.concatenate([item.array for item in rows])
+    prefix = Weight(whole.rows.name, np.insert(whole.rows.array, [place] * len(new), new, axis=0))
+    table = whole.table
+    if table is not None:  # positions were added before
+        empty = np.zeros_like(new)
+        table = replace(table, array=np.insert(table.array, [place] * len(new), empty, axis=0))
+    source = replace(whole, rows=prefix, table=table, ops=(*whole.ops, op))
+    tokens = Atom("patch", rest.length + len(new))
+    return replace(behind, source=source, view=(behind.view[0], (tokens,), behind.view[2]), ops=())
+
+
+def _rows(c: Emitter, value: Any) -> Weight | None:
+    """Return learned rows [N, C] of a tensor [batch, N, C] that is the same in every batch row."""
+    if isinstance(value, FromInputs):
+        array = constant_array(value)
+        value = None if array is None else Weight("tokens", array)
+    if not isinstance(value, Weight) or value.array.ndim != 3:
+        return None
+    array = value.array
+    if not np.array_equal(array, np.broadcast_to(array[:1], array.shape)):
+        return None
+    return Weight(value.name, np.asarray(array[0], np.float32), layer=value.layer)
+
+
+def _join_channels(parts: Sequence[Hidden], axis: int, op: str) -> Hidden:
+    """Put the channels of several tensors one after the other, for a linear layer."""
+    first = parts[0]
+    for part in parts:
+        others = [part.view[:axis], part.view[axis + 1 :], part.missing]
+        if others != [first.view[:axis], first.view[axis + 1 :], first.missing]:
+            raise Mismatch("tensors are joined that are laid out differently")
+        if views.merged(part.view[axis]) != views.channel_axis(part.source.channels):
+            raise Mismatch("a part of the channels of a tensor is joined with others")
+    channels = sum(part.source.channels for part in parts)
+    ops = (*(o for part in parts for o in part.ops), op)
+    source = Joined(first.source.name, channels, ops, tuple(parts))
+    view = (*first.view[:axis], views.channel_axis(channels), *first.view[axis + 1 :])
+    return Hidden(source, view, missing=first.missing, layer=first.layer)
+
+
+def joined_product(
+    joined: Joined, weight: Weight, product: Callable[[Hidden, Weight], Hidden]
+) -> LinearSum:
+    """Return the product of joined channels and a matrix: the sum of a product for each part.
+
+    Parameters
+    ----------
+    joined : Joined
+        The operand.
+    weight : Weight
+        [channels, outputs].
+    product : callable
+        Multiplies a hidden tensor by a matrix, giving a `Linear`.
+
+    Returns
+    -------
+    LinearSum
+        The sum.
+
+    Raises
+    ------
+    Mismatch
+        If the matrix has another number of rows.
+    """
+    if len(weight.array) != joined.channels:
+        raise Mismatch(
+            f"the weight {weight.name} has {len(weight.array)} rows for {joined.channels} channels"
+        )
+    terms: list[Linear] = []
+    first = 0
+    for part in joined.parts:
+        last = first + part.source.channels
+        rows = replace(
+            weight, name=f"{weight.name}[{first}:{last}]", array=weight.array[first:last]
+        )
+        source = product(part, rows).source
+        if not isinstance(source, Linear):
+            raise Mismatch("a part of joined channels is no operand of a linear layer")
+        terms.append(source)
+        first = last
+    head = terms[0]
+    return LinearSum(head.name, head.channels, joined.ops, tuple(terms))
+
+
+def _pad(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+    """Zeros in the place of the tokens that a slice left out at the other end: a shift."""
+    x = c.hidden(operands[0])
+    widths = np.reshape(integers(call.attrs.pad_width), (-1, 2))
+    source = x.source
+    axes = [i for i, item in enumerate(x.view) if [atom.kind for atom in item] == ["run"]]
+    others = [i for i in np.flatnonzero(widths.any(axis=1)) if i not in axes]
+    value = getattr(call.attrs, "pad_value", 0.0)
+    plain = str(call.attrs.pad_mode) == "constant" and float(value) == 0.0 and not others
+    if not plain or not isinstance(source, TokenRun) or len(axes) != 1:
+        raise Mismatch(
+            "a hidden tensor is padded, and only a sequence that lost tokens at one end, with as "
+            "many zeros at the other, has a form"
+        )
+    before, after = widths[axes[0]].tolist()
+    distance = source.first - before
+    shifted = (max(distance, 0), min(source.length, source.length + distance))
+    if (source.first, source.last) != shifted or (before, after) != (
+        max(-distance, 0),
+        max(distance, 0),
+    ):
+        raise Mismatch("tokens are cut off and zeros are put elsewhere, or not as many")
+    operand = c.emit_source(source.x)
+    name = c.unique(f"{operand.name}.shifted")
+    ops = (*source.ops, *x.ops, c.op(call))
+    moved = c.record(
+        build.shift_tokens, name, operand.channels, ops, operand.var, distance=distance
+    )
+    view = tuple((c.seq_len,) if i == axes[0] else item for i, item in enumerate(x.view))
+    return Hidden(moved, view, missing=x.missing, layer=x.layer)
+
+
+TOKEN_RULES: dict[str, Rule] = {
+    "relax.concat": _concat,
+    "relax.nn.pad": _pad,
+}
+"""Rules by operator."""

@@ -1,0 +1,105 @@
+"""Documents and weight files of a model folder: found and checked before they are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelSourceError
+
+_INDEX = "model.safetensors.index.json"
+_LEGACY = "pytorch_model.bin"
+
+
+def read_json(file: Path, folder: Path) -> Any:
+    """Read a JSON document of a model folder.
+
+    Raises
+    ------
+    ModelSourceError
+        If it is not there, or cannot be read.
+    """
+    if not file.is_file():
+        raise ModelSourceError(
+            f"{folder} is not a model folder",
+            where=str(file),
+            why=f"it has no {file.name}",
+            todo="give a Hugging Face folder: config.json, model.safetensors, tokenizer files",
+        )
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelSourceError(
+            f"{file.name} cannot be read",
+            where=str(file),
+            why=str(error),
+            todo="copy the model folder again",
+        ) from error
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """Find the weight files and open each, so that a damaged one is reported by name."""
+    if (folder / _INDEX).is_file():
+        index = read_json(folder / _INDEX, folder)
+        names = sorted({str(name) for name in index.get("weight_map", {}).values()})
+        files = [inside(folder, name, _INDEX) for name in names]
+    elif (folder / "model.safetensors").is_file():
+        files = [folder / "model.safetensors"]
+    elif (folder / _LEGACY).is_file():
+        return (folder / _LEGACY,)
+    else:
+        files = []
+    graphs = sorted(file.name for file in folder.glob("*.onnx"))
+    if not files and graphs:
+        raise ModelSourceError(
+            f"{folder} has no weights of its own, but ONNX models",
+            where=str(folder),
+            why=f"it holds {', '.join(graphs)}",
+            todo=f"give the ONNX file itself, for example {folder / graphs[0]}",
+        )
+    if not files:
+        raise ModelSourceError(
+            f"{folder} has no weights",
+            where=str(folder),
+            why=f"none of model.safetensors, {_INDEX} and {_LEGACY} is there",
+            todo="copy the weight files too (with Git LFS: git lfs pull)",
+        )
+    for file in files:
+        _check_safetensors(file)
+    return tuple(files)
+
+
+def inside(folder: Path, name: str, document: str) -> Path:
+    """Return the place that a document of the folder names, which may not lie outside of it."""
+    place = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ModelSourceError(
+            f"{document} names a file outside of the folder",
+            where=str(folder / document),
+            why=f"it says {name!r}",
+            todo="copy the model folder again, from where it was published",
+        )
+    return place
+
+
+def _check_safetensors(file: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise ModelSourceError(
+            f"the weight file {file.name} is missing",
+            where=str(file),
+            why=f"{_INDEX} lists it",
+            todo="copy the model folder again",
+        )
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelSourceError(
+            f"the weight file {file.name} is damaged",
+            where=str(file),
+            why=f"{error} ({file.stat().st_size} bytes)",
+            todo="copy the file again: it is truncated, or a Git LFS pointer (git lfs pull)",
+        ) from error

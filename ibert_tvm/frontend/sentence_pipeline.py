@@ -1,0 +1,370 @@
+"""The modules of a sentence-transformers folder behind its transformer. Needs no torch.
+
+``modules.json`` lists them in order. What one of them computes is either reproduced or refused:
+an embedding without a part of its pipeline is another embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelSourceError
+from .folder_files import inside, read_json, weight_files
+
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken")
+"""Modes of pooling, in the order in which the vectors of several are joined."""
+
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
+"""Functions of a dense layer: classes of ``torch.nn``, looked up here and never imported."""
+
+_PACKAGES = ("sentence_transformers", "pylate")
+_INSTEAD = "import with head='none' and compute the rest outside of the compiled model"
+_LARGEST = 2**20
+_CLASSIFICATION = "sequence-classification"
+"""Task of a reranker, whose scores nothing follows."""
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """One vector per text, or several joined.
+
+    Parameters
+    ----------
+    modes : tuple of str
+        Of `POOLINGS`.
+    """
+
+    modes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer and a function.
+
+    Parameters
+    ----------
+    weights : tuple of Path
+        Files with ``linear.weight`` and, with a bias, ``linear.bias``.
+    inputs, outputs : int
+        Channels.
+    bias : bool
+        Whether it has one.
+    activation : str
+        Of `ACTIVATIONS`.
+    """
+
+    weights: tuple[Path, ...]
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """A LayerNorm with torch's own epsilon.
+
+    Parameters
+    ----------
+    weights : tuple of Path
+        Files with ``norm.weight`` and ``norm.bias``.
+    channels : int
+        Of its input.
+    """
+
+    weights: tuple[Path, ...]
+    channels: int
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Every vector, or every token's, scaled to length 1."""
+
+
+@dataclass(frozen=True)
+class Splade:
+    """``log(1 + relu(logits))`` of a masked-language model, its maximum over the tokens."""
+
+
+Step = Pooling | Dense | LayerNorm | Normalize | Splade
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What follows a transformer.
+
+    Parameters
+    ----------
+    steps : tuple
+        In order.
+    masked_lm : bool
+        Whether it takes the logits of a masked-language model, not the hidden state.
+    notes : tuple of str
+        What is left to the caller.
+    """
+
+    steps: tuple[Step, ...]
+    masked_lm: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def pools(self) -> bool:
+        """Whether it ends in one vector per text."""
+        return any(isinstance(step, Pooling | Splade) for step in self.steps)
+
+    @property
+    def is_pooling(self) -> bool:
+        """Whether it is one pooling and nothing else."""
+        pooling = self.pooling
+        return len(self.steps) == 1 and pooling is not None and len(pooling.modes) == 1
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """Its pooling; None if it has none."""
+        return next((step for step in self.steps if isinstance(step, Pooling)), None)
+
+
+def transformer_place(folder: Path, modules: Any) -> Path:
+    """Return the folder of the transformer that ``modules.json`` names.
+
+    Raises
+    ------
+    ModelSourceError
+        If the document is no list of modules, or names a place outside of the folder.
+    """
+    for kind, place, _ in _modules(folder, modules):
+        if kind in ("Transformer", "MLMTransformer"):
+            return place
+    return folder
+
+
+def read_pipeline(folder: Path, modules: Any) -> Pipeline:
+    """Read the modules behind the transformer.
+
+    Parameters
+    ----------
+    folder : Path
+        A sentence-transformers folder.
+    modules : object
+        Its ``modules.json``.
+
+    Returns
+    -------
+    Pipeline
+        All of them.
+
+    Raises
+    ------
+    ModelSourceError
+        If one of them has no integer form, is unknown, or is damaged.
+    """
+    where = str(folder / "modules.json")
+    steps: list[Step] = []
+    pooled = masked_lm = late = False
+    transformers, task = 0, ""
+    for kind, place, package in _modules(folder, modules):
+        if package not in _PACKAGES:
+            why = "it is code of the model's own, which is not run"
+            raise _refused(f"{package}.{kind}".lstrip("."), where, why)
+        late |= package == "pylate"
+        if kind in ("Transformer", "MLMTransformer"):
+            transformers += 1
+            task = _task(place)
+            masked_lm = kind == "MLMTransformer" or task == "fill-mask"
+            if transformers > 1 or steps:
+                raise _refused(kind, where, "it is not the first module, and the only transformer")
+        elif kind == "Pooling":
+            if pooled:
+                raise _refused(kind, where, "a module before it has pooled the tokens already")
+            steps.append(_pooling(folder, place))
+            pooled = True
+        elif kind == "SpladePooling":
+            steps.append(_splade(place, masked_lm and not steps))
+            pooled = True
+        elif kind in _READERS:
+            steps += _READERS[kind](place, pooled)
+        elif kind != "Dropout":
+            known = ", ".join(("Pooling", "SpladePooling", "Dropout", *_READERS))
+            raise _refused(kind, where, f"only these can follow a transformer: {known}")
+    if not transformers:
+        raise _refused("modules.json", where, "it lists no transformer")
+    if task == _CLASSIFICATION and steps:
+        raise _refused("Transformer", where, f"its task is {task!r}, and modules follow it")
+    if masked_lm and not any(isinstance(step, Splade) for step in steps):
+        raise _refused("MLMTransformer", where, "only SpladePooling has a form behind its logits")
+    if late and not pooled and Normalize() not in steps:
+        steps.append(Normalize())  # PyLate does so when it encodes, unless it is told not to
+    return Pipeline(tuple(steps), masked_lm, _prompt_notes(folder))
+
+
+def _modules(folder: Path, modules: Any) -> list[tuple[str, Path, str]]:
+    """Class, place and package of every module."""
+    where = str(folder / "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(item, Mapping) for item in modules):
+        raise ModelSourceError(
+            "modules.json is no list of modules",
+            where=where,
+            why="sentence-transformers lists them with a type and a path each",
+            todo="copy the model folder again",
+        )
+    result = []
+    for item in modules:
+        path, _, kind = str(item.get("type", "")).rpartition(".")
+        package = path.partition(".")[0]
+        result.append((kind, inside(folder, str(item.get("path", "")), "modules.json"), package))
+    return result
+
+
+def _task(place: Path) -> str:
+    """What newer folders say that their transformer computes."""
+    file = place / "sentence_bert_config.json"
+    task = read_json(file, place).get("transformer_task") if file.is_file() else None
+    if task not in (None, "feature-extraction", "fill-mask", _CLASSIFICATION):
+        raise _refused("Transformer", str(file), f"its task is {task!r}")
+    return str(task or "feature-extraction")
+
+
+def _refused(what: str, where: str, why: str) -> ModelSourceError:
+    return ModelSourceError(
+        f"the source's module {what} is not supported here",
+        where=where,
+        why=why,
+        todo=_INSTEAD,
+    )
+
+
+def _pooling(folder: Path, place: Path) -> Pooling:
+    file = place / "config.json"
+    config = _config(place)
+    named = config.get("pooling_mode")
+    found = [str(name) for name in named] if isinstance(named, list) else []
+    found += [named] if isinstance(named, str) else []
+    found += [
+        key.removeprefix("pooling_mode_")
+        for key, value in config.items()
+        if key.startswith("pooling_mode_") and value is True
+    ]
+    modes = {name.removesuffix("_tokens").removesuffix("_token") for name in found}
+    if not modes or not modes <= {*POOLINGS}:
+        raise ModelSourceError(
+            f"the sentence embedding pools by {', '.join(sorted(modes)) or 'nothing'}",
+            where=str(file),
+            why=f"there are these modes: {', '.join(POOLINGS)}",
+            todo=_INSTEAD,
+        )
+    if config.get("include_prompt", True) is not True and _prompts(folder):
+        raise ModelSourceError(
+            "the pooling leaves the tokens of prompts out",
+            where=str(file),
+            why="include_prompt is false, and the compiled model does not know which they are",
+            todo=_INSTEAD,
+        )
+    return Pooling(tuple(mode for mode in POOLINGS if mode in modes))
+
+
+def _splade(place: Path, of_logits: bool) -> Splade:
+    config = _config(place) if (place / "config.json").is_file() else {}
+    strategy, function = config.get("pooling_strategy", "max"), config.get("activation_function")
+    if not of_logits:
+        why = "it takes the logits of a masked-language model"
+    elif strategy != "max":
+        why = f"it pools by {strategy!r}, and only a maximum has a form"
+    elif function not in (None, "relu"):
+        why = f"its function is {function!r}, and only log(1 + relu) has a form"
+    else:
+        return Splade()
+    raise _refused("SpladePooling", str(place / "config.json"), why)
+
+
+def _dense(place: Path, pooled: bool) -> list[Step]:
+    config, file = _config(place), str(place / "config.json")
+    _takes(config, "Dense", file, pooled)
+    if config.get("use_residual", False) is not False:
+        raise _refused("Dense", file, "it adds its input to its output")
+    name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    path, _, activation = name.rpartition(".")
+    if path.split(".")[:2] != ["torch", "nn"] or activation not in ACTIVATIONS:
+        raise ModelSourceError(
+            f"the activation function of a dense layer is {name!r}",
+            where=file,
+            why=f"there are these, of torch.nn: {', '.join(ACTIVATIONS)}",
+            todo=_INSTEAD,
+        )
+    inputs, outputs = (_size(config, key, file) for key in ("in_features", "out_features"))
+    bias = config.get("bias", True) is not False
+    return [Dense(weight_files(place), inputs, outputs, bias, activation)]
+
+
+def _layer_norm(place: Path, pooled: bool) -> list[Step]:
+    file = str(place / "config.json")
+    if not pooled:
+        raise _refused("LayerNorm", file, "it comes before the pooling")
+    return [LayerNorm(weight_files(place), _size(_config(place), "dimension", file))]
+
+
+def _normalize(place: Path, pooled: bool) -> list[Step]:
+    file = place / "config.json"
+    # In the transformer's own folder that name is the transformer's configuration.
+    alone = file.is_file() and not (place / "modules.json").is_file()
+    _takes(_config(place) if alone else {}, "Normalize", str(file), pooled)
+    return [Normalize()]
+
+
+def _takes(config: Mapping[str, Any], kind: str, file: str, pooled: bool) -> None:
+    """Refuse a module that newer folders say takes something else than what there is."""
+    given = "sentence_embedding" if pooled else "token_embeddings"
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, given):
+            raise _refused(kind, file, f"its {key} is {config[key]!r}, not {given!r}")
+
+
+_READERS: dict[str, Callable[[Path, bool], Sequence[Step]]] = {
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Normalize": _normalize,
+}
+
+
+def _config(place: Path) -> dict[str, Any]:
+    config = read_json(place / "config.json", place)
+    if not isinstance(config, dict):
+        raise ModelSourceError(
+            "config.json of a module is no object",
+            where=str(place / "config.json"),
+            why="it holds the module's settings by name",
+            todo="copy the model folder again",
+        )
+    return config
+
+
+def _size(config: Mapping[str, Any], key: str, file: str) -> int:
+    value = config.get(key)
+    if type(value) is not int or not 0 < value <= _LARGEST:
+        raise ModelSourceError(
+            f"{key} is {value!r}",
+            where=file,
+            why=f"a number of channels is a whole number from 1 to {_LARGEST}",
+            todo="copy the model folder again",
+        )
+    return value
+
+
+def _prompts(folder: Path) -> dict[str, str]:
+    """Prompts that the source puts before texts, by name, those that are empty left out."""
+    file = folder / "config_sentence_transformers.json"
+    document = read_json(file, folder) if file.is_file() else {}
+    prompts = document.get("prompts") if isinstance(document, dict) else None
+    if not isinstance(prompts, dict):
+        return {}
+    return {str(name): str(text) for name, text in prompts.items() if text}
+
+
+def _prompt_notes(folder: Path) -> tuple[str, ...]:
+    prompts = _prompts(folder)
+    if not prompts:
+        return ()
+    shown = ", ".join(f"{text!r} ({name})" for name, text in sorted(prompts.items()))
+    return (f"the source has prompts, which the caller puts before texts: {shown}",)

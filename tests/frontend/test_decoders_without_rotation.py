@@ -1,0 +1,92 @@
+"""Bodies of decoders in transformers, and embedders made of them, with their rotation taken out.
+
+Everything else of them has to import: shared keys, norms of heads, four norms a layer, 1 + w,
+scaled embeddings, a scale of the scores of their own, windows to either side.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import transformers as hf
+
+import ibert_tvm as ibert
+from ibert_tvm.frontend import CanonicalModel
+from ibert_tvm.relay_passes.canonical import canonical_calls
+from tests.examples import examples
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WIDE = {**SMALL, "head_dim": 12}
+GEMMA = {**WIDE, "query_pre_attn_scalar": 24, "sliding_window": 8}
+MODELS: dict[str, Callable[[], Any]] = {
+    "cohere": lambda: hf.CohereModel(hf.CohereConfig(**SMALL, use_qk_norm=True)),
+    "eurobert": lambda: hf.EuroBertModel(hf.EuroBertConfig(**WIDE, mask_token_id=3)),
+    "gemma2": lambda: hf.Gemma2Model(hf.Gemma2Config(**WIDE, attn_logit_softcapping=None)),
+    "gemma3": lambda: hf.Gemma3TextModel(hf.Gemma3TextConfig(**GEMMA)),
+    "embedding gemma": lambda: hf.Gemma3TextModel(
+        hf.Gemma3TextConfig(**GEMMA, use_bidirectional_attention=True)
+    ),
+    "granite": lambda: hf.GraniteModel(
+        hf.GraniteConfig(**SMALL, attention_multiplier=0.3, embedding_multiplier=3.0)
+    ),
+    "llama": lambda: hf.LlamaModel(hf.LlamaConfig(**WIDE)),
+    "mistral": lambda: hf.MistralModel(hf.MistralConfig(**WIDE, sliding_window=8)),
+    "olmo2": lambda: hf.Olmo2Model(hf.Olmo2Config(**SMALL)),
+    "qwen3": lambda: hf.Qwen3Model(hf.Qwen3Config(**WIDE)),
+}
+
+
+def unrotated(q: torch.Tensor, k: torch.Tensor, *_: Any, **__: Any) -> Any:
+    return q, k
+
+
+def load(module: Any, **options: Any) -> CanonicalModel:
+    """Import a module whose queries and keys are not rotated; random weights of every kind."""
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += torch.randn_like(parameter) * 0.1
+    source = importlib.import_module(type(module).__module__)
+    with mock.patch.object(source, "apply_rotary_pos_emb", unrotated):
+        return ibert.load(module.eval(), head="none", **options)
+
+
+def ops(model: CanonicalModel) -> list[str]:
+    return [item.op.removeprefix("canonical.") for item in model.report.matched]
+
+
+@pytest.mark.parametrize("name", examples(MODELS, "qwen3"))
+def test_everything_but_the_rotation_imports(name: str) -> None:
+    model = load(MODELS[name]())
+    assert model.verified_error is not None
+    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    q, k, v = (int(operand.ty.shape.values[-1]) for operand in call.args[:3])
+    assert q == 2 * k == 2 * v
+    # A table that the sum and the norm behind it read, however it is scaled.
+    assert ops(model).count("embedding") == 1
+
+
+@pytest.mark.slow
+def test_what_gemma_has_besides() -> None:
+    model = load(MODELS["embedding gemma"]())
+    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    assert float(call.attrs["scale"]) == pytest.approx(24**-0.5)
+    assert (int(call.attrs["before"]), int(call.attrs["after"])) == (4, 4)
+    # Four of a layer, those of queries and keys, and the last.
+    assert ops(model).count("rms_norm") == 7

@@ -1,0 +1,50 @@
+"""Heads of queries that share keys and values, however a torch module writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
+from ibert_tvm.relay_passes.canonical import canonical_calls
+from tests.examples import examples
+from tests.frontend.grouped_modules import HOW, grouped
+
+
+def widths_of(model: CanonicalModel) -> list[tuple[int, ...]]:
+    """Channels of queries, keys and values, and heads of queries, of every attention."""
+    return [
+        (*(int(x.ty.shape.values[-1]) for x in call.args[:3]), int(call.attrs["num_heads"]))
+        for _, call in canonical_calls(model.module)
+        if call.op.name == "canonical.attention"
+    ]
+
+
+@pytest.mark.parametrize("how", examples(HOW, "expand", "gqa", "five axes"))
+def test_keys_are_not_repeated(how: str) -> None:
+    assert widths_of(ibert.load(grouped(how))) == [(48, 24, 24, 4)]
+
+
+def test_one_head_of_keys() -> None:
+    assert widths_of(ibert.load(grouped("expand", shared=1))) == [(48, 12, 12, 4)]
+
+
+def test_rows_of_one_matrix() -> None:
+    """Queries, keys and values of unequal widths are slices of one product."""
+    assert widths_of(ibert.load(grouped("fused"))) == [(48, 24, 24, 4)]
+
+
+def test_repeated_queries_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        ibert.load(grouped("queries"), verify=False)
+    assert caught.value.why == "heads of queries are repeated"
+
+
+def test_capped_scores_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        ibert.load(grouped("capped"), verify=False)
+    assert caught.value.what == "relax.tanh has no integer form here"
+    assert caught.value.why == (
+        "it caps the attention scores (softcap), which has no integer form; without the cap it "
+        "would be another model"
+    )

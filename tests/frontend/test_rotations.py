@@ -1,0 +1,231 @@
+"""Rotary embeddings, however a torch module writes them: what turns which channels, by what."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ibert_tvm.frontend import UnsupportedModelError, load
+from ibert_tvm.frontend.canonicalise.rotations import fit_rotation
+from ibert_tvm.frontend.canonicalise.values import Mismatch, Term
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
+from tests.examples import examples
+from tests.frontend import rotary_modules as modules
+from tests.frontend.rotary_modules import CONFIGS, HEAD, LAYOUTS, Rotary, encoder
+from tests.frontend.test_distances import attention_of, check
+
+
+def rotations_of(model):
+    return [c for _, c in canonical_calls(model.module) if c.op.name == "canonical.rotate"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_every_layout_is_a_rotation(kind) -> None:
+    torch.manual_seed(0)
+    module = kind().eval()
+    model = load(module)
+    calls = rotations_of(model)
+    assert len(calls) == 2
+    assert {int(call.attrs["num_heads"]) for call in calls} == {3}
+    assert len({str(call.args[1].name) for call in calls}) == 1
+    positions = 40 if kind in (modules.Cached, modules.LookedUp) else 512
+    table = model.parameters[str(calls[0].args[1].name)]
+    assert table.shape == (positions, kind.columns)
+    assert model.info.max_sequence_length == positions
+    np.testing.assert_allclose(table[0], [1] * (kind.columns // 2) + [0] * (kind.columns // 2))
+    check(module, model, (7, 40))
+
+
+@pytest.mark.slow
+def test_an_amplitude_goes_to_the_scores() -> None:
+    torch.manual_seed(0)
+    model = load(modules.TurnedApart().eval(), verify=False)
+    (call,) = attention_of(model)
+    assert float(call.attrs["scale"]) == pytest.approx(1.25**2 / HEAD**0.5)
+
+
+@pytest.mark.slow
+def test_rows_of_neighbours_are_reordered() -> None:
+    torch.manual_seed(0)
+    module = modules.Neighbours().eval()
+    model = load(module, verify=False)
+    order = np.arange(24).reshape(3, 4, 2).swapaxes(1, 2).reshape(-1)
+    weight = module.query.weight.detach().numpy()
+    np.testing.assert_array_equal(model.parameters["query.weight"], weight[order])
+    folded = [item.what for item in model.report.foldings if item.name == "query"]
+    assert "rows reordered: pairs that are rotated lie half a head apart" in folded
+
+
+class MaskedPositions(modules.Halves):
+    """Positions that count tokens: they depend on the padding mask."""
+
+    def attend(self, x, mask):
+        self.counted = mask.cumsum(-1)
+        return super().attend(x, mask)
+
+    def angles(self, length):
+        return self.counted[:, None, :, None].float() * self.frequencies
+
+
+class Scaled(Rotary):
+    """Numbers by position that turn nothing."""
+
+    def turned(self, x, angles):
+        return x * torch.cat((angles.cos(), angles.cos()), dim=-1)
+
+
+class Reflected(Rotary):
+    """Pairs that are mixed, and not turned."""
+
+    def turned(self, x, angles):
+        both = torch.cat((angles, angles), dim=-1)
+        a, b = x.chunk(2, dim=-1)
+        return x * both.cos() + torch.cat((b, a), dim=-1) * both.sin()
+
+
+class AfterANorm(modules.Neighbours):
+    """Neighbours of what no linear layer makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.nn.LayerNorm(24)
+
+    def attend(self, x, mask):
+        query, norm = self.query, self.own
+        self.query = torch.nn.Sequential(query, norm)
+        try:
+            return super().attend(x, mask)
+        finally:
+            self.query = query
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    examples(
+        [
+            (
+                MaskedPositions,
+                "a hidden tensor is multiplied by a tensor made from the inputs",
+            ),
+            (
+                Scaled,
+                "channels are multiplied by numbers that differ between positions, and not turned "
+                "in pairs: positions may only be added to embeddings, or turn queries and keys",
+            ),
+            (
+                Reflected,
+                "pairs of channels are mixed by position, but not turned: that is y = x cos - z "
+                "sin and z cos + x sin",
+            ),
+            (
+                AfterANorm,
+                "neighbouring channels of own are rotated as pairs, and only the channels of a "
+                "linear layer can be reordered for that",
+            ),
+        ],
+        (
+            Scaled,
+            "channels are multiplied by numbers that differ between positions, and not turned in "
+            "pairs: positions may only be added to embeddings, or turn queries and keys",
+        ),
+        unpack=True,
+    ),
+)
+def test_what_turns_nothing_is_refused(kind, why: str) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        load(kind().eval(), verify=False)
+    assert caught.value.why == why
+
+
+def terms(*entries: tuple[int, int, float], lanes: int) -> tuple[Term, ...]:
+    """One term for each (lane, channel, factor), the same at three positions."""
+    made = []
+    for lane, channel, factor in entries:
+        channels, factors = np.zeros(lanes, np.int64), np.zeros((3, lanes))
+        channels[lane], factors[:, lane] = channel, factor
+        made.append(Term(channels, factors))
+    return tuple(made)
+
+
+def test_sums_that_are_no_rotation_say_why() -> None:
+    own = [(lane, lane, 0.6) for lane in range(4)]
+    far = terms(*own, (0, 1, -0.8), (1, 0, 0.8), (2, 0, 0.8), lanes=4)
+    with pytest.raises(Mismatch, match="channels that lie 1, 2 apart are mixed by position"):
+        fit_rotation(far, 4, 3)
+    odd = terms(*own, (1, 2, -0.8), (2, 1, 0.8), lanes=4)
+    with pytest.raises(Mismatch, match="channels 1 and 2 of a head of 4 are mixed by position"):
+        fit_rotation(odd, 4, 3)
+    rest = terms((0, 0, 0.6), (1, 1, 0.6), (0, 1, -0.8), (1, 0, 0.8), (2, 2, 3.0), lanes=3)
+    with pytest.raises(Mismatch, match="a head of 3 are mixed"):
+        fit_rotation(rest, 3, 3)
+    alone = terms(*((lane, lane, 1.0) for lane in range(4)), lanes=4)
+    assert fit_rotation(alone, 4, 3) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_encoders(name: str) -> None:
+    module = encoder(name)
+    model = load(module)
+    assert model.verified_error < 1e-5
+    assert model.info.max_sequence_length == 64
+    tables = {str(call.args[1].name) for call in rotations_of(model)}
+    windows = [int(call.attrs["before"]) for call in attention_of(model)]
+    modern = name in ("modernbert", "granite")
+    assert len(rotations_of(model)) == 4
+    assert len(tables) == (2 if modern else 1)
+    assert (windows[1] == 8) == modern
+    check(module, model, (7, 33, 64))
+
+
+@pytest.mark.slow
+def test_granite_is_modernbert_with_silu() -> None:
+    kinds = [
+        {c.op.name for _, c in canonical_calls(load(encoder(name), verify=False).module)}
+        for name in ("modernbert", "granite")
+    ]
+    assert kinds[0] - kinds[1] == {"canonical.gelu"}
+    assert kinds[1] - kinds[0] == {"canonical.silu"}
+
+
+@pytest.mark.slow
+def test_tables_are_as_long_as_the_configuration_says() -> None:
+    """Longer than what is compared, and without masks of as many queries and keys."""
+    module = encoder("modernbert")
+    module.config.max_position_embeddings = 5000
+    model = load(module)
+    shapes = {model.parameters[str(c.args[1].name)].shape for c in rotations_of(model)}
+    assert shapes == {(5000, 16)}
+    longest = {name: np.ones((1, 1500), np.int64) for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        wanted = module(**{n: torch.tensor(a) for n, a in longest.items()}).last_hidden_state
+    found = FloatModel(model.module, model.parameters).run(longest).outputs[0]
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("kind", [modules.Halves, modules.Neighbours])
+def test_the_same_from_onnx(kind, dynamo: bool, tmp_path) -> None:
+    torch.manual_seed(0)
+    module = kind().eval()
+    file, names = tmp_path / "model.onnx", ["input_ids", "attention_mask"]
+    arguments = tuple(torch.ones(2, 13, dtype=torch.int64) for _ in names)
+    given = {"input_names": names, "output_names": ["last_hidden_state"], "dynamo": dynamo}
+    if dynamo:
+        axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}
+        torch.onnx.export(
+            module, arguments, str(file), dynamic_shapes={n: axes for n in names}, **given
+        )
+    else:
+        axes = {name: {0: "batch", 1: "tokens"} for name in names}
+        torch.onnx.export(
+            module, arguments, str(file), opset_version=17, dynamic_axes=axes, **given
+        )
+    model, same = load(file), load(module)
+    assert len(rotations_of(model)) == 2
+    (table,), (other,) = ({str(c.args[1].name) for c in rotations_of(m)} for m in (model, same))
+    np.testing.assert_allclose(model.parameters[table], same.parameters[other], atol=1e-4)
+    check(module, model, (7, 23, 40))

@@ -1,0 +1,314 @@
+"""Sentence-transformers folders: what every module computes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ibert_tvm.frontend import ModelSourceError, load
+from ibert_tvm.frontend.model import CanonicalModel
+from ibert_tvm.relay_passes.canonical import FloatModel
+from tests.examples import examples
+from tests.frontend.sentence_folders import (
+    CHANNELS,
+    MODELS,
+    NORMALIZE,
+    POOLINGS,
+    TRANSFORMER,
+    dense,
+    pooled,
+    pooling,
+    random_weights,
+    save,
+)
+
+INSTEAD = (
+    "\n  what to do: import with head='none' and compute the rest outside of the compiled model"
+)
+
+
+def tokens_of(seed: int = 0) -> dict[str, torch.Tensor]:
+    """A whole row, padding behind, padding in front, and a hole."""
+    ids = torch.randint(2, 61, (4, 9), generator=torch.Generator().manual_seed(seed))
+    mask = torch.ones_like(ids)
+    mask[1, 5:], mask[2, :3], mask[3, 4] = 0, 0, 0
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+
+
+def run(loaded: CanonicalModel, tokens: dict[str, torch.Tensor]) -> np.ndarray:
+    executable = FloatModel(loaded.module, loaded.parameters)
+    inputs = {name: tokens[name].numpy() for name in loaded.info.inputs}
+    return executable.run(inputs).outputs[0]
+
+
+def hidden_of(model: Any, tokens: dict[str, torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**tokens)[0]
+
+
+@pytest.mark.parametrize("mode", examples(POOLINGS, "lasttoken"))
+def test_every_pooling_is_what_the_package_computes(mode, tmp_path):
+    model, tokens = save(tmp_path, [TRANSFORMER, pooling(mode)]), tokens_of()
+    loaded = load(tmp_path, verify=False)
+    assert loaded.info.head == "sentence_embedding"
+    wanted = pooled(mode, hidden_of(model, tokens), tokens["attention_mask"])
+    np.testing.assert_allclose(run(loaded, tokens), wanted.numpy(), atol=1e-5)
+
+
+def test_the_default_is_the_whole_pipeline(tmp_path):
+    layer = dense(2 * CHANNELS, 12)
+    norm = (f"{MODELS}LayerNorm", "3_LayerNorm", {"dimension": 12})
+    drop = (f"{MODELS}Dropout", "4_Dropout", {"dropout": 0.1})
+    steps = [TRANSFORMER, pooling("mean", "max"), layer, norm, drop, NORMALIZE]
+    model, tokens = save(tmp_path, steps), tokens_of()
+    loaded = load(tmp_path)
+    assert loaded.verified_error is not None and loaded.verified_error < 1e-5
+    assert (loaded.info.head, loaded.info.notes) == ("sentence_transformer", ())
+    assert [(o.name, o.kind) for o in loaded.info.outputs] == [("sentence_embedding", "embedding")]
+    hidden, mask = hidden_of(model, tokens), tokens["attention_mask"]
+    x = torch.cat([pooled(mode, hidden, mask) for mode in ("max", "mean")], 1)
+    weights = random_weights("Dense", layer[2]) | random_weights("LayerNorm", norm[2])
+    x = torch.tanh(x @ weights["linear.weight"].T + weights["linear.bias"])
+    x = torch.nn.functional.layer_norm(x, (12,), weights["norm.weight"], weights["norm.bias"])
+    wanted = torch.nn.functional.normalize(x, p=2, dim=1)
+    np.testing.assert_allclose(run(loaded, tokens), wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_pooling_alone_can_be_chosen(tmp_path):
+    model, tokens = save(tmp_path, [TRANSFORMER, pooling("mean"), NORMALIZE]), tokens_of()
+    loaded = load(tmp_path, head="sentence_embedding", verify=False)
+    assert loaded.info.notes == (
+        "the source computes more of its embeddings; head='sentence_transformer' has it",
+    )
+    wanted = pooled("mean", hidden_of(model, tokens), tokens["attention_mask"])
+    np.testing.assert_allclose(run(loaded, tokens), wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("linear.Identity", torch.nn.Identity()),
+        ("activation.ReLU", torch.relu),
+        ("activation.GELU", torch.nn.functional.gelu),
+        ("activation.SiLU", torch.nn.functional.silu),
+        ("activation.Sigmoid", torch.sigmoid),
+    ],
+)
+def test_functions_of_dense_layers(name, function, tmp_path):
+    layer = dense(CHANNELS, 8, name, bias=False)
+    model, tokens = save(tmp_path, [TRANSFORMER, pooling("cls"), layer]), tokens_of()
+    weights = random_weights("Dense", layer[2])
+    torch.save(weights, tmp_path / "2_Dense" / "pytorch_model.bin")
+    (tmp_path / "2_Dense" / "model.safetensors").unlink()
+    wanted = function(hidden_of(model, tokens)[:, 0] @ weights["linear.weight"].T)
+    got = run(load(tmp_path, verify=False), tokens)
+    np.testing.assert_allclose(got, wanted.numpy(), atol=1e-5)
+
+
+def test_late_interaction_gives_a_unit_vector_per_token(tmp_path):
+    _, place, config = dense(CHANNELS, 16, "linear.Identity", bias=False, use_residual=False)
+    layer = ("pylate.models.Dense.Dense", place, config)
+    model, tokens = save(tmp_path, [TRANSFORMER, layer]), tokens_of()
+    loaded = load(tmp_path)
+    assert [(o.name, o.kind) for o in loaded.info.outputs] == [("token_embeddings", "hidden_state")]
+    x = hidden_of(model, tokens) @ random_weights("Dense", config)["linear.weight"].T
+    wanted = torch.nn.functional.normalize(x, p=2, dim=-1).numpy()
+    real = tokens["attention_mask"].numpy() != 0
+    np.testing.assert_allclose(run(loaded, tokens)[real], wanted[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("task", examples([None, "fill-mask"], None))
+def test_splade_weighs_the_vocabulary(task, tmp_path):
+    package = "sentence_transformers.sparse_encoder.models."
+    first = (f"{package}MLMTransformer", "", {}) if task is None else TRANSFORMER
+    last = (f"{package}SpladePooling", "1_SpladePooling", {"pooling_strategy": "max"})
+    model, tokens = save(tmp_path, [first, last], head="masked_lm"), tokens_of()
+    if task is not None:
+        document = json.dumps({"transformer_task": task})
+        (tmp_path / "sentence_bert_config.json").write_text(document)
+    loaded = load(tmp_path)
+    ops = [m.op.removeprefix("canonical.") for m in loaded.report.matched]
+    # The logarithm is taken of one row of the vocabulary, not of every token's.
+    assert ops[-3:] == ["linear", "max_pool", "log1p_relu"]
+    logits = hidden_of(model, tokens)
+    weighed = torch.log1p(torch.relu(logits)) * tokens["attention_mask"].unsqueeze(-1)
+    wanted = torch.max(weighed, dim=1).values
+    np.testing.assert_allclose(run(loaded, tokens), wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_reranker_gives_its_score(listed, tmp_path):
+    model = save(tmp_path, [TRANSFORMER], head="reranker")
+    if listed:
+        document = json.dumps({"transformer_task": "sequence-classification"})
+        (tmp_path / "sentence_bert_config.json").write_text(document)
+    else:
+        (tmp_path / "modules.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded, tokens = load(tmp_path), tokens_of()
+    assert loaded.info.notes == (
+        "the source applies Sigmoid to its logits; the compiled model does not",
+    )
+    assert [(o.name, o.kind) for o in loaded.info.outputs] == [("logits", "logits")]
+    assert loaded.info.id2label == {0: "LABEL_0"}
+    wanted = hidden_of(model, tokens)
+    assert wanted.shape == (4, 1)
+    np.testing.assert_allclose(run(loaded, tokens), wanted.numpy(), atol=1e-5)
+
+
+def test_prompts_are_left_to_the_caller(tmp_path):
+    save(tmp_path, [TRANSFORMER, pooling("mean")])
+    document = {"prompts": {"query": "query: ", "document": ""}}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(document))
+    assert load(tmp_path, verify=False).info.notes == (
+        "the source has prompts, which the caller puts before texts: 'query: ' (query)",
+    )
+    kind, place, config = pooling("mean")
+    save(tmp_path, [TRANSFORMER, (kind, place, config | {"include_prompt": False})])
+    with pytest.raises(ModelSourceError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == (
+        "the pooling leaves the tokens of prompts out\n"
+        f"  where: {tmp_path / '1_Pooling' / 'config.json'}\n"
+        "  why: include_prompt is false, and the compiled model does not know which they are"
+        + INSTEAD
+    )
+
+
+PLACE = "2_Dense/config.json"
+ALL = "Pooling, SpladePooling, Dropout, Dense, LayerNorm, Normalize"
+SPARSE = "sentence_transformers.sparse_encoder.models."
+REFUSALS: dict[str, tuple[list[Any], str, str, str]] = {
+    "unknown module": (
+        [TRANSFORMER, (f"{MODELS}LSTM", "1_LSTM", {"hidden_dim": 3})],
+        "the source's module LSTM is not supported here",
+        "modules.json",
+        f"only these can follow a transformer: {ALL}",
+    ),
+    "code of its own": (
+        [TRANSFORMER, ("os.system", "1_Pooling", {})],
+        "the source's module os.system is not supported here",
+        "modules.json",
+        "it is code of the model's own, which is not run",
+    ),
+    "no transformer": (
+        [(f"{MODELS}WordEmbeddings", "", {})],
+        "the source's module WordEmbeddings is not supported here",
+        "modules.json",
+        f"only these can follow a transformer: {ALL}",
+    ),
+    "unknown pooling": (
+        [TRANSFORMER, (f"{MODELS}Pooling", "1_Pooling", {"pooling_mode": "median"})],
+        "the sentence embedding pools by median",
+        "1_Pooling/config.json",
+        f"there are these modes: {', '.join(POOLINGS)}",
+    ),
+    "no pooling": (
+        [TRANSFORMER, (f"{MODELS}Pooling", "1_Pooling", {"include_prompt": True})],
+        "the sentence embedding pools by nothing",
+        "1_Pooling/config.json",
+        f"there are these modes: {', '.join(POOLINGS)}",
+    ),
+    "two poolings": (
+        [TRANSFORMER, pooling("mean"), pooling("mean")],
+        "the source's module Pooling is not supported here",
+        "modules.json",
+        "a module before it has pooled the tokens already",
+    ),
+    "a function to import": (
+        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, "../../os.system")],
+        "the activation function of a dense layer is 'torch.nn.modules.../../os.system'",
+        PLACE,
+        "there are these, of torch.nn: Identity, Tanh, ReLU, GELU, SiLU, Sigmoid",
+    ),
+    "a size": (
+        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, in_features=2**40)],
+        "in_features is 1099511627776",
+        PLACE,
+        "a number of channels is a whole number from 1 to 1048576",
+    ),
+    "a residual": (
+        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, use_residual=True)],
+        "the source's module Dense is not supported here",
+        PLACE,
+        "it adds its input to its output",
+    ),
+    "another input": (
+        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, module_input_name="token_embeddings")],
+        "the source's module Dense is not supported here",
+        PLACE,
+        "its module_input_name is 'token_embeddings', not 'sentence_embedding'",
+    ),
+    "a sum over the vocabulary": (
+        [
+            (f"{SPARSE}MLMTransformer", "", {}),
+            (f"{SPARSE}SpladePooling", "1_SpladePooling", {"pooling_strategy": "sum"}),
+        ],
+        "the source's module SpladePooling is not supported here",
+        "1_SpladePooling/config.json",
+        "it pools by 'sum', and only a maximum has a form",
+    ),
+    "another logarithm": (
+        [
+            (f"{SPARSE}MLMTransformer", "", {}),
+            (f"{SPARSE}SpladePooling", "1_SpladePooling", {"activation_function": "log1p_relu"}),
+        ],
+        "the source's module SpladePooling is not supported here",
+        "1_SpladePooling/config.json",
+        "its function is 'log1p_relu', and only log(1 + relu) has a form",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_not_computed_is_refused(name, plain, tmp_path):
+    modules, what, where, why = REFUSALS[name]
+    for file in plain.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for _, place, config in modules:
+        (tmp_path / place).mkdir(exist_ok=True)
+        if place:
+            (tmp_path / place / "config.json").write_text(json.dumps(config))
+    listed = [{"type": kind, "path": place} for kind, place, _ in modules]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(ModelSourceError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == (
+        f"{what}\n  where: {tmp_path / where}\n  why: {why}"
+        + (INSTEAD if "is 1099" not in what else "\n  what to do: copy the model folder again")
+    )
+
+
+@pytest.mark.slow
+def test_the_transformer_alone_can_be_chosen(tmp_path):
+    save(tmp_path, [TRANSFORMER, (f"{MODELS}LSTM", "1_LSTM", {"hidden_dim": 3})])
+    assert load(tmp_path, head="none", verify=False).info.head == "none"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    save(folder, [])
+    return folder
+
+
+def test_weights_of_another_layer_are_refused(tmp_path):
+    save(tmp_path, [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8)])
+    file = tmp_path / "2_Dense" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "bias": False}))
+    with pytest.raises(ModelSourceError, match=r"linear\.bias belongs to no layer of the module"):
+        load(tmp_path)
+    file.write_text(json.dumps({**config, "out_features": 9}))
+    with pytest.raises(ModelSourceError, match=r"linear\.weight has shape \[8, 32\]"):
+        load(tmp_path)

@@ -1,0 +1,249 @@
+"""Importing what joins, shifts, masks and scales tokens: by values, compared with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError, load
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
+from tests.examples import examples
+from tests.frontend.token_modules import (
+    PLANES,
+    SIDE,
+    VOCABULARY,
+    WIDTH,
+    Neighbours,
+    Registers,
+    made,
+)
+
+Hidden = torch.Tensor
+
+
+def ops(model: CanonicalModel) -> list[str]:
+    return [str(c.op.name).removeprefix("canonical.") for _, c in canonical_calls(model.module)]
+
+
+class Words(nn.Module):
+    """Words, a function of them and the mask, and torch's own layer where it is asked for."""
+
+    def __init__(self, function: Callable[..., Hidden], *parts: nn.Module) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.parts = nn.ModuleList(parts)
+        self.function = function
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Hidden:
+        return self.function(self.words(input_ids), attention_mask, *self.parts)
+
+
+def words(function: Callable[..., Hidden], *parts: nn.Module) -> CanonicalModel:
+    """Import such a module, compared with torch on padded batches of two shapes."""
+    torch.manual_seed(0)
+    loaded = load(Words(function, *parts))
+    assert loaded.verified_error is not None and loaded.verified_error < 1e-4
+    return loaded
+
+
+def encoder(**settings: object) -> nn.Module:
+    return nn.TransformerEncoderLayer(WIDTH, 4, 48, batch_first=True, **settings).eval()
+
+
+@pytest.mark.parametrize(
+    "name", examples(["relu6", "leaky", "hard swish", "hard sigmoid"], "relu6")
+)
+def test_neighbours_agree_with_torch(name: str) -> None:
+    loaded = load(made(Neighbours, name, True))
+    assert loaded.verified_error is not None and loaded.verified_error < 1e-4
+    found = ops(loaded)
+    assert found.count("shift_tokens") == 2
+    assert found.count("scale_channels") + found.count("add_row") >= 2
+    assert "mask_tokens" in found  # neighbours see padding
+
+
+def test_registers_agree_with_torch() -> None:
+    loaded = load(made(Registers), image_size=(PLANES, SIDE, SIDE))
+    assert loaded.verified_error is not None and loaded.verified_error < 1e-5
+    found = ops(loaded)
+    assert found.count("prepend_tokens") == found.count("slice_tokens") == 1
+    assert loaded.parameters["token"].shape == (3, WIDTH)  # the class token and two registers
+    np.testing.assert_array_equal(loaded.parameters["places"][1:3], 0)
+
+
+# -- the padding mask as a factor ------------------------------------------------------------------
+
+
+def masked(x: Hidden, mask: torch.Tensor) -> Hidden:
+    return x * mask[:, :, None].float()
+
+
+def attended(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
+    return layer(masked(x, mask), src_key_padding_mask=mask == 0)
+
+
+def test_nothing_sees_that_padding_is_0_behind_attention() -> None:
+    loaded = words(attended, encoder())
+    assert "mask_tokens" not in ops(loaded)
+    folded = [f for f in loaded.report.foldings if f.what.startswith("nothing sees")]
+    assert [folding.name for folding in folded] == ["words.masked"]
+
+
+def test_a_pool_with_the_mask_does_not_see_it_either() -> None:
+    def pooled(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
+        y = attended(x, mask, layer)
+        return masked(y, mask).sum(1) / mask.sum(1, keepdim=True)
+
+    assert "mask_tokens" not in ops(words(pooled, encoder()))
+
+
+def test_a_token_that_may_be_padding_sees_it() -> None:
+    """The first token of a batch that is padded on the left."""
+    torch.manual_seed(0)
+    module = Words(lambda x, mask, layer: attended(x, mask, layer)[:, 0], encoder()).eval()
+    loaded = load(module)
+    assert "mask_tokens" in ops(loaded)
+    inputs = {
+        "input_ids": np.arange(12).reshape(2, 6) + 1,
+        "attention_mask": np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]),
+    }
+    (found,) = FloatModel(loaded.module, loaded.parameters).run(inputs).outputs
+    # With gradients torch takes no fused kernel, which would give 0 for padding.
+    wanted = module(*(torch.tensor(array) for array in inputs.values())).detach().numpy()
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_a_mask_that_no_attention_has_is_seen_in_the_output() -> None:
+    assert ops(words(lambda x, mask, layer: layer(masked(x, mask)), nn.Linear(WIDTH, WIDTH))) == [
+        "embedding",
+        "mask_tokens",
+        "linear",
+    ]
+
+
+# -- channels --------------------------------------------------------------------------------------
+
+
+def batch_norm() -> nn.BatchNorm1d:
+    norm = nn.BatchNorm1d(WIDTH)
+    with torch.no_grad():
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.normal_(1, 0.2)
+        norm.bias.normal_()
+    return norm.eval()
+
+
+def test_batch_norms_fold_into_linear_layers() -> None:
+    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module, norm: nn.Module) -> Hidden:
+        return norm(layer(x).transpose(1, 2)).transpose(1, 2)
+
+    assert ops(words(function, nn.Linear(WIDTH, WIDTH), batch_norm())) == ["embedding", "linear"]
+
+
+def test_a_batch_norm_of_a_sum_is_a_factor_and_a_row() -> None:
+    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module, norm: nn.Module) -> Hidden:
+        return norm((x + layer(x)).transpose(1, 2)).transpose(1, 2)
+
+    found = ops(words(function, nn.Linear(WIDTH, WIDTH), batch_norm()))
+    assert found == ["embedding", "linear", "add", "scale_channels", "add_row"]
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_convolution_of_one_token_is_a_linear_layer(groups: int) -> None:
+    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
+        return layer(x.transpose(1, 2)).transpose(1, 2)
+
+    assert ops(words(function, nn.Conv1d(WIDTH, 48, 1, groups=groups))) == ["embedding", "linear"]
+
+
+def test_a_convolution_of_several_tokens_is_refused() -> None:
+    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
+        return layer(x.transpose(1, 2)).transpose(1, 2)
+
+    with pytest.raises(UnsupportedModelError) as error:
+        words(function, nn.Conv1d(WIDTH, 48, 3, padding=1))
+    assert error.value.why == (
+        "a convolution of 3 tokens with strides [1]; only one of a single token has a form, that "
+        "of a linear layer"
+    )
+
+
+@pytest.mark.parametrize(
+    "normal", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm]
+)
+def test_normalised_weights_are_computed_at_import(normal: Callable[..., nn.Module]) -> None:
+    layer = normal(nn.Linear(WIDTH, WIDTH)).eval()
+    loaded = words(lambda x, mask, part: part(x), layer)
+    assert ops(loaded) == ["embedding", "linear"]
+
+
+def test_joined_channels_that_no_matrix_reads_are_concatenated() -> None:
+    loaded = words(lambda x, mask: functional.gelu(torch.cat([x, 2 * x], dim=2)))
+    assert ops(loaded)[-2:] == ["concatenate", "gelu"]
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x: functional.relu6(x), [(0.0, 6.0)]),
+        (lambda x: torch.clamp(functional.gelu(x), -10, 10), [(-10.0, 10.0)]),
+        (lambda x: torch.clamp(x, -1000.0, 1000.0), [(-1000.0, 1000.0)]),
+        (lambda x: torch.clamp(0.001 * x, max=5.0), [(-np.finfo(np.float32).max, 5.0)]),
+        (lambda x: torch.clamp(torch.relu(x), max=100.0), [(-np.finfo(np.float32).max, 100.0)]),
+        (lambda x: functional.relu(x) + functional.relu(x), []),
+        (lambda x: 3 * functional.relu(x), []),
+    ],
+)
+def test_bounds_are_kept_where_they_are(function: Callable[..., Hidden], found: list) -> None:
+    loaded = words(lambda x, mask, layer: layer(function(layer(x))), nn.Linear(WIDTH, WIDTH))
+    calls = [call for _, call in canonical_calls(loaded.module) if call.op.name == "canonical.clip"]
+    bounds = [float(call.attrs[name]) for call in calls for name in ("low", "high")]
+    assert bounds == pytest.approx([bound for pair in found for bound in pair])
+
+
+# -- torch's own layers ----------------------------------------------------------------------------
+
+
+def test_a_causal_mask_of_torchs_layers_is_a_window() -> None:
+    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
+        causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return layer(x, mask=causal, src_key_padding_mask=(1.0 - mask) * -1e9)
+
+    stack = nn.TransformerEncoder(encoder(norm_first=True), 1, nn.LayerNorm(WIDTH)).eval()
+    loaded = words(function, stack)
+    (attention,) = (c for _, c in canonical_calls(loaded.module) if "attention" in c.op.name)
+    assert int(attention.attrs["after"]) == 0
+
+
+def test_torchs_settings_are_as_before() -> None:
+    layers = nn.modules.transformer
+    before = layers._detect_is_causal_mask, torch.backends.mha.get_fastpath_enabled()
+    words(attended, encoder())
+    after = layers._detect_is_causal_mask, torch.backends.mha.get_fastpath_enabled()
+    assert before == after
+
+
+def test_sinusoids_that_are_a_constant_are_positions() -> None:
+    angles = torch.arange(40)[:, None] / 10 ** torch.linspace(0, 3, WIDTH // 2)
+    table = torch.stack([angles.sin(), angles.cos()], dim=2).reshape(1, 40, WIDTH)
+    loaded = words(lambda x, mask: x * WIDTH**0.5 + table[:, : x.shape[1]])
+    assert loaded.info.max_sequence_length == 40
+    assert ops(loaded) == ["position_ids", "embedding", "embedding", "add"]
+
+
+def test_learned_rows_behind_tokens_are_refused() -> None:
+    rows = torch.ones(1, 2, WIDTH)
+    with pytest.raises(UnsupportedModelError) as error:
+        words(lambda x, mask: torch.cat([x, rows.expand(len(x), -1, -1)], dim=1))
+    assert error.value.why == (
+        "learned rows are put behind hidden tensors, and only before tokens they may"
+    )

@@ -1,0 +1,70 @@
+"""Encoders that join, shift, mask and scale tokens: from torch to the loaded library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
+from tests.examples import examples
+from tests.frontend.token_modules import made
+from tests.integer.unbounded import check_unbounded
+from tests.integration.token_model import MODELS, TOKENS, float_inputs, inputs, token_model
+from tests.integration.whole_models import assert_bit_exact, build_library
+
+PRESETS = ("accurate", "paper")
+ALL = [(name, preset) for name in MODELS for preset in PRESETS]
+NEIGHBOURS, REGISTERS = ("neighbours", "accurate"), ("registers", "accurate")
+CASES = examples(ALL, NEIGHBOURS, REGISTERS, unpack=True)
+
+
+@pytest.mark.parametrize(("name", "preset"), examples(ALL, REGISTERS, unpack=True))
+def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
+    model = token_model(name, preset)
+    length = TOKENS if name == "registers" else 13
+    library = build_library(model, [(2, length)], tmp_path)
+    for tokens in (13, 5, 1):
+        assert_bit_exact(library, model, inputs(model, name, 2, 13, tokens, tokens))
+
+
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
+    model = token_model(name, preset)
+    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
+    arrays = {k: v.astype("int64") for k, v in inputs(model, name, 2, 9, 3, 4).items()}
+    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
+
+
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
+    import torch
+
+    model, given = token_model(name, preset), float_inputs(name, 4, 24, 99, 11)
+    (found,) = evaluate(model.module, inputs(model, name, 4, 24, 99, 11), model.parameters)
+    found = found * model.quantization["outputs"][0]["scale"]
+    tensors = (
+        torch.tensor(a if a.dtype == np.float32 else a.astype("int64")) for a in given.values()
+    )
+    with torch.no_grad():
+        wanted = made(*MODELS[name])(*tensors).numpy()
+    if wanted.ndim == 3:
+        real = given["attention_mask"] != 0
+        found, wanted = found[real], wanted[real]
+    cosine = (found * wanted).sum(-1)
+    cosine /= np.linalg.norm(found, axis=-1) * np.linalg.norm(wanted, axis=-1)
+    # 8 bits of 32 channels, and scores with weights that are far larger than those of a trained
+    # model: what attention gives has 19 dB in the model of images.
+    assert cosine.mean() > (0.97 if name == "registers" else 0.99)
+
+
+@pytest.mark.parametrize(("name", "packed"), [("masked", True), ("tokens", False)])
+def test_programs_leave_padding_out_where_nothing_sees_it(name: str, packed: bool) -> None:
+    """Embeddings times the mask are packed like any; neighbours have to be where they were."""
+    model = token_model(name)
+    program = IntegerProgram(model.module, model.parameters)
+    assert (PackTokens()(program) is not program) == packed

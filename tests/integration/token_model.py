@@ -1,0 +1,56 @@
+"""Encoders that join, shift, mask and scale tokens, quantised: what all targets compute alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from tests.cache import quantised_once
+from tests.frontend.token_modules import PLANES, SIDE, VOCABULARY, Neighbours, Registers, made
+
+MODELS: dict[str, tuple[Any, ...]] = {
+    "neighbours": (Neighbours, "relu6", True),
+    "tokens": (Neighbours, "leaky", False),
+    "registers": (Registers, "hard swish"),
+    "hard": (Neighbours, "hard sigmoid", True),
+    "masked": (Neighbours, "relu6", False, False),
+}
+TOKENS = (SIDE // 8) ** 2 + 3
+
+
+def float_inputs(name: str, batch: int, length: int, seed: int, tokens: int | None = None) -> Any:
+    """Images, or ids and a mask; the last row has so many tokens, and padding behind them."""
+    random = np.random.default_rng(seed)
+    if name == "registers":
+        pixels = random.normal(size=(batch, PLANES, SIDE, SIDE))
+        return {"pixel_values": pixels.astype(np.float32)}
+    mask = np.ones((batch, length), np.int32)
+    if tokens is not None:
+        mask[-1, tokens:] = 0
+    ids = random.integers(2, VOCABULARY, (batch, length)).astype(np.int32)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def inputs(
+    model: QuantizedModel, name: str, batch: int, length: int, seed: int, tokens: int
+) -> Any:
+    """As a library takes them: images in integers."""
+    given = float_inputs(name, batch, length, seed, tokens)
+    if name != "registers":
+        return given
+    (record,) = model.quantization["inputs"]
+    steps = np.rint(given["pixel_values"] / record["scale"])
+    pixels = np.clip(steps + record["zero_point"], record["low"], record["high"])
+    return {"pixel_values": pixels.astype(record["dtype"])}
+
+
+@quantised_once
+def token_model(name: str = "neighbours", preset: str = "accurate") -> QuantizedModel:
+    """Quantise one of `MODELS`."""
+    size = (PLANES, SIDE, SIDE) if name == "registers" else None
+    canonical = ibert.load(made(*MODELS[name]), image_size=size, verify=False)
+    batches = [float_inputs(name, 8, 24, seed) for seed in range(6)]
+    return ibert.quantize(canonical, calibration=batches, preset=preset)

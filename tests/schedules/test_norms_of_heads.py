@@ -1,0 +1,230 @@
+"""Norms of heads: their kernels on every family, and in programs of packed tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
+from ibert_tvm.relay_passes.spec.short_requantise import short_factors
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.cuda import CUDA_RULES
+from ibert_tvm.schedules.cuda.fallback import FallbackRule
+from ibert_tvm.targets import TargetDescription, get_target
+from tests.arm import bare_kernels
+from tests.arm.linux_kernels import BoardKernels
+from tests.arm.row_kernels import RowKernel
+from tests.arm.tools import needs
+from tests.cuda.stand_in_gpu import run_kernel
+from tests.examples import examples
+from tests.passes.execution import Compiled, inputs_of, reference
+from tests.passes.small import kernels, small_program
+from tests.schedules.machine import TARGETS, Kernels, runnable
+
+HEADS, WIDTH, SHAPE = 3, 20, (2, 5)
+CHANNELS = HEADS * WIDTH
+STORED: dict[str, Any] = {"shift": 14, "low": -32767, "high": 32767, "dtype": "int16"}
+
+
+def program(kind: str) -> IntegerProgram:
+    """Embeddings, two norms of their heads, attention to both, and their sum; masked outputs.
+
+    ``short``: with one row of constants for all heads, ``wide``: with one for each.
+    """
+
+    def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
+        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
+        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
+        call = integer.embedding(inputs["input_ids"], table, factor, name="word", shift=8)
+        x = p.requantise("x", p.emit(call), 1.2, -16383, 16383, "int16")
+        rows = 1 if kind == "short" else HEADS
+
+        def constants(name: str, bits: int) -> relax.Var:
+            return p.integers(name, -(2**bits), 2**bits, (rows, WIDTH), "int32")
+
+        if kind == "short":
+            norm = ShortLayerNorm.from_scale(1e-3, 1e-6, WIDTH)
+            first = integer.rms_norm_short(x, constants("a.gain", 14), norm, name="a", **STORED)
+            gain, offset = constants("b.gain", 14), constants("b.offset", 24)
+            second = integer.layer_norm_short(x, gain, offset, norm, name="b", **STORED)
+        else:
+            norm = LayerNormConstants(2**20 - 1, 5, 40, 16)
+            first = integer.rms_norm(x, constants("a.gain", 14), norm, name="a", **STORED)
+            gain, offset = constants("b.gain", 14), constants("b.offset", 24)
+            second = integer.layer_norm(x, gain, offset, norm, name="b", **STORED)
+        a, b = p.emit(first), p.emit(second)
+        one = p.requantise("one", a, 2.0**-8)
+        # Constants by channel of a token: no rows of heads.
+        each = p.requantise("each", b, 2.0**-8, channels=CHANNELS)
+        both = p.emit(integer.add(a, b, name="both"))
+        mask = inputs["attention_mask"]
+        factors = short_factors(np.full(CHANNELS, 0.008), 2**14, -127, 127)
+        attended = integer.attention(
+            *(one, each, p.requantise("value", x, 2.0**-7)),
+            mask,
+            p.parameter("multiplier", factors.multipliers),
+            name="attended",
+            num_heads=HEADS,
+            softmax="short",
+            exponential=ShortExponential.from_scale(2e-4),
+            shift=factors.shift,
+            low=-127,
+            high=127,
+        )
+        values = {"attended": p.emit(attended), "both": both}
+        return [p.emit(integer.mask_tokens(v, mask, name=f"{n}.out")) for n, v in values.items()]
+
+    return small_program(body)
+
+
+def norm_kernels(target: TargetDescription, kind: str) -> list[RowKernel]:
+    """The kernels on rows of heads, with inputs and what the specification says of them."""
+    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
+    lowered = lower_to_kernels(program(kind), layout, [SHAPE], pack=False)
+    found = []
+    for var, func in lowered.program.module.functions_items():
+        if not isinstance(func, tirx.PrimFunc) or "ibert.rows_per_token" not in func.attrs:
+            continue
+        function = lowered.fused.module[var.name_hint]
+        random = np.random.default_rng(1)
+        arrays = {
+            param.name: lowered.fused.parameters.get(param.name)
+            if param.name in lowered.fused.parameters
+            else random.integers(*lowered.bounds[param.name], param_shape(param)).astype("int16")
+            for param in function.params
+        }
+        results = evaluate(lowered.fused.module, {}, arrays, var.name_hint)
+        buffers = [tuple(int(n) for n in param.shape) for param in func.params]
+        shaped = [
+            np.ascontiguousarray(array.reshape(shape))
+            for array, shape in zip([*arrays.values(), *results], buffers, strict=True)
+        ]
+        count = len(function.params)
+        assert buffers[0] == (SHAPE[0] * SHAPE[1] * HEADS, WIDTH)
+        found.append(
+            RowKernel(var.name_hint, func, shaped[:count], shaped[count:], results[0].size)
+        )
+    return found
+
+
+def param_shape(param: relax.Var) -> tuple[int, ...]:
+    return tuple(int(n) for n in param.ty.shape.values)
+
+
+def arguments(kernel: RowKernel) -> list[np.ndarray]:
+    """Arguments for a call whose results are wrong wherever nothing is written."""
+    return [*kernel.inputs, *(np.full_like(array, 0x5A) for array in kernel.outputs)]
+
+
+def check(kernel: RowKernel, results: list[np.ndarray]) -> None:
+    for got, expected in zip(results[-len(kernel.outputs) :], kernel.outputs, strict=True):
+        np.testing.assert_array_equal(got.reshape(expected.shape), expected, err_msg=kernel.name)
+
+
+def test_what_joins_a_kernel_fits_its_rows() -> None:
+    target = get_target("x86-64-v3")
+    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
+    found = kernels(lower_to_kernels(program("short"), layout, [SHAPE], pack=False).fused.module)
+    by_op = {layer: [op for op, _ in calls] for layer, calls in found.items()}
+    assert by_op["a"] == ["rms_norm_short", "requantise"]
+    assert by_op["b"] == ["layer_norm_short", "add"]
+    assert by_op["each"][0] == "requantise"
+
+
+@pytest.mark.parametrize("name", examples(TARGETS, "x86-64-v3"))
+@pytest.mark.parametrize("kind", ["short", "wide"])
+def test_on_this_processor(name: str, kind: str) -> None:
+    target = runnable(name)
+    found = norm_kernels(target, kind)
+    assert len(found) == 2
+    functions = {k.name: schedule_kernel(k.name, k.func, target) for k in found}
+    compiled = Kernels(functions, target)
+    for kernel in found:
+        tensors = [tvm.runtime.tensor(array) for array in arguments(kernel)]
+        compiled.library[kernel.name](*tensors)
+        check(kernel, [tensor.numpy() for tensor in tensors])
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("name", "compiler", "emulator"),
+    [
+        ("rpi4", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
+        ("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm"),
+    ],
+)
+def test_on_boards(name: str, compiler: str, emulator: str) -> None:
+    needs(compiler, emulator)
+    target = get_target(name)
+    found = {
+        f"{kind}_{k.name}": k for kind in ("short", "wide") for k in norm_kernels(target, kind)
+    }
+    functions = {key: schedule_kernel(key, k.func, target) for key, k in found.items()}
+    compiled = BoardKernels(functions, target)
+    for key, kernel in found.items():
+        check(kernel, compiled.run(key, *arguments(kernel)))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    examples(
+        [(target, kind) for target in ("cortex-m4", "cortex-m55") for kind in ("short", "wide")],
+        ("cortex-m4", "short"),
+        ("cortex-m55", "wide"),
+        unpack=True,
+    ),
+)
+def test_on_microcontrollers(target: str, kind: str) -> None:
+    needs("arm-none-eabi-gcc", "qemu-system-arm")
+    for kernel in norm_kernels(get_target(target), kind):
+        outputs, counts = bare_kernels.run(kernel, get_target(target))
+        check(kernel, outputs)
+        assert counts.floating_point == 0
+
+
+@pytest.mark.parametrize("kind", ["short", "wide"])
+def test_on_a_gpu(kind: str) -> None:
+    rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
+    for kernel in norm_kernels(get_target("t4"), kind):
+        scheduled = schedule_kernel(kernel.name, kernel.func, get_target("t4"), rules)
+        check(kernel, run_kernel(scheduled, arguments(kernel)))
+
+
+def test_packed_kernels_go_as_far_as_tokens_have_heads() -> None:
+    target = get_target("x86-64")
+    layout = KernelLayout.of(target.dot, target.vector_lanes)
+    module = lower_to_kernels(program("short"), layout, [(3, 7)]).program.module
+    texts = [
+        schedule_kernel(var.name_hint, func, target).script(show_meta=False)
+        for var, func in module.functions_items()
+        if isinstance(func, tirx.PrimFunc) and "ibert.rows_per_token" in func.attrs
+    ]
+    assert len(texts) == 2
+    assert all(f"< starts[3] * {HEADS}:" in text for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["short", "wide"])
+def test_rows_of_tokens_that_are_left_out_are_not_computed(kind: str) -> None:
+    """Programs of packed tokens, one sequence of which is all padding."""
+    p = program(kind)
+    target = get_target("x86-64")
+    layout = KernelLayout.of(target.dot, target.vector_lanes)
+    assert "packing.slots" in kernels(lower_to_kernels(p, layout, [(3, 7)]).fused.module)
+    ids, mask = inputs_of(3, 7, 50, 0)
+    for got, want in zip(
+        Compiled(p, "x86-64", [(3, 7)])(ids, mask), reference(p, ids, mask), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
