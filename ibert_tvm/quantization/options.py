@@ -29,7 +29,8 @@ class CalibrationOptions:
         is meant. More than 0.8 makes the weights the harder part.
     split_share : float
         Columns that channels with outliers may be split into, as a share of the channels, in
-        [0, 1]: that much longer are the products with them.
+        [0, 1]: that much longer are the products with them. None by default; 1/48 serves models
+        whose feed-forward layers have channels far larger than the others (MPNet).
     compensate : bool
         Round weights column by column, spreading each column's error over the later ones
         (GPTQ); otherwise to the nearest.
@@ -51,7 +52,7 @@ class CalibrationOptions:
     observer: str = "mse"
     percentile: float = 99.99
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
-    split_share: float = 1 / 48
+    split_share: float = 0.0
     compensate: bool = True
     sample_tokens: int = 2048
     seed: int = 0

@@ -156,6 +156,7 @@ attention num_heads softmax exponential exp_q_ln2 exp_q_b exp_q_c exp_reciprocal
 clip low high
 concatenate
 embedding shift
+gather_channels
 gelu gelu_limit gelu_up_shift gelu_multiplier gelu_result_shift
 gelu_paper
 last_token

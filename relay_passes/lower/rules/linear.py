@@ -56,7 +56,7 @@ class LowerLinear(LoweringRule):
             raise LoweringError(
                 f"the quantised weight has shape {rows.values.shape}",
                 where=name,
-                why=f"{weight} of the model, with the splits of {x.name}, has shape {expected}",
+                why=f"{weight} of the model has shape {expected}",
                 todo="use the quantisation table that was made for this model",
             )
         source = x.matmul()
