@@ -282,11 +282,7 @@ class _IntegerRunner:
 
     def run(self, inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         outputs, captured = _evaluate(self._model, inputs)
-        values = {
-            name: (captured[form["value"]].astype(np.float64) - form["zero_point"])
-            * np.asarray(form["scale"], dtype=np.float64)
-            for name, form in self._forms.items()
-        }
+        values = {name: _real(captured[form["value"]], form) for name, form in self._forms.items()}
         return outputs[0].astype(np.float64) * self._scale, values
 
 
@@ -325,6 +321,17 @@ def _comparable(quantization: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
         for name, forms in quantization.get("values", {}).items()
         if forms
     }
+
+
+def _real(integers: NDArray[Any], form: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Real numbers that a form of a value stands for."""
+    from ibert_tvm.relay_passes.quantization_table import sum_of_columns
+
+    steps = integers.astype(np.float64)
+    if "columns" in form:
+        steps = sum_of_columns(steps, np.asarray(form["columns"]))
+    real: NDArray[np.float64] = (steps - form["zero_point"]) * np.asarray(form["scale"], np.float64)
+    return real
 
 
 def _evaluate(

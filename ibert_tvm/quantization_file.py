@@ -29,6 +29,13 @@ _SCALES = (
     lambda value: all(map(_is_number, value if isinstance(value, list) else [value])),
     "a number or a list of numbers",
 )
+_COLUMNS = (
+    lambda value: (
+        isinstance(value, list)
+        and all(type(item) is int and 0 <= item < len(value) for item in value)
+    ),
+    "a list of channels, one for each column",
+)
 _INTERVAL = {"scale": _SCALE, "zero_point?": _INTEGER}
 _BY_VALUE = {"*": _STRING}
 _SOURCE_SCALES = {
@@ -47,7 +54,15 @@ _SCHEMA = {
         {"name": _STRING, "dtype": _STRING, "low": _INTEGER, "high": _INTEGER, **_INTERVAL}
     ],
     "values?": {
-        "*": [{"value": _STRING, "form": _STRING, "scale": _SCALES, "zero_point": _INTEGER}]
+        "*": [
+            {
+                "value": _STRING,
+                "form": _STRING,
+                "scale": _SCALES,
+                "zero_point": _INTEGER,
+                "columns?": _COLUMNS,
+            }
+        ]
     },
     "calibration?": {},
     "source_scales?": _SOURCE_SCALES,

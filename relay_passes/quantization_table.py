@@ -8,6 +8,11 @@ A real value ``x`` and its integer ``q`` are related by ``x = (q - zero_point) *
 tensor, and by ``x[..., c] = (q[..., c] - zero_point) * scale * channel_divisor[c]`` where smoothing
 moved a part of each channel's magnitude into the weights that read it.
 
+A channel with outliers may be split into several columns of one scale (Zhao et al. 2019: outlier
+channel splitting), whose integers add up to those of the channel, ``sum_j q_j - zero_point``: each
+column holds the part of the range that is its own, and is clamped beyond it. The matrix that reads
+them has the channel's weights in each of its columns.
+
 Entries compare by identity: they hold arrays, and each belongs to one name.
 """
 
@@ -29,6 +34,8 @@ SCHEMA_VERSION = 1
 STREAM_LIMIT = (1 << 20) - 1
 # The released code has 22 bits there, and the exponentials' range has no other home than a stream.
 RELEASED_STREAM_LIMIT = 1 << 21
+MOST_COLUMNS = 32
+"""Into which a channel of a matrix operand may be split."""
 
 
 class QuantizationTableError(CompilerError):
@@ -64,6 +71,44 @@ def _vector(value: Any, what: str) -> NDArray[np.float64]:
     return array
 
 
+def sum_of_columns(values: NDArray[Any], channels: NDArray[Any]) -> NDArray[Any]:
+    """Add up the columns of each channel.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        [..., K].
+    channels : numpy.ndarray
+        The channel of each column, integers (K,).
+
+    Returns
+    -------
+    numpy.ndarray
+        [..., C], of the type of `values`.
+    """
+    count = int(channels.max()) + 1
+    result = np.zeros((count, values.size // channels.size), values.dtype)
+    np.add.at(result, channels, values.reshape(-1, channels.size).T)
+    return result.T.reshape(*values.shape[:-1], count)
+
+
+def _counts(value: Any) -> NDArray[np.int64]:
+    array = np.asarray(value)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise QuantizationTableError(
+            f"the splits of an activation are {array.dtype} of shape {array.shape}",
+            why="it is a number of columns for each channel",
+            todo="give integers of shape (C,)",
+        )
+    if array.min() < 1 or array.max() > MOST_COLUMNS:
+        raise QuantizationTableError(
+            f"a channel is split into {array.min()} to {array.max()} columns",
+            why=f"one to {MOST_COLUMNS} columns are added in 16-bit arithmetic",
+            todo="use a coarser scale",
+        )
+    return array.astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class ActivationQuant:
     """How one activation becomes integers.
@@ -79,6 +124,9 @@ class ActivationQuant:
     channel_divisor : numpy.ndarray, optional
         float64 of shape (C,), for the last axis. The real value of channel c is divided by it
         before quantisation (smoothing); whatever reads the integers multiplies by it again.
+    splits : numpy.ndarray, optional
+        int64 of shape (C,): how many columns a channel has, 1 to `MOST_COLUMNS`. The first columns
+        of all channels come first, in order, then the others.
 
     Raises
     ------
@@ -91,6 +139,7 @@ class ActivationQuant:
     high: int
     zero_point: int = 0
     channel_divisor: NDArray[np.float64] | None = None
+    splits: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _positive(self.scale, "the scale of an activation"))
@@ -111,6 +160,8 @@ class ActivationQuant:
         if self.channel_divisor is not None:
             divisor = _vector(self.channel_divisor, "the channel divisor of an activation")
             object.__setattr__(self, "channel_divisor", divisor)
+        if self.splits is not None:
+            object.__setattr__(self, "splits", _counts(self.splits))
 
     @property
     def signed(self) -> bool:
@@ -124,15 +175,48 @@ class ActivationQuant:
             return np.array([self.scale])
         return self.scale * self.channel_divisor
 
+    @property
+    def columns(self) -> NDArray[np.int64]:
+        """The channel that each column belongs to, (K,); of a value that is split."""
+        splits = self._splits
+        channels = np.arange(splits.size)
+        return np.concatenate([channels, np.repeat(channels, splits - 1)])
+
+    @property
+    def column_offset(self) -> NDArray[np.int64]:
+        """What is added to a column's integers besides the zero point, (K,); of a split value."""
+        splits = self._splits
+        later = [np.arange(1, count) for count in splits if count > 1]
+        part = np.concatenate([np.zeros(splits.size, np.int64), *later])
+        columns = splits[self.columns]
+        return -((columns - 1) * self.low + part * (self.high - self.low))
+
+    @property
+    def reach(self) -> tuple[Any, Any]:
+        """Least and largest number of steps from 0 that are not clamped, one or per channel."""
+        splits = 1 if self.splits is None else self.splits
+        return splits * self.low - self.zero_point, splits * self.high - self.zero_point
+
+    @property
+    def _splits(self) -> NDArray[np.int64]:
+        if self.splits is None:
+            raise TypeError("only a value that is split has columns of channels")
+        return self.splits
+
     def quantize(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Integers of real ``values`` [..., C], rounded half up and clamped; int64."""
+        """Integers of real ``values`` [..., C], rounded half up and clamped; int64 [..., K]."""
         steps = np.floor(np.asarray(values, dtype=np.float64) / self.channel_scale + 0.5)
+        if self.splits is not None:
+            steps = steps[..., self.columns] + self.column_offset
         return np.clip(steps + self.zero_point, self.low, self.high).astype(np.int64)
 
     def dequantize(self, integers: NDArray[Any]) -> NDArray[np.float64]:
-        """Real values of ``integers`` [..., C]; float64."""
-        steps = np.asarray(integers, dtype=np.int64) - self.zero_point
-        return steps * self.channel_scale
+        """Real values of ``integers`` [..., K]; float64 [..., C]."""
+        columns = np.asarray(integers, dtype=np.int64)
+        if self.splits is None:
+            return (columns - self.zero_point) * self.channel_scale
+        steps = sum_of_columns(columns, self.columns)
+        return (steps - self.zero_point) * self.channel_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,9 +327,9 @@ class QuantizationTable:
         plain = [("stream", *entry) for entry in self.stream.items()]
         plain += [("grids", *entry) for entry in self.grids.items()]
         for section, name, quant in plain:
-            if quant.zero_point != 0 or quant.channel_divisor is not None:
+            if quant.zero_point != 0 or (quant.channel_divisor, quant.splits) != (None, None):
                 raise QuantizationTableError(
-                    "it has a zero point or a channel divisor",
+                    "it has a zero point, a channel divisor or split channels",
                     where=f"{section} entry {name!r}",
                     why="values that are added are symmetric and share one scale",
                     todo="give it a plain scale",
@@ -284,6 +368,9 @@ class QuantizationTable:
                     key = f"{section}.{name}.channel_divisor"
                     arrays[key] = quant.channel_divisor
                     entry["channel_divisor"] = key
+                if quant.splits is not None:
+                    entry["splits"] = f"{section}.{name}.splits"
+                    arrays[entry["splits"]] = quant.splits
                 document[section][name] = entry
         for section in ("weights", "embeddings"):
             document[section] = {}
@@ -321,6 +408,7 @@ class QuantizationTable:
                         entry["high"],
                         entry["zero_point"],
                         arrays[entry["channel_divisor"]] if "channel_divisor" in entry else None,
+                        arrays[entry["splits"]] if "splits" in entry else None,
                     )
                     for name, entry in document[section].items()
                 }

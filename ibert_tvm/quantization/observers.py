@@ -11,7 +11,7 @@ of a bounded sample of tokens. Three observers turn that into the scale of an 8-
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,7 @@ def choose_range(
     percentile: float = 99.99,
     divisor: NDArray[np.float64] | None = None,
     unsigned: bool = False,
+    splits: NDArray[np.int64] | None = None,
 ) -> ActivationQuant:
     """Choose the 8-bit form of a value.
 
@@ -98,19 +99,23 @@ def choose_range(
         Per channel [C]: the value is divided by it first (smoothing).
     unsigned : bool
         Whether to use 0..255 with a zero point instead of -127..127.
+    splits : numpy.ndarray, optional
+        Columns per channel [C].
 
     Returns
     -------
     ActivationQuant
     """
     scaling = np.ones(1) if divisor is None else divisor
-    low = min(float((statistics.low / scaling).min()), 0.0)
-    high = max(float((statistics.high / scaling).max()), 0.0)
+    # Of an unsigned form further columns reach higher, not lower.
+    parts = np.ones(1) if splits is None else splits
+    low = min(float((statistics.low / scaling / (1 if unsigned else parts)).min()), 0.0)
+    high = max(float((statistics.high / scaling / parts).max()), 0.0)
     sample = statistics.sample[:: max(statistics.sample.shape[0] // _CLIP_ROWS, 1)]
     sample = (sample / scaling).astype(np.float32)
     if observer == "percentile" and sample.size:
-        low, high = _percentile_range(sample, percentile, low, high)
-    best = _form(low, high, divisor, unsigned)
+        low, high = _percentile_range((sample / parts).astype(np.float32), percentile, low, high)
+    best = replace(_form(low, high, divisor, unsigned), splits=splits)
     if observer != "mse" or not sample.size:
         return best
     # The error counts in the value's own units: a divided channel is multiplied again later.
@@ -118,6 +123,7 @@ def choose_range(
     smallest = np.inf
     for clipping in _CLIPPINGS:
         candidate = _form(low * clipping, high * clipping, divisor, unsigned)
+        candidate = replace(candidate, splits=splits)
         error = float((_rounding_error(sample, candidate) ** 2 * weight).mean())
         if error < smallest:
             best, smallest = candidate, error
@@ -159,7 +165,7 @@ def _rounding_error(sample: NDArray[np.float32], quant: ActivationQuant) -> NDAr
     """Error of quantising `sample`, which is divided already, in single precision."""
     scale = np.float32(quant.scale)
     steps = np.rint(sample / scale)
-    np.clip(steps, quant.low - quant.zero_point, quant.high - quant.zero_point, out=steps)
+    np.clip(steps, *quant.reach, out=steps)
     steps *= scale
     steps -= sample
     return steps

@@ -27,6 +27,10 @@ class CalibrationOptions:
     alphas : tuple of float
         Smoothing strengths that are tried for every matrix operand, in [0, 1). With 0 no smoothing
         is meant. More than 0.8 makes the weights the harder part.
+    split_share : float
+        Columns that channels with outliers may be split into, as a share of the channels, in
+        [0, 1]: that much longer are the products with them. None by default; 1/48 serves models
+        whose feed-forward layers have channels far larger than the others (MPNet).
     compensate : bool
         Round weights column by column, spreading each column's error over the later ones
         (GPTQ); otherwise to the nearest.
@@ -48,6 +52,7 @@ class CalibrationOptions:
     observer: str = "mse"
     percentile: float = 99.99
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
+    split_share: float = 0.0
     compensate: bool = True
     sample_tokens: int = 2048
     seed: int = 0
@@ -77,6 +82,12 @@ class CalibrationOptions:
                 f"smoothing strengths {self.alphas}",
                 why="each lies between no smoothing (0) and moving everything to the weights (1)",
                 todo="use at least one number in [0, 1)",
+            )
+        if not 0.0 <= self.split_share <= 1.0:
+            raise UsageError(
+                f"{self.split_share} of the channels are to be split",
+                why="it is a share of them",
+                todo="use a number from 0 to 1",
             )
         if self.sample_tokens < 1:
             raise UsageError(

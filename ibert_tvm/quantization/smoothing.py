@@ -21,6 +21,7 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQua
 
 from .observers import Statistics, choose_range
 from .options import CalibrationOptions
+from .splitting import split_channels
 from .weights import compensated_rounding, nearest, row_scales
 
 __all__ = ["OperandQuant", "channel_divisor", "quantize_operand"]
@@ -87,6 +88,7 @@ def quantize_operand(
     unsigned: bool = False,
     smooth: bool = True,
     compensate: bool = True,
+    columns: int = 0,
 ) -> OperandQuant:
     """Choose scale, divisor and integer weights for one activation.
 
@@ -102,6 +104,8 @@ def quantize_operand(
         Use 0..255 with a zero point.
     smooth, compensate : bool
         Whether the preset allows a divisor per channel, and rounding with compensation.
+    columns : int
+        Columns into which channels with outliers are split.
 
     Returns
     -------
@@ -111,20 +115,28 @@ def quantize_operand(
     sample = statistics.sample
     rows = sample[:: max(sample.shape[0] // _SEARCH_ROWS, 1)]
     target = rows @ matrix.T
-    norms = _norms(target, weights)
+    token = np.ones((rows.shape[0], 1), np.float32)
+    if columns:
+        # Tokens with outliers are few, and not what the others are measured by.
+        token = 1 / np.maximum(np.linalg.norm(target, axis=1, keepdims=True), _SMALLEST)
+    norms = _norms(target * token, weights)
     best: tuple[float, float, ActivationQuant] | None = None
-    columns = np.abs(matrix).max(axis=0).astype(np.float64)
+    largest = np.abs(matrix).max(axis=0).astype(np.float64)
     for alpha in options.alphas if smooth else (0.0,):
         divisor = (
-            channel_divisor(statistics.channel_magnitude, columns, alpha) if alpha > 0 else None
+            channel_divisor(statistics.channel_magnitude, largest, alpha) if alpha > 0 else None
         )
-        quant = choose_range(statistics, options.observer, options.percentile, divisor, unsigned)
+        divided = statistics.channel_magnitude / (1.0 if divisor is None else divisor)
+        splits = split_channels(divided, columns)
+        quant = choose_range(
+            statistics, options.observer, options.percentile, divisor, unsigned, splits
+        )
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
         output = _steps(rows, quant) @ nearest(moved, scale).astype(np.float32).T
         output *= (quant.scale * scale).astype(np.float32)
         output -= target
-        error = float((_norms(output, weights) / norms).mean())
+        error = float((_norms(output * token, weights) / norms).mean())
         if best is None or error < best[0]:
             best = (error, alpha, quant)
     if best is None:  # options refuse an empty list of alphas
@@ -134,7 +146,10 @@ def quantize_operand(
     result, start = {}, 0
     for name, weight in weights.items():
         stop = start + weight.shape[0]
-        result[name] = WeightQuant(integers[start:stop], scale[start:stop])
+        rounded = integers[start:stop]
+        if quant.splits is not None:
+            rounded = rounded[:, quant.columns]
+        result[name] = WeightQuant(rounded, scale[start:stop])
         start = stop
     return OperandQuant(quant, result, alpha, error)
 
@@ -156,7 +171,7 @@ def _norms(
 def _steps(rows: NDArray[np.float32], quant: ActivationQuant) -> NDArray[np.float32]:
     """Integers of `rows` less the zero point, as float32."""
     steps = np.rint(rows / quant.channel_scale.astype(np.float32))
-    return np.clip(steps, quant.low - quant.zero_point, quant.high - quant.zero_point)
+    return np.clip(steps, *quant.reach)
 
 
 def _round(

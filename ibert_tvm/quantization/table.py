@@ -19,6 +19,7 @@ from ibert_tvm.relay_passes.spec.presets import Preset, preset
 from .observers import Statistics, choose_range
 from .options import CalibrationOptions
 from .smoothing import quantize_operand
+from .splitting import extra_columns
 from .weights import quantize_embedding
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class TableBuilder:
                     unsigned=self._unsigned(name),
                     smooth=self.preset.smoothing and self._may_divide(name),
                     compensate=self.preset.compensated_rounding,
+                    columns=self._extra_columns(name),
                 )
                 matmul[name] = quant.activation
                 weights.update(quant.weights)
@@ -159,6 +161,12 @@ class TableBuilder:
         """
         value = self.needed[name]
         return not value.need.given and FACTOR not in value.factor_forms
+
+    def _extra_columns(self, name: str) -> int:
+        """Columns into which channels with outliers may be split, where layers compute them."""
+        value = self.needed[name]
+        splits = self.preset.split_outliers and value.of_layers and self._may_divide(name)
+        return extra_columns(value.channels, self.options.split_share) if splits else 0
 
     def _unsigned(self, name: str) -> bool:
         """Whether the values lie on one side of 0, so that a sign would waste half the range."""

@@ -41,10 +41,13 @@ class CanonicalOperator(Record):
     ---------------
     BY_SEQUENCE : bool
         Whether tokens of one sequence meet, [b, s, C] to [b, s, C].
+    ELEMENTWISE : bool
+        Whether an entry of the result needs entries of the operands at its own place only.
     """
 
     DIALECT: ClassVar[Dialect] = CANONICAL
     BY_SEQUENCE: ClassVar[bool] = False
+    ELEMENTWISE: ClassVar[bool] = False
     OPERANDS: ClassVar[tuple[Operand, ...]] = ()
 
     @classmethod

@@ -44,6 +44,8 @@ class Traits:
         where sequences begin.
     gathers : bool
         The result has entries of the first operand at other places.
+    gathers_channels : bool
+        The result has channels of the first operand, by number.
     counts_rows : bool
         Its result says how many rows of packed values are in use.
     serial : bool
@@ -65,5 +67,6 @@ class Traits:
     hides_padding: bool = False
     by_sequence: bool = False
     gathers: bool = False
+    gathers_channels: bool = False
     counts_rows: bool = False
     serial: bool = False

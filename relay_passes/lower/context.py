@@ -146,6 +146,11 @@ class LoweringContext:
             "is needed",
         )
 
+    def gather_channels(self, var: relax.Var, channels: NDArray[Any], name: str) -> relax.Var:
+        """Emit ``integer.gather_channels``."""
+        numbers = self.parameter(f"{name}.channels", channels.astype(np.int32))
+        return self.emit(integer.gather_channels(var, numbers, name=name))
+
     def requantise(
         self, var: relax.Var, factor: DyadicVector, quant: ActivationQuant, name: str
     ) -> Form:
@@ -154,6 +159,7 @@ class LoweringContext:
             integer.requantise(
                 var,
                 self.parameter(f"{name}.multiplier", factor.multipliers),
+                self._offset(quant, 0, name),
                 name=name,
                 shift=factor.shift,
                 low=quant.low,
@@ -163,7 +169,7 @@ class LoweringContext:
             )
         )
         magnitude = max(-quant.low, quant.high)
-        return Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
+        return _form(out, name, quant, magnitude)
 
     def requantise_short(
         self, var: relax.Var, factors: ShortFactors, quant: ActivationQuant, name: str
@@ -181,6 +187,7 @@ class LoweringContext:
                 var,
                 self.parameter(f"{name}.multiplier", factors.multipliers),
                 self.parameter(f"{name}.pre_shift", _shared(factors.pre_shifts)),
+                self._offset(quant, factors.shift, name),
                 name=name,
                 shift=factors.shift,
                 low=low,
@@ -189,7 +196,13 @@ class LoweringContext:
                 zero_point=quant.zero_point,
             )
         )
-        return Form(out, name, quant.channel_scale, quant.zero_point, max(-low, high))
+        return _form(out, name, quant, max(-low, high))
+
+    def _offset(self, quant: ActivationQuant, shift: int, name: str) -> relax.Var | None:
+        """The zero points of columns; None where no channel is split."""
+        if quant.splits is None:
+            return None
+        return self.parameter(f"{name}.offset", (quant.column_offset << shift).astype(np.int16))
 
     def guard(self, where: str, derive: Callable[[], _Result]) -> _Result:
         """Run a derivation of constants; an error that names no place gets `where`."""
@@ -201,14 +214,20 @@ class LoweringContext:
     def record(self, name: str, kind: str, form: Form) -> None:
         """Remember a form of a canonical value, for reports and comparisons per layer."""
         scale = form.scale.tolist()
-        self.values.setdefault(name, []).append(
-            {
-                "value": form.value,
-                "form": kind,
-                "scale": scale[0] if form.per_tensor else scale,
-                "zero_point": form.zero_point,
-            }
-        )
+        record = {
+            "value": form.value,
+            "form": kind,
+            "scale": scale[0] if form.per_tensor else scale,
+            "zero_point": form.zero_point,
+        }
+        if form.columns is not None:
+            record["columns"] = form.columns.tolist()
+        self.values.setdefault(name, []).append(record)
+
+
+def _form(out: relax.Var, name: str, quant: ActivationQuant, magnitude: int) -> Form:
+    columns = None if quant.splits is None else quant.columns
+    return Form(out, name, quant.channel_scale, quant.zero_point, magnitude, columns=columns)
 
 
 def _shared(array: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -38,6 +38,8 @@ class Form:
     readable : bool
         Whether a reader that takes any form may take it. If not, it is only to be requantised: a
         product of two values, which is far wider than its entries need.
+    columns : numpy.ndarray, optional
+        The channel of each entry of the last axis, where channels are split (`ActivationQuant`).
     """
 
     var: relax.Var
@@ -46,6 +48,7 @@ class Form:
     zero_point: int
     magnitude: int
     readable: bool = True
+    columns: NDArray[np.int64] | None = None
 
     @property
     def per_tensor(self) -> bool:

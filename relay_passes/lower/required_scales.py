@@ -65,6 +65,9 @@ class Requirement:
         Everything that reads the value.
     is_output : bool
         Whether the module returns it.
+    of_layers : bool
+        Whether it is what linear layers compute, or an elementwise function of that, and nothing
+        else reads the values in between: the layers might compute more channels as well.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Requirement:
     stream: bool = False
     readers: list[Reader] = field(default_factory=list)
     is_output: bool = False
+    of_layers: bool = False
 
     @property
     def factor_forms(self) -> set[str]:
@@ -152,7 +156,19 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
     for name in output_names(module):
         needed[name].is_output = True
         _require(needed[name], SCALAR, rule_needs[name])
+    for _, call in live_calls(module):
+        if value_name(call) in needed:
+            sources = [needed[names[argument]] for argument in call.args if argument in names]
+            needed[value_name(call)].of_layers = _of_layers(call, sources)
     return needed
+
+
+def _of_layers(call: relax.Call, sources: list[Requirement]) -> bool:
+    if not OPERATORS[call.op.name].ELEMENTWISE:
+        return matrix_of(call)[0] == "weights"
+    return all(
+        source.of_layers and len(source.readers) == 1 and not source.is_output for source in sources
+    )
 
 
 def _require(value: Requirement, form: str, producer: Need) -> None:

@@ -129,7 +129,8 @@ class IntegerValue:
         # Already there: attention yields the very form that its reader asks for. Only matrix
         # products insist on the type as well.
         if (
-            native.magnitude <= max(-quant.low, quant.high)
+            quant.splits is None
+            and native.magnitude <= max(-quant.low, quant.high)
             and native.zero_point == quant.zero_point
             and np.array_equal(native.scale, target)
             and (dtype == str(native.var.ty.dtype) or dtype not in ("int8", "uint8"))
@@ -143,19 +144,24 @@ class IntegerValue:
                 todo="quantise this value symmetrically",
             )
         factors = self.context.guard(name, lambda: native.scale / target)
-        short = self._short(factors, quant) if self.context.preset.short else None
+        source = native.var
+        if quant.splits is not None:
+            factors = np.broadcast_to(factors, quant.splits.shape)[quant.columns]
+            source = self.context.gather_channels(source, quant.columns, f"{name}.columns")
+        short = self._short(factors, quant)
         if short is not None:
-            return self.context.requantise_short(native.var, short, quant, name)
+            return self.context.requantise_short(source, short, quant, name)
         bits = 8 if dtype in ("int8", "uint8") else 16
         dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
-        return self.context.requantise(native.var, dyadic, quant, name)
+        return self.context.requantise(source, dyadic, quant, name)
 
     def _short(self, factors: NDArray[np.float64], quant: ActivationQuant) -> ShortFactors | None:
         """Constants in 16-bit arithmetic; None where only the wide form serves."""
         native = self.native()
-        if str(native.var.ty.dtype) == "int64":
+        if not self.context.preset.short or str(native.var.ty.dtype) == "int64":
             return None
+        lowest, highest = (int(bound) for bound in (np.min(quant.reach[0]), np.max(quant.reach[1])))
         try:
-            return short_factors(factors, native.magnitude, quant.low, quant.high, quant.zero_point)
+            return short_factors(factors, native.magnitude, lowest, highest)
         except RangeError:
             return None

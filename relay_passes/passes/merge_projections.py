@@ -11,15 +11,7 @@ from tvm import relax
 from .. import integer
 from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..integer.relax_ops import operator_of, traits_of
-from .program import (
-    IntegerProgram,
-    Rewriter,
-    bindings,
-    normalised,
-    num_inputs,
-    variables,
-    with_parameters,
-)
+from .program import IntegerProgram, Rewriter, bindings, variables, with_live_parameters
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,9 @@ class _Merger(Rewriter):
 
     def merged(self) -> IntegerProgram:
         """Return the rewritten program; the same one where nothing can be merged."""
-        return self._with_parameters(self.run()["main"]) if self.groups else self.program
+        if not self.groups:
+            return self.program
+        return with_live_parameters(self.run()["main"], self.parameters)
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         if binding.var in self.first:
@@ -240,15 +234,5 @@ class _Merger(Rewriter):
             self.parameters[label] = joined
             kind = relax.TensorType(list(joined.shape), str(joined.dtype))
             self.joined[names] = relax.Var(label, kind)
+            self.added.append(self.joined[names])
         return self.joined[names]
-
-    def _with_parameters(self, function: relax.Function) -> IntegerProgram:
-        """Give the function the new parameters and take from it those that nothing reads now."""
-        count = num_inputs(function)
-        read = {var for binding in bindings(function) for var in variables(binding.value)}
-        read.update(variables(function.body.body))
-        kept = [var for var in function.params[count:] if var in read]
-        params = [*function.params[:count], *kept, *self.joined.values()]
-        module = normalised(with_parameters(function, params))
-        names = [str(var.name) for var in params[count:]]
-        return IntegerProgram(module, {name: self.parameters[name] for name in names})

@@ -18,6 +18,7 @@ from .merge_projections import MergeProjections
 from .offset_activations import OffsetActivations
 from .pack_tokens import PackTokens
 from .program import IntegerProgram
+from .repeat_rows import RepeatRows
 from .share_kernels import ShareKernels
 from .specialise_shapes import SpecialiseShapes
 
@@ -68,9 +69,9 @@ def lower_to_kernels(
 ) -> Lowered:
     """Lower an integer program to kernels for one target layout and several shapes.
 
-    Phases, in order: ``check_integer_only`` (nothing but integers comes in),
-    ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`, range analysis
-    (proves every width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
+    Phases, in order: ``check_integer_only`` (nothing but integers comes in), ``repeat_rows``,
+    ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`, range analysis (proves
+    every width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
     ``constants_as_arguments`` if `compact`, ``share_kernels``, ``check_integer_only`` again
     (nothing but integers goes out).
 
@@ -104,7 +105,7 @@ def lower_to_kernels(
     watch = observe or (lambda phase, module: None)
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
-    steps: list[ProgramPass] = [OffsetActivations(layout), MergeProjections()]
+    steps: list[ProgramPass] = [RepeatRows(), OffsetActivations(layout), MergeProjections()]
     if pack:
         steps.append(PackTokens())
     for first in steps:

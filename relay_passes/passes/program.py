@@ -160,6 +160,26 @@ def with_parameters(function: relax.Function, params: Sequence[relax.Var]) -> re
     )
 
 
+def with_live_parameters(
+    function: relax.Function, parameters: Mapping[str, np.ndarray]
+) -> IntegerProgram:
+    """Program of a function, without parameters that nothing in it reads.
+
+    Parameters
+    ----------
+    function
+        ``main``.
+    parameters
+        Arrays of all its parameters, and maybe of others.
+    """
+    count = num_inputs(function)
+    read = {var for binding in bindings(function) for var in variables(binding.value)}
+    read.update(variables(function.body.body))
+    kept = [var for var in function.params[count:] if var in read]
+    module = normalised(with_parameters(function, [*function.params[:count], *kept]))
+    return IntegerProgram(module, {str(var.name): parameters[str(var.name)] for var in kept})
+
+
 def num_inputs(function: relax.Function) -> int:
     """Return the number of leading parameters of `function` that are model inputs.
 

@@ -163,8 +163,17 @@ def requantise(value: Value, multiplier: Value, shift: int) -> Value:
 
 
 def requantise_clamped(
-    value: Value, multiplier: Value, shift: int, zero_point: int, low: int, high: int
+    value: Value,
+    multiplier: Value,
+    shift: int,
+    zero_point: int,
+    low: int,
+    high: int,
+    offset: Value = 0,
 ) -> Value:
-    """`requantise`, plus the zero point, clamped to [low, high]: the operator of that name."""
+    """`requantise`, plus zero points, clamped to [low, high]: the operator of that name."""
     result = requantise(value, multiplier, shift)
-    return clamp(result + zero_point if zero_point else result, low, high)
+    addend = offset + zero_point
+    if isinstance(addend, int) and addend == 0:
+        return clamp(result, low, high)
+    return clamp(result + addend, low, high)

@@ -32,6 +32,8 @@ class Preset:
         Whether GELU's output may use uint8 with a zero point.
     smoothing : bool
         Whether calibration may move scale from activations to weights.
+    split_outliers : bool
+        Whether calibration may split channels with outliers into several columns.
     compensated_rounding : bool
         Whether weights are rounded one column after the other, and what a column loses is made up
         for by those that follow.
@@ -52,6 +54,7 @@ class Preset:
     reciprocal_bits: int = 31
     unsigned_gelu_output: bool = False
     smoothing: bool = False
+    split_outliers: bool = False
     compensated_rounding: bool = False
     embedding_scale_per_row: bool = False
     value_scale_per_channel: bool = False
@@ -96,6 +99,7 @@ ACCURATE = Preset(
     reciprocal_bits=40,
     unsigned_gelu_output=True,
     smoothing=True,
+    split_outliers=True,
     compensated_rounding=True,
     embedding_scale_per_row=True,
     value_scale_per_channel=True,

@@ -146,6 +146,7 @@ def requantise_short(
     zero_point: int,
     low: int,
     high: int,
+    offset: Value = 0,
 ) -> Value:
     """Scale, saturating, in 16 bits; see the module's text.
 
@@ -157,6 +158,8 @@ def requantise_short(
         Arrays of `ShortFactors`, scalar or per channel.
     shift, zero_point, low, high : int
         ``clamp((y + zero_point 2^shift + half) >> shift, low, high)`` of the product y.
+    offset : Value
+        Added to the product as well: a zero point of each channel, times 2^shift.
 
     Returns
     -------
@@ -164,8 +167,8 @@ def requantise_short(
         In [low, high], short.
     """
     product = q15_multiply(saturate_short(value >> pre_shift), multiplier)
-    if shift == 0 and zero_point == 0:
-        return clamp(product, low, high)
     half = (1 << shift) >> 1
-    offset = saturate_short(product + ((zero_point << shift) + half))
-    return clamp(offset >> shift, low, high)
+    addend = offset + ((zero_point << shift) + half)
+    if isinstance(addend, int) and addend == 0:
+        return clamp(product, low, high)
+    return clamp(saturate_short(product + addend) >> shift, low, high)

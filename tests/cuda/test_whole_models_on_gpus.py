@@ -24,6 +24,7 @@ from tests.integration.gated_model import MODELS as GATED
 from tests.integration.gated_model import gated_model
 from tests.integration.sentence_model import MODULES as SENTENCES
 from tests.integration.sentence_model import sentence_model
+from tests.integration.split_model import split_model
 from tests.integration.token_model import MODELS as JOINING
 from tests.integration.token_model import TOKENS, token_model
 from tests.integration.token_model import inputs as token_inputs
@@ -117,6 +118,13 @@ def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> No
     model = gated_model(name, preset)
     library = build(model, target, [(2, 13)], tmp_path / "model.so")
     check(library, model, random_inputs(model, 2, 13, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["t4", "a100"])
+def test_split_channels(target: str, tmp_path: Path) -> None:
+    library = build(split_model(), target, [(2, 13)], tmp_path / "model.so")
+    check(library, split_model(), random_inputs(split_model(), 2, 13, 4))
 
 
 @pytest.mark.slow

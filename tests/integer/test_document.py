@@ -157,6 +157,7 @@ clip low high
 concatenate
 distance_products num_heads shift
 embedding shift
+gather_channels
 gelu gelu_limit gelu_up_shift gelu_multiplier gelu_result_shift
 gelu_paper
 last_token

@@ -69,6 +69,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "concatenate": [{}],
     "distance_products": [{"num_heads": 2, "shift": 5}],
     "embedding": [{"shift": 7}],
+    "gather_channels": [{}],
     "gelu": [{"constants": AccurateGelu.from_scale(2e-4)}],
     "gelu_paper": [{}],
     "last_token": [{}],
@@ -250,7 +251,7 @@ def test_types_of_results_need_no_tvm() -> None:
     assert refused(lambda: requantise.result_type({"x": x})) == (
         "integer.requantise got the operands x\n"
         "  where: integer.requantise 'q'\n"
-        "  why: it takes: x, multiplier\n"
+        "  why: it takes: x, multiplier, offset (optional)\n"
         "  what to do: build the call with ibert_tvm.relay_passes.integer"
     )
 

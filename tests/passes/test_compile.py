@@ -95,20 +95,21 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
     files = sorted(folder.iterdir())
     assert [file.name for file in files] == [
         "00_integer.py",
-        "01_offset_activations.py",
-        "02_merge_projections.py",
-        "03_pack_tokens.py",
-        "04_specialise_shapes.py",
-        "05_fuse_epilogues.py",
-        "06_emit_kernels.py",
-        "07_share_kernels.py",
-        "08_schedule.py",
+        "01_repeat_rows.py",
+        "02_offset_activations.py",
+        "03_merge_projections.py",
+        "04_pack_tokens.py",
+        "05_specialise_shapes.py",
+        "06_fuse_epilogues.py",
+        "07_emit_kernels.py",
+        "08_share_kernels.py",
+        "09_schedule.py",
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert "integer.embedding" in texts[0] and LAYER in texts[0]
-    assert "main_b2_s5" in texts[4] and "seq_len" not in texts[4]
-    assert "T.sblock" in texts[6] and "T.parallel" not in texts[6]
-    assert "T.parallel" in texts[8]
+    assert "main_b2_s5" in texts[5] and "seq_len" not in texts[5]
+    assert "T.sblock" in texts[7] and "T.parallel" not in texts[7]
+    assert "T.parallel" in texts[9]
 
     report = compiled.report
     assert report["shapes"] == [[1, 3], [2, 5]]
@@ -209,7 +210,7 @@ def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "01_offset_activations.py").mkdir()
+    (tmp_path / "01_repeat_rows.py").mkdir()
     with pytest.raises(OutputError) as caught:
         ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=tmp_path)
     assert str(caught.value) == (

@@ -29,6 +29,7 @@ class Gelu(CanonicalOperator):
     OP = "canonical.gelu"
     OPERANDS = (Operand("x", FLOAT, "... C"),)
     RESULT = "... C"
+    ELEMENTWISE = True
 
     def __post_init__(self) -> None:
         CANONICAL.choose("form", self.form, GELU_FORMS, self.where)

@@ -18,6 +18,7 @@ class Multiply(CanonicalOperator):
     OP = "canonical.multiply"
     OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... C"))
     RESULT = "... C"
+    ELEMENTWISE = True
 
     def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         """See the class."""

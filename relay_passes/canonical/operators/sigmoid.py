@@ -19,6 +19,7 @@ class Sigmoid(CanonicalOperator):
     OP = "canonical.sigmoid"
     OPERANDS = (Operand("x", FLOAT, "... C"),)
     RESULT = "... C"
+    ELEMENTWISE = True
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
         """See the class."""

@@ -28,6 +28,7 @@ class Silu(CanonicalOperator):
     OP = "canonical.silu"
     OPERANDS = (Operand("x", FLOAT, "... C"),)
     RESULT = "... C"
+    ELEMENTWISE = True
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < float("inf"):

@@ -19,6 +19,7 @@ class Tanh(CanonicalOperator):
     OP = "canonical.tanh"
     OPERANDS = (Operand("x", FLOAT, "... C"),)
     RESULT = "... C"
+    ELEMENTWISE = True
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
         """See the class."""

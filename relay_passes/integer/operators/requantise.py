@@ -15,7 +15,9 @@ from ..types import DTYPES
 
 @dataclass(frozen=True)
 class Requantise(Elementwise):
-    """``clamp(((x m + half) >> shift) + zero_point, low, high)``.
+    """``clamp(((x m + half) >> shift) + offset + zero_point, low, high)``.
+
+    The optional offset is a zero point of each channel.
 
     Parameters
     ----------
@@ -36,7 +38,11 @@ class Requantise(Elementwise):
     zero_point: int = 0
 
     OP = "integer.requantise"
-    OPERANDS = (Operand("x", DTYPES, "... C"), Operand("multiplier", ("int32",), "1|C"))
+    OPERANDS = (
+        Operand("x", DTYPES, "... C"),
+        Operand("multiplier", ("int32",), "1|C"),
+        Operand("offset", ("int16",), "1|C", optional=True),
+    )
     RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True)
     STAGE = "requantised"
@@ -45,6 +51,7 @@ class Requantise(Elementwise):
         check_bounds(self)
         check_shift(self)
 
-    def entry(self, x: Entry, multiplier: Entry) -> Entry:
+    def entry(self, x: Entry, multiplier: Entry, offset: Entry = 0) -> Entry:
         """See the class."""
-        return requantise_clamped(x, multiplier, self.shift, self.zero_point, self.low, self.high)
+        scaled = self.shift, self.zero_point, self.low, self.high
+        return requantise_clamped(x, multiplier, *scaled, offset)

@@ -15,7 +15,9 @@ from ..types import NARROW
 
 @dataclass(frozen=True)
 class RequantiseShort(Elementwise):
-    """``clamp(sat16(q15(sat16(x >> p), m) + z 2^shift + half) >> shift, low, high)``.
+    """``clamp(sat16(q15(sat16(x >> p), m) + o + z 2^shift + half) >> shift, low, high)``.
+
+    The optional offset o is a zero point of each channel, times 2^shift.
 
     Parameters
     ----------
@@ -40,6 +42,7 @@ class RequantiseShort(Elementwise):
         Operand("x", ("uint8", *NARROW), "... C"),
         Operand("multiplier", ("int16",), "1|C"),
         Operand("pre_shift", ("int32",), "1|C"),
+        Operand("offset", ("int16",), "1|C", optional=True),
     )
     RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True, merges=True)
@@ -49,8 +52,7 @@ class RequantiseShort(Elementwise):
         check_bounds(self, SHORT_DTYPES)
         check_short_shift(self)
 
-    def entry(self, x: Entry, multiplier: Entry, pre_shift: Entry) -> Entry:
+    def entry(self, x: Entry, multiplier: Entry, pre_shift: Entry, offset: Entry = 0) -> Entry:
         """See the class."""
-        return requantise_short(
-            x, multiplier, pre_shift, self.shift, self.zero_point, self.low, self.high
-        )
+        scaled = self.shift, self.zero_point, self.low, self.high
+        return requantise_short(x, multiplier, pre_shift, *scaled, offset)

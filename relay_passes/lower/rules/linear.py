@@ -50,7 +50,8 @@ class LowerLinear(LoweringRule):
         x = activation(operands[0])
         quant = context.table_entry("matmul", x.name)
         rows = context.table_weight("weights", name)
-        expected = tuple(int(extent) for extent in call.args[1].ty.shape.values)
+        outputs, channels = (int(extent) for extent in call.args[1].ty.shape.values)
+        expected = outputs, channels if quant.splits is None else int(quant.splits.sum())
         if rows.values.shape != expected:
             raise LoweringError(
                 f"the quantised weight has shape {rows.values.shape}",
@@ -108,18 +109,20 @@ class LowerLinear(LoweringRule):
         RangeError
             If an entry is not finite.
         """
-        return _bias(name, bias, quant.scale * rows.scale, rows, quant.zero_point)
+        return _bias(name, bias, rows, quant)
 
 
 def _bias(
     name: str,
     bias: NDArray[np.float32],
-    scale: NDArray[np.float64],
     rows: WeightQuant,
-    zero_point: int,
+    quant: ActivationQuant,
 ) -> NDArray[np.int64]:
-    """Bias in units of the accumulator, with the input's zero point folded in; int64 [N]."""
-    steps = np.asarray(bias, dtype=np.float64) / scale
+    """Bias in units of the accumulator, with the input's zero point folded in; int64 [N].
+
+    A channel has one zero point, however many columns it is split into.
+    """
+    steps = np.asarray(bias, dtype=np.float64) / (quant.scale * rows.scale)
     if not np.isfinite(steps).all():
         channel = int(np.flatnonzero(~np.isfinite(steps))[0])
         raise RangeError(
@@ -128,5 +131,6 @@ def _bias(
             why="a weight of the model is infinite or not a number",
             todo="check the checkpoint",
         )
-    compensation = zero_point * rows.values.astype(np.int64).sum(axis=1)
+    channels = None if quant.splits is None else quant.splits.size
+    compensation = quant.zero_point * rows.values[:, :channels].astype(np.int64).sum(axis=1)
     return np.floor(steps + 0.5).astype(np.int64) - compensation

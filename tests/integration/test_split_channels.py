@@ -1,0 +1,44 @@
+"""Models with split channels, on every kind of target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.repeat_rows import RepeatRows
+from tests.integer.unbounded import check_unbounded
+from tests.integration.split_model import inputs, split_model
+from tests.integration.whole_models import assert_bit_exact, build_library
+
+
+def test_layers_compute_what_is_split(tmp_path: Path) -> None:
+    model = split_model()
+    program = RepeatRows()(IntegerProgram(model.module, model.parameters))
+    assert "gather_channels" in str(model.module)
+    assert "gather_channels" not in str(program.module)
+    shapes = {a.shape for name, a in program.parameters.items() if "intermediate.dense" in name}
+    assert (160, 64) in shapes
+    library = build_library(model, [(2, 13)], tmp_path)
+    for tokens in (13, 5, 1):
+        assert_bit_exact(library, model, inputs(2, 13, tokens, tokens))
+
+
+def test_no_intermediate_leaves_its_interval() -> None:
+    model = split_model()
+    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
+    arrays = {k: v.astype("int64") for k, v in inputs(2, 9, 3, 4).items()}
+    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
+
+
+def test_a_report_by_layer_adds_columns_up() -> None:
+    from ibert_tvm.evaluate import _IntegerRunner
+
+    values = _IntegerRunner(split_model(), layers=True).run(inputs(1, 7, 1))[1]
+    whole = _IntegerRunner(split_model(0.0), layers=True).run(inputs(1, 7, 1))[1]
+    name = "encoder.layer.0.intermediate.dense.gelu"
+    assert values[name].shape == whole[name].shape == (1, 7, 128)
+    difference = np.linalg.norm(values[name] - whole[name]) / np.linalg.norm(whole[name])
+    assert 0 < difference < 0.1

@@ -1,0 +1,94 @@
+"""Channels that are gathered behind a linear layer become rows of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax, tirx
+
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import operator_of
+from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes.program import bindings
+from ibert_tvm.relay_passes.passes.repeat_rows import RepeatRows
+from tests.passes.execution import Compiled
+
+CHANNELS = np.array([0, 1, 2, 3, 4, 5, 5, 5, 2, 0], np.int32)
+
+
+def program(*, twice: bool = False, norm: bool = False) -> IntegerProgram:
+    """A layer, ReLU and a scale for each channel, of which channels are gathered."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "table": random.integers(-99, 99, (20, 8)).astype(np.int8),
+        "one": np.ones(1, np.int32),
+        "weight": random.integers(-99, 99, (6, 8)).astype(np.int8),
+        "bias": random.integers(-999, 999, 6).astype(np.int32),
+        "scales": np.arange(1, 7).astype(np.int32),
+        "channels": CHANNELS,
+    }
+    builder = relax.BlockBuilder()
+    shape = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
+    ids, mask = (
+        relax.Var(name, relax.TensorType(shape, "int32"))
+        for name in ("input_ids", "attention_mask")
+    )
+    params = {
+        name: relax.Var(name, relax.TensorType(list(array.shape), str(array.dtype)))
+        for name, array in arrays.items()
+    }
+    emit = builder.emit
+    limits = {"low": -127, "high": 127, "dtype": "int8"}
+    with builder.function("main", [ids, mask, *params.values()], attrs={"num_input": 2}):
+        with builder.dataflow():
+            x = emit(integer.embedding(ids, params["table"], params["one"], name="words"))
+            x = emit(integer.requantise(x, params["one"], name="bytes", shift=0, **limits))
+            y = emit(integer.linear(x, params["weight"], params["bias"], name="up"))
+            y = emit(integer.relu(y, name="relu"))
+            y = emit(integer.requantise(y, params["scales"], name="scaled", shift=9, **limits))
+            source = x if norm else y
+            found = emit(integer.gather_channels(source, params["channels"], name="columns"))
+            results = [builder.emit_output(found)] + ([builder.emit_output(y)] if twice else [])
+        builder.emit_func_output(results if twice else results[0])
+    return IntegerProgram(builder.get(), arrays)
+
+
+def operators(result: IntegerProgram) -> list[str]:
+    return [
+        operator_of(binding.value).OP.removeprefix("integer.")
+        for binding in bindings(result.module["main"])
+        if isinstance(binding.value, relax.Call)
+    ]
+
+
+INPUTS = {
+    "input_ids": np.random.default_rng(1).integers(0, 20, (2, 5)).astype(np.int32),
+    "attention_mask": np.ones((2, 5), np.int32),
+}
+
+
+def outputs(result: IntegerProgram) -> list[np.ndarray]:
+    return evaluate(result.module, INPUTS, result.parameters)
+
+
+def test_rows_and_constants_are_gathered() -> None:
+    before = program()
+    after = RepeatRows()(before)
+    assert operators(after) == ["embedding", "requantise", "linear", "relu", "requantise"]
+    np.testing.assert_array_equal(outputs(after)[0], outputs(before)[0])
+    shapes = {name: array.shape for name, array in after.parameters.items()}
+    assert shapes["weight.rows"] == (10, 8)
+    assert shapes["bias.rows"] == shapes["scales.rows"] == (10,)
+    assert not shapes.keys() & {"weight", "bias", "scales", "channels"}
+
+
+@pytest.mark.parametrize("case", [{"twice": True}, {"norm": True}], ids=["another reader", "table"])
+def test_elsewhere_channels_are_gathered_by_a_kernel(case: dict[str, bool]) -> None:
+    before = program(**case)
+    after = RepeatRows()(before)
+    assert after is before
+    assert "gather_channels" in operators(after)
+    answer = Compiled(before, "x86-64", [(2, 5)])(*INPUTS.values())
+    for got, want in zip(answer, outputs(before), strict=True):
+        np.testing.assert_array_equal(got, want)
