@@ -9,7 +9,6 @@ import torch
 from ibert_tvm.frontend import UnsupportedModelError, load
 from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 from ibert_tvm.relay_passes.dialect.calls import operands_of
-from tests.examples import examples
 from tests.frontend.disentangled import KINDS, POSITIONS, VOCABULARY, disentangled
 
 
@@ -20,10 +19,11 @@ def batch(length: int) -> dict[str, np.ndarray]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("kind", examples(KINDS, "buckets"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_imported_models_compute_what_transformers_does(kind: str) -> None:
     # With positions of its own the model says how long sequences may be.
-    module = disentangled(kind, 1 if kind == "buckets" else 2, position_biased_input=True)
+    module = disentangled(kind, position_biased_input=True)
     imported = load(module, head="none", verify=False)
     assert imported.info.max_sequence_length == POSITIONS
     for _, call in canonical_calls(imported.module):
@@ -52,19 +52,23 @@ def test_sequences_without_positions_are_followed_to_the_longest_compared(kind: 
     assert imported.verified_error is not None and imported.verified_error < 1e-4
 
 
-class Other(torch.nn.Module):
-    """One layer whose terms by distance are not those of its scores."""
+LONGEST = 20
 
-    def __init__(self, change: str) -> None:
+
+class Other(torch.nn.Module):
+    """One layer with a term by distance, which `change` makes another than that of its scores."""
+
+    def __init__(self, change: str = "") -> None:
         super().__init__()
         self.change = change
         self.words = torch.nn.Embedding(VOCABULARY, 16)
+        self.places = torch.nn.Embedding(LONGEST, 16)
         self.parts = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
         self.vectors = torch.nn.Parameter(torch.randn(2, 8, 25))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        x = self.words(input_ids)
-        length = x.shape[1]
+        length = input_ids.shape[1]
+        x = self.words(input_ids) + self.places(torch.arange(length))
         q, k, v, other = (part(x).unflatten(-1, (2, 8)).permute(0, 2, 1, 3) for part in self.parts)
         place = torch.arange(length)
         distance = place[None, :] - place[:, None]
@@ -79,6 +83,24 @@ class Other(torch.nn.Module):
         scores = q @ k.transpose(-1, -2) + term
         scores = scores.masked_fill(attention_mask[:, None, None, :] == 0, float("-inf"))
         return (scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2)
+
+
+def test_terms_are_found_by_their_arithmetic() -> None:
+    torch.manual_seed(2)
+    module = Other().eval()
+    imported = load(module)
+    assert imported.verified_error is not None and imported.verified_error < 1e-5
+    (attention,) = (
+        call
+        for _, call in canonical_calls(imported.module)
+        if call.op.name == "canonical.attention"
+    )
+    vectors = imported.parameters[str(operands_of(attention)["key_positions"].name)]
+    # Columns for distances of 12 and more are all the last one.
+    columns = np.arange(1 - LONGEST, LONGEST).clip(-12, 12) + 12
+    expected = module.vectors.detach().numpy()[:, :, columns].transpose(2, 0, 1)
+    scale = float(attention.attrs["scale"])
+    np.testing.assert_allclose(vectors * scale, expected.reshape(len(columns), 16), rtol=1e-6)
 
 
 def refusal(change: str) -> str:

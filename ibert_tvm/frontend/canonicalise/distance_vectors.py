@@ -177,13 +177,14 @@ def _added(scores: Scores, terms: PairTerms, op: str) -> Scores:
                 "scores"
             )
         array = term.vectors.array * np.float64(term.factor)
+        # Keys count distances to queries: from the last to the first.
+        array = array if of_queries else array[::-1]
+        known = scores.key_positions if of_queries else scores.query_positions
+        total = replace(term.vectors, array=array if known is None else known.array + array)
         if of_queries:
-            known, label = scores.key_positions, "key_positions"
+            scores = replace(scores, key_positions=total)
         else:
-            # Distances of keys to queries, from the last to the first.
-            array, known, label = array[::-1], scores.query_positions, "query_positions"
-        total = array if known is None else known.array + array
-        scores = replace(scores, **{label: replace(term.vectors, array=total)})
+            scores = replace(scores, query_positions=total)
     return replace(scores, ops=(*scores.ops, *terms.ops, op))
 
 
