@@ -25,10 +25,12 @@ def test_keys_are_not_repeated(how: str) -> None:
     assert widths_of(ibert.load(grouped(how))) == [(48, 24, 24, 4)]
 
 
+@pytest.mark.slow
 def test_one_head_of_keys() -> None:
     assert widths_of(ibert.load(grouped("expand", shared=1))) == [(48, 12, 12, 4)]
 
 
+@pytest.mark.slow
 def test_rows_of_one_matrix() -> None:
     """Queries, keys and values of unequal widths are slices of one product."""
     assert widths_of(ibert.load(grouped("fused"))) == [(48, 24, 24, 4)]

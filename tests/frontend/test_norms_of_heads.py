@@ -15,7 +15,7 @@ from tests.frontend.grouped_modules import HEAD, HEADS, NORMS, WIDTH, Grouped, g
 
 @pytest.mark.parametrize(
     "norms",
-    examples([name for name in NORMS if name], "own layer norm", "torch rms"),
+    examples([name for name in NORMS if name], "own layer norm"),
 )
 def test_norms_of_queries_and_keys(norms: str) -> None:
     module = grouped("gqa", norms=norms)

@@ -13,7 +13,6 @@ import torch
 from ibert_tvm.frontend import ModelSourceError, load
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.relay_passes.canonical import FloatModel
-from tests.examples import examples
 from tests.frontend.sentence_folders import (
     CHANNELS,
     MODELS,
@@ -126,7 +125,8 @@ def test_late_interaction_gives_a_unit_vector_per_token(tmp_path):
     np.testing.assert_allclose(run(loaded, tokens)[real], wanted[real], atol=1e-5)
 
 
-@pytest.mark.parametrize("task", examples([None, "fill-mask"], None))
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [None, "fill-mask"])
 def test_splade_weighs_the_vocabulary(task, tmp_path):
     package = "sentence_transformers.sparse_encoder.models."
     first = (f"{package}MLMTransformer", "", {}) if task is None else TRANSFORMER
@@ -168,6 +168,7 @@ def test_a_reranker_gives_its_score(listed, tmp_path):
     np.testing.assert_allclose(run(loaded, tokens), wanted.numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_prompts_are_left_to_the_caller(tmp_path):
     save(tmp_path, [TRANSFORMER, pooling("mean")])
     document = {"prompts": {"query": "query: ", "document": ""}}

@@ -55,9 +55,8 @@ def encoder(**settings: object) -> nn.Module:
     return nn.TransformerEncoderLayer(WIDTH, 4, 48, batch_first=True, **settings).eval()
 
 
-@pytest.mark.parametrize(
-    "name", examples(["relu6", "leaky", "hard swish", "hard sigmoid"], "relu6")
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["relu6", "leaky", "hard swish", "hard sigmoid"])
 def test_neighbours_agree_with_torch(name: str) -> None:
     loaded = load(made(Neighbours, name, True))
     assert loaded.verified_error is not None and loaded.verified_error < 1e-4
@@ -147,6 +146,7 @@ def test_batch_norms_fold_into_linear_layers() -> None:
     assert ops(words(function, nn.Linear(WIDTH, WIDTH), batch_norm())) == ["embedding", "linear"]
 
 
+@pytest.mark.slow
 def test_a_batch_norm_of_a_sum_is_a_factor_and_a_row() -> None:
     def function(x: Hidden, mask: torch.Tensor, layer: nn.Module, norm: nn.Module) -> Hidden:
         return norm((x + layer(x)).transpose(1, 2)).transpose(1, 2)
@@ -258,6 +258,7 @@ def test_a_causal_mask_of_torchs_layers_is_a_window() -> None:
     assert int(attention.attrs["after"]) == 0
 
 
+@pytest.mark.slow
 def test_torchs_settings_are_as_before() -> None:
     layers = nn.modules.transformer
     before = layers._detect_is_causal_mask, torch.backends.mha.get_fastpath_enabled()

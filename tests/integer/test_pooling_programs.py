@@ -14,6 +14,7 @@ from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
+from tests.examples import examples
 from tests.integer.unbounded import check_unbounded
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.models import ProgramBuilder
@@ -71,7 +72,9 @@ def test_nothing_leaves_its_interval(seed: int) -> None:
         assert low <= value.min() and value.max() <= high, name
 
 
-@pytest.mark.parametrize("target", ["x86-avx512-vnni", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    "target", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-64-v3")
+)
 def test_compiled_programs_equal_the_specification(target: str) -> None:
     runnable_target(target)
     p = program(1)

@@ -112,6 +112,7 @@ def test_kernels_of_norms_end_in_what_attention_reads() -> None:
     assert found.count(["attention"]) == 1
 
 
+@pytest.mark.slow
 def test_unequal_projections_are_one_product() -> None:
     found = kernels(lowered("plain", "x86-64-v3").fused.module)
     assert [op for op, _ in found["attention"]] == [*["channel_run"] * 3, "attention"]

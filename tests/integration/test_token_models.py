@@ -62,10 +62,8 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     assert cosine.mean() > (0.97 if name == "registers" else 0.99)
 
 
-@pytest.mark.parametrize(
-    ("name", "packed"),
-    examples([("masked", True), ("tokens", False)], ("masked", True), unpack=True),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "packed"), [("masked", True), ("tokens", False)])
 def test_programs_leave_padding_out_where_nothing_sees_it(name: str, packed: bool) -> None:
     """Embeddings times the mask are packed like any; neighbours have to be where they were."""
     model = token_model(name)

@@ -161,7 +161,7 @@ def test_on_this_processor(name: str, kind: str) -> None:
     ("name", "compiler", "emulator"),
     [
         ("rpi4", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
-        ("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm"),
+        pytest.param("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm", marks=pytest.mark.slow),
     ],
 )
 def test_on_boards(name: str, compiler: str, emulator: str) -> None:
@@ -182,7 +182,6 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
     examples(
         [(target, kind) for target in ("cortex-m4", "cortex-m55") for kind in ("short", "wide")],
         ("cortex-m4", "short"),
-        ("cortex-m55", "wide"),
         unpack=True,
     ),
 )
@@ -194,7 +193,7 @@ def test_on_microcontrollers(target: str, kind: str) -> None:
         assert counts.floating_point == 0
 
 
-@pytest.mark.parametrize("kind", ["short", "wide"])
+@pytest.mark.parametrize("kind", examples(["short", "wide"], "short"))
 def test_on_a_gpu(kind: str) -> None:
     rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
     for kernel in norm_kernels(get_target("t4"), kind):
