@@ -94,9 +94,9 @@ def quantize_images(
         raise InputError(
             f"{name} has the wrong dtype",
             why=f"it is {array.dtype}",
-            todo=f"give floats, as the model's {real.maker} does: "
-            + ("pixels of 0 to 255 have to be normalised first; " if len(size) == 3 else "")
-            + f"or {record.dtype} integers at the scale {record.scale:.6g}",
+            todo=f"give floats, as the model's {real.maker} does"
+            + (": pixels of 0 to 255 have to be normalised first" if len(size) == 3 else "")
+            + f"; or {record.dtype} integers at the scale {record.scale:.6g}",
         )
     steps = np.floor(array.astype(np.float64) / record.scale + 0.5) + record.zero_point
     if not np.isfinite(steps).all():
