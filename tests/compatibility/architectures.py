@@ -286,7 +286,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         bos_token_id=1,
         eos_token_id=1,
     ),
-    _model("gpt_bigcode", "GPTBigCodeConfig", **GPT, multi_query=False),
     _model("biogpt", "BioGptConfig", **TOKENS, pad_token_id=1),
     _model("gptj", "GPTJConfig", **GPT, rotary_dim=4),
     _model("gpt_neox", "GPTNeoXConfig", **TOKENS, **MARKS),
