@@ -51,7 +51,7 @@ def test_full_batches_hold_no_padding(library: Library) -> None:
 
 
 def test_a_model_of_images_gets_images(library: Library) -> None:
-    info = replace(library.metadata.info, image_size=(3, 4, 6))
+    info = replace(library.metadata.info, inputs=("pixel_values",), image_size=(3, 4, 6))
     batch = full_batch(replace(library.metadata, info=info), 2, 8)
     (pixels,) = batch.inputs.values()
     assert list(batch.inputs) == ["pixel_values"]

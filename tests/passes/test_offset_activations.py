@@ -145,6 +145,7 @@ def test_a_value_with_other_readers_stays_and_gets_one_copy() -> None:
     assert first.attrs["dtype"] == "int8"
     assert dict(copy.attrs.items()) == {
         "name": "first.operand",
+        "operands": "x,multiplier",
         "dtype": "uint8",
         "shift": 0,
         "zero_point": 128,

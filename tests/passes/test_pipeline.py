@@ -17,6 +17,7 @@ from tests.passes.small import calls, small_program
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 PHASES = [
     "integer",
+    "repeat_rows",
     "offset_activations",
     "merge_projections",
     "pack_tokens",
@@ -78,7 +79,7 @@ def test_a_value_that_does_not_fit_stops_it_before_emission() -> None:
             small_program(body, x="int32"), LAYOUT, [(1, 4)], lambda phase, _: seen.append(phase)
         )
     assert "encoder.sum_0" in str(caught.value)
-    assert seen == PHASES[:4]
+    assert seen == PHASES[:5]
 
 
 def test_a_function_without_num_input_is_refused() -> None:
