@@ -58,8 +58,9 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     cosine = (found * wanted).sum(-1)
     cosine /= np.linalg.norm(found, axis=-1) * np.linalg.norm(wanted, axis=-1)
     # 8 bits of 32 channels, and scores with weights that are far larger than those of a trained
-    # model: what attention gives has 19 dB in the model of images.
-    assert cosine.mean() > (0.97 if name == "registers" else 0.99)
+    # model: what attention gives has 19 dB in the model of images, and single tokens of the model
+    # that returns all of them are small beside the others.
+    assert cosine.mean() > (0.97 if name in ("registers", "tokens") else 0.99)
 
 
 @pytest.mark.slow
