@@ -317,7 +317,9 @@ class Canonicaliser(Emitter):
             found = rule(self, call, operands)
         except (Mismatch, ViewError):
             return rows
-        return replace(found, rows=rows) if isinstance(found, Hidden) else found
+        if isinstance(found, list):
+            return [_with_rows(part, own) for part, own in zip(found, rows, strict=True)]
+        return _with_rows(found, rows)
 
     def _rows(self, call: relax.Call, tensors: Sequence[Any]) -> Any:
         """What an operator makes of rows that are looked up by position, at the probe shape.
@@ -498,6 +500,11 @@ def _probe_shape(
             todo="import the model with such example inputs, for example 2 x 13",
         )
     return shape[0], shape[1]
+
+
+def _with_rows(found: Any, rows: Weight) -> Any:
+    """A hidden tensor that is looked up by position, with its rows; else the rows alone."""
+    return replace(found, rows=rows) if isinstance(found, Hidden) else rows
 
 
 def _leaves(operands: Sequence[Any]) -> list[Any]:
