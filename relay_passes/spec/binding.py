@@ -29,10 +29,12 @@ class Scope:
 
     def close(self, value: Any) -> Any:
         """Wrap the result of the traced function in all bindings made so far."""
+        bindings, self._bindings = self._bindings, []
+        if value.expr is None:  # a constant, whatever was bound on the way to it
+            return value
         expr = value.expr
-        for var, bound in reversed(self._bindings):
+        for var, bound in reversed(bindings):
             expr = tirx_module().Let(var, bound, expr)
-        self._bindings.clear()
         return value.with_expr(expr)
 
 

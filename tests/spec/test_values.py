@@ -169,6 +169,16 @@ def test_bound_values_keep_an_expression_from_growing() -> None:
     assert len(str(expr)) < 10_000, "without let-bindings there would be 2^30 terms"
 
 
+def test_a_constant_needs_none_of_the_values_bound_on_its_way() -> None:
+    from tvm import tirx
+
+    def at_least_100(x: Ranged) -> Ranged:
+        return values.maximum(values.bind(x + 1), 100)
+
+    traced = values.trace(at_least_100, Ranged(-9, 9, tirx.Var("x", "int32")))
+    assert (traced.low, traced.high, traced.expr) == (100, 100, None)
+
+
 def test_division_and_shifts_of_negative_numbers_floor(both_domains) -> None:
     x = np.arange(-300, 300)
     both_domains(lambda v: values.floor_divide(v, 7), (x, -300, 300))
