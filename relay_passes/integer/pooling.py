@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from ..dialect.record import Operand
 from ..spec import values
+from .checks import check_attribute
 from .domain import Domain, Entry, Index, Tensor
+from .operator import Operator
+from .types import MASK, NARROW
+
+
+@dataclass(frozen=True)
+class ScaledPool(Operator):
+    """Base of poolings, [b, C], that divide: what is left of the division are fraction bits.
+
+    Without a mask every token counts. x is packed if `slots` are given; the mask must be given,
+    then.
+
+    Parameters
+    ----------
+    fraction_bits : int
+        The result's scale is the input's times 2^-fraction_bits.
+    """
+
+    fraction_bits: int = 0
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
+        Operand("x", NARROW, "b s C"),
+        Operand("mask", MASK, "b s", optional=True, is_mask=True),
+        Operand("slots", ("int32",), "b s", optional=True),
+    )
+    RESULT: ClassVar[str] = "b C"
+    dtype = "int32"
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "fraction_bits", 0, 15)
 
 
 class Tokens:

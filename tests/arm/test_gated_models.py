@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import ibert_tvm as ibert
-from tests.arm.packages import assert_bit_exact, link_package, run_package
-from tests.arm.tools import board, run_library
+from tests.arm.whole_models import check_on_board, check_on_microcontroller
 from tests.examples import examples
 from tests.integration.gated_model import MODELS, gated_model, inputs
 
@@ -30,11 +28,8 @@ CASES = [(name, preset) for name in MODELS for preset in ("accurate", "paper")]
     ),
 )
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
-    description, model = board(target), gated_model(name, preset)
-    compiled = ibert.compile(model, target=target, shapes=[(1, LENGTH)], runtime="none")
-    path = compiled.export(tmp_path / "model.so", require_load=True)
     arrays = inputs(1, LENGTH, 1, LENGTH - 4)
-    assert_bit_exact(model, arrays, list(run_library(path, description, arrays).values()))
+    check_on_board(gated_model(name, preset), target, (1, LENGTH), arrays, tmp_path)
 
 
 @pytest.mark.slow
@@ -49,10 +44,5 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     ),
 )
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:
-    board(target)
-    model = gated_model(name, preset)
-    package = tmp_path / "package"
-    ibert.compile(model, target=target, shapes=[(1, LENGTH)]).export(package)
     arrays = inputs(1, LENGTH, 1, LENGTH - 4)
-    run = run_package(package, link_package(package, tmp_path), arrays, tmp_path)
-    assert_bit_exact(model, arrays, run.outputs)
+    check_on_microcontroller(gated_model(name, preset), target, LENGTH, arrays, tmp_path)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import ibert_tvm as ibert
-from tests.arm.packages import assert_bit_exact, link_package, run_package
-from tests.arm.tools import board, run_library
+from tests.arm.whole_models import check_on_board, check_on_microcontroller
 from tests.examples import examples
 from tests.integration.token_model import MODELS, TOKENS, inputs, token_model
 
@@ -35,11 +33,9 @@ TEXTS = [case for case in CASES if case[0] != "registers"]  # the emulator's run
     ),
 )
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
-    description, model = board(target), token_model(name, preset)
-    compiled = ibert.compile(model, target=target, shapes=[(1, length_of(name))], runtime="none")
-    path = compiled.export(tmp_path / "model.so", require_load=True)
+    model = token_model(name, preset)
     arrays = inputs(model, name, 1, 11, 1, 7)
-    assert_bit_exact(model, arrays, list(run_library(path, description, arrays).values()))
+    check_on_board(model, target, (1, length_of(name)), arrays, tmp_path)
 
 
 @pytest.mark.slow
@@ -54,10 +50,6 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     ),
 )
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:
-    board(target)
     model = token_model(name, preset)
-    package = tmp_path / "package"
-    ibert.compile(model, target=target, shapes=[(1, length_of(name))]).export(package)
     arrays = inputs(model, name, 1, 11, 1, 7)
-    run = run_package(package, link_package(package, tmp_path), arrays, tmp_path)
-    assert_bit_exact(model, arrays, run.outputs)
+    check_on_microcontroller(model, target, length_of(name), arrays, tmp_path)

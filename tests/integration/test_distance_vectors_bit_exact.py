@@ -11,7 +11,7 @@ import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.metrics import row_cosine
 from ibert_tvm.relay_passes.canonical import FloatModel
-from tests.arm.tools import board, run_library
+from tests.arm.whole_models import check_on_board
 from tests.cache import quantised_once
 from tests.cuda.gpu_models import build
 from tests.frontend.disentangled import VOCABULARY, disentangled
@@ -67,13 +67,8 @@ def test_integers_follow_the_float_model(kind: str) -> None:
 
 @pytest.mark.qemu
 def test_on_a_board(tmp_path: Path) -> None:
-    quantized, target = model("buckets", "accurate"), board("rpi4")
-    compiled = ibert.compile(quantized, target="rpi4", shapes=[(3, 40)], runtime="none")
-    path = compiled.export(tmp_path / "model.so", require_load=True)
     arrays = {name: a.astype(np.int32) for name, a in inputs(3, 40, 2, padding=True).items()}
-    outputs = run_library(path, target, arrays)
-    for got, want in zip(outputs.values(), reference(quantized, arrays), strict=True):
-        np.testing.assert_array_equal(got, want)
+    check_on_board(model("buckets", "accurate"), "rpi4", (3, 40), arrays, tmp_path)
 
 
 def test_on_a_gpu(tmp_path: Path) -> None:

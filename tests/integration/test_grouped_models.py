@@ -20,9 +20,7 @@ from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.cuda import CUDA_RULES
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.targets import get_target
-from tests.arm.packages import assert_bit_exact as assert_package_bit_exact
-from tests.arm.packages import link_package, run_package
-from tests.arm.tools import board, run_library
+from tests.arm.whole_models import check_on_board, check_on_microcontroller
 from tests.cache import quantised_once
 from tests.cuda.gpu_models import build, check
 from tests.examples import examples
@@ -142,12 +140,8 @@ def test_no_kernel_of_a_gpu_needs_a_grid_per_stage(name: str) -> None:
     ),
 )
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
-    description, model = board(target), grouped_model(name, preset)
-    compiled = ibert.compile(model, target=target, shapes=[(1, LENGTH)], runtime="none")
-    path = compiled.export(tmp_path / "model.so", require_load=True)
     arrays = inputs(1, LENGTH, 1, LENGTH - 4)
-    outputs = list(run_library(path, description, arrays).values())
-    assert_package_bit_exact(model, arrays, outputs)
+    check_on_board(grouped_model(name, preset), target, (1, LENGTH), arrays, tmp_path)
 
 
 @pytest.mark.slow
@@ -162,13 +156,8 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     ),
 )
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:
-    board(target)
-    model = grouped_model(name, preset)
-    package = tmp_path / "package"
-    ibert.compile(model, target=target, shapes=[(1, LENGTH)]).export(package)
     arrays = inputs(1, LENGTH, 1, LENGTH - 4)
-    run = run_package(package, link_package(package, tmp_path), arrays, tmp_path)
-    assert_package_bit_exact(model, arrays, run.outputs)
+    check_on_microcontroller(grouped_model(name, preset), target, LENGTH, arrays, tmp_path)
 
 
 @pytest.mark.slow

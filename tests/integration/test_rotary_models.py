@@ -11,9 +11,7 @@ import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.metrics import row_cosine
 from ibert_tvm.relay_passes.canonical import FloatModel
-from tests.arm.packages import assert_bit_exact as assert_same
-from tests.arm.packages import link_package, run_package
-from tests.arm.tools import board, run_library
+from tests.arm.whole_models import check_on_board, check_on_microcontroller
 from tests.cache import quantised_once
 from tests.cuda.gpu_models import build
 from tests.examples import examples
@@ -78,13 +76,8 @@ BOARDS = [(target, name) for target in ("rpi4", "armv7-neon") for name in CONFIG
     ),
 )
 def test_on_a_board(target: str, name: str, tmp_path: Path) -> None:
-    quantized, description = model(name, "accurate"), board(target)
-    compiled = ibert.compile(quantized, target=target, shapes=[SHAPE], runtime="none")
-    path = compiled.export(tmp_path / "model.so", require_load=True)
     arrays = {k: a.astype(np.int32) for k, a in inputs(*SHAPE, 2, padding=True).items()}
-    outputs = run_library(path, description, arrays)
-    for got, want in zip(outputs.values(), reference(quantized, arrays), strict=True):
-        np.testing.assert_array_equal(got, want)
+    check_on_board(model(name, "accurate"), target, SHAPE, arrays, tmp_path)
 
 
 CONTROLLERS = [(target, name) for target in ("cortex-m4", "cortex-m55") for name in CONFIGS]
@@ -102,13 +95,9 @@ CONTROLLERS = [(target, name) for target in ("cortex-m4", "cortex-m55") for name
     ),
 )
 def test_on_a_microcontroller(target: str, name: str, tmp_path: Path) -> None:
-    board(target)
-    quantized, package = model(name, "accurate"), tmp_path / "package"
-    ibert.compile(quantized, target=target, shapes=[(1, 21)]).export(package)
     arrays = {k: a.astype(np.int32) for k, a in inputs(1, 21, 2).items()}
     arrays["attention_mask"][0, 15:] = 0
-    run = run_package(package, link_package(package, tmp_path), arrays, tmp_path)
-    assert_same(quantized, arrays, run.outputs)
+    check_on_microcontroller(model(name, "accurate"), target, 21, arrays, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["modernbert", "roformer"])

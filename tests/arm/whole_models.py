@@ -1,0 +1,52 @@
+"""Whole models on boards and microcontrollers, under their emulators, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+
+from .packages import assert_bit_exact, link_package, run_package
+from .tools import board, run_library
+
+
+def check_on_board(
+    model: QuantizedModel,
+    target: str,
+    shape: tuple[int, int],
+    inputs: dict[str, np.ndarray],
+    folder: Path,
+) -> None:
+    """Compile for a board that runs Linux, run the library there, compare.
+
+    Parameters
+    ----------
+    model
+        The model.
+    target
+        The board; the test is skipped where its tools are missing.
+    shape
+        Batch and sequence length to compile.
+    inputs
+        int32, of that shape.
+    folder
+        For what is built.
+    """
+    description = board(target)
+    compiled = ibert.compile(model, target=target, shapes=[shape], runtime="none")
+    path = compiled.export(folder / "model.so", require_load=True)
+    assert_bit_exact(model, inputs, list(run_library(path, description, inputs).values()))
+
+
+def check_on_microcontroller(
+    model: QuantizedModel, target: str, length: int, inputs: dict[str, np.ndarray], folder: Path
+) -> None:
+    """Compile a package of one sequence, run it in firmware, compare; parameters as above."""
+    board(target)
+    package = folder / "package"
+    ibert.compile(model, target=target, shapes=[(1, length)]).export(package)
+    run = run_package(package, link_package(package, folder), inputs, folder)
+    assert_bit_exact(model, inputs, run.outputs)
