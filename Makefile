@@ -11,8 +11,8 @@ EXTRAS := torch,demo,verify,dev
 FOLDERS := relay_passes schedules targets
 # Tests run in this many processes; each keeps its own BLAS and TVM pools at one thread.
 JOBS   ?= 2
-# A file of tests stays in one process, so that what its tests share is built once.
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# A process that has nothing left takes tests from the other; what both need once is in tests/cache.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
 

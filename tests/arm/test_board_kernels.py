@@ -55,7 +55,8 @@ def check(kernels: dict[str, RowKernel], target: TargetDescription) -> None:
             np.testing.assert_array_equal(result, expected, err_msg=name)
 
 
-@pytest.mark.parametrize("name", examples(BOARDS, "aarch64-i8mm"))
+# aarch64-i8mm is in schedules/test_board_intrinsics.py, armv6-softfloat in test_board_linear.py.
+@pytest.mark.parametrize("name", examples(BOARDS, "aarch64-dotprod"))
 def test_matrix_products_with_their_epilogues(name: str) -> None:
     target = board(name)
     check(matrix_kernels(target), target)

@@ -44,7 +44,7 @@ class Compiled:
 @pytest.fixture(scope="module", params=examples(BOARDS, "rpi4"))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     target = board(request.param)
-    program = ibert.compile(small_bert(), target=target.name, shapes=SHAPES, runtime="none")
+    program = ibert.compile(small_bert(layers=1), target=target.name, shapes=SHAPES, runtime="none")
     path = tmp_path_factory.mktemp(target.name) / "model.so"
     _, check = program.export_checked(path, require_load=True)
     return Compiled(target, path, check)
@@ -69,7 +69,7 @@ def test_every_output_is_bit_exact(
     compiled: Compiled, shape: tuple[int, int], tokens: int | None
 ) -> None:
     arrays = inputs(*shape, seed=sum(shape), tokens=tokens)
-    assert_bit_exact(compiled.path, compiled.target, small_bert(), arrays)
+    assert_bit_exact(compiled.path, compiled.target, small_bert(layers=1), arrays)
 
 
 def test_it_was_loaded_before_it_was_said_to_be_done(compiled: Compiled) -> None:
@@ -176,7 +176,7 @@ def test_loading_checks_machine_and_features(
 
 
 def test_the_public_way_to_run_it_here_gives_the_same(compiled: Compiled) -> None:
-    model = small_bert()
+    model = small_bert(layers=1)
     library = ibert.load_library(compiled.path, emulate=True)
     arrays = inputs(1, 9, seed=4)  # filled up to 13 tokens
     arrays = {name: arrays[name] for name in model.input_names}

@@ -33,6 +33,8 @@ int32_t call(const int32_t *sizes, const int8_t *a, const int8_t *b, int32_t *c)
     return 0;
 }
 """
+# Row operations whose loops and arithmetic others have: weighted mean, wide norm, rotation.
+ALIKE = ("sqrt_mean_pool", "rms_norm_wide", "rotate_packed")
 # Rows below, at and above the tile of four; depths of one vector, and odd and even numbers of them.
 SIZES = (
     *((rows, 4, 16, 4) for rows in range(1, 10)),
@@ -109,7 +111,10 @@ def test_the_description_is_the_product(sizes: tuple[int, int, int, int]) -> Non
 
 
 # Rows, depths and columns that neither tile nor vector divides; both tails, and whole tiles.
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 16, 4), (7, 20, 5), (9, 48, 66)])
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"),
+    examples([(1, 16, 4), (7, 20, 5), (9, 48, 66)], (7, 20, 5), (9, 48, 66), unpack=True),
+)
 @pytest.mark.parametrize(
     "epilogue", examples(["none", "requantise", "gelu", "residual"], "gelu", "residual")
 )
@@ -120,7 +125,13 @@ def test_linear_layers(
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "heads", "head_dim", "masked"), [(16, 2, 16, 3), (9, 1, 20, 0), (32, 1, 32, 31)]
+    ("seq_len", "heads", "head_dim", "masked"),
+    examples(
+        [(16, 2, 16, 3), (9, 1, 20, 0), (32, 1, 32, 31)],
+        (16, 2, 16, 3),
+        (9, 1, 20, 0),
+        unpack=True,
+    ),
 )
 def test_attention(
     seq_len: int, heads: int, head_dim: int, masked: int, m55: TargetDescription
@@ -128,8 +139,14 @@ def test_attention(
     _check(matrix_kernels.attention(m55, 1, seq_len, heads, head_dim, masked=masked), m55)
 
 
-@pytest.mark.parametrize("name", row_kernels.KERNELS)
-@pytest.mark.parametrize("channels", examples([24, 13], 13))
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    examples(
+        [(name, channels) for name in row_kernels.KERNELS for channels in (24, 13)],
+        *((name, 13) for name in row_kernels.KERNELS if name not in ALIKE),
+        unpack=True,
+    ),
+)
 def test_row_operations(name: str, channels: int, m55: TargetDescription) -> None:
     _check(row_kernels.KERNELS[name](m55, 5, channels), m55)
 

@@ -20,6 +20,7 @@ from ibert_tvm.targets.cuda.audit import (
 )
 from ibert_tvm.targets.cuda.launches import Launch
 from tests.cuda.tools import cuda_toolchain
+from tests.examples import examples
 
 ROLES = {
     "dense": KernelRole("linear", "layer.0.dense", 512),
@@ -147,7 +148,7 @@ extern "C" __global__ void dense_kernel_kernel(const int* a, int* b, int n) {
 """
 
 
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
+@pytest.mark.parametrize("architecture", examples(["sm_75", "sm_90", "sm_120"], "sm_75", "sm_120"))
 def test_compiled_code_is_read_as_it_is(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()
     source, image = tmp_path / "kernels.cu", tmp_path / "kernels.cubin"

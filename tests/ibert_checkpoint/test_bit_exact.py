@@ -59,7 +59,10 @@ def assert_equal_everywhere(values, oracle):
     return compared
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    examples(VARIANTS, "one token type, three heads", "small weights", "force_dequant nonlinear"),
+)
 def test_every_value_of_every_layer_equals_the_oracle(checkpoint, variant):
     saved = checkpoint(**VARIANTS[variant])
     quantized = ibert.quantize(saved.model)
@@ -123,7 +126,7 @@ def test_the_compiled_library_equals_the_oracle(checkpoint, tmp_path, variant):
     assert result.scale == pytest.approx(scale, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", examples([0, 1], 0))
 def test_the_oracle_equals_transformers_with_scales_handed_on(checkpoint, monkeypatch, seed):
     """Its own modules in float64: no element differs. In float32 an occasional one does, where an
     integer of 24 bits or more lost its last ones, and everything behind it."""
@@ -154,7 +157,9 @@ def test_transformers_as_it_is_differs_from_the_second_layer_on(checkpoint):
     assert (np.rint(last.numpy() / scales[-1])[real] != hidden[real]).any()
 
 
-@pytest.mark.parametrize("head", ["token_classification", "question_answering"])
+@pytest.mark.parametrize(
+    "head", examples(["token_classification", "question_answering"], "token_classification")
+)
 def test_a_head_per_token_is_one_more_linear_layer(checkpoint, head):
     saved = checkpoint(head, num_labels=2 if head == "question_answering" else 5)
     inputs = batch(LENGTHS)
@@ -170,7 +175,9 @@ def test_a_head_per_token_is_one_more_linear_layer(checkpoint, head):
     check_logits(saved, hidden, scale, logits * output["scale"], inputs["attention_mask"] != 0)
 
 
-@pytest.mark.parametrize("head", ["sequence_classification", "pooled"])
+@pytest.mark.parametrize(
+    "head", examples(["sequence_classification", "pooled"], "sequence_classification")
+)
 def test_a_head_of_the_first_token_follows_the_encoder(checkpoint, head):
     saved = checkpoint(head, num_labels=3)
     inputs = batch(LENGTHS)

@@ -118,7 +118,7 @@ def test_shards_are_one_checkpoint(checkpoint, tmp_path):
     assert_same_program(saved.model, ibert.load(tmp_path, verify=False))
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", examples([torch.float16, torch.bfloat16], torch.bfloat16))
 def test_a_checkpoint_in_half_precision_is_its_rounded_self(checkpoint, tmp_path, kind):
     source = copy.deepcopy(checkpoint(seed=2, type_vocab_size=1).source)
     # Ranges of exponentials leave float16: the weights alone are halved.

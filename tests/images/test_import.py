@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
+from tests.examples import examples
 
 WIDTH, HEADS, PATCH = 24, 3, 4
 
@@ -134,11 +135,16 @@ def test_an_exported_program_of_images():
 
 @pytest.mark.parametrize(
     ("settings", "tokens"),
-    [
-        ({"stride": 2}, 15),
+    examples(
+        [
+            ({"stride": 2}, 15),
+            ({"kernel_size": (3, 2), "stride": (2, 3), "padding": (1, 1)}, 20),
+            ({"kernel_size": 2, "stride": 3}, 12),
+        ],
+        # They overlap in one direction and lie apart in the other.
         ({"kernel_size": (3, 2), "stride": (2, 3), "padding": (1, 1)}, 20),
-        ({"kernel_size": 2, "stride": 3}, 12),
-    ],
+        unpack=True,
+    ),
 )
 def test_patches_that_overlap_or_lie_apart(settings, tokens):
     loaded = load(Convolution(**settings), image_size=(3, 8, 12))

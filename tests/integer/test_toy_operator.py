@@ -30,6 +30,7 @@ from tests.arm import bare_kernels
 from tests.arm.row_kernels import RowKernel, _Program
 from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
+from tests.examples import examples
 from tests.integer.unbounded import check_unbounded
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.small import kernels, small_program
@@ -153,7 +154,9 @@ def test_the_toys_join_kernels_by_their_traits() -> None:
     assert fused["word"][-1] == ("toy_leaky_relu", "leaky")
 
 
-@pytest.mark.parametrize("target", ["x86-avx512-vnni", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    "target", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-avx512-vnni")
+)
 def test_compiled_toys_equal_the_specification(target: str) -> None:
     runnable_target(target)
     p = program()

@@ -22,18 +22,14 @@ _RUN = """
 import sys, threading
 import numpy as np
 import ibert_tvm
-callers, threads = int(sys.argv[3]), int(sys.argv[4])
-library = ibert_tvm.load_library(sys.argv[1], num_threads=threads)
-library.engine.max_contexts = callers  # whatever this machine has
-if threads > 1:
-    library.engine.pool._processors = threads * callers  # so that each has threads besides its own
+callers, counts = int(sys.argv[3]), map(int, sys.argv[4:])
 calls = {}
 with np.load(sys.argv[2]) as stored:
     for name in stored.files:
         call, _, part = name.partition("/")
         calls.setdefault(call, {})[part] = stored[name]
 calls, failures, together = list(calls.values()), [], threading.Barrier(callers)
-def work(number):
+def work(library, number):
     try:
         together.wait(60)
         for turn in range(60):
@@ -43,14 +39,19 @@ def work(number):
             np.testing.assert_array_equal(output.values, expected)
     except BaseException as error:
         failures.append(repr(error))
-workers = [threading.Thread(target=work, args=(number,)) for number in range(callers)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-assert failures == [], failures
-assert len(library.contexts) <= callers
-library.close()
+for threads in counts:
+    library = ibert_tvm.load_library(sys.argv[1], num_threads=threads)
+    library.engine.max_contexts = callers  # whatever this machine has
+    if threads > 1:  # so that each has threads besides its own
+        library.engine.pool._processors = threads * callers
+    workers = [threading.Thread(target=work, args=(library, n)) for n in range(callers)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert failures == [], (threads, failures)
+    assert len(library.contexts) <= callers
+    library.close()
 """
 
 
@@ -70,13 +71,12 @@ def test_callers_of_all_shapes_do_not_disturb_each_other(
         parts = {**inputs, "expected": expected}
         stored |= {f"{batch}x{length}/{name}": array for name, array in parts.items()}
     np.savez(tmp_path / "calls.npz", **stored)
-    for threads in counts:
-        arguments = [str(item) for item in (library, tmp_path / "calls.npz", CALLERS, threads)]
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
+    arguments = [str(item) for item in (library, tmp_path / "calls.npz", CALLERS, *counts)]
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from ibert_tvm.quantization import CalibrationOptions, calibrate, quantize
 from ibert_tvm.relay_passes.errors import PresetError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from tests.canonical.reference import run
+from tests.examples import examples
 from tests.quantization.models import ARCHITECTURES, random_batches, random_model
 
 # Error of the outputs, relative to their norm, on inputs that were not calibrated on. These
@@ -25,7 +26,8 @@ def preset(request) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+# Heads of a sequence and per token; of DistilBERT, every layer is in one of these.
+@pytest.fixture(scope="module", params=examples(ARCHITECTURES, "bert", "roberta", "electra"))
 def quantized(request, preset):
     model = random_model(request.param)
     calls: list[tuple[int, int]] = []

@@ -123,6 +123,7 @@ def test_bench_times_on_the_board(ibert: Ibert, servers: Servers, library: Path)
     }
 
 
+@pytest.mark.slow
 def test_bench_shows_a_table(ibert: Ibert, servers: Servers, library: Path) -> None:
     outcome = ibert("bench", library, "--batch", "4", "--seconds", "0.02", *servers.rpc)
     assert (outcome.code, outcome.stderr) == (0, "")
@@ -262,7 +263,7 @@ def test_a_silent_server() -> None:
 def test_something_that_is_no_server(library: Path) -> None:
     def http(connection: socket.socket) -> None:
         # All of a greeting in pieces: who writes to a closed connection is told so instead.
-        connection.settimeout(1)
+        connection.settimeout(0.2)
         with suppress(TimeoutError):
             while connection.recv(100):
                 pass

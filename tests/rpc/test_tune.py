@@ -28,7 +28,7 @@ from .conftest import Ibert, environment, ibert_process
 from .servers import Servers
 from .small_model import expected, inputs_of, small_model
 
-# Every builder is a process, which takes a second to start; the fixture `tuned` has two.
+# Every builder is a process, which takes a second to start.
 _SIZE = ("--seq-len", "8", "--target", "x86-64", "--jobs", "1")
 _KERNELS = 1
 
@@ -42,7 +42,7 @@ def _trials(folder: Path) -> list[dict[str, object]]:
 def tuned(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with two trials per kernel, measured on this machine."""
     folder = tmp_path_factory.mktemp("tuned") / "db"
-    arguments = ("--database", folder, "--trials", "2", *_SIZE, "--jobs", "2")
+    arguments = ("--database", folder, "--trials", "2", *_SIZE)
     document = ibert_process("tune", artefact, *arguments, "--json").document
     assert (document["target"], document["board"], document["stopped"]) == ("x86-64", None, "")
     assert len(document["kernels"]) == _KERNELS
@@ -190,7 +190,8 @@ def test_an_interrupt_keeps_what_was_measured(ibert: Ibert, artefact: Path, tmp_
 
 @pytest.mark.slow
 def test_the_time_limit(ibert: Ibert, artefact: Path, database: Path) -> None:
-    words = ("--database", database, "--trials", "50", "--time-limit", "1", "--json", *_SIZE)
+    words = ("--database", database, "--trials", "50", "--time-limit", "1", "--json")
+    words += (*_SIZE, "--jobs", "2")
     document = ibert("tune", artefact, *words).document
     assert document["stopped"] == "the time limit of 1 s is over"
     (kernel,) = document["kernels"]

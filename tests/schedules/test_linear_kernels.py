@@ -13,6 +13,7 @@ from tvm import te
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.relay_passes.emit.stage import Stage
+from tests.examples import examples
 from tests.schedules.linear_kernels import (
     SIZES,
     activations,
@@ -26,7 +27,8 @@ from tests.schedules.machine import TARGETS, Kernels, layout_of, runnable
 ROWS = (1, 7, 9, 51)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+# One of each instruction.
+@pytest.mark.parametrize("name", examples(TARGETS, "x86-avx512-vnni", "x86-64-v3", "x86-64"))
 def test_linear_kernels_equal_numpy(name: str) -> None:
     target = runnable(name)
     cases = [

@@ -17,6 +17,7 @@ from ibert_tvm.schedules import ScheduleError, schedule_kernel, schedule_module
 from ibert_tvm.schedules.apply import CPU_RULES
 from ibert_tvm.schedules.rule import Rejection, kernel_name, largest_divisor, vectorise_innermost
 from ibert_tvm.targets import TargetDescription, get_target
+from tests.examples import examples
 from tests.passes.models import encoder_program
 from tests.schedules.machine import TARGETS, layout_of
 
@@ -60,7 +61,8 @@ def kernels_of(module: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
     }
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+# One of each instruction.
+@pytest.fixture(scope="module", params=examples(TARGETS, "x86-avx512-vnni", "x86-64-v3", "x86-64"))
 def target(request: pytest.FixtureRequest) -> TargetDescription:
     return get_target(request.param)
 
@@ -123,7 +125,16 @@ def _renamed(func: tirx.PrimFunc, name: Callable[[str], str]) -> tirx.PrimFunc:
     return renamed.with_attr("ibert.kernel", "new").with_attr("ibert.both_minimum", exact)
 
 
-@pytest.mark.parametrize("name", [*TARGETS, "aarch64-i8mm", "armv7-neon", "cortex-m4", "t4"])
+@pytest.mark.parametrize(
+    "name",
+    examples(
+        [*TARGETS, "aarch64-i8mm", "armv7-neon", "cortex-m4", "t4"],
+        "x86-avx512-vnni",
+        "aarch64-i8mm",
+        "cortex-m4",
+        "t4",
+    ),
+)
 def test_kinds_of_kernels_and_names_of_stages_play_no_part(name: str) -> None:
     target = get_target(name)
     for kind, func in kernels_of(module_for(target)).items():
@@ -179,7 +190,9 @@ def test_the_first_rule_that_applies_is_used() -> None:
         schedule_kernel("k", func, target, (Never(),))
 
 
-def test_a_module_keeps_its_other_functions_and_its_kernels_interfaces(target) -> None:
+@pytest.mark.parametrize("name", examples(TARGETS, "x86-64-v3"))
+def test_a_module_keeps_its_other_functions_and_its_kernels_interfaces(name: str) -> None:
+    target = get_target(name)
     module = module_for(target)
     plain = made_up_kernel().without_attr("ibert.kernel")
     module["plain"] = plain

@@ -11,7 +11,7 @@ import numpy as np
 from tvm import relax
 
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.build import build_executable
@@ -41,12 +41,22 @@ class Build:
         return path
 
 
+SHAPES = ((1, 5),)
+
+
 def build_encoder(
-    target_name: str, shapes: Sequence[tuple[int, int]] = ((1, 5),), **settings: Any
+    target_name: str, shapes: Sequence[tuple[int, int]] = SHAPES, **settings: Any
 ) -> Build:
     """Compile an encoder layer for a target; nothing is run, so any target will do."""
+    return build_program(encoder_program(**settings), target_name, shapes)
+
+
+def build_program(
+    integers: IntegerProgram, target_name: str, shapes: Sequence[tuple[int, int]] = SHAPES
+) -> Build:
+    """Compile any program for a target."""
     target = get_target(target_name)
     layout = KernelLayout.of(target.dot, target.vector_lanes)
-    program = lower_to_kernels(encoder_program(**settings), layout, shapes).program
+    program = lower_to_kernels(integers, layout, shapes).program
     executable = build_executable(schedule_module(program.module, target), target)
     return Build(executable, program.parameters, target)

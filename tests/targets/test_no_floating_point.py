@@ -62,8 +62,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("target", "settings"),
     examples(
-        CASES,
-        ("x86-64", {"preset": "accurate"}),
+        CASES,  # of the preset `accurate`, aot/test_library.py has one
         ("x86-64-v3", {"preset": "paper", "roberta": True}),
         unpack=True,
     ),

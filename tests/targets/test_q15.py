@@ -16,6 +16,7 @@ from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.pipeline import cpu_pipeline
 from ibert_tvm.targets.q15 import Q15_MULTIPLY, select_q15_instructions
+from tests.examples import examples
 from tests.passes.models import encoder_program
 
 INSTRUCTION = re.compile(r"\bv?pmulhrsw\b")
@@ -49,7 +50,7 @@ def kernels(target: TargetDescription) -> dict[str, tirx.PrimFunc]:
     }
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+@pytest.fixture(scope="module", params=examples(TARGETS, "x86-avx512-vnni", "x86-64-v3"))
 def texts(request: pytest.FixtureRequest) -> dict[str, str]:
     """Assembly of the kernels that requantise, normalise or activate in 16 bits, by layer."""
     target = get_target(request.param)

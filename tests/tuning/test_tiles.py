@@ -25,6 +25,7 @@ from ibert_tvm.schedules.tiles import (
 from ibert_tvm.schedules.tuning import default_decisions, tile_space, workload_key
 from ibert_tvm.schedules.tuning.stored import tile_from_json
 from ibert_tvm.targets import TargetDescription, get_target
+from tests.examples import examples
 from tests.processes import without_torch
 from tests.twins import runnable_target
 
@@ -106,7 +107,9 @@ def _check(target: TargetDescription, packed: bool, most: int) -> None:
                 np.testing.assert_array_equal(behind, 0x5A5A5A5A, err_msg=f"{tile}, {count} rows")
 
 
-@pytest.mark.parametrize("name", ["x86-avx512-vnni", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    "name", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-avx512-vnni")
+)
 def test_decisions_change_no_result(name: str) -> None:
     _check(runnable_target(name), packed=False, most=10)
 

@@ -13,7 +13,7 @@ from tests.cache import quantised_once
 
 @quantised_once
 def _bert() -> QuantizedModel:
-    """BERT of two layers, 128 wide, with random weights; hidden states and a pooled output."""
+    """BERT of one layer, 64 wide, with random weights; hidden states and a pooled output."""
     import torch
     import transformers as hf
 
@@ -22,10 +22,10 @@ def _bert() -> QuantizedModel:
     torch.manual_seed(3)
     config = hf.BertConfig(
         vocab_size=211,
-        hidden_size=128,
-        num_hidden_layers=2,
+        hidden_size=64,
+        num_hidden_layers=1,
         num_attention_heads=2,
-        intermediate_size=512,
+        intermediate_size=192,
         max_position_embeddings=64,
     )
     model = hf.AutoModel.from_config(config, attn_implementation="eager").eval()
