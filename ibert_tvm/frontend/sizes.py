@@ -93,7 +93,9 @@ def measure(module: tvm.IRModule) -> Sizes:
             given = operands_of(call)
             for label, axis in (("bias", 1), ("key_positions", 0), ("query_positions", 0)):
                 if label in given:
-                    count = (int(given[label].ty.shape.values[axis]) + 1) // 2
+                    shape = [int(extent) for extent in given[label].ty.shape.values]
+                    by_pair = label == "bias" and len(shape) == 3
+                    count = shape[axis] if by_pair else (shape[axis] + 1) // 2
                     biased = min(biased or count, count)
         elif call.op.name == "canonical.rotate":
             count = int(operands_of(call)["table"].ty.shape.values[0])

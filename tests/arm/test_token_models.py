@@ -13,12 +13,8 @@ from tests.integration.token_model import MODELS, TOKENS, inputs, token_model
 pytestmark = pytest.mark.qemu
 
 
-def length_of(name: str) -> int:
-    return TOKENS if name == "registers" else 11
-
-
 CASES = [(name, preset) for name in MODELS for preset in ("accurate", "paper")]
-TEXTS = [case for case in CASES if case[0] != "registers"]  # the emulator's runner takes ids only
+TEXTS = [case for case in CASES if case[0] not in TOKENS]  # the emulator's runner takes ids only
 
 
 @pytest.mark.slow
@@ -35,7 +31,7 @@ TEXTS = [case for case in CASES if case[0] != "registers"]  # the emulator's run
 def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     model = token_model(name, preset)
     arrays = inputs(model, name, 1, 11, 1, 7)
-    check_on_board(model, target, (1, length_of(name)), arrays, tmp_path)
+    check_on_board(model, target, (1, TOKENS.get(name, 11)), arrays, tmp_path)
 
 
 @pytest.mark.slow
@@ -44,6 +40,8 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
     examples(
         [(target, *case) for target in ("cortex-m4", "cortex-m55") for case in CASES],
         ("cortex-m4", "registers", "accurate"),
+        ("cortex-m4", "places", "accurate"),
+        ("cortex-m55", "places", "paper"),
         ("cortex-m55", "tokens", "accurate"),
         unpack=True,
         otherwise="record",
@@ -52,4 +50,4 @@ def test_on_boards(target: str, name: str, preset: str, tmp_path: Path) -> None:
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:
     model = token_model(name, preset)
     arrays = inputs(model, name, 1, 11, 1, 7)
-    check_on_microcontroller(model, target, length_of(name), arrays, tmp_path)
+    check_on_microcontroller(model, target, TOKENS.get(name, 11), arrays, tmp_path)

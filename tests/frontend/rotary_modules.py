@@ -52,6 +52,13 @@ class Halves(Rotary):
         return x * both.cos() + half_turned(x) * both.sin()
 
 
+class ScaledFirst(Halves):
+    """Scaled before they are turned: ESM."""
+
+    def turned(self, x, angles):
+        return super().turned(x * 0.3, angles)
+
+
 class TurnedApart(Rotary):
     """Each half by itself, the tables scaled as YaRN has it."""
 
@@ -141,6 +148,7 @@ class LookedUp(Neighbours):
 
 LAYOUTS = (
     Halves,
+    ScaledFirst,
     TurnedApart,
     Neighbours,
     SomeChannels,

@@ -44,12 +44,19 @@ def test_every_layout_is_a_rotation(kind) -> None:
     check(module, model, (7, 40))
 
 
-@pytest.mark.slow
-def test_an_amplitude_goes_to_the_scores() -> None:
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    examples(
+        [(modules.TurnedApart, 1.25), (modules.ScaledFirst, 0.3)],
+        (modules.ScaledFirst, 0.3),
+        unpack=True,
+    ),
+)
+def test_an_amplitude_goes_to_the_scores(kind, factor) -> None:
     torch.manual_seed(0)
-    model = load(modules.TurnedApart().eval(), verify=False)
+    model = load(kind().eval(), verify=False)
     (call,) = attention_of(model)
-    assert float(call.attrs["scale"]) == pytest.approx(1.25**2 / HEAD**0.5)
+    assert float(call.attrs["scale"]) == pytest.approx(factor**2 / HEAD**0.5)
 
 
 @pytest.mark.slow

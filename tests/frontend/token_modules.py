@@ -101,6 +101,42 @@ class Registers(nn.Module):
         return (joined + self.second(x[:, 1])) / 2
 
 
+class Places(nn.Module):
+    """Patches that are turned by their place in the image, and a bias by query and key.
+
+    Of the heads, as DINOv3 and BEiT have them: the class token is not turned.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        side, width = SIDE // PATCH, WIDTH // HEADS
+        self.patches = nn.Conv2d(PLANES, WIDTH, PATCH, PATCH)
+        self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.bias = nn.Parameter(torch.zeros(1, HEADS, side**2 + 1, side**2 + 1))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
+        places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).float()
+        angles = (places[:, :, None] * torch.tensor([1.0, 0.3])).flatten(1)
+        self.register_buffer("angles", angles.tile(2))
+        assert self.angles.shape == (side**2, width)
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        token, patches = x[:, :, :1], x[:, :, 1:]
+        a, b = patches.chunk(2, dim=-1)
+        other = torch.cat((-b, a), dim=-1)
+        return torch.cat((token, patches * self.angles.cos() + other * self.angles.sin()), dim=2)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        x = self.patches(pixel_values).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+        shape = (*x.shape[:2], 3, HEADS, WIDTH // HEADS)
+        q, k, v = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4)
+        scores = self.turned(q) @ self.turned(k).transpose(2, 3) * q.shape[-1] ** -0.5
+        context = (scores + self.bias).softmax(-1) @ v
+        x = self.norm(x + self.out(context.transpose(1, 2).reshape(x.shape)))
+        return self.head(x[:, 0])
+
+
 def made(kind: type[nn.Module], *arguments: object) -> nn.Module:
     """A module with weights that every run has."""
     torch.manual_seed(3)

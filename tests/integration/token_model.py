@@ -9,22 +9,33 @@ import numpy as np
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from tests.cache import quantised_once
-from tests.frontend.token_modules import PLANES, SIDE, VOCABULARY, Neighbours, Registers, made
+from tests.frontend.token_modules import (
+    PLANES,
+    SIDE,
+    VOCABULARY,
+    Neighbours,
+    Places,
+    Registers,
+    made,
+)
 
 MODELS: dict[str, tuple[Any, ...]] = {
     "neighbours": (Neighbours, "relu6", True),
     "tokens": (Neighbours, "leaky", False),
     "registers": (Registers, "hard swish"),
+    "places": (Places,),
     "hard": (Neighbours, "hard sigmoid", True),
     "masked": (Neighbours, "relu6", False, False),
 }
-TOKENS = (SIDE // 8) ** 2 + 3
+PATCHES = (SIDE // 8) ** 2
+TOKENS = {"registers": PATCHES + 3, "places": PATCHES + 1}
+"""Of a sequence, where they are patches of an image."""
 
 
 def float_inputs(name: str, batch: int, length: int, seed: int, tokens: int | None = None) -> Any:
     """Images, or ids and a mask; the last row has so many tokens, and padding behind them."""
     random = np.random.default_rng(seed)
-    if name == "registers":
+    if name in TOKENS:
         pixels = random.normal(size=(batch, PLANES, SIDE, SIDE))
         return {"pixel_values": pixels.astype(np.float32)}
     mask = np.ones((batch, length), np.int32)
@@ -39,7 +50,7 @@ def inputs(
 ) -> Any:
     """As a library takes them: images in integers."""
     given = float_inputs(name, batch, length, seed, tokens)
-    if name != "registers":
+    if name not in TOKENS:
         return given
     (record,) = model.quantization["inputs"]
     steps = np.rint(given["pixel_values"] / record["scale"])
@@ -50,7 +61,7 @@ def inputs(
 @quantised_once
 def token_model(name: str = "neighbours", preset: str = "accurate") -> QuantizedModel:
     """Quantise one of `MODELS`."""
-    size = (PLANES, SIDE, SIDE) if name == "registers" else None
+    size = (PLANES, SIDE, SIDE) if name in TOKENS else None
     canonical = ibert.load(made(*MODELS[name]), image_size=size, verify=False)
     batches = [float_inputs(name, 8, 24, seed) for seed in range(6)]
     return ibert.quantize(canonical, calibration=batches, preset=preset)

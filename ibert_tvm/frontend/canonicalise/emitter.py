@@ -124,7 +124,7 @@ class Emitter:
         self.probes = Probes(tokens, batch, seq_len, few=revisit is not None)
         known = revisit is not None and revisit.tables_only
         assumed = ScoreTerm(revisit.mask) if revisit is not None and known else None
-        self.score_terms = ScoreTerms(self.probes, assumed)
+        self.score_terms = ScoreTerms(self.probes, bool(self.images), assumed)
         symbols = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
         self._token_type = relax.TensorType(symbols, "int64")
         types = {

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import functions, views
-from .values import Hidden, Mismatch, Mixed, Pointwise, Term
+from .values import Hidden, Mismatch, Mixed, Pointwise, Term, TokenRun
 from .views import Atom, Axis, View
 
 Lanes = tuple[list[int], NDArray[np.int64]]
@@ -41,7 +41,7 @@ def as_mixed(value: Any) -> Mixed | None:
     if not isinstance(value, Hidden):
         return None
     if value.part is not None:
-        return value.part
+        return scaled(value.part, value.factor, value.part.ops)
     axis = head_axis(value)
     if axis is None:
         return None
@@ -141,6 +141,60 @@ def joined(values: Sequence[Mixed], axis: int, op: str) -> Mixed:
         )
     ops = tuple(name for value in values for name in value.ops)
     return replace(_with_lanes(first, axes, shape, terms), ops=(*ops, op))
+
+
+def behind_others(value: Mixed, first: Hidden, axis: int, op: str) -> Mixed | None:
+    """Return the tokens `first` of a tensor, as they are, before the later ones of it in `value`.
+
+    Parameters
+    ----------
+    value : Mixed
+        Of a run of tokens to the end.
+    first : Hidden
+        The run before.
+    axis : int
+        Along which they are joined.
+    op : str
+        The operator that joins them.
+
+    Returns
+    -------
+    Mixed or None
+        Of the whole tensor; None if they are other tensors, or other tokens.
+    """
+    start, rest, own = first.source, value.base.source, as_mixed(first)
+    if own is None or not isinstance(start, TokenRun) or not isinstance(rest, TokenRun):
+        return None
+    if start.x is not rest.x or (start.first, start.last, rest.last) != (
+        0,
+        rest.first,
+        rest.length,
+    ):
+        return None
+    axis %= len(own.view)
+    if not views.is_tokens(value.view[axis]):
+        return None
+    whole = _of_patches(own.view, axis, rest.length)
+    (axes, ids), (_, more) = lanes_of(own.view), lanes_of(value.view)
+    if whole is None or whole != _of_patches(value.view, axis, rest.length):
+        return None
+    terms = [term.at(ids.reshape(-1)).among(0, start.last, rest.length) for term in own.terms]
+    terms += [
+        term.at(more.reshape(-1)).among(rest.first, rest.last, rest.length) for term in value.terms
+    ]
+    view = _of_patches(value.base.view, axis, rest.length)
+    if view is None:
+        return None
+    base = replace(value.base, source=rest.x, view=view)
+    joined_up = replace(value, base=base, view=whole, ops=(*own.ops, *value.ops, op))
+    return _with_lanes(joined_up, axes, ids.shape, terms)
+
+
+def _of_patches(view: View, axis: int, count: int) -> View | None:
+    """The layout with `count` patches in an axis of some; None if it enumerates anything else."""
+    if any(atom.kind != "patch" for atom in view[axis]):
+        return None
+    return (*view[:axis], (Atom("patch", count),), *view[axis + 1 :])
 
 
 def _outer(value: Mixed, axes: Sequence[int]) -> View:

@@ -118,6 +118,17 @@ def _layer_norm(
     return (normalised * gamma + beta).astype(x.dtype)
 
 
+def _resize(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+    """A table of positions of an image, as models resize it to the image that they get."""
+    layout, size = str(call.attrs.layout), integers(call.args[1])
+    if [array.shape[layout.index(axis)] for axis in "HW"] != size:
+        raise Mismatch(
+            f"it resizes weights of shape {array.shape} to {size}; give the source weights for "
+            "images of this size"
+        )
+    return array
+
+
 _FOLD: dict[str, Callable[..., Any]] = {
     "relax.abs": lambda _c, a: np.abs(a),
     "relax.add": lambda _c, a, b: a + b,
@@ -127,6 +138,7 @@ _FOLD: dict[str, Callable[..., Any]] = {
     "relax.cos": lambda _c, a: np.cos(a),
     "relax.divide": lambda _c, a, b: a / b,
     "relax.equal": lambda _c, a, b: a == b,
+    "relax.image.resize2d": _resize,
     "relax.expand_dims": lambda c, a: np.expand_dims(a, tuple(integers(c.attrs.axis))),
     "relax.exp": lambda _c, a: np.exp(a),
     "relax.matmul": lambda _c, a, b: a @ b,

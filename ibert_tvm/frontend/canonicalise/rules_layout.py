@@ -59,17 +59,10 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
     if isinstance(value, RowFunction | Mixed):
         value = c.hidden(value)
     if isinstance(value, Pointwise):
-        base = replace(value.base, view=change(value.base.view, value.base.missing))
+        base = _hidden(value.base, change, op)
         return replace(value, base=base, ops=(*value.ops, op))
     if isinstance(value, Hidden):
-        view = change(value.view, value.missing)
-        held = set(views.flatten(view))
-        missing = tuple(atom for atom in value.missing if atom not in held)
-        part = value.part
-        if part is not None:
-            part = mixing.moved(part, change(part.view, value.missing), op)
-        ops = (*value.ops, op)
-        return replace(value, view=view, missing=missing, part=part, rows=None, ops=ops)
+        return replace(_hidden(value, change, op), ops=(*value.ops, op))
     if isinstance(value, PairTerms):
         terms = (replace(term, view=change(term.view, ())) for term in value.terms)
         view = change(value.view, ())
@@ -77,6 +70,17 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
     if isinstance(value, (Scores, HeadProducts, Probabilities, MaskedHidden, FilledHidden, Pixels)):
         return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
     raise Mismatch("only hidden tensors and attention scores are followed through it")
+
+
+def _hidden(value: Hidden, change: Callable[[View, Axis], View], op: str) -> Hidden:
+    """Apply `change` to the layout of a hidden tensor, and of it as a part of a head."""
+    view = change(value.view, value.missing)
+    held = set(views.flatten(view))
+    missing = tuple(atom for atom in value.missing if atom not in held)
+    part = value.part
+    if part is not None:
+        part = mixing.moved(part, change(part.view, value.missing), op)
+    return replace(value, view=view, missing=missing, part=part, rows=None)
 
 
 def _movement(changed: Callable[[relax.Call, View, Axis], View]) -> Rule:

@@ -57,6 +57,9 @@ def token_run(hidden: Hidden, length: int, first: int, last: int, op: str) -> To
 def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     parts = operands[0]
     mixed = _parts_of_heads(parts, integer(call.attrs.axis), c.op(call))
+    if mixed is None and len(parts) == 2 and isinstance(parts[1], Mixed):
+        first, axis = c.hidden(parts[0]), integer(call.attrs.axis)
+        mixed = mixing.behind_others(parts[1], first, axis, c.op(call))
     if mixed is not None:
         return mixed
     if isinstance(parts[-1], (Weight, FromInputs)):

@@ -76,12 +76,15 @@ class ScoreTerms:
     ----------
     probes : Probes
         The probe runs.
+    fixed : bool
+        Whether every sequence has the length of the probe runs, as those of images do.
     assumed : ScoreTerm, optional
         What every term is, where that was decided before.
     """
 
-    def __init__(self, probes: Probes, assumed: ScoreTerm | None = None) -> None:
+    def __init__(self, probes: Probes, fixed: bool, assumed: ScoreTerm | None = None) -> None:
         self._probes = probes
+        self._fixed = fixed
         self._assumed = assumed
         self._known: dict[tuple[FromInputs | Weight, ScoreLayout, str], ScoreTerm] = {}
 
@@ -91,12 +94,12 @@ class ScoreTerms:
             return self._assumed
         key = value, layout, how
         if key not in self._known:
-            self._known[key] = as_score_term(value, self._probes, layout, how)
+            self._known[key] = as_score_term(value, self._probes, layout, how, self._fixed)
         return self._known[key]
 
 
 def as_score_term(
-    value: FromInputs | Weight, probes: Probes, layout: ScoreLayout, how: str
+    value: FromInputs | Weight, probes: Probes, layout: ScoreLayout, how: str, fixed: bool = False
 ) -> ScoreTerm:
     """Tell what a tensor does to attention scores.
 
@@ -110,6 +113,8 @@ def as_score_term(
         Of the scores.
     how : str
         `ADDED`, `SUBTRACTED`, `KEPT` or `MASKED`.
+    fixed : bool
+        Whether every sequence has the length of the probe runs.
 
     Returns
     -------
@@ -120,17 +125,17 @@ def as_score_term(
     ------
     Mismatch
         If it masks by anything but one input's padding and a range of distances, or adds anything
-        but a function of head and distance.
+        but a function of head and distance, or of head, query and key if the length is fixed.
     """
     runs = [layout.arranged(array) for array in in_every_run(value, probes)]
     name = value.name if isinstance(value, Weight) else value.weight or "bias_by_distance"
     if all(run is runs[0] or np.array_equal(run, runs[0]) for run in _distinct(runs)):
-        return _by_distance(_Parts(runs[0][:1], how), name)
+        return _by_place(_Parts(runs[0][:1], how), name, fixed)
     reasons = {}
     for mask in probes.names:
         found = _follows(runs, probes, mask, how)
         if not isinstance(found, str):
-            return replace(_by_distance(found, name), mask=mask)
+            return replace(_by_place(found, name, fixed), mask=mask)
         reasons[mask] = found
     if len(set(reasons.values())) == 1:
         raise Mismatch(f"the mask follows none of the inputs: {next(iter(reasons.values()))}")
@@ -198,7 +203,7 @@ def _masks(kept: NDArray[Any], seen: NDArray[Any], tokens: NDArray[Any]) -> bool
     return not np.any(some & ~blind & (kept != expected))
 
 
-def _by_distance(parts: _Parts, name: str) -> ScoreTerm:
+def _by_place(parts: _Parts, name: str, fixed: bool) -> ScoreTerm:
     """Window and bias of what does not depend on the inputs."""
     length = parts.kept.shape[-1]
     if np.any(parts.kept != parts.kept[:1, :1]):
@@ -211,7 +216,7 @@ def _by_distance(parts: _Parts, name: str) -> ScoreTerm:
     if np.any(parts.kept & (parts.added != parts.added[:1])):
         raise Mismatch("what is added to the scores differs between the rows of a batch")
     added = np.asarray(parts.added[0], np.float32)
-    table = _table(np.broadcast_to(added, (len(added), length, length)), seen)
+    table = _table(np.broadcast_to(added, (len(added), length, length)), seen, fixed)
     return replace(term, bias=Weight(name, table) if table.any() else None)
 
 
@@ -234,8 +239,11 @@ def _window(seen: NDArray[Any]) -> tuple[int, int]:
     return (UNBOUNDED if before == edge else before), (UNBOUNDED if after == edge else after)
 
 
-def _table(added: NDArray[np.float32], seen: NDArray[Any]) -> NDArray[np.float32]:
-    """What [heads, query, key] adds by distance, [1 or heads, 2 L - 1]; 0 where none is seen."""
+def _table(added: NDArray[np.float32], seen: NDArray[Any], fixed: bool) -> NDArray[np.float32]:
+    """What [heads, query, key] adds by distance, [1 or heads, 2 L - 1]; 0 where none is seen.
+
+    Where that is no function of the distance, by pair, if the length is fixed.
+    """
     if np.array_equal(added, np.broadcast_to(added[:1], added.shape)):
         added = added[:1]
     # A softmax does not see what is added to all scores of a query alike.
@@ -244,6 +252,8 @@ def _table(added: NDArray[np.float32], seen: NDArray[Any]) -> NDArray[np.float32
         table, worst = _along_diagonals(term, seen)
         if worst <= allowed * float(np.abs(table).max(initial=0.0)):
             return table
+    if fixed:
+        return np.where(seen, added, np.float32(0))
     raise Mismatch(
         "what is added to the scores is neither 0 nor a function of the distance between query and "
         "key"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from . import mixing, views
@@ -54,7 +56,7 @@ def head_part(hidden: Hidden, axis: int, places: slice, op: str) -> Mixed | None
     everything = views.shape_of(hidden.view)[axis] == hidden.source.channels
     if hidden.part is None and everything and len(hidden.view) <= views.HIDDEN_AXES:
         return None
-    whole = mixing.as_mixed(hidden)
+    whole = mixing.as_mixed(replace(hidden, factor=1.0))
     if whole is None or [atom.kind for atom in views.merged(whole.view[axis])] != ["lane"]:
         return None
     return mixing.chosen(whole, axis, places, op)

@@ -352,7 +352,7 @@ class Hidden(Value):
     missing : Axis
         Atoms that the tensor does not have because the value does not depend on them.
     part : Mixed or None
-        The same tensor as lanes of a head that it was cut out of.
+        The same tensor, before the factor, as lanes of a head that it was cut out of.
     rows : Weight or None
         The same tensor for the probe shape, where it is looked up by position.
     """
@@ -383,6 +383,12 @@ class Term:
     def at(self, lanes: NDArray[np.int64]) -> Term:
         """Return the term of some lanes."""
         return Term(self.channels[lanes], self.factors[:, lanes])
+
+    def among(self, first: int, last: int, positions: int) -> Term:
+        """Return it at some positions, and nothing at the others."""
+        factors = np.zeros((positions, self.channels.size))
+        factors[first:last] = self.factors
+        return Term(self.channels, factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -476,7 +482,7 @@ class ScoreTerm:
         Window: the largest distance at which a key in front of its query counts, and behind it.
     bias : Weight or None
         Added, by distance: entry d + L - 1 of [1 or heads, 2 L - 1] for d = key - query, L tokens
-        of the probe shape.
+        of the probe shape; or, where every sequence has as many, by pair: [1 or heads, L, L].
     """
 
     mask: str | None = None
@@ -501,7 +507,10 @@ class ScoreTerm:
             raise Mismatch(f"two inputs mask the keys: {self.mask} and {other.mask}")
         bias = self.bias or other.bias
         if self.bias is not None and other.bias is not None:
-            bias = replace(self.bias, array=self.bias.array + other.bias.array)
+            one, more = self.bias.array, other.bias.array
+            if one.ndim != more.ndim:
+                one, more = by_pair(one), by_pair(more)
+            bias = replace(self.bias, array=one + more)
         return ScoreTerm(
             other.mask or self.mask,
             min(self.before, other.before),
@@ -514,10 +523,13 @@ class ScoreTerm:
         """The bias with 0 where the window leaves every key out."""
         if self.bias is None:
             return None
-        edge = self.bias.array.shape[1] // 2
+        array = self.bias.array
+        edge = array.shape[1] // 2
         distance = np.arange(-edge, edge + 1)
+        if array.ndim == 3:
+            distance = _distances(array.shape[1])
         inside = (distance >= -self.before) & (distance <= self.after)
-        return replace(self.bias, array=np.where(inside, self.bias.array, np.float32(0)))
+        return replace(self.bias, array=np.where(inside, array, np.float32(0)))
 
     def scaled(self, factor: float) -> ScoreTerm:
         """Return what it is where the scores are multiplied afterwards.
@@ -532,6 +544,20 @@ class ScoreTerm:
         if self.bias is None:
             return self
         return replace(self, bias=replace(self.bias, array=self.bias.array * np.float32(factor)))
+
+
+def by_pair(bias: NDArray[Any]) -> NDArray[Any]:
+    """A bias of scores, by distance or by pair, as [1 or heads, query, key]."""
+    if bias.ndim == 3:
+        return bias
+    edge = bias.shape[1] // 2
+    return bias[:, _distances(edge + 1) + edge]
+
+
+def _distances(length: int) -> NDArray[np.int64]:
+    """Key - query, [query, key]."""
+    places = np.arange(length)
+    return places[None, :] - places[:, None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,10 +25,10 @@ class Attention(CanonicalOperator):
 
     Keys whose mask is 0 weigh exactly 0, as do those outside of the window; a row without any key
     gives 0. Without a mask every token is a key of its sequence. A bias has a row for each head, or
-    one for all, and entry d + P - 1 of it for each distance d = key - query; P positions are as
-    many as a sequence may have tokens. So do u and w (`key_positions`, `query_positions`), which
-    have a vector for each such distance: a query is multiplied with u of its distances, a key with
-    w (disentangled attention).
+    one for all: entry d + P - 1 of it for each distance d = key - query, or one for each query and
+    key; P positions are as many as a sequence may have tokens. u and w (`key_positions`,
+    `query_positions`) have a vector for each such distance: a query is multiplied with u of its
+    distances, a key with w (disentangled attention).
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Attention(CanonicalOperator):
         Operand("q", FLOAT, "b s C"),
         *(Operand(name, FLOAT, "b s K") for name in "kv"),
         mask_operand(),
-        Operand("bias", FLOAT, "1|H D", optional=True),
+        Operand("bias", FLOAT, "1|H D or 1|H P P", optional=True),
         Operand("key_positions", FLOAT, "E C", optional=True),
         Operand("query_positions", FLOAT, "E K", optional=True),
     )
@@ -89,8 +89,9 @@ class Attention(CanonicalOperator):
                 "keys have a head for each of the queries', or one for every so many of them",
                 "give keys and values a number of heads that divides num_heads",
             )
-        if "D" in dims:
-            self._check_bias(dims.get("H", self.num_heads), dims["D"], dims["s"])
+        if "D" in dims or "P" in dims:
+            extents = (dims["D"],) if "D" in dims else (dims["P"], dims["P"])
+            self._check_bias(dims.get("H", self.num_heads), extents, dims["s"])
         if "E" in dims:
             self._check_positions(dims["E"], dims["s"])
             if dims["C"] != dims["K"]:
@@ -111,16 +112,17 @@ class Attention(CanonicalOperator):
                 "give vectors for sequences as long as the model takes",
             )
 
-    def _check_bias(self, heads: int, distances: int, length: Any) -> None:
-        positions = (distances + 1) // 2
+    def _check_bias(self, heads: int, extents: tuple[int, ...], length: Any) -> None:
+        entries = extents[-1]
+        positions, odd = (entries, True) if len(extents) == 2 else ((entries + 1) // 2, entries % 2)
         short = isinstance(length, int) and length > positions
-        if heads != self.num_heads or not distances % 2 or short:
+        if heads != self.num_heads or not odd or short:
             raise CanonicalError(
-                f"a bias of {heads} rows and {distances} entries for {self.num_heads} heads and "
-                f"{length} tokens",
+                f"a bias of {heads} rows of {' x '.join(map(str, extents))} entries for "
+                f"{self.num_heads} heads and {length} tokens",
                 self.where,
                 "it has a row for each head, or one for all, and an entry for each distance from "
-                "1 - positions to positions - 1",
+                "1 - positions to positions - 1, or for each pair of positions",
                 "give the bias for sequences as long as the model takes",
             )
 
@@ -145,9 +147,13 @@ class Attention(CanonicalOperator):
             scores += self._by_distance(k, query_positions[::-1]).swapaxes(2, 3)
         scores *= np.float32(self.scale)
         if bias is not None:
-            rows, entries = bias.shape
-            self._check_bias(self.num_heads if rows == 1 else rows, entries, scores.shape[-1])
-            scores += bias[:, _distances(scores.shape[-1]) + entries // 2]
+            rows, *extents = bias.shape
+            length = scores.shape[-1]
+            self._check_bias(self.num_heads if rows == 1 else rows, tuple(extents), length)
+            if len(extents) == 2:
+                scores += bias[:, :length, :length]
+            else:
+                scores += bias[:, _distances(length) + extents[0] // 2]
         if self.limits_distance:
             distance = _distances(scores.shape[-1])
             outside = (distance < -self.before) | (distance > self.after)
