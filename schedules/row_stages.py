@@ -33,8 +33,8 @@ class RowStages:
         Names of the reductions over rows, which leave one number per column.
     kept
         Names of the intermediates that stay blocks: reductions, numbers of a row, and entries that
-        would be computed again for every reader although they wait for numbers of the row. Others
-        are inlined.
+        would be computed again for every reader although they wait for numbers of the row, or for
+        those of columns on the way to others. Others are inlined.
     entries
         Names of the entries among `kept`, and of results that are entries.
     anchor
@@ -90,7 +90,13 @@ class RowStages:
             if not graph.stages[name].reduced
             and (len(graph.stages[name].axes) > 1 or not self.reductions)
         ]
-        self.kept = {*numbers, *groups, *self.columns, *self.entries}
+        between = graph.sources(self.columns)
+        steps = {
+            stage.name
+            for stage in stages
+            if stage.name in between and not stage.reduced and graph.reads(stage) & {*self.columns}
+        }
+        self.kept = {*numbers, *groups, *self.columns, *self.entries, *steps}
         sums = {*self.columns}
         self.whole_rows = bool(self.reductions) and (not sums or bool(sums & awaited))
 

@@ -180,6 +180,9 @@ class TargetDescription:
     whole_vectors
         Whether vectors must have a power of two of lanes: LLVM's code generator for MVE fails on
         others.
+    select_options
+        Options of LLVM for kernels that select among the lanes of a vector by their places: its
+        code generator for MVE dies when it hoists the shuffle that it makes of that.
     explicit_row_sums
         Whether schedules vectorise sums over a row, because the compiler does it badly.
     microkernels
@@ -218,6 +221,7 @@ class TargetDescription:
     scalar_instructions: tuple[tuple[str, str], ...] = field(default=())
     prefetches_weights: bool = False
     whole_vectors: bool = False
+    select_options: tuple[str, ...] = field(default=())
     explicit_row_sums: bool = False
     microkernels: tuple[str, ...] = field(default=())
     toolchain: Toolchain | None = None

@@ -276,7 +276,7 @@ def wrap(
             )
         return _REAL_WRAPPERS.get(main, ModelWithHead)(model, head)
     encoder = _encoder(model, main)
-    if head == "pooled" and getattr(encoder, "pooler", None) is None:
+    if head == "pooled" and not _pools(encoder, main):
         raise ModelSourceError(
             f"{type(model).__name__} has no pooler",
             where="head",
@@ -373,6 +373,16 @@ def feature_size(model: Any) -> tuple[int, int]:
         )
     strides = [part.stride[0] for part in model.modules() if isinstance(part, torch.nn.Conv1d)]
     return planes, positions * math.prod(strides)
+
+
+def _pools(encoder: Any, main: str) -> bool:
+    """Whether an encoder has a pooled output. Models of images call what makes it by many names."""
+    if main != "pixel_values" or getattr(encoder, "pooler", None) is not None:
+        return getattr(encoder, "pooler", None) is not None
+    pixels = torch.zeros((1, *image_size(encoder.config)), dtype=encoder.dtype)
+    with evaluating(encoder), torch.no_grad():
+        result = encoder(pixel_values=pixels, return_dict=True)
+    return getattr(result, "pooler_output", None) is not None
 
 
 def image_size(config: Any) -> tuple[int, int, int]:

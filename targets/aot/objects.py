@@ -8,7 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import ir, tirx
 
 from ..binutils import binary_tool
 from ..description import TargetDescription
@@ -74,7 +75,10 @@ def kernel_object(
     TargetError
         If it calls anything else, or the toolchain lacks a tool.
     """
-    target = tvm.target.Target(dict(description.tvm_target))
+    options = dict(description.tvm_target)
+    if description.select_options and _selects_places(func):
+        options["cl-opt"] = [*description.select_options]
+    target = tvm.target.Target(options)
     module = tvm.IRModule({symbol: finalise(func, target)})
     built = tvm.get_global_func("target.build.llvm")(module, target)
     with tempfile.TemporaryDirectory(prefix="ibert-kernel-") as folder:
@@ -90,6 +94,19 @@ def kernel_object(
     undefined = undefined_symbols(data)
     check_undefined(symbol, undefined, description, provided)
     return data, undefined
+
+
+def _selects_places(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel selects among the lanes of a vector by their places alone."""
+    found: list[tirx.Select] = []
+    tvm_ffi.structural_walk(func.body, (tirx.Select, found.append))
+    return any(s.ty.dtype.lanes > 1 and not _loads(s.condition) for s in found)
+
+
+def _loads(expr: tirx.Expr) -> bool:
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
+    return bool(found)
 
 
 def code_bytes(data: bytes) -> int:

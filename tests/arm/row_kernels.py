@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tvm
@@ -503,6 +504,46 @@ def _pool(kind: str) -> Callable[..., RowKernel]:
     return pool
 
 
+def _attention_pool(released: bool) -> Callable[..., RowKernel]:
+    """What a learned query sees of the tokens that are not masked, by two heads if they divide."""
+
+    def pool(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+        p = _Program("attention_pool", "attention_pool", seed)
+        heads = 1 + (channels % 2 == 0)
+        scores = p.input("scores", p.entries(_STREAM, (1, rows, heads), "int16"), _STREAM)
+        v = p.input("v", p.entries(_INT8, (1, rows, channels), "int8"), _INT8)
+        mask = np.ones((1, rows), "int32")
+        mask[:, rows - rows // 4 :] = mask[:, :1] = 0
+        masked = p.input("mask", mask)
+
+        def body() -> Sequence[relax.Var]:
+            short = short_factors(p.random.uniform(0.005, 0.011, channels), 2**14, *_INT8)
+            multiplier, shift = short.multipliers, short.shift
+            exponential: Any = ShortExponential.from_scale(2e-4)
+            if released:
+                exponential = PolynomialExponential.from_scale(2e-4)
+                multiplier, shift = p.entries((2**13, 2**14), (channels,), "int32"), 20
+            return [
+                p.emit(
+                    integer.attention_pool(
+                        scores,
+                        v,
+                        p.parameter("multiplier", multiplier),
+                        masked,
+                        name="pool",
+                        exponential=exponential,
+                        shift=shift,
+                        low=_INT8[0],
+                        high=_INT8[1],
+                    )
+                )
+            ]
+
+        return p.finish(target, body, rows * channels)
+
+    return pool
+
+
 def concatenate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """The channels of two values of different types, one after the other."""
     p = _Program("concatenate", "concatenate", seed)
@@ -771,6 +812,8 @@ KERNELS: dict[str, Callable[..., RowKernel]] = {
     "last_token": _pool("last_token"),
     "weighted_mean_pool": _pool("weighted_mean_pool"),
     "sqrt_mean_pool": _pool("sqrt_mean_pool"),
+    "attention_pool": _attention_pool(released=False),
+    "attention_pool_paper": _attention_pool(released=True),
     "concatenate": concatenate,
     "log1p_relu": log1p_relu,
     "position_ids": position_ids,

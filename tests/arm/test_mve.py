@@ -16,6 +16,7 @@ from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_sou
 from tests.arm import bare_kernels, matrix_kernels, row_kernels
 from tests.arm.qemu_board import run_kernel
 from tests.arm.tools import board
+from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 from tests.examples import examples
 
 _CALL = """
@@ -137,6 +138,16 @@ def test_attention(
     seq_len: int, heads: int, head_dim: int, masked: int, m55: TargetDescription
 ) -> None:
     _check(matrix_kernels.attention(m55, 1, seq_len, heads, head_dim, masked=masked), m55)
+
+
+@pytest.mark.parametrize("seq_len", examples([6, 10, 14, 18], 10))
+def test_probabilities_of_keys_that_fill_no_vector(seq_len: int, m55: TargetDescription) -> None:
+    """LLVM has to survive the keys that pad the last vector, which are known where they lie."""
+    case = AttentionCase(seq_len=seq_len, heads=2, head_dim=8, preset="paper", mask="")
+    kernel = attention_kernel(m55, case)
+    _check(
+        row_kernels.RowKernel("published", kernel.func, kernel.inputs, [kernel.expected], 1), m55
+    )
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def test_shapes_stay_symbolic(call, expected):
             lambda: build.attention(
                 X, X, X, MASK, tensor("b", 3, 9), name="self", num_heads=2, scale=1.0
             ),
-            "a bias of 3 rows and 9 entries for 2 heads and seq_len tokens\n"
+            "a bias of 3 rows of 9 entries for 2 heads and seq_len tokens\n"
             "  where: canonical.attention 'self'\n"
             "  why: it has a row for each head, or one for all, and an entry for each distance "
-            "from 1 - positions to positions - 1\n"
+            "from 1 - positions to positions - 1, or for each pair of positions\n"
             "  what to do: give the bias for sequences as long as the model takes",
         ),
         (

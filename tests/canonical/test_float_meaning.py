@@ -103,10 +103,10 @@ def test_a_sequence_beyond_the_bias_is_refused():
     with pytest.raises(CanonicalError) as caught:
         operator.evaluate(x, x, x, bias=np.zeros((1, 7), np.float32))
     assert str(caught.value) == (
-        "a bias of 1 rows and 7 entries for 1 heads and 5 tokens\n"
+        "a bias of 1 rows of 7 entries for 1 heads and 5 tokens\n"
         "  where: canonical.attention 'a'\n"
         "  why: it has a row for each head, or one for all, and an entry for each distance from "
-        "1 - positions to positions - 1\n"
+        "1 - positions to positions - 1, or for each pair of positions\n"
         "  what to do: give the bias for sequences as long as the model takes"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ibert_tvm.relay_passes.canonical.operators.attention_pool import AttentionPool
 from ibert_tvm.relay_passes.canonical.operators.concatenate import Concatenate
 from ibert_tvm.relay_passes.canonical.operators.l2_norm import L2Norm
 from ibert_tvm.relay_passes.canonical.operators.last_token import LastToken
@@ -39,6 +40,19 @@ def test_the_maximum_of_the_tokens_that_count() -> None:
     wanted = [x[mask != 0].max(0) if mask.any() else np.zeros(6) for mask, x in pairs]
     np.testing.assert_array_equal(MaxPool("y").evaluate(given, MASK), wanted)
     np.testing.assert_array_equal(MaxPool("y").evaluate(given), given.max(1))
+
+
+def test_what_a_learned_query_sees() -> None:
+    scores, v = X[:, :, :2].astype(np.float32) / 4, X.astype(np.float32)
+    found = AttentionPool("y").evaluate(scores, v, MASK)
+    for row, (mask, s, x) in enumerate(zip(MASK, scores, v, strict=True)):
+        weights = np.exp(s) * (mask != 0)[:, None]
+        weights /= np.maximum(weights.sum(0), 1e-9)
+        for head in range(2):
+            wanted = weights[:, head] @ x[:, 3 * head : 3 * head + 3]
+            np.testing.assert_allclose(found[row, 3 * head : 3 * head + 3], wanted, atol=1e-4)
+    every = AttentionPool("y").evaluate(scores, v, np.ones_like(MASK))
+    np.testing.assert_array_equal(AttentionPool("y").evaluate(scores, v), every)
 
 
 def test_unit_length_joining_and_the_logarithm() -> None:

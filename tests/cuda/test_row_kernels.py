@@ -45,6 +45,8 @@ RULE_OF = {
     "last_token": "fallback",
     "weighted_mean_pool": "column sums",
     "sqrt_mean_pool": "column sums",
+    "attention_pool": "fallback",
+    "attention_pool_paper": "fallback",
     "concatenate": "elementwise",
     "log1p_relu": "elementwise",
     "position_ids": "column sums",

@@ -137,6 +137,23 @@ class Places(nn.Module):
         return self.head(x[:, 0])
 
 
+class Seen(nn.Module):
+    """Patches of an image as one learned query sees them: the pooling of SigLIP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(PLANES, WIDTH, PATCH, PATCH)
+        self.layer = Layer("relu6")
+        self.probe = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        x = self.layer(self.patches(pixel_values).flatten(2).transpose(1, 2), None)
+        seen = self.attention(self.probe.repeat(len(x), 1, 1), x, x)[0]
+        return self.head(seen + self.norm(seen))[:, 0]
+
+
 def made(kind: type[nn.Module], *arguments: object) -> nn.Module:
     """A module with weights that every run has."""
     torch.manual_seed(3)

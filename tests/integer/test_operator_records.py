@@ -65,6 +65,10 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         },
     ],
     "channel_run": [{"first": 3, "channels": 5}],
+    "attention_pool": [
+        {"exponential": SHORT, **STORED, "zero_point": -3},
+        {"exponential": PolynomialExponential.from_scale(1e-6), **STORED},
+    ],
     "clip": [{"low": -9, "high": 700}],
     "concatenate": [{}],
     "distance_products": [{"num_heads": 2, "shift": 5}],

@@ -16,6 +16,7 @@ from tests.frontend.token_modules import (
     Neighbours,
     Places,
     Registers,
+    Seen,
     made,
 )
 
@@ -24,11 +25,12 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "tokens": (Neighbours, "leaky", False),
     "registers": (Registers, "hard swish"),
     "places": (Places,),
+    "seen": (Seen,),
     "hard": (Neighbours, "hard sigmoid", True),
     "masked": (Neighbours, "relu6", False, False),
 }
 PATCHES = (SIDE // 8) ** 2
-TOKENS = {"registers": PATCHES + 3, "places": PATCHES + 1}
+TOKENS = {"registers": PATCHES + 3, "places": PATCHES + 1, "seen": PATCHES}
 """Of a sequence, where they are patches of an image."""
 
 

@@ -15,7 +15,9 @@ from . import views
 from .distance_vectors import head_products, vectors_by_distance
 from .emitter import Emitter, layer_of
 from .engine import Rule
+from .heads import heads_of
 from .inputs import scalar
+from .learned_query import pooled_by_query, query_scores
 from .operands import optional_axes, static_shape
 from .rules_pooling import filled_by_choice, largest, max_axes
 from .rules_tokens import joined_product
@@ -38,6 +40,7 @@ from .values import (
     Mismatch,
     Pointwise,
     Probabilities,
+    QueryScores,
     Scores,
     Value,
     Weight,
@@ -54,14 +57,16 @@ def _matmul(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     op = c.op(call)
     if isinstance(left, Probabilities):
         return _context(c, left, c.hidden(right), op)
+    if isinstance(left, QueryScores):
+        return pooled_by_query(c, left, c.hidden(right), op)
     if isinstance(right, Weight):
         x = c.hidden(left)
         if right.array.ndim > 2 and _is_by_head(x):
-            heads = _heads(c, x, x.view[:-2], x.view[-1], "queries or keys")
+            heads = heads_of(c, x, x.view[:-2], x.view[-1], "queries or keys")
             return head_products(c, x, right, heads, op)
         return linear(c, x, right, op)
     if isinstance(left, Weight):
-        raise Mismatch("a weight multiplies a hidden tensor from the left")
+        return query_scores(c, left, c.hidden(right), op)
     return _scores(c, c.hidden(left), c.hidden(right), op)
 
 
@@ -122,33 +127,6 @@ def linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
     )
 
 
-def _heads(
-    c: Emitter, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str
-) -> tuple[int, int]:
-    """Return the number of heads, and how often each is repeated.
-
-    That is if `batch` and `channels` enumerate batch, head, repetition, channel.
-    """
-    outer = views.flatten(batch)
-    heads = outer[len(c.rows) :]
-    own = tuple(atom for atom in heads if atom.kind == "channel")
-    repeats = tuple(atom for atom in heads if atom.kind == "repeat")
-    if outer[: len(c.rows)] != c.rows or len(own) + len(repeats) < len(heads):
-        raise Mismatch(
-            f"{what} are laid out as {views.describe(hidden.view)}, not batch, heads, "
-            "sequence and channels of one head"
-        )
-    if heads != (*own, *repeats):
-        raise Mismatch(
-            f"{what} are repeated as {views.describe(hidden.view)}; heads that share keys have to "
-            "be neighbours"
-        )
-    if views.merged((*own, *channels)) != views.channel_axis(hidden.source.channels):
-        raise Mismatch(f"the heads of {what} are not contiguous channels of {hidden.source.name}")
-    (count, repeated) = (views.shape_of((atoms,))[0] for atoms in (own, repeats))
-    return count, repeated
-
-
 def _by_head(batch: Sequence[Axis]) -> list[tuple[str, int]]:
     """What each axis enumerates, heads and their repetitions alike, and how many of it."""
     return [
@@ -188,11 +166,11 @@ def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
     own, other = q.view[-1], k.view[-2]
     if views.merged(own) == views.merged(other):  # a sum over channels may go in any order
         own = other = tuple(sorted(own, key=lambda atom: -atom.stride))
-    heads, repeated = _heads(c, q, q.view[:-2], own, "queries")
+    heads, repeated = heads_of(c, q, q.view[:-2], own, "queries")
     if repeated > 1:
         raise Mismatch("heads of queries are repeated")
     k = _beside(c, k, q.view[:-2])
-    shared, sharing = _heads(c, k, k.view[:-2], other, "keys")
+    shared, sharing = heads_of(c, k, k.view[:-2], other, "keys")
     if shared * sharing != heads:
         raise Mismatch("queries and keys have different numbers of heads")
     if _by_head(q.view[:-2]) != _by_head(k.view[:-2]):
@@ -220,7 +198,7 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     if len(weights.view) != len(v.view) or not views.is_tokens(v.view[-2]):
         raise Mismatch(f"probabilities multiply {views.describe(v.view)}, which is not the values")
     v = _beside(c, v, scores.q.view[:-2])
-    shared, sharing = _heads(c, v, v.view[:-2], v.view[-1], "values")
+    shared, sharing = heads_of(c, v, v.view[:-2], v.view[-1], "values")
     if shared * sharing != scores.heads:
         raise Mismatch("values and scores have different numbers of heads")
     expected = _score_view(scores.q)
@@ -385,13 +363,15 @@ def _full_like(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 def _softmax(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     scores = operands[0]
-    if not isinstance(scores, Scores):
+    if not isinstance(scores, (Scores, QueryScores)):
         raise Mismatch("a softmax is taken of something other than attention scores")
     axis = int(call.attrs.axis)
     if [atom.kind for atom in scores.view[axis]] != ["key"]:
         raise Mismatch(
             f"the softmax is over axis {axis} of {views.describe(scores.view)}, not over the keys"
         )
+    if isinstance(scores, QueryScores):
+        return replace(scores, normalised=True, ops=(*scores.ops, c.op(call)))
     return Probabilities(scores, scores.view, ops=(*scores.ops, c.op(call)), layer=scores.layer)
 
 

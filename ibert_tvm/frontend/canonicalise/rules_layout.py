@@ -36,11 +36,22 @@ from .values import (
     Pixels,
     Pointwise,
     Probabilities,
+    QueryScores,
     RowFunction,
     Scores,
     Weight,
 )
 from .views import Atom, Axis, View
+
+_LAID_OUT = (
+    FilledHidden,
+    HeadProducts,
+    MaskedHidden,
+    Pixels,
+    Probabilities,
+    QueryScores,
+    Scores,
+)
 
 
 def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View]) -> Any:
@@ -67,7 +78,7 @@ def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View])
         terms = (replace(term, view=change(term.view, ())) for term in value.terms)
         view = change(value.view, ())
         return replace(value, terms=tuple(terms), view=view, ops=(*value.ops, op))
-    if isinstance(value, (Scores, HeadProducts, Probabilities, MaskedHidden, FilledHidden, Pixels)):
+    if isinstance(value, _LAID_OUT):
         return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
     raise Mismatch("only hidden tensors and attention scores are followed through it")
 
@@ -186,6 +197,8 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
 def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
     """Token `index` of a hidden tensor; the axis stays with extent 1."""
     hidden = c.hidden(value)
+    if hidden.view[axis] == () and index in (0, -1):
+        return hidden
     if not views.is_tokens(hidden.view[axis]):
         raise Mismatch(
             f"one index is taken of an axis of {views.describe(hidden.view)} that is "

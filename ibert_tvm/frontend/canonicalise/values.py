@@ -678,6 +678,31 @@ class Probabilities(Value):
 
 
 @dataclass(frozen=True, eq=False)
+class QueryScores(Value):
+    """Scores of one query that is a weight, or their softmax; see `learned_query`.
+
+    Parameters
+    ----------
+    k : Hidden
+        The keys.
+    name : str
+        Of the weight.
+    queries : numpy.ndarray
+        float64 [heads, channels of a head], scaled as the scores are.
+    view : View
+        Their layout; there is one query.
+    normalised : bool
+        Whether they are probabilities.
+    """
+
+    k: Hidden
+    name: str
+    queries: NDArray[np.float64]
+    view: View
+    normalised: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class KeptTest(Value):
     """A condition on which scores are masked, on the way to "has this row any key?".
 

@@ -23,7 +23,7 @@ from ..traits import Traits
 from ..types import MASK, TensorType, static
 
 SOFTMAX_MODES = ("short", "normalised")
-_EXPONENTIALS = {
+EXPONENTIALS = {
     "short": ShortExponential,
     "polynomial": PolynomialExponential,
     "released": ReleasedExponential,
@@ -66,7 +66,7 @@ class Attention(Operator):
     num_heads: int
     softmax: str
     exponential: Exponential | ShortExponential = field(
-        metadata=flattened("exp", _EXPONENTIALS, "exponential")
+        metadata=flattened("exp", EXPONENTIALS, "exponential")
     )
     shift: int
     low: int

@@ -66,7 +66,7 @@ class LowerAttention(LoweringRule):
         score_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
         exponential = context.guard(name, lambda: context.preset.exponential_for(score_scale))
         ratio = context_scale(call, v) / quant.channel_scale
-        factors = context.guard(name, lambda: _factors(ratio, context.preset, quant))
+        factors = context.guard(name, lambda: context_factors(ratio, context.preset, quant))
         out = context.emit(
             integer.attention(
                 q.var,
@@ -128,10 +128,30 @@ def context_scale(call: relax.Call, v: Form) -> NDArray[np.float64]:
     return by_head.repeat(heads // len(by_head), axis=0).reshape(-1)
 
 
-def _factors(
+def context_factors(
     ratio: NDArray[np.float64], preset: Preset, quant: ActivationQuant
 ) -> ShortFactors | DyadicVector:
-    """Requantisation of the context, whose values have fraction bits, from V's to its own scale."""
+    """Requantisation of the context, whose values have fraction bits, from V's to its own scale.
+
+    Parameters
+    ----------
+    ratio : numpy.ndarray
+        V's scale over that of the context, [channels] or [1].
+    preset : Preset
+        Whose softmax gives the context.
+    quant : ActivationQuant
+        The context.
+
+    Returns
+    -------
+    ShortFactors or DyadicVector
+        As the preset's arithmetic has them.
+
+    Raises
+    ------
+    RangeError
+        If a ratio does not fit.
+    """
     if preset.softmax == "short":
         reals = ratio / 2.0**short_softmax.CONTEXT_BITS
         limits = quant.low, quant.high, quant.zero_point

@@ -1,0 +1,110 @@
+"""Attention of one query that is a weight: what it sees of a sequence is a pooling of it.
+
+The scores of such a query are a linear function of the tokens, so the projection of the keys folds
+into one row of weights per head; adding a number to all scores of a head changes nothing, so its
+bias goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ibert_tvm.relay_passes.canonical import build
+
+from . import views
+from .emitter import Emitter, layer_of
+from .heads import heads_of
+from .values import Hidden, Linear, Mismatch, QueryScores, Weight
+from .views import Atom
+
+
+def query_scores(c: Emitter, query: Weight, k: Hidden, op: str) -> QueryScores:
+    """Return the scores that a weight [..., 1, channels of a head] gives to keys.
+
+    Parameters
+    ----------
+    c : Emitter
+        The function under construction.
+    query : Weight
+        Broadcasts to the layout of batch and heads of the keys.
+    k : Hidden
+        Keys, [batch and heads, channels of a head, tokens].
+    op : str
+        The operator.
+
+    Returns
+    -------
+    QueryScores
+        The scores.
+
+    Raises
+    ------
+    Mismatch
+        If the weight is not one query for all sequences, or the keys are no such layout.
+    """
+    rows, width = query.array.shape[-2:] if query.array.ndim > 1 else (0, 0)
+    if len(k.view) < 3 or rows != 1 or not views.is_tokens(k.view[-1]):
+        raise Mismatch(
+            "a weight multiplies a hidden tensor from the left, and is not the one learned query "
+            "of a pooling"
+        )
+    heads, repeated = heads_of(c, k, k.view[:-2], k.view[-2], "keys")
+    outer = views.flatten(k.view[:-2])
+    extents = views.shape_of(k.view[:-2])
+    if repeated > 1 or views.shape_of(k.view[-2:-1]) != (width,):
+        raise Mismatch("a learned query has other heads than the keys")
+    try:
+        wide = np.broadcast_to(query.array, (*extents, 1, width))
+    except ValueError as error:
+        raise Mismatch(
+            f"a learned query of shape {query.array.shape} does not fit {views.describe(k.view)}"
+        ) from error
+    by_atom = wide.reshape(*(atom.extent for atom in outer), width)
+    for axis, atom in enumerate(outer):
+        if atom.kind == "batch":
+            if np.any(by_atom != by_atom.take([0], axis=axis)):
+                raise Mismatch("a learned query differs between the sequences of a batch")
+            by_atom = by_atom.take([0], axis=axis)
+    queries = by_atom.reshape(heads, width) * np.float64(k.factor)
+    (tokens,) = views.shape_of(k.view[-1:])
+    view = (*k.view[:-2], (), (Atom("key", tokens),))
+    k = replace(k, factor=1.0)
+    return QueryScores(k, query.name, queries, view, ops=(*k.ops, op), layer=k.layer)
+
+
+def pooled_by_query(c: Emitter, weights: QueryScores, v: Hidden, op: str) -> Hidden:
+    """Return what a learned query sees: the product of its probabilities and the values.
+
+    Raises
+    ------
+    Mismatch
+        If keys and values are not the projections of the same tokens.
+    """
+    source = weights.k.source
+    if not weights.normalised or weights.view[:-2] != v.view[:-2] or weights.view[-2] != ():
+        raise Mismatch(f"scores of a learned query multiply {views.describe(v.view)}")
+    if not isinstance(source, Linear) or not views.is_tokens(v.view[-2]):
+        raise Mismatch("the keys of a learned query are made by no linear layer")
+    heads, repeated = heads_of(c, v, v.view[:-2], v.view[-1], "values")
+    if repeated > 1 or heads != len(weights.queries):
+        raise Mismatch("keys and values of a learned query have different numbers of heads")
+    by_head = source.weight.array.reshape(heads, -1, source.weight.array.shape[1])
+    rows = np.einsum("hd,hdi->hi", weights.queries, by_head.astype(np.float64))
+    layer = layer_of(weights.name)
+    scores = Linear(
+        f"{layer}.scores",
+        heads,
+        weights.ops,
+        source.x,
+        Weight(f"{layer}.scores.weight", rows.astype(np.float32)),
+        Weight(f"{layer}.scores.bias", np.zeros(heads, np.float32)),
+    )
+    given = c.emit_source(scores)
+    values = c.emit(v)
+    operands = given.var, values.var, c.attention_mask(None)
+    name = c.unique(f"{layer}.pooled")
+    ops = (*v.ops, op)
+    emitted = c.record(build.attention_pool, name, values.channels, ops, *operands)
+    return Hidden(emitted, (*v.view[:-2], (), v.view[-1]), layer=name)
