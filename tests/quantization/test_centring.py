@@ -14,7 +14,7 @@ from tests.quantization.models import random_batches, random_model
 def offsets(
     model: QuantizedModel, inputs: dict[str, np.ndarray], plain: QuantizedModel
 ) -> list[float]:
-    """By layer that reads what was rounded with few fraction bits: what that adds to its accumulators in the mean.
+    """What rounding adds in the mean to accumulators of layers, where few fraction bits are left.
 
     Root of the mean square over the channels, for the biases of `model` instead of those of
     `plain`, which make up for nothing.
