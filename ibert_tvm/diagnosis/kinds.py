@@ -59,7 +59,9 @@ class Kinds:
             if value == place.value
             for reader in found
         ]
-        return sections[0], f"{_operator(step)} → {self._named(readers)}"
+        sources = [self._model.values.get(variable) for variable in step.operands.values()]
+        names = [_operator(self._steps[name]) for name in sources if name in self._steps]
+        return sections[0], " → ".join([*names, _operator(step), self._named(readers)])
 
     def feeds_matrix(self, place: Place) -> bool:
         """Whether a layer with a bias of its own reads the form, which can take a constant."""

@@ -61,7 +61,7 @@ INTEGER = Treatment(True, True)
 
 Treat = Callable[[Place], Treatment]
 Watch = Callable[[Place, NDArray[Any], NDArray[Any], NDArray[Any]], None]
-"""Called with a place, what float arithmetic makes of the operands, that rounded, and the result."""
+"""Called with a place, what float arithmetic makes of its operands, that rounded, the result."""
 
 
 @dataclass
