@@ -1,6 +1,6 @@
 """Where an integer model loses quality, measured place by place."""
 
-from .diagnose import diagnose
+from .measurements import diagnose
 from .report import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
 
 __all__ = ["Diagnosis", "Loss", "Suggestion", "ValueLoss", "WorstText", "diagnose"]

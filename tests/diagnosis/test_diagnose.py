@@ -12,7 +12,7 @@ import pytest
 
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.diagnosis import Diagnosis
-from ibert_tvm.diagnosis.diagnose import _batches, _Diagnosis
+from ibert_tvm.diagnosis.measurements import _batches, _Diagnosis
 from ibert_tvm.frontend import CanonicalModel
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.post_training import calibrate
