@@ -59,8 +59,12 @@ class Kinds:
             if value == place.value
             for reader in found
         ]
-        sources = [self._model.values.get(variable) for variable in step.operands.values()]
-        names = [_operator(self._steps[name]) for name in sources if name in self._steps]
+        sources = [self._model.values.get(variable, "") for variable in step.operands.values()]
+        names = [
+            _operator(self._steps[name])
+            for name in sources
+            if self._model.operand_place(place, name) is not None
+        ]
         return sections[0], " → ".join([*names, _operator(step), self._named(readers)])
 
     def feeds_matrix(self, place: Place) -> bool:
