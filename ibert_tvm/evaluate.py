@@ -127,12 +127,12 @@ def fidelity(
         If the two do not belong together, there is no tokenizer, or `seq_len` does not fit.
     """
     info = candidate.info if isinstance(candidate, QuantizedModel) else candidate.metadata.info
-    _check_pair(info, reference.info)
+    check_pair(info, reference.info)
     if isinstance(candidate, QuantizedModel):
         check_seq_len(seq_len, info)
     else:
         check_seq_len(seq_len, info, candidate.metadata)
-    tokens = (tokenizer or _own_tokenizer(candidate)).encode(texts, max_length=seq_len)
+    tokens = (tokenizer or own_tokenizer(candidate)).encode(texts, max_length=seq_len)
 
     from ibert_tvm.relay_passes.canonical import FloatModel
 
@@ -152,7 +152,7 @@ def fidelity(
             similarities[name].add(a, b)
         for position, row in enumerate(rows):
             for store, whole in ((expected, result.outputs[0]), (actual, output)):
-                store[row] = _vector(kind, whole[position], mask[position])
+                store[row] = vector_of_text(kind, whole[position], mask[position])
         done += len(rows)
         if progress is not None:
             progress(done, len(texts))
@@ -199,7 +199,8 @@ def check_seq_len(seq_len: int, info: ModelInfo, metadata: LibraryMetadata | Non
         )
 
 
-def _check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
+def check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
+    """Refuse a float model that an integer model cannot come from, with a `UsageError`."""
     for what in ("architecture", "hidden_size", "num_layers", "vocab_size", "head"):
         a, b = getattr(candidate, what), getattr(reference, what)
         # An ONNX file without a config.json beside it does not say what it was exported from.
@@ -211,7 +212,8 @@ def _check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
             )
 
 
-def _own_tokenizer(candidate: QuantizedModel | Library) -> Tokenizer:
+def own_tokenizer(candidate: QuantizedModel | Library) -> Tokenizer:
+    """Return the tokenizer that came with a model; a `UsageError` if none did."""
     from .tokenization import Tokenizer
 
     if isinstance(candidate, QuantizedModel):
@@ -261,8 +263,8 @@ def _real_part(value: NDArray[Any], mask: NDArray[Any], rows: int) -> NDArray[An
     return value[:rows]
 
 
-def _vector(kind: str, value: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
-    """The vector that stands for one text."""
+def vector_of_text(kind: str, value: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the vector that stands for one text, from its output and mask."""
     if kind in ("hidden_state", "token_logits", "span_logits"):
         return mean_pool(value[None], mask[None])[0]
     return np.asarray(value, dtype=np.float64)

@@ -292,6 +292,9 @@ class QuantizationTable:
     norm_shifts : mapping of str to int
         By the canonical name of a layer norm, preset ``released`` only: bits by which deviations
         are shifted before they are squared. 0 where the name is missing.
+    centred : bool
+        Whether biases make up for what requantisation in 16 bits adds in the mean to what linear
+        layers read.
 
     Raises
     ------
@@ -306,6 +309,7 @@ class QuantizationTable:
     embeddings: Mapping[str, WeightQuant] = field(default_factory=dict)
     grids: Mapping[str, ActivationQuant] = field(default_factory=dict)
     norm_shifts: Mapping[str, int] = field(default_factory=dict)
+    centred: bool = False
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -355,6 +359,7 @@ class QuantizationTable:
         arrays: dict[str, NDArray[Any]] = {}
         document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "preset": self.preset}
         document["norm_shifts"] = dict(self.norm_shifts)
+        document["centred"] = self.centred
         for section in ("matmul", "stream", "grids"):
             document[section] = {}
             for name, quant in getattr(self, section).items():
@@ -429,6 +434,7 @@ class QuantizationTable:
                 weights["embeddings"],
                 activations["grids"],
                 document["norm_shifts"],
+                bool(document.get("centred", False)),
             )
         except KeyError as missing:
             raise QuantizationTableError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +22,13 @@ from .options import (
 )
 from .result import CommandResult
 from .tables import Table
+from .why import TEXTS, shown
 
 if TYPE_CHECKING:
+    from ..artefact import QuantizedModel
+    from ..diagnosis import Diagnosis
     from ..evaluate import Fidelity
+    from ..frontend import CanonicalModel
 
 
 def command(
@@ -37,6 +42,14 @@ def command(
     ] = None,
     seq_len: Annotated[str, Option(help="Truncate the texts to this many tokens.")] = "128",
     limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
+    why: Annotated[
+        bool,
+        Option(
+            "--why",
+            help="Measure where a NAME.ibert loses quality: kinds of rounding and of operators, "
+            "values, texts, and what would help. Takes minutes; 8 texts unless --limit says more.",
+        ),
+    ] = False,
     device: DeviceOption = None,
     inputs: InputNames = None,
     json: JsonFlag = False,
@@ -62,11 +75,19 @@ def command(
             why="it is evaluated with NumPy; a compiled library runs on a device",
             todo="leave --device out, or give a library that `ibert compile` wrote",
         )
+    if why and compiled:
+        raise UsageError(
+            "--why was given for a compiled library",
+            where=str(model),
+            why="a library shows its outputs only",
+            todo="give the NAME.ibert folder that it was compiled from",
+        )
     metadata = read_metadata(model) if compiled else None
     info = metadata.info if metadata else ModelInfo.from_json(read_document(model)["info"])
     check_seq_len(length, info, metadata)
 
     started = time.perf_counter()
+    document: dict[str, Any]
     with status("loading the models"):
         from ..artefact import QuantizedModel
         from ..evaluate import fidelity
@@ -77,9 +98,20 @@ def command(
             load_library(model, device=device) if compiled else QuantizedModel.load(model)
         )
         reference = load(against, head=info.head, inputs=names)
+    if why and isinstance(candidate, QuantizedModel):
+        diagnosis = _diagnosed(
+            candidate, reference, texts if limit else _spread(texts, TEXTS), length
+        )
+        document = {
+            "model": str(model),
+            "against": str(against),
+            **diagnosis.to_json(),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        return CommandResult(document, shown(diagnosis))
     with progress("evaluating") as advance:
         result = fidelity(candidate, reference, texts, seq_len=length, progress=advance)
-    document: dict[str, Any] = {
+    document = {
         "model": str(model),
         "against": str(against),
         **result.to_json(),
@@ -87,6 +119,22 @@ def command(
     }
 
     return CommandResult(document, _shown(result))
+
+
+def _spread(texts: Sequence[str], count: int) -> list[str]:
+    """So many of the texts, from everywhere in the file."""
+    step = max(len(texts) / count, 1)
+    return [texts[int(number * step)] for number in range(min(count, len(texts)))]
+
+
+def _diagnosed(
+    candidate: QuantizedModel, reference: CanonicalModel, texts: Sequence[str], length: int
+) -> Diagnosis:
+    from ..diagnosis import diagnose
+    from .progress import progress
+
+    with progress("measuring, Ctrl-C for what is known") as advance:
+        return diagnose(candidate, reference, texts, seq_len=length, progress=advance)
 
 
 def _shown(result: Fidelity) -> list[str | Table]:

@@ -34,6 +34,9 @@ class CalibrationOptions:
     compensate : bool
         Round weights column by column, spreading each column's error over the later ones
         (GPTQ); otherwise to the nearest.
+    centre : bool
+        Let biases make up for what rounding in two steps adds in the mean to what linear layers
+        read (preset ``accurate``). It costs nothing, but changes integers; off by default.
     sample_tokens : int
         Tokens of which whole rows are kept for the searches.
     seed : int
@@ -54,6 +57,7 @@ class CalibrationOptions:
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
     split_share: float = 0.0
     compensate: bool = True
+    centre: bool = False
     sample_tokens: int = 2048
     seed: int = 0
     widen: bool = False

@@ -145,7 +145,9 @@ class TableBuilder:
             for name, value in self.needed.items()
             if value.section == "embeddings"
         }
-        table = QuantizationTable(self.preset.name, matmul, stream, weights, embeddings)
+        table = QuantizationTable(
+            self.preset.name, matmul, stream, weights, embeddings, centred=self.options.centre
+        )
         return table, report
 
     def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:

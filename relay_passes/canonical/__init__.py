@@ -17,7 +17,7 @@ from .check import (
     value_name,
 )
 from .errors import CanonicalError
-from .evaluate import FloatModel, FloatResult
+from .evaluate import FloatModel, FloatResult, FloatStep
 from .operator import OPERATORS, CanonicalOperator
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "CanonicalOperator",
     "FloatModel",
     "FloatResult",
+    "FloatStep",
     "build",
     "canonical_calls",
     "check_canonical",

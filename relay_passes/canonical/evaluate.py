@@ -38,7 +38,18 @@ class FloatResult:
 
 
 @dataclass(frozen=True)
-class _Step:
+class FloatStep:
+    """One operator call.
+
+    Attributes
+    ----------
+    operator : CanonicalOperator
+        What is computed.
+    operands : dict of str to relax.Var
+        By name: inputs, weights, or results of earlier steps.
+    result : relax.Var
+    """
+
     operator: CanonicalOperator
     operands: dict[str, relax.Var]
     result: relax.Var
@@ -57,6 +68,11 @@ class FloatModel:
         Canonical names of the values that `run` returns besides the outputs; ``"all"`` for every
         float value.
 
+    Attributes
+    ----------
+    steps : list of FloatStep
+        All operators in order, for whoever runs them in another way.
+
     Raises
     ------
     CanonicalError
@@ -73,8 +89,8 @@ class FloatModel:
         count = num_inputs(function)
         self._inputs = function.params[:count]
         self._weights = {v: _weight(v, parameters) for v in function.params[count:]}
-        self._steps = [
-            _Step(record_of(call), operands_of(call), variable)  # type: ignore[arg-type]
+        self.steps = [
+            FloatStep(record_of(call), operands_of(call), variable)  # type: ignore[arg-type]
             for variable, call in canonical_calls(module)
         ]
         self._outputs = output_fields(function)
@@ -113,11 +129,11 @@ class FloatModel:
         CanonicalError
             If an input is missing, unknown, or of another shape than the first one.
         """
-        values: dict[relax.Var, NDArray[Any]] = {**self._weights, **self._checked(inputs)}
+        values = self.given(inputs)
         returned = [*self._outputs, *self._captured.values()]
-        uses = Counter(v for step in self._steps for v in step.operands.values())
+        uses = Counter(v for step in self.steps for v in step.operands.values())
         uses.update(returned)
-        for step in self._steps:
+        for step in self.steps:
             operands = {name: values[v] for name, v in step.operands.items()}
             # A value that is no number is for the caller to find, by its name.
             with np.errstate(all="ignore"):
@@ -128,6 +144,10 @@ class FloatModel:
                     del values[variable]
         outputs = tuple(values[variable] for variable in self._outputs)
         return FloatResult(outputs, {name: values[v] for name, v in self._captured.items()})
+
+    def given(self, inputs: Mapping[str, NDArray[Any]]) -> dict[relax.Var, NDArray[Any]]:
+        """Return what the first of `steps` may read, the weights and checked inputs; see `run`."""
+        return {**self._weights, **self._checked(inputs)}
 
     def _checked(self, inputs: Mapping[str, NDArray[Any]]) -> dict[relax.Var, NDArray[Any]]:
         if set(inputs) != set(self.input_names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -196,7 +197,7 @@ class LoweringContext:
                 zero_point=quant.zero_point,
             )
         )
-        return _form(out, name, quant, max(-low, high))
+        return replace(_form(out, name, quant, max(-low, high)), excess=factors.excess)
 
     def _offset(self, quant: ActivationQuant, shift: int, name: str) -> relax.Var | None:
         """The zero points of columns; None where no channel is split."""

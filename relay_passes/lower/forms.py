@@ -40,6 +40,9 @@ class Form:
         product of two values, which is far wider than its entries need.
     columns : numpy.ndarray, optional
         The channel of each entry of the last axis, where channels are split (`ActivationQuant`).
+    excess : numpy.ndarray
+        By how many steps integers are too large in the mean, float64, one or one per entry of the
+        last axis: what rounding in two steps adds.
     """
 
     var: relax.Var
@@ -49,6 +52,7 @@ class Form:
     magnitude: int
     readable: bool = True
     columns: NDArray[np.int64] | None = None
+    excess: NDArray[np.float64] | float = 0.0
 
     @property
     def per_tensor(self) -> bool:

@@ -49,6 +49,16 @@ class ShortFactors:
         """The real factors they stand for, float64 [C]."""
         return np.ldexp(self.multipliers.astype(np.float64), -_Q15 - self.shift - self.pre_shifts)
 
+    @property
+    def excess(self) -> NDArray[np.float64]:
+        """By how many steps a result is too large in the mean, float64 [C].
+
+        The product is rounded once more, halves up, which adds half of its last bit; the pre-shift
+        floors, which takes up to half of the last bit that it keeps.
+        """
+        floored = (1 - np.ldexp(1.0, -self.pre_shifts)) * np.ldexp(self.multipliers, -_Q15)
+        return np.asarray(np.ldexp(float(self.shift > 0) - floored, -1 - self.shift))
+
 
 def short_factors(
     reals: NDArray[np.float64],

@@ -163,6 +163,35 @@ def test_eval_of_the_artefact_and_of_the_library(
         assert layer["cosine"] > 0.9, layer
 
 
+def test_eval_says_why(
+    ibert: Callable[..., Outcome], artefact: Path, source: Path, texts: Path
+) -> None:
+    common = ("--against", source, "--text", texts, "--seq-len", "16", "--limit", "2")
+    outcome = ibert("eval", artefact, *common, "--why", "--json")
+    assert outcome.code == 0, outcome.stderr
+    document = outcome.document
+    assert (document["texts"], document["output"], document["complete"]) == (2, "logits", True)
+    assert 0 < document["error"] < 0.05
+    kinds = {(loss["what"], loss["where"]) for loss in document["losses"]}
+    assert {("rounding", "gelu → linear → add"), ("weights", "gelu → linear → add")} < kinds
+    assert {what for what, _ in kinds} == {
+        "rounding", "weights", "embeddings", "requantisation", "operator",
+    }  # fmt: skip
+
+
+def test_eval_cannot_say_why_of_a_library(
+    ibert: Callable[..., Outcome], compiled: Path, source: Path, texts: Path
+) -> None:
+    outcome = ibert("eval", compiled, "--against", source, "--text", texts, "--why")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: --why was given for a compiled library\n"
+        f"  where: {compiled}\n"
+        "  why: a library shows its outputs only\n"
+        "  what to do: give the NAME.ibert folder that it was compiled from\n",
+    )
+
+
 @pytest.mark.slow
 def test_dump_ir(ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path) -> None:
     outcome = ibert(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.errors import UsageError
-from ibert_tvm.evaluate import _batches, _comparable, _vector, check_seq_len
+from ibert_tvm.evaluate import _batches, _comparable, check_seq_len, vector_of_text
 from ibert_tvm.tokenization import TokenizedBatch
 from tests.runtime.conftest import TinyModel
 
@@ -52,8 +52,8 @@ def test_the_stream_is_compared_before_the_operand_and_the_accumulator() -> None
 def test_what_stands_for_a_text() -> None:
     value = np.array([[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]])
     mask = np.array([1, 1, 0])
-    np.testing.assert_array_equal(_vector("hidden_state", value, mask), [2, 3])
-    np.testing.assert_array_equal(_vector("embedding", value[0], mask), [1, 2])
+    np.testing.assert_array_equal(vector_of_text("hidden_state", value, mask), [2, 3])
+    np.testing.assert_array_equal(vector_of_text("embedding", value[0], mask), [1, 2])
 
 
 def test_length_beyond_the_positions() -> None:

@@ -49,6 +49,7 @@ def table() -> QuantizationTable:
         {"layer": matrix},
         {"words": matrix},
         {"a": ActivationQuant(0.1, -118, 137)},
+        centred=True,
     )
 
 
@@ -57,6 +58,7 @@ def test_json_round_trip_is_exact():
     document, arrays = before.to_json()
     after = QuantizationTable.from_json(json.loads(json.dumps(document)), arrays)
     assert after.preset == "paper"
+    assert after.centred
     for section in ("matmul", "stream", "grids"):
         assert list(getattr(after, section)) == list(getattr(before, section))
         for name, quant in getattr(before, section).items():

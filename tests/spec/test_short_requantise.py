@@ -153,6 +153,21 @@ def test_all_of_16_bits_are_close_to_exact_rounding(bounds, most: float, often: 
     assert max(differing) < often
 
 
+@pytest.mark.parametrize(
+    ("real", "magnitude"), [(0.2, 2**15 - 1), (0.011, 2**15 - 1), (7e-5, 2**21)]
+)
+def test_what_rounding_adds_in_the_mean(real: float, magnitude: int) -> None:
+    bounds = (-127, 127, 0)
+    k = factors(real * np.array([1, 0.7]), magnitude, bounds)
+    reach = min(magnitude, int(100 / real))
+    x = np.arange(-reach, reach + 1, max(reach >> 17, 1))
+    for channel in range(2):
+        one = ShortFactors(k.multipliers[[channel]], k.pre_shifts[[channel]], k.shift)
+        excess = (apply(x, one, bounds) - x * one.values[0]).mean()
+        np.testing.assert_allclose(excess, k.excess[channel], atol=5e-4)
+    assert np.abs(k.excess).max() < 2.0 ** -(k.shift + 1) * (1 if k.shift else 0) + 1e-9
+
+
 def test_factors_may_differ_by_thousands_between_channels() -> None:
     random = np.random.default_rng(2)
     magnitude = 2**30

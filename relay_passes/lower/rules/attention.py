@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,9 +92,10 @@ class LowerAttention(LoweringRule):
             )
         )
         magnitude = max(-quant.low, quant.high)
-        return IntegerValue(
-            context, name, Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
-        )
+        form = Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
+        if isinstance(factors, ShortFactors):
+            form = replace(form, excess=factors.excess)
+        return IntegerValue(context, name, form)
 
     @staticmethod
     def _term(

@@ -26,8 +26,9 @@ class LowerLinear(LoweringRule):
     Expects x in its matmul form (int8, or uint8 with a zero point) and W as int8 rows. Emits
     ``integer.linear``. The accumulator has one scale per output channel, ``S_x S_w[n]``; a zero
     point z of x is folded in the bias, ``round(b / (S_x S_w[n])) - z sum_k w[n, k]``, and x's
-    channel divisors are in the weights already. The bound of every channel is computed from its
-    weights and must fit int32::
+    channel divisors are in the weights already. Of a table that is `centred`, the bias also takes
+    what rounding adds to x in the mean. The bound of every channel is computed from its weights and
+    must fit int32::
 
         y = linear(x, W, b)  →  y = integer.linear(x_8, W_s8, bias_s32)      # S_x * S_w[n]
     """
@@ -61,7 +62,10 @@ class LowerLinear(LoweringRule):
             )
         source = x.matmul()
         scale = quant.scale * rows.scale
-        integers = self.bias_integers(name, context.weight(call.args[2], name), quant, rows)
+        floats = context.weight(call.args[2], name)
+        if context.table.centred:
+            floats = floats - scale * _of_excess(rows, source, channels)
+        integers = self.bias_integers(name, floats, quant, rows)
         context.guard(
             name,
             lambda: check_accumulator(rows.values, integers, -source.magnitude, source.magnitude),
@@ -110,6 +114,15 @@ class LowerLinear(LoweringRule):
             If an entry is not finite.
         """
         return _bias(name, bias, rows, quant)
+
+
+def _of_excess(rows: WeightQuant, source: Form, channels: int) -> NDArray[np.float64]:
+    """What the excess of the input makes of the accumulators, float64 [N].
+
+    Of a channel that is split, one column is rounded; the others are at an end of their range.
+    """
+    excess = np.broadcast_to(source.excess, rows.values.shape[1:])
+    return np.asarray(rows.values[:, :channels] @ excess[:channels])
 
 
 def _bias(

@@ -1,0 +1,6 @@
+"""Where an integer model loses quality, measured place by place."""
+
+from .measurements import diagnose
+from .report import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
+
+__all__ = ["Diagnosis", "Loss", "Suggestion", "ValueLoss", "WorstText", "diagnose"]

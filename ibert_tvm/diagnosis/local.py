@@ -1,0 +1,111 @@
+"""Errors of places by themselves: on the operands that the integer model has there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .places import Place
+
+__all__ = ["LocalErrors"]
+
+
+@dataclass
+class LocalErrors:
+    """Sums over the real tokens of one place.
+
+    Attributes
+    ----------
+    signal, rounding, computing, clipped, entries : numpy.ndarray
+        By text: squares of the values, of the errors of rounding and of operators; entries beyond
+        the range, and all.
+    total : float
+        Squares of the difference to the float model.
+    reference : float
+        Squares of the float model's values.
+    channels : numpy.ndarray
+        Sum of the operators' errors by channel.
+    tokens : int
+    """
+
+    texts: int
+    signal: NDArray[np.float64] = field(init=False)
+    rounding: NDArray[np.float64] = field(init=False)
+    computing: NDArray[np.float64] = field(init=False)
+    clipped: NDArray[np.int64] = field(init=False)
+    entries: NDArray[np.int64] = field(init=False)
+    total: float = 0.0
+    reference: float = 0.0
+    channels: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("signal", "rounding", "computing"):
+            setattr(self, name, np.zeros(self.texts))
+        for name in ("clipped", "entries"):
+            setattr(self, name, np.zeros(self.texts, np.int64))
+
+    def add(
+        self,
+        text: int,
+        place: Place,
+        source: NDArray[np.float64],
+        rounded: NDArray[np.float64],
+        result: NDArray[np.float64],
+        original: NDArray[np.float64],
+    ) -> None:
+        """Take in a text: its real tokens [tokens, channels].
+
+        Parameters
+        ----------
+        text : int
+            Its number.
+        place : Place
+            The place.
+        source, rounded, result : numpy.ndarray
+            What float arithmetic makes of the operands, that rounded, and what the integer
+            operators make of them.
+        original : numpy.ndarray
+            Of the float model.
+        """
+        error = result - rounded
+        self.signal[text] += np.square(source).sum()
+        self.rounding[text] += np.square(rounded - source).sum()
+        self.computing[text] += np.square(error).sum()
+        low, high = place.reach
+        steps = place.steps(source)
+        self.clipped[text] += int(((steps < low - 0.5) | (steps >= high + 0.5)).sum())
+        self.entries[text] += source.size
+        self.total += float(np.square(result - original).sum())
+        self.reference += float(np.square(original).sum())
+        self.channels = self.channels + error.sum(axis=0)
+        self.tokens += len(source)
+
+    @property
+    def constant(self) -> float:
+        """Share of the operators' squared error that is the same for all tokens."""
+        square = float(self.computing.sum())
+        same = float(np.square(self.channels).sum()) / max(self.tokens, 1)
+        return same / square if square > 0 else 0.0
+
+    @property
+    def mean_error(self) -> NDArray[np.float64]:
+        """Of the operators, by channel."""
+        return self.channels / max(self.tokens, 1)
+
+    @property
+    def clipped_share(self) -> float:
+        """Of all entries."""
+        return float(self.clipped.sum() / max(int(self.entries.sum()), 1))
+
+
+def ratio(error: float, signal: float) -> float:
+    """Noise over signal, 0 where there is neither."""
+    return error / signal if signal > 0 else float(error > 0)
+
+
+def decibels(error: float, signal: float) -> float | None:
+    """Signal over noise; None where one of them is nothing."""
+    return float(10 * np.log10(signal / error)) if error > 0 and signal > 0 else None

@@ -1,0 +1,177 @@
+"""Places where an integer model departs from its float original.
+
+A *place* is one integer form of a canonical value: the accumulator of a layer, the 8-bit operand
+that a product reads, the term of a sum. Two things happen there, which are told apart: numbers are
+rounded to the form's integers and clipped to its range, and integer operators compute them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.relay_passes.integer.types import dtype_bounds
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant, sum_of_columns
+
+if TYPE_CHECKING:
+    from ibert_tvm.relay_passes.integer.program import Program, Step
+
+__all__ = ["Place", "places_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """One integer form of a value.
+
+    Attributes
+    ----------
+    value : str
+        Canonical name.
+    form : str
+        "native", "matmul", "stream", "term" or "grid".
+    step : Step
+        The integer operator that yields the form.
+    segment : tuple of Step
+        What is computed for it from forms of values, in order; empty where the integers are those
+        of another value at another scale.
+    inputs : tuple of str
+        Steps that the segment reads, forms of this or of other values.
+    own : bool
+        Whether it is made from another form of the same value.
+    scale : numpy.ndarray
+        float64, (1,) or one per channel.
+    zero_point, low, high : int
+        Of the integers.
+    columns : numpy.ndarray or None
+        The channel of each column, where channels are split.
+    """
+
+    value: str
+    form: str
+    step: Step
+    segment: tuple[Step, ...]
+    inputs: tuple[str, ...]
+    own: bool
+    scale: NDArray[np.float64]
+    zero_point: int
+    low: int
+    high: int
+    columns: NDArray[np.int64] | None
+
+    @property
+    def name(self) -> str:
+        """Name of the integer step."""
+        return self.step.name
+
+    @cached_property
+    def _split(self) -> ActivationQuant | None:
+        if self.columns is None:
+            return None
+        counts = np.bincount(self.columns)
+        return ActivationQuant(1.0, self.low, self.high, self.zero_point, None, counts)
+
+    @property
+    def reach(self) -> tuple[Any, Any]:
+        """Least and largest number of steps from 0, one or per channel."""
+        if self._split is not None:
+            return self._split.reach
+        return self.low - self.zero_point, self.high - self.zero_point
+
+    def steps(self, real: NDArray[Any]) -> NDArray[np.float64]:
+        """Real values in steps, neither rounded nor clipped."""
+        steps = np.asarray(real, np.float64)
+        # Scales of the published i-GELU may be negative: its integers run the other way.
+        return np.asarray(steps / self.scale)
+
+    def integers(self, real: NDArray[Any]) -> NDArray[Any]:
+        """Round and clip real values, to the integers of the form."""
+        if self._split is not None:
+            return self._split.quantize(self.steps(real))
+        rounded = np.floor(self.steps(real) + 0.5) + self.zero_point
+        return np.clip(rounded, self.low, self.high).astype(self.step.type.dtype)
+
+    def real(self, integers: NDArray[Any]) -> NDArray[np.float32]:
+        """Real values of integers of the form."""
+        steps = integers.astype(np.float64)
+        if self.columns is not None:
+            steps = sum_of_columns(steps, self.columns)
+        return ((steps - self.zero_point) * self.scale).astype(np.float32)
+
+    def rounded(self, real: NDArray[Any], step: float, reach: float) -> NDArray[np.float32]:
+        """Round and clip real values with a step and a range that are so many times as large."""
+        low, high = self.reach
+        steps = np.floor(self.steps(real) / step + 0.5) * step
+        return np.asarray(np.clip(steps, low * reach, high * reach) * self.scale, np.float32)
+
+
+def places_of(program: Program, values: Mapping[str, Any]) -> dict[str, dict[str, Place]]:
+    """Find the places of a program.
+
+    Parameters
+    ----------
+    program : Program
+        The integer program.
+    values : mapping of str to list of dict
+        ``values`` of its `quantization.json`: by canonical name its forms.
+
+    Returns
+    -------
+    dict of str to dict of str to Place
+        By canonical name and by step, in the order in which they are made.
+    """
+    steps = {step.name: step for step in program.steps}
+    order = {name: number for number, name in enumerate(steps)}
+    owners: dict[str, list[str]] = defaultdict(list)
+    for value, forms in values.items():
+        for form in forms:
+            if value not in owners[form["value"]]:
+                owners[form["value"]].append(value)
+    result: dict[str, dict[str, Place]] = {}
+    for value, forms in values.items():
+        made = {form["value"]: form for form in forms}
+        result[value] = {
+            name: _place(value, made[name], steps, owners)
+            for name in sorted(made, key=order.__getitem__)
+        }
+    return result
+
+
+def _place(
+    value: str, form: Mapping[str, Any], steps: Mapping[str, Step], owners: Mapping[str, list[str]]
+) -> Place:
+    name = form["value"]
+    step = steps[name]
+    segment: set[str] = set()
+    inputs: dict[str, None] = {}
+    if owners[name][0] != value:
+        inputs[name] = None
+    else:
+        todo = [name]
+        while todo:
+            current = todo.pop()
+            segment.add(current)
+            for operand in steps[current].operands.values():
+                if operand in owners:
+                    inputs[operand] = None
+                elif operand in steps and operand not in segment:
+                    todo.append(operand)
+    low, high = dtype_bounds(step.type.dtype)
+    return Place(
+        value=value,
+        form=str(form["form"]),
+        step=step,
+        segment=tuple(s for s in steps.values() if s.name in segment),
+        inputs=tuple(inputs),
+        own=bool(segment) and any(value in owners[item] for item in inputs),
+        scale=np.atleast_1d(np.asarray(form["scale"], np.float64)),
+        zero_point=int(form["zero_point"]),
+        low=int(getattr(step.operator, "low", low)),
+        high=int(getattr(step.operator, "high", high)),
+        columns=np.asarray(form["columns"]) if "columns" in form else None,
+    )
