@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from .weights import quantize_embedding
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
-from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, TERM
+from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, TERM
 
 __all__ = ["TableBuilder", "TableReport"]
 
@@ -54,10 +54,13 @@ class TableReport:
         Smoothing strength by the canonical name of the smoothed activation.
     errors : dict of str to float
         Relative squared error of the outputs of the layers that read it.
+    by_row : list of str
+        Canonical names of the activations that have a scale per token.
     """
 
     alphas: dict[str, float]
     errors: dict[str, float]
+    by_row: list[str] = field(default_factory=list)
 
 
 class TableBuilder:
@@ -129,11 +132,14 @@ class TableBuilder:
                     smooth=self.preset.smoothing and self._may_divide(name),
                     compensate=self.preset.compensated_rounding,
                     columns=self._extra_columns(name),
+                    may_be_by_row=self._may_be_by_row(name),
                 )
                 matmul[name] = quant.activation
                 weights.update(quant.weights)
                 report.alphas[name] = quant.alpha
                 report.errors[name] = quant.error
+                if quant.activation.by_row:
+                    report.by_row.append(name)
             else:
                 matmul[name] = self._attention_operand(name, statistics[name])
             statistics[name].rows.clear()
@@ -161,6 +167,14 @@ class TableBuilder:
         """
         value = self.needed[name]
         return not value.need.given and FACTOR not in value.factor_forms
+
+    def _may_be_by_row(self, name: str) -> bool:
+        """Whether the 8-bit form is made of a wider one, and only weights are multiplied with it.
+
+        What attention and rotations yield is in 8 bits from the start.
+        """
+        value = self.needed[name]
+        return not (value.need.given or value.factor_forms or MATMUL in value.need.result)
 
     def _extra_columns(self, name: str) -> int:
         """Columns into which channels with outliers may be split, where layers compute them."""

@@ -164,6 +164,14 @@ def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) ->
         missing += [f"stream {name}"] if value.stream and name not in table.stream else []
         if value.section and name not in getattr(table, value.section):
             missing.append(f"{value.section} {name}")
+    given = [name for name, v in needed.items() if v.need.given and _by_row(table, name)]
+    if given and not missing:
+        raise LoweringError(
+            "inputs have a scale per row",
+            where=", ".join(given),
+            why="the caller quantises them, with one scale",
+            todo="calibrate the model again",
+        )
     if missing:
         raise LoweringError(
             f"the quantisation table lacks {len(missing)} entries",
@@ -172,3 +180,7 @@ def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) ->
             todo="calibrate the model with this preset; "
             "ibert_tvm.relay_passes.lower.requirements lists what is needed",
         )
+
+
+def _by_row(table: QuantizationTable, name: str) -> bool:
+    return name in table.matmul and table.matmul[name].by_row

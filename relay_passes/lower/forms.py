@@ -40,6 +40,9 @@ class Form:
         product of two values, which is far wider than its entries need.
     columns : numpy.ndarray, optional
         The channel of each entry of the last axis, where channels are split (`ActivationQuant`).
+    row_magnitude : relax.Var, optional
+        int32 [..., 1], where a row has a scale of its own: the integers times this times `scale`
+        are the value. Only a product with weights reads such a form.
     """
 
     var: relax.Var
@@ -49,6 +52,7 @@ class Form:
     magnitude: int
     readable: bool = True
     columns: NDArray[np.int64] | None = None
+    row_magnitude: relax.Var | None = None
 
     @property
     def per_tensor(self) -> bool:
@@ -58,7 +62,8 @@ class Form:
     @property
     def plain(self) -> bool:
         """Whether any reader may take it for ``scale * integer``, with a single positive scale."""
-        return self.readable and self.per_tensor and self.zero_point == 0 and self.scale[0] > 0
+        readable = self.readable and self.row_magnitude is None
+        return readable and self.per_tensor and self.zero_point == 0 and self.scale[0] > 0
 
 
 def storage(quant: ActivationQuant) -> str:
