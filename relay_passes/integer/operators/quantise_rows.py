@@ -35,7 +35,7 @@ class QuantiseRows(Operator):
     OP = "integer.quantise_rows"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("magnitude", ("int32",), "... 1"))
     RESULT = "... C"
-    TRAITS = Traits(per_token=True, offsets=True, takes_epilogue=False)
+    TRAITS = Traits(per_token=True, offsets=True, takes_epilogue=False, joins_rows=True)
 
     def __post_init__(self) -> None:
         check_bounds(self, ("int8", "uint8"))

@@ -22,7 +22,7 @@ class RowMagnitude(Operator):
     OP = "integer.row_magnitude"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int32"
-    TRAITS = Traits(per_token=True, takes_epilogue=False)
+    TRAITS = Traits(per_token=True, takes_epilogue=False, row_statistics=True, joins_rows=True)
 
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
         """One number of each row."""
