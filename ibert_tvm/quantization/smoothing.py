@@ -150,7 +150,9 @@ def quantize_operand(
             if by_row not in best or error < best[by_row][0]:
                 best[by_row] = (error, alpha, quant)
     if len(best) == 2:
-        best.pop(not row_scaling.pays(best[False][0], best[True][0]))
+        others = _others(sample)
+        held_out = {by_row: _output_error(others, best[by_row][2], weights) for by_row in best}
+        best.pop(not row_scaling.pays(held_out[False], held_out[True]))
     ((error, alpha, quant),) = best.values()  # options refuse an empty list of alphas
     integers, scale = _round(matrix, quant, sample, options, compensate)
     result, start = {}, 0
@@ -162,6 +164,28 @@ def quantize_operand(
         result[name] = WeightQuant(rounded, scale[start:stop])
         start = stop
     return OperandQuant(quant, result, alpha, error)
+
+
+def _others(sample: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Tokens that the search did not look at, where there are any."""
+    step = max(sample.shape[0] // _SEARCH_ROWS, 1)
+    return sample[step // 2 :: step]
+
+
+def _output_error(
+    rows: NDArray[np.float32],
+    quant: ActivationQuant,
+    weights: Mapping[str, NDArray[np.float32]],
+) -> float:
+    """Mean relative squared error of the layers' outputs, weights rounded to the nearest."""
+    matrix = np.concatenate(list(weights.values())).astype(np.float32)
+    moved = _moved(matrix, quant.channel_divisor)
+    scale = row_scales(moved)
+    rounded = nearest(moved, scale)
+    target = rows @ matrix.T
+    output = _steps(rows, quant) @ rounded.astype(np.float32).T
+    output *= (quant.scale * scale).astype(np.float32)
+    return float((_norms(output - target, weights) / _norms(target, weights)).mean())
 
 
 def _moved(matrix: NDArray[np.float32], divisor: NDArray[np.float64] | None) -> NDArray[np.float32]:

@@ -24,7 +24,7 @@ from .weights import quantize_embedding
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
-from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, TERM
+from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, TERM
 
 __all__ = ["TableBuilder", "TableReport"]
 
@@ -132,7 +132,7 @@ class TableBuilder:
                     smooth=self.preset.smoothing and self._may_divide(name),
                     compensate=self.preset.compensated_rounding,
                     columns=self._extra_columns(name),
-                    may_be_by_row=self._may_be_by_row(name),
+                    may_be_by_row=not self.needed[name].static,
                 )
                 matmul[name] = quant.activation
                 weights.update(quant.weights)
@@ -167,14 +167,6 @@ class TableBuilder:
         """
         value = self.needed[name]
         return not value.need.given and FACTOR not in value.factor_forms
-
-    def _may_be_by_row(self, name: str) -> bool:
-        """Whether the 8-bit form is made of a wider one, and only weights are multiplied with it.
-
-        What attention and rotations yield is in 8 bits from the start.
-        """
-        value = self.needed[name]
-        return not (value.need.given or value.factor_forms or MATMUL in value.need.result)
 
     def _extra_columns(self, name: str) -> int:
         """Columns into which channels with outliers may be split, where layers compute them."""

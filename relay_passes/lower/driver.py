@@ -164,14 +164,6 @@ def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) ->
         missing += [f"stream {name}"] if value.stream and name not in table.stream else []
         if value.section and name not in getattr(table, value.section):
             missing.append(f"{value.section} {name}")
-    given = [name for name, v in needed.items() if v.need.given and _by_row(table, name)]
-    if given and not missing:
-        raise LoweringError(
-            "inputs have a scale per row",
-            where=", ".join(given),
-            why="the caller quantises them, with one scale",
-            todo="calibrate the model again",
-        )
     if missing:
         raise LoweringError(
             f"the quantisation table lacks {len(missing)} entries",
@@ -179,6 +171,15 @@ def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) ->
             why="without a scale a value has no integers",
             todo="calibrate the model with this preset; "
             "ibert_tvm.relay_passes.lower.requirements lists what is needed",
+        )
+    static = [name for name in needed if needed[name].static and _by_row(table, name)]
+    if static:
+        raise LoweringError(
+            "values that need static scales have a scale per row",
+            where=", ".join(static[:4]) + (", ..." if len(static) > 4 else ""),
+            why="only weights are multiplied with rows that have scales of their own, and only "
+            "what is requantised can be divided by its row",
+            todo="calibrate the model again",
         )
 
 

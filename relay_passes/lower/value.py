@@ -66,23 +66,8 @@ class IntegerValue:
         return self._native
 
     def matmul(self) -> Form:
-        """Return the 8-bit form of the table, with static scales: what matrix products read.
-
-        Raises
-        ------
-        LoweringError
-            If the table has a scale per row for it, which only weights are multiplied with.
-        """
-        quant = self.context.table_entry("matmul", self.name)
-        if quant.by_row:
-            raise LoweringError(
-                f"{self.name} has a scale per row",
-                where=self.name,
-                why="products of two activations and what is quantised by its maker have static "
-                "scales",
-                todo="calibrate the model again",
-            )
-        return self._as(quant, "matmul")
+        """Return the 8-bit form of the table, with static scales: what matrix products read."""
+        return self._as(self.context.table_entry("matmul", self.name), "matmul")
 
     def operand(self) -> Form:
         """Return what a matrix of weights multiplies: as `matmul`, or with a scale per row."""

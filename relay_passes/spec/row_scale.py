@@ -54,7 +54,7 @@ def normalising_shift(m: Value) -> Value:
     Value
         In [0, 14].
     """
-    bits = spelled_as("floor_log2", m)
+    bits: Value | None = spelled_as("floor_log2", m)
     if bits is None:
         bits = 0
         for j in range(1, _BITS + 1):
