@@ -75,7 +75,7 @@ def test_nothing_leaves_its_interval(seed: int, high: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", examples(["x86-64-v3", "x86-avx512-vnni", "x86-64"], "x86-64-v3")
+    "target", examples(["x86-64-v3", "x86-avx512-vnni", "x86-avx-vnni", "x86-64"], "x86-64-v3")
 )
 def test_compiled_programs_equal_the_specification(target: str) -> None:
     runnable_target(target)
