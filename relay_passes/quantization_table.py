@@ -13,6 +13,10 @@ channel splitting), whose integers add up to those of the channel, ``sum_j q_j -
 column holds the part of the range that is its own, and is clamped beyond it. The matrix that reads
 them has the channel's weights in each of its columns.
 
+A value may have a scale per token instead of one for all (`ActivationQuant.by_row`): its integers
+of 16 bits are brought to 8 by the largest magnitude of their row, and whatever multiplies them by
+weights multiplies by that magnitude as well.
+
 Entries compare by identity: they hold arrays, and each belongs to one name.
 """
 
@@ -36,6 +40,8 @@ STREAM_LIMIT = (1 << 20) - 1
 RELEASED_STREAM_LIMIT = 1 << 21
 MOST_COLUMNS = 32
 """Into which a channel of a matrix operand may be split."""
+ROW_LIMIT = (1 << 15) - 1
+"""Largest integer of a value that is brought to 8 bits row by row."""
 
 
 class QuantizationTableError(CompilerError):
@@ -127,6 +133,9 @@ class ActivationQuant:
     splits : numpy.ndarray, optional
         int64 of shape (C,): how many columns a channel has, 1 to `MOST_COLUMNS`. The first columns
         of all channels come first, in order, then the others.
+    by_row : bool
+        Whether the integers, of 16 bits and without zero point or splits, are brought to 8 bits by
+        the largest magnitude of their row.
 
     Raises
     ------
@@ -140,6 +149,7 @@ class ActivationQuant:
     zero_point: int = 0
     channel_divisor: NDArray[np.float64] | None = None
     splits: NDArray[np.int64] | None = None
+    by_row: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _positive(self.scale, "the scale of an activation"))
@@ -162,6 +172,12 @@ class ActivationQuant:
             object.__setattr__(self, "channel_divisor", divisor)
         if self.splits is not None:
             object.__setattr__(self, "splits", _counts(self.splits))
+        if self.by_row and (self.zero_point or self.splits is not None or self.low != -self.high):
+            raise QuantizationTableError(
+                "an activation with a scale per row has a zero point, splits or uneven bounds",
+                why="its integers are divided by the largest magnitude of their row",
+                todo="use symmetric bounds, no zero point and whole channels",
+            )
 
     @property
     def signed(self) -> bool:
@@ -204,7 +220,10 @@ class ActivationQuant:
         return self.splits
 
     def quantize(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Integers of real ``values`` [..., C], rounded half up and clamped; int64 [..., K]."""
+        """Integers of real ``values`` [..., C], rounded half up and clamped; int64 [..., K].
+
+        Of a value with a scale per row those of 16 bits.
+        """
         steps = np.floor(np.asarray(values, dtype=np.float64) / self.channel_scale + 0.5)
         if self.splits is not None:
             steps = steps[..., self.columns] + self.column_offset
@@ -319,6 +338,9 @@ class QuantizationTable:
                 todo=f"use one of: {', '.join(PRESETS)}",
             )
         for name, quant in self.matmul.items():
+            if quant.by_row:
+                self._check_by_row(name, quant)
+                continue
             bounds = (-128, 127) if quant.signed else (0, 255)
             if quant.low < bounds[0] or quant.high > bounds[1]:
                 raise QuantizationTableError(
@@ -331,9 +353,10 @@ class QuantizationTable:
         plain = [("stream", *entry) for entry in self.stream.items()]
         plain += [("grids", *entry) for entry in self.grids.items()]
         for section, name, quant in plain:
-            if quant.zero_point != 0 or (quant.channel_divisor, quant.splits) != (None, None):
+            special = (quant.channel_divisor, quant.splits, quant.by_row)
+            if quant.zero_point != 0 or special != (None, None, False):
                 raise QuantizationTableError(
-                    "it has a zero point, a channel divisor or split channels",
+                    "it has a zero point, a channel divisor, split channels or a scale per row",
                     where=f"{section} entry {name!r}",
                     why="values that are added are symmetric and share one scale",
                     todo="give it a plain scale",
@@ -345,6 +368,23 @@ class QuantizationTable:
                     why=f"LayerNorm takes {(limit - 1).bit_length() + 1} bits",
                     todo=f"stay within -{limit}..{limit}",
                 )
+
+    def _check_by_row(self, name: str, quant: ActivationQuant) -> None:
+        """Refuse a scale per row that lowering has no integers for."""
+        if self.preset == "released":
+            raise QuantizationTableError(
+                "it has a scale per row",
+                where=f"matmul entry {name!r}",
+                why="the released arithmetic has static scales only",
+                todo="use the preset accurate or paper",
+            )
+        if quant.high > ROW_LIMIT:
+            raise QuantizationTableError(
+                f"it uses integers {quant.low}..{quant.high}",
+                where=f"matmul entry {name!r}",
+                why="what is divided by the magnitude of its row has 15 bits and a sign",
+                todo=f"stay within -{ROW_LIMIT}..{ROW_LIMIT}",
+            )
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Split into a JSON-able document and the arrays it refers to.
@@ -376,6 +416,8 @@ class QuantizationTable:
                 if quant.splits is not None:
                     entry["splits"] = f"{section}.{name}.splits"
                     arrays[entry["splits"]] = quant.splits
+                if quant.by_row:
+                    entry["by_row"] = True
                 document[section][name] = entry
         for section in ("weights", "embeddings"):
             document[section] = {}
@@ -414,6 +456,7 @@ class QuantizationTable:
                         entry["zero_point"],
                         arrays[entry["channel_divisor"]] if "channel_divisor" in entry else None,
                         arrays[entry["splits"]] if "splits" in entry else None,
+                        bool(entry.get("by_row", False)),
                     )
                     for name, entry in document[section].items()
                 }

@@ -36,10 +36,10 @@ class RowStages:
         would be computed again for every reader although they wait for numbers of the row, or for
         those of columns on the way to others. Others are inlined.
     entries
-        Names of the entries among `kept`, and of results that are entries.
+        Names of the entries among `kept`, and of results that are entries; none with one to a row.
     anchor
-        Name of the first entries that wait for numbers of the row and that no reduction waits for;
-        of a result where there are none.
+        Name of the first entries that wait for numbers of the row; of a result where there are
+        none.
     whole_rows
         Whether a row is best worked on from its reductions to its results.
 
@@ -83,12 +83,14 @@ class RowStages:
         last = [name for name in waiting if name not in awaited]
         early = [name for name in waiting if name in awaited]
         free = [name for name in results if name not in awaited]
-        self.anchor = [*last, *sorted(free, key=lambda name: name not in self.reductions)][0]
+        free = sorted(free, key=lambda name: name not in self.reductions)
+        self.anchor = [*early, *last, *free][0]
         self.entries = [
             name
             for name in dict.fromkeys([*early, *last[:1], *results])
             if not graph.stages[name].reduced
             and (len(graph.stages[name].axes) > 1 or not self.reductions)
+            and (graph.stages[name].extents[-1] > 1 or not numbers)
         ]
         between = graph.sources(self.columns)
         steps = {
@@ -96,9 +98,9 @@ class RowStages:
             for stage in stages
             if stage.name in between and not stage.reduced and graph.reads(stage) & {*self.columns}
         }
-        self.kept = {*numbers, *groups, *self.columns, *self.entries, *steps}
+        self.kept = {*numbers, *groups, *self.columns, *self.entries, *steps, self.anchor}
         sums = {*self.columns}
-        self.whole_rows = bool(self.reductions) and (not sums or bool(sums & awaited))
+        self.whole_rows = bool(numbers) and (not sums or bool(sums & awaited))
 
 
 def counts_on(graph: StageGraph) -> bool:

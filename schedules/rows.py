@@ -90,27 +90,43 @@ def _compute_by_rows(sch: s_tir.Schedule, stages: RowStages, target: TargetDescr
     if row is None:
         return
     results = _names(sch, output_blocks(sch))
-    inside = [stages.anchor]
-    for name in results:
-        output = sch.get_sblock(name)
-        if name != stages.anchor and {*_names(sch, sch.get_producers(output))} <= {*inside}:
-            sch.reverse_compute_at(output, row, preserve_unit_loops=True)
-            inside.append(name)
     # Without vectors, groups of entries are reduced inside the loop that combines them.
     combined = {*stages.reductions.values()} if target.vector_lanes == 1 else set()
-    apart = {*stages.columns, *inside, *combined}
-    for name in reversed([name for name in block_names(sch) if name in {*stages.kept, *by_lane}]):
-        block = sch.get_sblock(name)
-        if name in apart:
-            continue
-        if name not in results and {*_names(sch, sch.get_consumers(block))} <= {*inside}:
-            sch.compute_at(block, row, preserve_unit_loops=True)
-            inside.append(name)
-        else:
-            _parallel_rows(sch, block)
+    movable = {*stages.kept, *by_lane, *results} - {*stages.columns, *combined}
+    for name in _gather(sch, row, stages.anchor, [n for n in block_names(sch) if n in movable]):
+        _parallel_rows(sch, sch.get_sblock(name))
     vectorise_row_sums(sch, by_lane)
     if target.vector_lanes == 1:
         unroll_row_reductions(sch, stages.reductions)
+
+
+def _gather(
+    sch: s_tir.Schedule, row: s_tir.schedule.LoopRV, anchor: str, names: list[str]
+) -> list[str]:
+    """Move blocks into a loop over rows: what reads blocks in it only, or is read there only.
+
+    Returns
+    -------
+    list of str
+        What had to stay outside.
+    """
+    inside, outside, before = {anchor}, [name for name in names if name != anchor], -1
+    results = _names(sch, output_blocks(sch))
+    while len(outside) != before:
+        before = len(outside)
+        for name in outside:
+            block = sch.get_sblock(name)
+            producers = {*_names(sch, sch.get_producers(block))}
+            if producers and producers <= inside:
+                sch.reverse_compute_at(block, row, preserve_unit_loops=True)
+                inside.add(name)
+        for name in reversed([name for name in outside if name not in inside]):
+            block = sch.get_sblock(name)
+            if name not in results and {*_names(sch, sch.get_consumers(block))} <= inside:
+                sch.compute_at(block, row, preserve_unit_loops=True)
+                inside.add(name)
+        outside = [name for name in outside if name not in inside]
+    return outside
 
 
 def _names(sch: s_tir.Schedule, blocks: list[s_tir.schedule.SBlockRV]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UsageError
+from .row_scaling import NEVER, ROW_SCALES
 
 __all__ = ["OBSERVERS", "CalibrationOptions"]
 
@@ -31,6 +32,10 @@ class CalibrationOptions:
         Columns that channels with outliers may be split into, as a share of the channels, in
         [0, 1]: that much longer are the products with them. None by default; 1/48 serves models
         whose feed-forward layers have channels far larger than the others (MPNet).
+    row_scales : str
+        One of `ibert_tvm.quantization.row_scaling.ROW_SCALES`: whether what matrices of weights
+        multiply has a scale per token, where that is possible: "never", "auto" (where the products
+        come closer to those of the float model by a factor of 1.5 in squared error) or "always".
     compensate : bool
         Round weights column by column, spreading each column's error over the later ones
         (GPTQ); otherwise to the nearest.
@@ -56,6 +61,7 @@ class CalibrationOptions:
     percentile: float = 99.99
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
     split_share: float = 0.0
+    row_scales: str = NEVER
     compensate: bool = True
     centre: bool = False
     sample_tokens: int = 2048
@@ -92,6 +98,12 @@ class CalibrationOptions:
                 f"{self.split_share} of the channels are to be split",
                 why="it is a share of them",
                 todo="use a number from 0 to 1",
+            )
+        if self.row_scales not in ROW_SCALES:
+            raise UsageError(
+                f"unknown choice of scales per token {self.row_scales!r}",
+                why="it says which matrix operands have one",
+                todo=f"use one of: {', '.join(ROW_SCALES)}",
             )
         if self.sample_tokens < 1:
             raise UsageError(

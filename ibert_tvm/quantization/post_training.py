@@ -204,6 +204,7 @@ def _summary(
         "options": {**asdict(options), "alphas": list(options.alphas)},
         "smoothing": report.alphas,
         "output_errors": report.errors,
+        "row_scales": report.by_row,
     }
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
 
+from . import row_scaling
 from .observers import Statistics, choose_range
 from .options import CalibrationOptions
 from .splitting import split_channels
@@ -89,6 +90,7 @@ def quantize_operand(
     smooth: bool = True,
     compensate: bool = True,
     columns: int = 0,
+    may_be_by_row: bool = False,
 ) -> OperandQuant:
     """Choose scale, divisor and integer weights for one activation.
 
@@ -106,6 +108,8 @@ def quantize_operand(
         Whether the preset allows a divisor per channel, and rounding with compensation.
     columns : int
         Columns into which channels with outliers are split.
+    may_be_by_row : bool
+        Whether the operand may have a scale per row.
 
     Returns
     -------
@@ -120,7 +124,7 @@ def quantize_operand(
         # Tokens with outliers are few, and not what the others are measured by.
         token = 1 / np.maximum(np.linalg.norm(target, axis=1, keepdims=True), _SMALLEST)
     norms = _norms(target * token, weights)
-    best: tuple[float, float, ActivationQuant] | None = None
+    best: dict[bool, tuple[float, float, ActivationQuant]] = {}
     largest = np.abs(matrix).max(axis=0).astype(np.float64)
     for alpha in options.alphas if smooth else (0.0,):
         divisor = (
@@ -128,20 +132,28 @@ def quantize_operand(
         )
         divided = statistics.channel_magnitude / (1.0 if divisor is None else divisor)
         splits = split_channels(divided, columns)
-        quant = choose_range(
-            statistics, options.observer, options.percentile, divisor, unsigned, splits
-        )
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
-        output = _steps(rows, quant) @ nearest(moved, scale).astype(np.float32).T
-        output *= (quant.scale * scale).astype(np.float32)
-        output -= target
-        error = float((_norms(output * token, weights) / norms).mean())
-        if best is None or error < best[0]:
-            best = (error, alpha, quant)
-    if best is None:  # options refuse an empty list of alphas
-        raise ValueError("no smoothing strength to try")
-    error, alpha, quant = best
+        transposed = nearest(moved, scale).astype(np.float32).T
+        for by_row in row_scaling.choices(options.row_scales, may_be_by_row):
+            quant = (
+                row_scaling.form(statistics, divisor)
+                if by_row
+                else choose_range(
+                    statistics, options.observer, options.percentile, divisor, unsigned, splits
+                )
+            )
+            output = _steps(rows, quant) @ transposed
+            output *= (quant.scale * scale).astype(np.float32)
+            output -= target
+            error = float((_norms(output * token, weights) / norms).mean())
+            if by_row not in best or error < best[by_row][0]:
+                best[by_row] = (error, alpha, quant)
+    if len(best) == 2:
+        others = _others(sample)
+        held_out = {by_row: _output_error(others, best[by_row][2], weights) for by_row in best}
+        best.pop(not row_scaling.pays(held_out[False], held_out[True]))
+    ((error, alpha, quant),) = best.values()  # options refuse an empty list of alphas
     integers, scale = _round(matrix, quant, sample, options, compensate)
     result, start = {}, 0
     for name, weight in weights.items():
@@ -152,6 +164,28 @@ def quantize_operand(
         result[name] = WeightQuant(rounded, scale[start:stop])
         start = stop
     return OperandQuant(quant, result, alpha, error)
+
+
+def _others(sample: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Tokens that the search did not look at, where there are any."""
+    step = max(sample.shape[0] // _SEARCH_ROWS, 1)
+    return sample[step // 2 :: step]
+
+
+def _output_error(
+    rows: NDArray[np.float32],
+    quant: ActivationQuant,
+    weights: Mapping[str, NDArray[np.float32]],
+) -> float:
+    """Mean relative squared error of the layers' outputs, weights rounded to the nearest."""
+    matrix = np.concatenate(list(weights.values())).astype(np.float32)
+    moved = _moved(matrix, quant.channel_divisor)
+    scale = row_scales(moved)
+    rounded = nearest(moved, scale)
+    target = rows @ matrix.T
+    output = _steps(rows, quant) @ rounded.astype(np.float32).T
+    output *= (quant.scale * scale).astype(np.float32)
+    return float((_norms(output - target, weights) / _norms(target, weights)).mean())
 
 
 def _moved(matrix: NDArray[np.float32], divisor: NDArray[np.float64] | None) -> NDArray[np.float32]:
@@ -169,9 +203,10 @@ def _norms(
 
 
 def _steps(rows: NDArray[np.float32], quant: ActivationQuant) -> NDArray[np.float32]:
-    """Integers of `rows` less the zero point, as float32."""
+    """Integers of `rows` less the zero point, as float32; where rows have scales, multiples."""
     steps = np.rint(rows / quant.channel_scale.astype(np.float32))
-    return np.clip(steps, *quant.reach)
+    steps = np.clip(steps, *quant.reach)
+    return row_scaling.effective_steps(steps) if quant.by_row else steps
 
 
 def _round(

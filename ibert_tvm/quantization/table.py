@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,10 +54,13 @@ class TableReport:
         Smoothing strength by the canonical name of the smoothed activation.
     errors : dict of str to float
         Relative squared error of the outputs of the layers that read it.
+    by_row : list of str
+        Canonical names of the activations that have a scale per token.
     """
 
     alphas: dict[str, float]
     errors: dict[str, float]
+    by_row: list[str] = field(default_factory=list)
 
 
 class TableBuilder:
@@ -129,11 +132,14 @@ class TableBuilder:
                     smooth=self.preset.smoothing and self._may_divide(name),
                     compensate=self.preset.compensated_rounding,
                     columns=self._extra_columns(name),
+                    may_be_by_row=not self.needed[name].static,
                 )
                 matmul[name] = quant.activation
                 weights.update(quant.weights)
                 report.alphas[name] = quant.alpha
                 report.errors[name] = quant.error
+                if quant.activation.by_row:
+                    report.by_row.append(name)
             else:
                 matmul[name] = self._attention_operand(name, statistics[name])
             statistics[name].rows.clear()

@@ -80,8 +80,9 @@ class Operand:
         Storage types that it may have.
     shape : str
         Dimensions, by names that stand for one extent in all operands: ``"... K"`` (any leading
-        dimensions), ``"N K"``. ``"1|C"`` is one entry, or one per C; ``" or "`` separates forms of
-        different rank. Capitals are known numbers, what else a batch has may be symbolic.
+        dimensions), ``"N K"``. ``"... 1"`` ends in a single entry, ``"1|C"`` is one entry, or one
+        per C; ``" or "`` separates forms of different rank. Capitals are known numbers, what else
+        a batch has may be symbolic.
     optional : bool
         Whether a call may leave it out.
     by_token : bool
@@ -112,6 +113,11 @@ class Operand:
     def is_constant(self) -> bool:
         """Whether it is a constant of the model: it has no dimension of a batch in front."""
         return self.shape.split()[0] not in ("...", "b", "n")
+
+    @property
+    def is_number_of_row(self) -> bool:
+        """Whether it has one number for all channels of a row, whatever channels there are."""
+        return not self.is_constant and self.shape.split()[-1] == "1"
 
 
 def flattened(prefix: str, kind: type | Mapping[str, type], choice: str = "") -> dict[str, Any]:
@@ -275,6 +281,13 @@ class Record:
             one, _, dim = token.rpartition("|")
             if one and extent == int(one):
                 continue
+            if dim.isdigit() and extent != int(dim):
+                raise self.DIALECT.error(
+                    f"operand {operand.name} has {_shown(extent)} entries where it has {dim}",
+                    self.where,
+                    f"{self.OP} takes {' and '.join(map(_form, self.OPERANDS))}",
+                    "check which tensor was passed",
+                )
             if dim.isupper() and not isinstance(extent, int):
                 raise self.DIALECT.error(
                     f"operand {operand.name} has the symbolic dimension {extent}",

@@ -21,6 +21,9 @@ class Traits:
         Every token is treated by itself, wherever it lies: closed under leaving out padding.
     row_statistics : bool
         It reduces rows of channels, and a kernel may keep a row in registers meanwhile.
+    joins_rows : bool
+        An entry of the result needs the row at its place only, so it joins a kernel that keeps a
+        row and makes its operand.
     rescales : bool
         It only changes the scale of what a sum takes: the sum's kernel may do it instead.
     lookup : bool
@@ -56,6 +59,7 @@ class Traits:
     takes_epilogue: bool = True
     per_token: bool = False
     row_statistics: bool = False
+    joins_rows: bool = False
     rescales: bool = False
     lookup: bool = False
     sums: bool = False

@@ -172,3 +172,16 @@ def _check_table(needed: Mapping[str, Requirement], table: QuantizationTable) ->
             todo="calibrate the model with this preset; "
             "ibert_tvm.relay_passes.lower.requirements lists what is needed",
         )
+    static = [name for name in needed if needed[name].static and _by_row(table, name)]
+    if static:
+        raise LoweringError(
+            "values that need static scales have a scale per row",
+            where=", ".join(static[:4]) + (", ..." if len(static) > 4 else ""),
+            why="only weights are multiplied with rows that have scales of their own, and only "
+            "what is requantised can be divided by its row",
+            todo="calibrate the model again",
+        )
+
+
+def _by_row(table: QuantizationTable, name: str) -> bool:
+    return name in table.matmul and table.matmul[name].by_row

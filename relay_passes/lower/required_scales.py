@@ -88,6 +88,15 @@ class Requirement:
         return {reader.form for reader in self.readers} & set(FACTORS)
 
     @property
+    def static(self) -> bool:
+        """Whether its 8-bit form must have static scales.
+
+        The caller quantises inputs, attention and rotations yield 8 bits themselves, and products
+        of two activations have no place for magnitudes of rows.
+        """
+        return self.need.given or MATMUL in self.need.result or bool(self.factor_forms)
+
+    @property
     def layers(self) -> list[str]:
         """Names of the layers that multiply it by weights."""
         return [reader.name for reader in self.readers if reader.form == MATMUL]

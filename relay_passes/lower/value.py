@@ -18,6 +18,7 @@ from ..quantization_table import ActivationQuant
 from ..spec.short_requantise import ShortFactors, short_factors
 from .context import LoweringContext
 from .forms import Form, multipliers, storage
+from .row_scales import quantised_rows, serves_as_rows
 
 
 class IntegerValue:
@@ -49,6 +50,7 @@ class IntegerValue:
         self._rescale = rescale
         # Entries of the table compare by identity.
         self._forms: dict[tuple[str, ActivationQuant], Form] = {}
+        self._rows: Form | None = None
         self._grid = context.table.grids.get(name)
         if isinstance(native, Form):
             context.record(name, "native", native)
@@ -64,8 +66,19 @@ class IntegerValue:
         return self._native
 
     def matmul(self) -> Form:
-        """Return the 8-bit form of the table: what matrix products read."""
+        """Return the 8-bit form of the table, with static scales: what matrix products read."""
         return self._as(self.context.table_entry("matmul", self.name), "matmul")
+
+    def operand(self) -> Form:
+        """Return what a matrix of weights multiplies: as `matmul`, or with a scale per row."""
+        quant = self.context.table_entry("matmul", self.name)
+        if not quant.by_row:
+            return self.matmul()
+        if self._rows is None:
+            whole = serves_as_rows(self.native(), quant)
+            source = self.native() if whole else self._as(quant, "rows")
+            self._rows = quantised_rows(self.context, source, quant, self.name)
+        return self._rows
 
     def stream(self) -> Form:
         """Return the wide form of the table, with one scale and no zero point."""

@@ -34,6 +34,7 @@ class FuseEpilogues:
 
     An operation joins the kernel of its operand when its other operands exist before that kernel
     runs. Where the rows of a kernel are heads, it has no constants by channel, either.
+    What needs a whole row, its largest entry for example, joins a kernel that keeps rows.
     Of the two operands of a residual addition, the one computed last brings the kernel; the
     other one's requantisation, if nothing else uses it, moves into the addition::
 
@@ -116,6 +117,13 @@ class _FunctionFuser:
         own = list(value.var.ty.shape.values)
         return all(shape in (own, [1]) for shape in shapes)
 
+    def _accepts(self, group: _Group, index: int) -> bool:
+        """Whether a kernel goes on with what a binding computes of its result."""
+        if self._has(index, "elementwise"):
+            return self._has(group.anchor, "takes_epilogue")
+        anchor = self.bindings[group.anchor].value
+        return self._has(group.anchor, "row_statistics") and rows_per_token(anchor) == 1
+
     def _root(self, var: relax.Var) -> int:
         """Position of the operation that the elementwise chain ending in `var` starts from.
 
@@ -178,7 +186,7 @@ class _FunctionFuser:
             if index in owner or traits is None:
                 continue
             group = None
-            if traits.elementwise:
+            if traits.elementwise or traits.joins_rows:
                 producers = [
                     self.position[operand]
                     for operand in variables(self.bindings[index].value)
@@ -186,7 +194,7 @@ class _FunctionFuser:
                 ]
                 for producer in sorted(producers, reverse=True):
                     candidate = group_of[producer]
-                    joins = self._has(candidate.anchor, "takes_epilogue") and all(
+                    joins = self._accepts(candidate, index) and all(
                         self._fits_rows(member, candidate.anchor)
                         for member in (index, *absorbed_of[index])
                     )

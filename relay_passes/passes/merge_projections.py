@@ -11,15 +11,31 @@ from tvm import relax
 from .. import integer
 from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..integer.relax_ops import operator_of, traits_of
-from .program import IntegerProgram, Rewriter, bindings, variables, with_live_parameters
+from .program import (
+    IntegerProgram,
+    Rewriter,
+    bindings,
+    substitute,
+    variables,
+    with_live_parameters,
+)
 
 
 @dataclass(frozen=True)
 class _Projection:
-    """A linear layer and its requantisation, which is only read in place."""
+    """A linear layer and what follows it up to a requantisation, which is only read in place."""
 
-    linear: relax.VarBinding
-    requantised: relax.VarBinding
+    steps: tuple[relax.VarBinding, ...]
+
+    @property
+    def requantised(self) -> relax.VarBinding:
+        """The last step."""
+        return self.steps[-1]
+
+    @property
+    def linear(self) -> relax.VarBinding:
+        """The first step."""
+        return self.steps[0]
 
     @property
     def source(self) -> relax.Var:
@@ -27,25 +43,25 @@ class _Projection:
         return operands_of(self.linear.value)["x"]
 
     @property
-    def weights(self) -> dict[tuple[str, str], relax.Var]:
-        """Constants by channel of both, by operation and operand."""
-        return {
-            (kind, name): var
-            for kind, call in (("product", self.linear.value), ("scale", self.requantised.value))
-            for name, var in operands_of(call).items()
-            if name != "x"
-        }
+    def weights(self) -> list[dict[str, relax.Var]]:
+        """Constants by channel of each step, by operand."""
+        return [_operands(binding.value, constants=True) for binding in self.steps]
 
     @property
     def matrix(self) -> relax.Var:
         """The weight."""
-        return self.weights["product", "weight"]
+        return self.weights[0]["weight"]
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What must agree: the operation behind the product, and its attributes but the name."""
-        record = operator_of(self.requantised.value)
-        return (type(record), *sorted(replace(record, name="").to_dict().items()))
+        """What must agree: operations, their attributes but the names, and numbers of rows."""
+        found: list[object] = []
+        for binding in self.steps:
+            record = operator_of(binding.value)
+            others = _operands(binding.value, constants=False)
+            numbers = [var for name, var in others.items() if name != "x"]
+            found += [type(record), *sorted(replace(record, name="").to_dict().items()), *numbers]
+        return tuple(found)
 
     @property
     def channels(self) -> int:
@@ -53,16 +69,22 @@ class _Projection:
         return int(self.matrix.ty.shape.values[0])
 
 
+def _operands(call: relax.Call, constants: bool) -> dict[str, relax.Var]:
+    """Operands that are constants of the model, or those that are not, by name."""
+    kinds = {operand.name: operand.is_constant for operand in operator_of(call).OPERANDS}
+    return {name: var for name, var in operands_of(call).items() if kinds[name] == constants}
+
+
 class MergeProjections:
     """Merge the linear layers that make queries, keys and values of one activation.
 
     Expects ``main`` over ``integer.*`` operators. Where two or three operands of an attention layer
-    are linear layers of the same activation, requantised with the same attributes, they are rows of
-    one layer afterwards, and each operand is a run of its channels, which costs nothing: attention
-    reads it in place, or what lies between reads it so (a rotation). Keys and values may be
-    narrower than queries (`integer.channel_run`, where runs of one width are
-    `integer.split_channels`). Values and ranges are unchanged; the merged layer takes the name of
-    the attention layer with ``.projections``::
+    are linear layers of the same activation, requantised with the same attributes (and before that
+    scaled by the same magnitudes of rows), they are rows of one layer afterwards, and each operand
+    is a run of its channels, which costs nothing: attention reads it in place, or what lies between
+    reads it so (a rotation). Keys and values may be narrower than queries (`integer.channel_run`,
+    where runs of one width are `integer.split_channels`). Values and ranges are unchanged; the
+    merged layer takes the name of the attention layer with ``.projections``::
 
         q = requantise_short(linear(x, wq, bq), mq)    y = requantise_short(linear(x, w, b), m)
         k = requantise_short(linear(x, wk, bk), mk)  → q, k, v = split_channels(y, 0..2)
@@ -108,7 +130,7 @@ class _Merger(Rewriter):
             var
             for group in self.groups.values()
             for part in group
-            for var in (part.linear.var, part.requantised.var)
+            for var in (binding.var for binding in part.steps)
         }
 
     def merged(self) -> IntegerProgram:
@@ -167,13 +189,16 @@ class _Merger(Rewriter):
         traits = None if requantised is None else traits_of(requantised.value)
         if requantised is None or traits is None or not traits.merges:
             return None
-        linear = self.made_by.get(operands_of(requantised.value)["x"])
-        traits = None if linear is None else traits_of(linear.value)
-        if linear is None or traits is None or not traits.matrix_product:
-            return None
+        steps = [requantised]
+        while traits is not None and traits.merges:
+            source = self.made_by.get(operands_of(steps[0].value)["x"])
+            traits = None if source is None else traits_of(source.value)
+            if source is None or traits is None or self.readers[source.var] != 1:
+                return None
+            steps.insert(0, source)
         in_place = self.in_place[operand] == self.readers[operand]
-        private = in_place and self.readers[linear.var] == 1
-        return _Projection(linear, requantised) if private else None
+        product = traits is not None and traits.matrix_product
+        return _Projection(tuple(steps)) if in_place and product else None
 
     def _without_shared_weights(
         self, groups: dict[str, list[_Projection]]
@@ -200,15 +225,18 @@ class _Merger(Rewriter):
 
     def _emit(self, name: str, parts: list[_Projection]) -> None:
         emit, new = self.builder.emit, self.new
-        joined: dict[str, dict[str, relax.Var]] = {"product": {}, "scale": {}}
-        for kind, operand in parts[0].weights:
-            rows = [part.weights[kind, operand] for part in parts]
-            joined[kind][operand] = self._joined(rows, parts)
-        source = new.get(parts[0].source, parts[0].source)
-        product = with_attributes(parts[0].linear.value, name=name)
-        value = emit(with_operands(product, x=source, **joined["product"]))
-        scale = with_attributes(parts[0].requantised.value, name=f"{name}.matmul")
-        requantised = emit(with_operands(scale, x=value, **joined["scale"]))
+        value = new.get(parts[0].source, parts[0].source)
+        for index, binding in enumerate(parts[0].steps):
+            constants = {
+                operand: self._joined([part.weights[index][operand] for part in parts], parts)
+                for operand in parts[0].weights[index]
+            }
+            # The other operands are the same of all parts.
+            step = with_operands(substitute(binding.value, new), x=value, **constants)
+            last = index == len(parts[0].steps) - 1
+            label = f"{name}.matmul" if last else f"{name}.{index}" if index else name
+            value = emit(with_attributes(step, name=label))
+        requantised = value
         equal = len({part.channels for part in parts}) == 1
         first = 0
         for index, part in enumerate(parts):

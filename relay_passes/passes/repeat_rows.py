@@ -90,7 +90,7 @@ class _Repeater(Rewriter):
         if not traits.elementwise or traits.lookup:
             return None
         found = [value]
-        for operand in _by_token(call).values():
+        for operand in _by_channel(call).values():
             sources = self._sources(operand)
             if sources is None:
                 return None
@@ -125,3 +125,9 @@ def _by_token(call: relax.Call) -> dict[str, relax.Var]:
         return {}
     constants = {operand.name for operand in record_of(call).OPERANDS if operand.is_constant}
     return {name: var for name, var in operands_of(call).items() if name not in constants}
+
+
+def _by_channel(call: relax.Call) -> dict[str, relax.Var]:
+    """Those of `_by_token` whose channels are those of the result."""
+    numbers = {operand.name for operand in record_of(call).OPERANDS if operand.is_number_of_row}
+    return {name: var for name, var in _by_token(call).items() if name not in numbers}

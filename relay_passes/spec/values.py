@@ -255,6 +255,24 @@ def shift_right_round(value: Value, n: Value) -> Value:
     return (((value << 1) >> n) + 1) >> 1
 
 
+def shift_left_within(value: Value, n: Value, bound: int) -> Value:
+    """``value << n`` where a theorem bounds its magnitude, as for `known`: in as many bits.
+
+    Parameters
+    ----------
+    value : Value
+        The number to be shifted.
+    n : Value
+        0..15.
+    bound : int
+        Of the result's magnitude.
+    """
+    if not is_ranged(value, n):
+        return value << n
+    x, amount = ranged(value), ranged(bind(n))
+    return combined("left shift", -bound, bound, lambda p, s: p << s, x, amount, amount)
+
+
 def power_of_two(n: Value) -> Value:
     """``2^n`` for a value n in 0..62."""
     if is_ranged(n):

@@ -1,8 +1,8 @@
-"""Numbers of a row that its entries depend on: sums over the channels, and what follows from them.
+"""Numbers of a row that its entries depend on: sums and maxima over the channels, what follows.
 
-Every thread of a row adds what its own channels contribute; a device function adds that up over
-the threads. What follows from the sums is computed by all of them, which takes no longer than by
-one.
+Every thread of a row adds what its own channels contribute (or keeps the largest); a device
+function does the same over the threads. What follows from the sums is computed by all of them,
+which takes no longer than by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ZERO = tirx.const(0, "int32")
 
 @dataclass(frozen=True)
 class RowSum:
-    """A sum over the channels of a row.
+    """A sum, or the largest, over the channels of a row.
 
     Attributes
     ----------
@@ -60,15 +60,17 @@ def row_sum_of(graph: StageGraph, stage: StageDefinition, channels: int) -> RowS
     NotElementwise
         If it is none over channels, or over groups of channels.
     """
-    if stage.combine != "sum" or len(stage.reduced) != 1:
-        raise NotElementwise(f"stage {stage.name!r} is no sum over the channels of a row")
+    if len(stage.reduced) != 1:
+        raise NotElementwise(f"stage {stage.name!r} goes over more than the channels of a row")
+    if stage.combine == "max" and str(stage.buffer.ty.dtype) != "int32":
+        raise NotElementwise(f"stage {stage.name!r} is a maximum of other than 32 bits")
     inner = stage.value.value if isinstance(stage.value, tirx.Cast) else stage.value
     part = graph.producer(inner.source) if isinstance(inner, ir.TensorLoad) else None
     if part is None or not part.reduced:
         if stage.reduced_extents[0] != channels:
             raise NotElementwise(f"stage {stage.name!r} adds up something else than channels")
         return RowSum(stage, None, 1)
-    groups = part.combine == "sum" and len(part.reduced) == 1
+    groups = part.combine == stage.combine == "sum" and len(part.reduced) == 1
     if not groups or stage.reduced_extents[0] * part.reduced_extents[0] != channels:
         raise NotElementwise(f"stage {stage.name!r} adds up neither channels nor groups of them")
     return RowSum(stage, part, part.reduced_extents[0])
@@ -137,11 +139,12 @@ class RowScalars:
             if not ready:
                 raise NotElementwise("numbers of a row wait for each other")
             # Scalars first, as long as there are: so as many sums as possible come together.
-            done = scalars or [one.total for one in sums]
             for stage in scalars:
                 self._scalar(stage)
             if not scalars:
+                sums = [one for one in sums if one.total.combine == sums[0].total.combine]
                 self._sum_up(sums)
+            done = scalars or [one.total for one in sums]
             unknown -= {stage.buffer for stage in done}
             stages = [stage for stage in stages if stage not in done]
 
@@ -183,26 +186,30 @@ class RowScalars:
         for one in sums:
             held = self._register(one.total)
             own.append(held)
-            nothing = tirx.const(0, str(one.total.buffer.ty.dtype))
+            dtype = str(one.total.buffer.ty.dtype)
+            largest = one.total.combine == "max"
+            nothing = tirx.min_value(dtype) if largest else tirx.const(0, dtype)
             self.statements.append(tirx.BufferStore(held, nothing, [_ZERO]))
             passes.append(self._partial_sum(one, held))
         if self.loads is not None:
             passes[:0] = self.loads.copies
         self.statements.append(self.run.each_step(sequence(passes)))
-        for start in range(0, len(sums), 2):
-            together = [address(held, 0) for held in own[start : start + 2]]
-            self.statements.append(tirx.Evaluate(self._over_threads(together)))
+        combine = sums[0].total.combine
+        step = 2 if combine == "sum" else 1
+        for start in range(0, len(sums), step):
+            together = [address(held, 0) for held in own[start : start + step]]
+            self.statements.append(tirx.Evaluate(self._over_threads(combine, together)))
         for one, held in zip(sums, own, strict=True):
             self._know(one.total, held)
 
-    def _over_threads(self, sums: list[tirx.Expr]) -> tirx.Expr:
-        """Call of the device function that adds up what the threads of the row have."""
+    def _over_threads(self, combine: str, sums: list[tirx.Expr]) -> tirx.Expr:
+        """Call of the device function that combines what the threads of the row have."""
         if self.warps == 1:
-            return call("ibert::row_sum", *sums)
+            return call(f"ibert::row_{combine}", *sums)
         # All sums have places of one array: TVM would let arrays share memory, without a barrier.
         slot = self._slots
         self._slots += len(sums)
-        name = f"ibert::row_sum_of_warps<{self.warps}, {slot}>"
+        name = f"ibert::row_{combine}_of_warps<{self.warps}, {slot}>"
         return call(name, *sums, self._scratch.data)
 
     @property
@@ -217,7 +224,8 @@ class RowScalars:
             evaluation = self.graph.evaluate(self.leaves)
             value = evaluation.value(one.total, [self.row], [run.channel])
             load = tirx.BufferLoad(held, [_ZERO])
-            return run.each_lane(evaluation.before(tirx.BufferStore(held, load + value, [_ZERO])))
+            new = tirx.max(load, value) if one.total.combine == "max" else load + value
+            return run.each_lane(evaluation.before(tirx.BufferStore(held, new, [_ZERO])))
         # The narrower type of a group's sum holds what a run has of the group as well.
         length = math.gcd(one.group, run.width)
         dtype, wide = str(one.part.buffer.ty.dtype), str(held.ty.dtype)

@@ -1,4 +1,4 @@
-"""LayerNorm on a GPU: a row stays in registers from its sums to its results.
+"""LayerNorm and the like on a GPU: a row stays in registers from its sums to its results.
 
 Strategy
 --------
@@ -6,7 +6,8 @@ Strategy
    neighbouring channels of it, which it loads once.
 2. Sums over the row: over the channels of a thread, then over the threads by exchange of
    registers. Sums that do not wait for each other go together.
-3. What follows from the sums (mean, root, reciprocal) is computed by every thread.
+3. What follows from the sums (mean, root, reciprocal) is computed by every thread; what of it is
+   a result is stored by one. Maxima over the row go as sums do.
 4. The entries of all results of a run, from the registers, packed and stored.
 
 The arithmetic is that of the kernel's stages (`ibert_tvm.relay_passes.emit`).
@@ -125,17 +126,39 @@ def _parts(
     graph: StageGraph,
 ) -> tuple[int, int, list[StageDefinition], list[StageDefinition]]:
     """Rows, channels, stages with one number per row, and results; or why it is no such kernel."""
-    results = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
+    outputs = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
+    results = [stage for stage in outputs if not _is_number(stage)]
     shapes = {stage.extents for stage in results}
     if len(shapes) != 1 or len(results[0].extents) != 2:
         raise NotElementwise("the results are not all of one shape [rows, channels]")
+    if any(stage.extents[0] != results[0].extents[0] for stage in outputs):
+        raise NotElementwise("the results have different numbers of rows")
     rows, channels = results[0].extents
     scalars = [stage for stage in graph.stages.values() if stage.extents == (rows,)]
     if not any(stage.reduced for stage in scalars):
         raise NotElementwise("there is no sum over the channels of a row")
-    if any(stage.reduced for stage in results):
+    if any(stage.reduced for stage in outputs):
         raise NotElementwise("a result is a reduction")
     return rows, channels, scalars, results
+
+
+def _is_number(stage: StageDefinition) -> bool:
+    """Whether a stage has one entry to a row, [rows, 1]."""
+    return len(stage.extents) == 2 and stage.extents[1] == 1
+
+
+def _stored_numbers(
+    graph: StageGraph, numbers: RowScalars, row: tirx.Expr, lane: tirx.Var
+) -> list[tirx.Stmt]:
+    """Store results that are numbers of the row, by its first thread."""
+    zero, stored = tirx.const(0, "int32"), []
+    for stage in graph.stages.values():
+        if stage.buffer in graph.outputs and _is_number(stage):
+            evaluation = graph.evaluate(numbers.leaves)
+            value = evaluation.value(stage, [row, zero])
+            store = evaluation.before(tirx.BufferStore(stage.buffer, value, [row, zero]))
+            stored.append(guarded(lane == 0, store))
+    return stored
 
 
 def _kernel(
@@ -176,6 +199,7 @@ def _kernel(
         *outputs.declarations,
         run.each_step(sequence(kept.copies)),
         *numbers.statements,
+        *_stored_numbers(graph, numbers, row, lane),
         run.each_step(sequence([*([] if early else late.copies), *outputs.entries])),
     ]
     inside = row < rows if rows % tile.rows else None

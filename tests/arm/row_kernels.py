@@ -350,6 +350,51 @@ def layer_norm(target: TargetDescription, rows: int, channels: int, seed: int = 
     return p.finish(target, body, rows * channels)
 
 
+def quantise_rows(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """The largest magnitude of each row, and its entries in 8 bits by it."""
+    p = _Program("quantise_rows", "row_magnitude", seed)
+    bounds = (-(2**15), 2**15 - 1)
+    data = p.entries(bounds, (1, rows, channels), "int16")
+    data[0, rows // 2] = 0
+    data[0, 0] = np.arange(channels) % 3 - 1
+    x = p.input("x", data, bounds)
+    return p.finish(target, lambda: _by_row(p, x), rows * channels)
+
+
+def norm_by_row(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
+    """LayerNorm of 15 bits: the stream in 15 bits, and in 8 by row what a matrix reads."""
+    p = _Program("norm_by_row", "layer_norm_short", seed)
+    data = p.entries(_STREAM, (1, rows, channels), "int16")
+    data[0, rows // 2] = 1  # a row without deviation
+    x = p.input("x", data, _STREAM)
+
+    def body() -> Sequence[relax.Var]:
+        y = p.emit(
+            integer.layer_norm_short(
+                x,
+                p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
+                p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
+                ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
+                name="norm",
+                shift=14,
+                low=-INPUT_LIMIT,
+                high=INPUT_LIMIT,
+                dtype="int16",
+            )
+        )
+        factors = p.random.uniform(0.5, 0.9, channels)
+        divided = p.requantise_short("divided", y, factors, INPUT_LIMIT, _STREAM, "int16")
+        return [y, *_by_row(p, divided)]
+
+    return p.finish(target, body, rows * channels)
+
+
+def _by_row(p: _Program, x: relax.Var) -> list[relax.Var]:
+    magnitude = p.emit(integer.row_magnitude(x, name="magnitude"))
+    bounds = {"low": -127, "high": 127, "dtype": "int8"}
+    return [magnitude, p.emit(integer.quantise_rows(x, magnitude, name="out", **bounds))]
+
+
 def layer_norm_wide(
     target: TargetDescription, rows: int, channels: int, seed: int = 0
 ) -> RowKernel:
@@ -801,6 +846,8 @@ KERNELS: dict[str, Callable[..., RowKernel]] = {
     "sigmoid": sigmoid,
     "layer_norm": layer_norm,
     "layer_norm_wide": layer_norm_wide,
+    "norm_by_row": norm_by_row,
+    "quantise_rows": quantise_rows,
     "rms_norm": rms_norm,
     "rms_norm_wide": rms_norm_wide,
     "released_norm": released_norm,

@@ -37,6 +37,8 @@ RULE_OF = {
     "embedding": "elementwise",
     "layer_norm": "rows",
     "layer_norm_wide": "rows",
+    "norm_by_row": "rows",
+    "quantise_rows": "rows",
     "rms_norm": "rows",
     "rms_norm_wide": "rows",
     "released_norm": "rows",
@@ -90,6 +92,8 @@ def test_kernels_equal_the_specification(name: str, shape: tuple[int, int]) -> N
         # Several warps for a row, two sums one after the other.
         ("layer_norm_wide", (2, 4096)),
         ("released_norm", (2, 4100)),
+        ("norm_by_row", (2, 4096)),
+        ("quantise_rows", (2, 4100)),
         ("layer_norm", (1, 7)),
         ("gelu", (1, 1)),
         # Runs of 16 bytes, and more than one block.

@@ -171,3 +171,29 @@ def test_unknown_presets_are_refused(tiny):
     with pytest.raises(PresetError) as caught:
         requirements(tiny.module, "best")
     assert isinstance(caught.value, CompilerError)
+
+
+BY_ROW = ActivationQuant(0.01, -16383, 16383, by_row=True)
+
+
+@pytest.mark.parametrize("name", ["q", "attention"])
+def test_a_scale_per_row_of_what_attention_reads_or_makes_is_refused(tiny, table, name):
+    assert refused(tiny, changed(table, "matmul", name, BY_ROW)) == (
+        "values that need static scales have a scale per row\n"
+        f"  where: {name}\n"
+        "  why: only weights are multiplied with rows that have scales of their own, and only what "
+        "is requantised can be divided by its row\n"
+        "  what to do: calibrate the model again"
+    )
+
+
+def test_a_bias_far_beyond_rows_names_layer_and_unit(tiny, table):
+    parameters = {**tiny.parameters, "up.bias": tiny.parameters["up.bias"] + np.float32(1e9)}
+    text = refused(tiny, changed(table, "matmul", "norm", BY_ROW), RangeError, parameters)
+    assert text.startswith("a bias is ")
+    assert text.endswith(
+        " units of the products that it is added to\n"
+        "  where: up\n"
+        "  why: with a scale per row both have at most 30 bits\n"
+        "  what to do: give this layer's input a static scale (row_scales), or prune the row"
+    )

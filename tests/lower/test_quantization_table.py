@@ -141,7 +141,7 @@ BAD = {
     ),
     "stream": (
         lambda: QuantizationTable("paper", {}, {"a": ActivationQuant(1.0, 0, 255, 1)}),
-        "it has a zero point, a channel divisor or split channels\n"
+        "it has a zero point, a channel divisor, split channels or a scale per row\n"
         "  where: stream entry 'a'\n"
         "  why: values that are added are symmetric and share one scale\n"
         "  what to do: give it a plain scale",
@@ -155,7 +155,7 @@ BAD = {
     ),
     "grid": (
         lambda: QuantizationTable("paper", grids={"a": ActivationQuant(1.0, 0, 255, 1)}),
-        "it has a zero point, a channel divisor or split channels\n"
+        "it has a zero point, a channel divisor, split channels or a scale per row\n"
         "  where: grids entry 'a'\n"
         "  why: values that are added are symmetric and share one scale\n"
         "  what to do: give it a plain scale",

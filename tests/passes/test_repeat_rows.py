@@ -17,7 +17,7 @@ from tests.passes.execution import Compiled
 CHANNELS = np.array([0, 1, 2, 3, 4, 5, 5, 5, 2, 0], np.int32)
 
 
-def program(*, twice: bool = False, norm: bool = False) -> IntegerProgram:
+def program(*, twice: bool = False, norm: bool = False, by_row: bool = False) -> IntegerProgram:
     """A layer, ReLU and a scale for each channel, of which channels are gathered."""
     random = np.random.default_rng(0)
     arrays = {
@@ -45,6 +45,9 @@ def program(*, twice: bool = False, norm: bool = False) -> IntegerProgram:
             x = emit(integer.embedding(ids, params["table"], params["one"], name="words"))
             x = emit(integer.requantise(x, params["one"], name="bytes", shift=0, **limits))
             y = emit(integer.linear(x, params["weight"], params["bias"], name="up"))
+            if by_row:
+                m = emit(integer.row_magnitude(x, name="magnitude"))
+                y = emit(integer.scale_rows(y, m, params["bias"], name="rows", shift=2))
             y = emit(integer.relu(y, name="relu"))
             y = emit(integer.requantise(y, params["scales"], name="scaled", shift=9, **limits))
             source = x if norm else y
@@ -81,6 +84,16 @@ def test_rows_and_constants_are_gathered() -> None:
     assert shapes["weight.rows"] == (10, 8)
     assert shapes["bias.rows"] == shapes["scales.rows"] == (10,)
     assert not shapes.keys() & {"weight", "bias", "scales", "channels"}
+
+
+def test_numbers_of_rows_stay() -> None:
+    before = program(by_row=True)
+    after = RepeatRows()(before)
+    rows = ["row_magnitude", "scale_rows"]
+    expected = ["embedding", "requantise", "linear", *rows, "relu", "requantise"]
+    assert operators(after) == expected
+    np.testing.assert_array_equal(outputs(after)[0], outputs(before)[0])
+    assert np.unique(outputs(after)[0]).size > 4
 
 
 @pytest.mark.parametrize("case", [{"twice": True}, {"norm": True}], ids=["another reader", "table"])

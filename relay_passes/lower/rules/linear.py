@@ -16,6 +16,7 @@ from ...quantization_table import ActivationQuant, WeightQuant
 from ...spec.presets import Preset
 from ..context import LoweringContext
 from ..forms import Form
+from ..row_scales import product_shift, restored_sums
 from ..rule import MATMUL, LoweringRule, Need, activation
 from ..value import IntegerValue
 
@@ -31,6 +32,11 @@ class LowerLinear(LoweringRule):
     must fit int32::
 
         y = linear(x, W, b)  →  y = integer.linear(x_8, W_s8, bias_s32)      # S_x * S_w[n]
+
+    Of an x with a scale per row the magnitude of the row multiplies the sums before the bias::
+
+        y = linear(x, W, b)  →  a = integer.linear(x_8, W_s8, 0)
+                                y = integer.scale_rows(a, m, bias_s32, p)    # S_x S_w[n] 2^p / 127
     """
 
     op = "canonical.linear"
@@ -60,7 +66,9 @@ class LowerLinear(LoweringRule):
                 why=f"{weight} of the model has shape {expected}",
                 todo="use the quantisation table that was made for this model",
             )
-        source = x.matmul()
+        source = x.operand()
+        if source.row_magnitude is not None:
+            return self.value(context, name, self._by_row(call, source, rows, context))
         scale = quant.scale * rows.scale
         floats = context.weight(call.args[2], name)
         if context.table.centred:
@@ -83,6 +91,33 @@ class LowerLinear(LoweringRule):
             )
         )
         return self.value(context, name, Form(out, name, scale, 0, magnitude))
+
+    def _by_row(
+        self, call: relax.Call, source: Form, rows: WeightQuant, context: LoweringContext
+    ) -> Form:
+        """The product of rows with scales of their own: its bias is added behind these."""
+        assert source.row_magnitude is not None
+        name, weight, bias = str(call.attrs["name"]), call.args[1].name, call.args[2].name
+        outputs, channels = rows.values.shape
+        nothing = np.zeros(outputs, np.int32)
+        context.guard(
+            name,
+            lambda: check_accumulator(rows.values, nothing, -source.magnitude, source.magnitude),
+        )
+        sums = context.emit(
+            integer.linear(
+                source.var,
+                context.parameter(weight, rows.values),
+                context.parameter(f"{name}.offset", nothing),
+                name=name,
+            )
+        )
+        unit, shift = float(source.scale[0]), product_shift(channels)
+        magnitude = int(largest_partial_sum(rows.values, nothing, source.magnitude).max())
+        form = Form(sums, name, unit * rows.scale, 0, magnitude)
+        restored = ActivationQuant(unit * 2.0**shift, -source.magnitude, source.magnitude)
+        integers = self.bias_integers(name, context.weight(call.args[2], name), restored, rows)
+        return restored_sums(context, form, source.row_magnitude, shift, integers, bias)
 
     value: ClassVar[type[IntegerValue]] = IntegerValue
     """What the result is wrapped in: it decides how other forms are made from the accumulator."""

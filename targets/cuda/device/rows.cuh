@@ -1,4 +1,4 @@
-// Row operations: sums over the threads of a row, functions of single numbers that TIR calls, and
+// Row operations: sums and maxima over the threads of a row, functions of single numbers that TIR calls, and
 // stores of numbers that were computed in 32 bits.
 #pragma once
 
@@ -56,6 +56,9 @@ __device__ __forceinline__ void row_sum(T* x, U* y) {
 #endif
 }
 
+// The largest over the threads of a row, which are one warp.
+__device__ __forceinline__ void row_max(int32_t* x) { *x = max_lanes(*x); }
+
 // The same where a row has all `warps` warps of a block, which meet at a barrier. `scratch` is
 // shared memory; nothing else uses its `warps` places for each sum, from number `slot` on.
 template <int warps, typename T>
@@ -86,6 +89,19 @@ __device__ __forceinline__ void row_sum_of_warps(T* x, U* y, int64_t* scratch) {
   __syncthreads();
   *x = sum_of_warps<warps, T>(place);
   *y = sum_of_warps<warps, U>(place + warps);
+}
+
+template <int warps, int slot>
+__device__ __forceinline__ void row_max_of_warps(int32_t* x, int64_t* scratch) {
+  int64_t* place = scratch + slot * warps;
+  row_max(x);
+  if (threadIdx.x % 32 == 0) place[threadIdx.x / 32] = *x;
+  __syncthreads();
+#pragma unroll
+  for (int warp = 0; warp < warps; ++warp) {
+    const int32_t other = static_cast<int32_t>(place[warp]);
+    *x = other > *x ? other : *x;
+  }
 }
 
 // Over the `warps` warps of a block (threadIdx.y), sums or maxima of what each lane holds, `count`

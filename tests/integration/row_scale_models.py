@@ -1,0 +1,61 @@
+"""Models with scales per token, quantised: what all targets must compute alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import ibert_tvm as ibert
+from ibert_tvm.artefact import QuantizedModel
+from tests.cache import quantised_once
+from tests.frontend.gated_modules import gated
+from tests.integration import gated_model
+
+VOCABULARY = 97
+
+
+def inputs(
+    name: str, batch: int, length: int, seed: int, tokens: int | None = None
+) -> dict[str, np.ndarray]:
+    """Random ids; the last row has so many tokens, by default all, and padding behind them."""
+    arrays = gated_model.inputs(batch, length, seed, tokens)
+    if name == "bert":
+        arrays["token_type_ids"] = np.zeros((batch, length), np.int32)
+    return arrays
+
+
+@quantised_once
+def row_scale_model(name: str = "gated", row_scales: str = "always") -> QuantizedModel:
+    """Quantise an encoder with gates and RMSNorm ("gated"), or a BERT ("bert")."""
+    from ibert_tvm.quantization.options import CalibrationOptions
+
+    if name == "gated":
+        canonical = ibert.load(gated(*gated_model.MODELS["silu"]), verify=False)
+    else:
+        canonical = ibert.load(_bert(), head="none", verify=False)
+    batches = [inputs(name, 8, 24, seed) for seed in range(4)]
+    options = CalibrationOptions(row_scales=row_scales)
+    return ibert.quantize(canonical, calibration=batches, options=options)
+
+
+def _bert() -> object:
+    """Two layers; GELU's output has channels far larger than the others."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=64,
+    )
+    model = hf.AutoModel.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.1)
+        for layer in model.encoder.layer:
+            layer.intermediate.dense.weight[5] *= 30
+    return model

@@ -1,0 +1,109 @@
+"""Scales per token: where calibration takes them, and what tables and lowering refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ibert_tvm.errors import UsageError
+from ibert_tvm.quantization import row_scaling
+from ibert_tvm.quantization.observers import Statistics
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    QuantizationTableError,
+)
+
+BY_ROW = ActivationQuant(0.01, -16383, 16383, by_row=True)
+
+
+def statistics(spread: float) -> tuple[Statistics, dict[str, np.ndarray]]:
+    """Tokens whose sizes differ by up to a factor, and a layer that reads them."""
+    random = np.random.default_rng(0)
+    rows = random.uniform(-1, 1, (400, 48)) * spread ** random.uniform(0, 1, (400, 1))
+    seen = Statistics(rows.min(axis=0), rows.max(axis=0), [rows.astype(np.float32)])
+    return seen, {"layer": random.normal(size=(24, 48)).astype(np.float32)}
+
+
+@pytest.mark.parametrize(("spread", "wanted"), [(1.0, False), (50.0, True)])
+def test_a_scale_per_token_is_taken_where_tokens_differ(spread: float, wanted: bool) -> None:
+    seen, weights = statistics(spread)
+    options = CalibrationOptions(row_scales="auto", alphas=(0.0,), observer="minmax")
+    chosen = quantize_operand(seen, weights, options, may_be_by_row=True)
+    assert chosen.activation.by_row is wanted
+    # What may not have one has none, whatever is asked for.
+    always = replace(options, row_scales="always")
+    assert quantize_operand(seen, weights, always, may_be_by_row=True).activation.by_row
+    assert not quantize_operand(seen, weights, always).activation.by_row
+
+
+def test_the_error_falls_with_a_scale_per_token() -> None:
+    seen, weights = statistics(50.0)
+    errors = [
+        quantize_operand(
+            seen, weights, CalibrationOptions(row_scales=mode), may_be_by_row=True
+        ).error
+        for mode in ("never", "auto", "always")
+    ]
+    assert all(a >= b for a, b in pairwise(errors))
+    assert errors[2] < errors[0] / 3
+
+
+def test_steps_of_a_row_are_parts_of_its_largest() -> None:
+    steps = np.array([[127, 50, -1], [16383, 64, -8192], [0, 0, 0]], np.float32)
+    found = row_scaling.effective_steps(steps)
+    np.testing.assert_array_equal(found[0], steps[0])
+    np.testing.assert_allclose(found[1], [16383, 0, -64 * 16383 / 127], rtol=1e-6)
+    assert not found[2].any()
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        CalibrationOptions(row_scales="sometimes")
+    assert str(caught.value) == (
+        "unknown choice of scales per token 'sometimes'\n"
+        "  why: it says which matrix operands have one\n"
+        "  what to do: use one of: never, auto, always"
+    )
+
+
+def test_a_table_keeps_it() -> None:
+    table = QuantizationTable(
+        "accurate", {"x": BY_ROW, "y": replace(BY_ROW, by_row=False, high=127, low=-127)}
+    )
+    again = QuantizationTable.from_json(*table.to_json())
+    assert again.matmul["x"].by_row and not again.matmul["y"].by_row
+
+
+@pytest.mark.parametrize("change", [{"zero_point": 1}, {"low": -5}, {"splits": np.array([2])}])
+def test_a_form_by_row_is_symmetric(change: dict[str, object]) -> None:
+    with pytest.raises(QuantizationTableError) as caught:
+        replace(BY_ROW, **change)
+    assert caught.value.what == (
+        "an activation with a scale per row has a zero point, splits or uneven bounds"
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "section", "high", "what"),
+    [
+        ("released", "matmul", 16383, "it has a scale per row"),
+        ("accurate", "matmul", 32768, "it uses integers -32768..32768"),
+        (
+            "accurate",
+            "stream",
+            16383,
+            "it has a zero point, a channel divisor, split channels or a scale per row",
+        ),
+    ],
+)
+def test_a_table_refuses_it(preset: str, section: str, high: int, what: str) -> None:
+    quant = replace(BY_ROW, low=-high, high=high)
+    with pytest.raises(QuantizationTableError) as caught:
+        QuantizationTable(preset, **{section: {"x": quant}})
+    assert (caught.value.what, caught.value.where) == (what, f"{section} entry 'x'")
