@@ -97,7 +97,7 @@ CORTEX_M55 = replace(
     vector_lanes=8,
     q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
     whole_vectors=True,
-    select_options=("-disable-machine-licm",),
+    retry_options=("-disable-machine-licm",),
     microkernels=("mve.c",),
 )
 

@@ -180,9 +180,10 @@ class TargetDescription:
     whole_vectors
         Whether vectors must have a power of two of lanes: LLVM's code generator for MVE fails on
         others.
-    select_options
-        Options of LLVM for kernels that select among the lanes of a vector by their places: its
-        code generator for MVE dies when it hoists the shuffle that it makes of that.
+    retry_options
+        Options of LLVM with which a kernel is compiled again of which its code generator died; with
+        some, kernels are compiled in a process of their own. That for MVE dies when it hoists some
+        shuffles with constants.
     explicit_row_sums
         Whether schedules vectorise sums over a row, because the compiler does it badly.
     microkernels
@@ -221,7 +222,7 @@ class TargetDescription:
     scalar_instructions: tuple[tuple[str, str], ...] = field(default=())
     prefetches_weights: bool = False
     whole_vectors: bool = False
-    select_options: tuple[str, ...] = field(default=())
+    retry_options: tuple[str, ...] = field(default=())
     explicit_row_sums: bool = False
     microkernels: tuple[str, ...] = field(default=())
     toolchain: Toolchain | None = None
