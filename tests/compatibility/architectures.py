@@ -406,6 +406,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         lambda: _class("SiglipVisionConfig")(**IMAGES),
         model="SiglipVisionModel",
     ),
+    Architecture(
+        "siglip_vision_model",
+        lambda: _class("SiglipVisionConfig")(**IMAGES),
+        ("pooled",),
+        model="SiglipVisionModel",
+        variant="pooling head",
+    ),
     _model("blip_vision_model", "BlipVisionConfig", "BlipVisionModel", **IMAGES),
     _model(
         "chinese_clip_vision_model", "ChineseCLIPVisionConfig", "ChineseCLIPVisionModel", **IMAGES

@@ -56,6 +56,7 @@ def test_no_intermediate_leaves_its_interval(name: str) -> None:
     assert rows and all(value.width <= 32 for value in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_text_has_the_same_integers_in_any_batch(name: str) -> None:
     """Beside longer ones, beside none, and with or without padding."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram
@@ -14,6 +15,7 @@ from tests.integration.split_model import inputs, split_model
 from tests.integration.whole_models import assert_bit_exact, build_library
 
 
+@pytest.mark.slow
 def test_layers_compute_what_is_split(tmp_path: Path) -> None:
     model = split_model()
     program = RepeatRows()(IntegerProgram(model.module, model.parameters))
