@@ -87,7 +87,7 @@ def investigate(architecture: Architecture) -> Finding:
     worst, where, why = 0.0, "", ""
     for head in ("none", *architecture.heads):
         model = build(architecture, head)
-        own = architecture.model is not None
+        own = architecture.model is not None and head == "none"
         try:
             loaded = load(model, head=None if own else head)
         except (UnsupportedModelError, ModelSourceError) as error:
