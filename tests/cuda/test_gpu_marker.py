@@ -26,6 +26,7 @@ def _pytest(environ: dict[str, str], *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_on_a_machine_with_a_gpu_kernels_run_on_it() -> None:
     needs("g++")
     plugin = ("-p", "tests.cuda.pretended_gpu", "-k", "gpu-plain or gpu-gelu")

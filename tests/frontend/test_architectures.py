@@ -35,9 +35,7 @@ CASES += [("bert", "pooled"), ("roberta", "pooled")]
 # Every head once, every architecture that is not a copy once.
 DEFAULT = [
     ("bert", "none"),
-    ("bert", "question_answering"),
     ("roberta", "pooled"),
-    ("roberta", "sequence_classification"),
     ("distilbert", "token_classification"),
     ("electra", "sentence_embedding"),
 ]

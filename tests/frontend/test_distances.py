@@ -163,7 +163,6 @@ def attention_of(model):
             (Slopes, (8, 8), "bias_by_distance"),
         ],
         (Sliding, (17, 17), ""),
-        (Buckets, (UNBOUNDED, UNBOUNDED), "relative_attention_bias.weight"),
         unpack=True,
     ),
 )

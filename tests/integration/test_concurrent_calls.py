@@ -56,7 +56,7 @@ for threads in counts:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "counts"), [("tvm", (1, 2)), pytest.param("none", (1,), marks=pytest.mark.slow)]
+    ("runtime", "counts"), [pytest.param("tvm", (1, 2), marks=pytest.mark.slow), ("none", (1,))]
 )
 def test_callers_of_all_shapes_do_not_disturb_each_other(
     runtime: str, counts: tuple[int, ...], tmp_path: Path

@@ -84,6 +84,7 @@ def test_projections_with_scales_of_rows_are_one_product() -> None:
     assert ["linear", "scale_rows", "requantise_short", "gelu"] in [k[:4] for k in products]
 
 
+@pytest.mark.slow
 def test_a_scale_of_rows_is_taken_where_it_pays() -> None:
     chosen = {
         mode: row_scale_model("bert", mode).quantization["calibration"]["row_scales"]

@@ -33,7 +33,6 @@ MODELS = {
 TARGETS = ("x86-avx512-vnni", "x86-64-v3", "x86-64")
 DEFAULT = [
     ("paper", "x86-64-v3", [(1, 1), (3, 16)]),
-    ("odd", "x86-avx512-vnni", [(3, 33)]),
 ]
 ALL = [*itertools.product(MODELS, TARGETS, [SHAPES]), ("odd", "x86-avx-vnni", SHAPES)]
 
@@ -55,6 +54,7 @@ def test_compiled_program_equals_its_evaluation(
             assert np.unique(want).size > 3, "a constant output would prove nothing"
 
 
+@pytest.mark.slow
 def test_padding_does_not_change_real_tokens() -> None:
     program = encoder_program(**MODELS["even"], seed=5)
     compiled = Compiled(program, "host", [(1, 9), (1, 16)])

@@ -54,6 +54,7 @@ def test_outputs_are_those_of_this_machine(servers: Servers, library: Path) -> N
         np.testing.assert_array_equal(texts[name].values, words[name].values)
 
 
+@pytest.mark.slow
 def test_command_line_gives_the_same_file(
     ibert: Ibert, servers: Servers, library: Path, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_server_alone_outlives_what_crashes(ibert: Ibert, library: Path, tmp_p
         assert ibert(*words, "--key", "alone").document == document
 
 
+@pytest.mark.slow
 def test_bench_times_on_the_board(ibert: Ibert, servers: Servers, library: Path) -> None:
     arguments = ("--batch", "4", "--seconds", "0.05", "--threads", "1", "--json")
     document = ibert("bench", library, *arguments, *servers.rpc).document
@@ -217,6 +219,7 @@ def test_keys_of_a_tracker(servers: Servers) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_tracker_without_boards() -> None:
     with running_tracker() as port:
         address = Address(HOST, port, "rpi4")

@@ -24,6 +24,7 @@ ROWS = (1, 3, 7, 16)
 LOWEST = (-127, -128)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(BOARDS, "armv6-softfloat"))
 def test_linear_kernels_equal_numpy(name: str) -> None:
     target = board(name)

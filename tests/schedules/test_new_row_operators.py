@@ -16,6 +16,7 @@ from tests.arm.linux_kernels import BoardKernels
 from tests.arm.row_kernels import RowKernel
 from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
+from tests.examples import examples
 from tests.schedules.new_row_operators import OPERATORS, ROWS
 
 Operator = Callable[[], RowKernel]
@@ -61,7 +62,7 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("target", examples(["cortex-m4", "cortex-m55"], "cortex-m55"))
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_on_microcontrollers(operator: Operator, target: str) -> None:
     needs("arm-none-eabi-gcc", "qemu-system-arm")

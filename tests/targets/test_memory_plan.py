@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ibert_tvm.targets.export import ALIGNMENT
 from ibert_tvm.targets.weights import weight_rows
 from tests.processes import without_torch
@@ -86,6 +88,7 @@ print(taken, counter.count_allocations(0))
 CALLERS = 3
 
 
+@pytest.mark.slow
 def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
     """Neither activations nor workspace nor outputs; the first runs of a shape fill the pool.
 

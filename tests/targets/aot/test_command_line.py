@@ -42,6 +42,7 @@ def document(call: Call, *arguments: object) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_from_the_folder_to_numbers(ibert: Call, quantized, folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "small.so"
     chosen = ("--target", "host", "--runtime", "none", "--seq-len", "16", "--batch", "1,2")
