@@ -1,4 +1,4 @@
-"""A BERT whose feed-forward layers have outliers, with channels split: the same on all targets."""
+"""A BERT with outliers in its feed-forward layers, channels split and biases centred."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def split_model(share: float = 0.25) -> QuantizedModel:
             layer.intermediate.dense.weight[77] *= 12
     canonical = ibert.load(model, head="none", verify=False)
     batches = [inputs(4, 20, seed) for seed in range(3)]
-    options = CalibrationOptions(split_share=share)
+    options = CalibrationOptions(split_share=share, centre=True)
     return ibert.quantize(canonical, calibration=batches, options=options)

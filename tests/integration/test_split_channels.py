@@ -1,4 +1,4 @@
-"""Models with split channels, on every kind of target."""
+"""Models with split channels and centred biases: kernels, ranges, the library."""
 
 from __future__ import annotations
 
