@@ -165,6 +165,7 @@ def test_sentence_encoders(name: str, preset: str, target: str, tmp_path: Path) 
     examples(
         [(name, target) for name in JOINING for target in ("t4", "a100")],
         ("registers", "t4"),
+        ("seen", "t4"),
         ("neighbours", "a100"),
         unpack=True,
         otherwise="record",
@@ -172,7 +173,7 @@ def test_sentence_encoders(name: str, preset: str, target: str, tmp_path: Path) 
 )
 def test_tokens_that_are_joined_and_shifted(name: str, target: str, tmp_path: Path) -> None:
     model = token_model(name)
-    length = TOKENS if name == "registers" else 13
+    length = TOKENS.get(name, 13)
     library = build(model, target, [(2, length)], tmp_path / "model.so")
     check(library, model, token_inputs(model, name, 2, length, 4, 7))
 
