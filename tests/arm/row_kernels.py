@@ -323,27 +323,37 @@ def gelu_paper(target: TargetDescription, rows: int, channels: int, seed: int = 
     return p.finish(target, body, rows * channels)
 
 
+def _rows_to_normalise(p: _Program, rows: int, channels: int) -> relax.Var:
+    """A stream of 15 bits, of which one row has no deviation."""
+    data = p.entries(_STREAM, (1, rows, channels), "int16")
+    data[0, rows // 2] = 1
+    return p.input("x", data, _STREAM)
+
+
+def _normalised(p: _Program, x: relax.Var, channels: int) -> relax.Var:
+    """LayerNorm of 15 bits."""
+    return p.emit(
+        integer.layer_norm_short(
+            x,
+            p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
+            p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
+            ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
+            name="norm",
+            shift=14,
+            low=-INPUT_LIMIT,
+            high=INPUT_LIMIT,
+            dtype="int16",
+        )
+    )
+
+
 def layer_norm(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """LayerNorm of 15 bits: the stream in 15 bits, and requantised to 8 what a matrix reads."""
     p = _Program("layer_norm", "layer_norm_short", seed)
-    data = p.entries(_STREAM, (1, rows, channels), "int16")
-    data[0, rows // 2] = 1  # a row without deviation
-    x = p.input("x", data, _STREAM)
+    x = _rows_to_normalise(p, rows, channels)
 
     def body() -> Sequence[relax.Var]:
-        y = p.emit(
-            integer.layer_norm_short(
-                x,
-                p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
-                p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
-                ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
-                name="norm",
-                shift=14,
-                low=-INPUT_LIMIT,
-                high=INPUT_LIMIT,
-                dtype="int16",
-            )
-        )
+        y = _normalised(p, x, channels)
         factors = p.random.uniform(0.004, 0.008, channels)
         return [y, p.requantise_short("out", y, factors, INPUT_LIMIT, _INT8, "int8")]
 
@@ -364,24 +374,10 @@ def quantise_rows(target: TargetDescription, rows: int, channels: int, seed: int
 def norm_by_row(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """LayerNorm of 15 bits: the stream in 15 bits, and in 8 by row what a matrix reads."""
     p = _Program("norm_by_row", "layer_norm_short", seed)
-    data = p.entries(_STREAM, (1, rows, channels), "int16")
-    data[0, rows // 2] = 1  # a row without deviation
-    x = p.input("x", data, _STREAM)
+    x = _rows_to_normalise(p, rows, channels)
 
     def body() -> Sequence[relax.Var]:
-        y = p.emit(
-            integer.layer_norm_short(
-                x,
-                p.parameter("gain", p.entries((-(2**14), 2**14), (channels,), "int32")),
-                p.parameter("offset", p.entries((-(2**24), 2**24), (channels,), "int32")),
-                ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
-                name="norm",
-                shift=14,
-                low=-INPUT_LIMIT,
-                high=INPUT_LIMIT,
-                dtype="int16",
-            )
-        )
+        y = _normalised(p, x, channels)
         factors = p.random.uniform(0.5, 0.9, channels)
         divided = p.requantise_short("divided", y, factors, INPUT_LIMIT, _STREAM, "int16")
         return [y, *_by_row(p, divided)]

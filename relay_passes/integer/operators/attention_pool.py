@@ -81,13 +81,13 @@ class AttentionPool(Operator):
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""
+        multiplier = operands.pop("multiplier")
         pool = _Pool(domain, **operands)
         if isinstance(self.exponential, ShortExponential):
             context = _short(pool, self.exponential)
         else:
             context = _normalised(pool, self.exponential)
         requantised = self.shift, self.zero_point, self.low, self.high
-        multiplier = operands["multiplier"]
         shared = multiplier.shape[0] == 1
 
         def entry(b: Index, c: Index) -> Entry:
@@ -109,7 +109,6 @@ class _Pool:
         v: Tensor,
         mask: Tensor | None = None,
         slots: Tensor | None = None,
-        **_: Any,
     ) -> None:
         self.domain, self.scores, self.v, self.mask, self.slots = domain, scores, v, mask, slots
         self.heads = scores.shape[1]
@@ -123,8 +122,9 @@ class _Pool:
         return self.scores[self.domain.row_of_token(self.scores, self.slots, b, j), h]
 
     def kept(self, b: Index, j: Index) -> Any:
-        """Whether a token counts: a condition."""
-        return True if self.mask is None else not_equal(self.mask[b, j], 0)
+        """Whether the mask keeps a token: a condition. There must be a mask."""
+        assert self.mask is not None
+        return not_equal(self.mask[b, j], 0)
 
     def products(self, weights: Tensor) -> Tensor:
         """Define the sum of the values with these weights [b, s, H]."""
