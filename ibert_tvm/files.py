@@ -1,22 +1,31 @@
-"""Writing outputs so that a failure or an interruption never leaves half of one.
+"""Writing outputs so that a failure or an interruption never leaves half of one, or none.
 
-Everything is written to a temporary sibling (the same file system, so that a rename is atomic)
-and renamed when it is complete.
+Everything is written to a temporary sibling (the same file system, so that a rename is atomic),
+stored to disk, and renamed when it is complete.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import OutputError
 
 _TEMPORARY_PREFIX = ".ibert-tmp-"
+# Between making a workspace and locking it another process must not take it for one left behind.
+_LEFT_BEHIND_SECONDS = 60.0
+# What steps aside where two folders cannot be exchanged in one step.
+_ASIDE = "old"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -92,17 +101,16 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
             why="there is a folder of that name",
             todo="choose another output, or remove the folder",
         )
-    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY_PREFIX))
-    try:
+    with _workspace(target.parent) as folder:
         temporary = folder / target.name
         yield temporary
         try:
             temporary.chmod(_default_mode())
+            _store(temporary)
             os.replace(temporary, target)
+            _store(target.parent)
         except OSError as error:
             raise OutputError(f"cannot write {target}", why=str(error.strerror or error)) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -139,27 +147,93 @@ def write_folder(
             why=f"something is there already, and it is not {kind}",
             todo="choose another output, or remove it yourself",
         )
-    workspace = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY_PREFIX))
-    try:
+    with _workspace(target.parent) as workspace:
         fresh = workspace / "new"
         fresh.mkdir()
         yield fresh
-        for entry in fresh.rglob("*"):  # safetensors makes files that only their owner can read
-            if entry.is_file():
-                entry.chmod(_default_mode())
-        # A folder cannot be replaced by a rename, so the old one steps aside first; if the second
-        # rename fails it comes back.
-        aside = workspace / "old"
-        if exists:
-            os.rename(target, aside)
+        try:
+            for entry in fresh.rglob("*"):
+                if entry.is_file():
+                    entry.chmod(_default_mode())  # safetensors makes files for their owner alone
+                _store(entry)
+            _store(fresh)
+            _put_in_place(fresh, target, workspace / _ASIDE if exists else None)
+            _store(target.parent)
+        except OSError as error:
+            raise OutputError(f"cannot write {target}", why=str(error.strerror or error)) from error
+
+
+def _put_in_place(fresh: Path, target: Path, aside: Path | None) -> None:
+    """Rename a folder; where there is one already (`aside` is given), both change places.
+
+    They do so in one step, so that a reader finds one of them at any time. On file systems that
+    cannot, the old one steps aside first, and comes back if the new one cannot be renamed.
+    """
+    if aside is None:
+        os.rename(fresh, target)
+    elif not _exchange(fresh, target):
+        os.rename(target, aside)
         try:
             os.rename(fresh, target)
-        except OSError as error:
-            if exists:
-                os.rename(aside, target)
-            raise OutputError(f"cannot write {target}", why=str(error.strerror or error)) from error
+        except OSError:
+            os.rename(aside, target)
+            raise
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Let two paths change places atomically; False where the system or file system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    done = libc.renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE)
+    if done == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(code, os.strerror(code))
+
+
+def _store(path: Path) -> None:
+    """Have a file or the names in a folder written to disk, not only to the system's cache."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
     finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def _workspace(parent: Path) -> Iterator[Path]:
+    """Make a temporary folder, locked while it is in use, and remove those that were left behind.
+
+    A killed process leaves its folder, but no lock.
+    """
+    for entry in parent.glob(f"{_TEMPORARY_PREFIX}*"):
+        _sweep(entry)
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=_TEMPORARY_PREFIX))
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove a workspace that nobody uses, unless it holds the only copy of an output."""
+    with suppress(OSError):
+        found = folder.lstat()
+        young = time.time() - found.st_mtime < _LEFT_BEHIND_SECONDS
+        if young or found.st_uid != os.getuid() or (folder / _ASIDE).exists():
+            return
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it is in use
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def files_sha256(files: Sequence[Path]) -> str:

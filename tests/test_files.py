@@ -1,0 +1,132 @@
+"""Outputs are there whole or not at all, whatever ends the process that writes them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from ibert_tvm import files
+from ibert_tvm.errors import OutputError
+from ibert_tvm.files import write_file, write_folder
+
+
+def _save(path: Path, text: str) -> None:
+    with write_folder(path, replaceable=True) as folder:
+        (folder / "a").write_text(text)
+        (folder / "deep").mkdir()
+        (folder / "deep" / "b").write_text(text)
+
+
+def _workspace(parent: Path, seconds: float) -> Path:
+    """A workspace that was made so many seconds ago."""
+    folder = parent / ".ibert-tmp-killed"
+    folder.mkdir()
+    (folder / "half").write_text("half")
+    then = folder.stat().st_mtime - seconds
+    os.utime(folder, (then, then))
+    return folder
+
+
+def test_a_reader_finds_a_folder_while_it_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x.ibert"
+    _save(path, "0")
+    missing, done = [], threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            if not path.is_dir():
+                missing.append(path)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for k in range(100):
+        _save(path, str(k))
+    done.set()
+    reader.join()
+    assert not missing
+    assert (path / "deep" / "b").read_text() == "99"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.ibert"]
+
+
+def test_a_file_system_that_cannot_exchange_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_exchange", lambda a, b: False)
+    path = tmp_path / "x.ibert"
+    _save(path, "old")
+    _save(path, "new")
+    assert (path / "a").read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.ibert"]
+
+
+def test_the_old_folder_comes_back_if_the_new_one_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.ibert"
+    _save(path, "old")
+    rename = os.rename
+
+    def full(source: Path, target: Path) -> None:
+        if Path(source).name == "new":
+            raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr(files, "_exchange", lambda a, b: False)
+    monkeypatch.setattr(files.os, "rename", full)
+    with pytest.raises(OutputError, match="No space left"):
+        _save(path, "new")
+    assert (path / "a").read_text() == "old"
+
+
+def test_all_is_stored_before_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[str] = []
+    store, put = files._store, files._put_in_place
+    monkeypatch.setattr(files, "_store", lambda path: (stored.append(path.name), store(path)))
+    monkeypatch.setattr(
+        files, "_put_in_place", lambda *given: (stored.append("renamed"), put(*given))
+    )
+    _save(tmp_path / "x.ibert", "1")
+    before, after = stored[: stored.index("renamed")], stored[stored.index("renamed") + 1 :]
+    assert {"a", "deep", "b", "new"} == set(before)
+    assert after == [tmp_path.name]
+
+
+@pytest.mark.parametrize("write", [write_file, lambda path: write_folder(path, replaceable=True)])
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, write: object) -> None:
+    left = _workspace(tmp_path, 3600)
+    with write(tmp_path / "out") as place:  # type: ignore[operator]
+        if not place.exists():
+            place.write_text("out")
+    assert not left.exists()
+
+
+def test_a_workspace_in_use_stays(tmp_path: Path) -> None:
+    left = _workspace(tmp_path, 3600)
+    descriptor = os.open(left, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _save(tmp_path / "out", "1")
+        assert left.exists()
+    finally:
+        os.close(descriptor)
+
+
+def test_a_workspace_that_was_just_made_stays(tmp_path: Path) -> None:
+    left = _workspace(tmp_path, 1)
+    _save(tmp_path / "out", "1")
+    assert left.exists()
+
+
+def test_the_only_copy_of_an_output_stays(tmp_path: Path) -> None:
+    left = _workspace(tmp_path, 0)
+    (left / "old").mkdir()
+    then = left.stat().st_mtime - 3600
+    os.utime(left, (then, then))
+    _save(tmp_path / "out", "1")
+    assert (left / "old").exists()
