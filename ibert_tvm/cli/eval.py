@@ -14,6 +14,7 @@ from .options import (
     DeviceOption,
     InputNames,
     JsonFlag,
+    TrustFlag,
     VerboseFlag,
     check_device,
     parse_inputs,
@@ -52,6 +53,7 @@ def command(
     ] = False,
     device: DeviceOption = None,
     inputs: InputNames = None,
+    trust: TrustFlag = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
@@ -97,7 +99,7 @@ def command(
         candidate: QuantizedModel | Library = (
             load_library(model, device=device) if compiled else QuantizedModel.load(model)
         )
-        reference = load(against, head=info.head, inputs=names)
+        reference = load(against, head=info.head, inputs=names, trust=trust)
     if why and isinstance(candidate, QuantizedModel):
         diagnosis = _diagnosed(
             candidate, reference, texts if limit else _spread(texts, TEXTS), length

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from ..errors import UsageError
 from .gpu import device_statements, kernel_table
 from .inspect_model import inspect_model, is_source_model
-from .options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs
+from .options import Head, InputNames, JsonFlag, TrustFlag, VerboseFlag, parse_inputs
 from .result import CommandResult
 from .source_scales import artefact_lines
 from .tables import Table
@@ -32,6 +32,7 @@ def command(
     ],
     head: Annotated[Head, Option(help="Which head to import, of a model to import.")] = Head.auto,
     inputs: InputNames = None,
+    trust: TrustFlag = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
@@ -44,7 +45,7 @@ def command(
         )
     if is_source_model(path):
         chosen = None if head is Head.auto else head.value
-        return inspect_model(path, chosen, parse_inputs(inputs), verbose)
+        return inspect_model(path, chosen, parse_inputs(inputs), trust, verbose)
     document = _folder(path) if path.is_dir() else _library(path)
 
     shown: list[str | Table] = [Table((), _lines(document, verbose))]

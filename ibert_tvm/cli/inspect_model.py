@@ -26,7 +26,7 @@ def is_source_model(path: Path) -> bool:
 
 
 def inspect_model(
-    path: Path, head: str | None, inputs: Mapping[str, str] | None, verbose: bool
+    path: Path, head: str | None, inputs: Mapping[str, str] | None, trust: bool, verbose: bool
 ) -> CommandResult:
     """Import a model and show the report; an import that is refused is shown up to there.
 
@@ -38,6 +38,8 @@ def inspect_model(
         The head to import.
     inputs : mapping of str to str or None
         Canonical names of an ONNX file's inputs.
+    trust : bool
+        Read a file that can run code.
     verbose : bool
         Show every node, not only where the nodes of a value stand.
 
@@ -51,7 +53,7 @@ def inspect_model(
 
     with status("importing the model"):
         try:
-            model = load(path, head=head, inputs=inputs)
+            model = load(path, head=head, inputs=inputs, trust=trust)
         except UnsupportedModelError as error:
             return _refused(path, error, verbose)
     document = {

@@ -47,6 +47,13 @@ InputNames = Annotated[
         help="An input of an ONNX file that has another name: --input mask=attention_mask.",
     ),
 ]
+TrustFlag = Annotated[
+    bool,
+    Option(
+        "--trust",
+        help="Read an exported torch program (.pt2), which can run code of whoever wrote it.",
+    ),
+]
 
 _LARGEST = 65536
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from ..errors import OutputError
-from .options import Head, InputNames, JsonFlag, VerboseFlag, parse_inputs, parse_size, read_texts
+from .options import (
+    Head,
+    InputNames,
+    JsonFlag,
+    TrustFlag,
+    VerboseFlag,
+    parse_inputs,
+    parse_size,
+    read_texts,
+)
 from .result import CommandResult
 from .source_scales import artefact_lines
 from .tables import Table
@@ -79,6 +88,7 @@ def command(
     ] = False,
     limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
     inputs: InputNames = None,
+    trust: TrustFlag = False,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
@@ -109,6 +119,7 @@ def command(
             head=None if head is Head.auto else head.value,
             inputs=names,
             tokenizer=tokenizer,
+            trust=trust,
         )
     if data is None and not _has_scales(source, preset):
         data = _read(data_file("calibration.txt"), limit)

@@ -24,6 +24,7 @@ def load(
     tokenizer: str | Path | None = None,
     image_size: tuple[int, ...] | None = None,
     verify: bool = True,
+    trust: bool = False,
 ) -> CanonicalModel:
     """Import a model and bring it to canonical form.
 
@@ -54,6 +55,9 @@ def load(
         Compare the result with the source on a padded batch of another shape than the traced one,
         and at the longest sequence. Without it a window wider than the traced example (12 tokens to
         a side) is not noticed.
+    trust : bool
+        Read an exported torch program (``*.pt2``): torch unpickles parts of such a file and
+        evaluates expressions in it, so that reading one can run code.
 
     Returns
     -------
@@ -63,7 +67,7 @@ def load(
     Raises
     ------
     ModelSourceError
-        If the source is missing, damaged or of an unknown kind.
+        If the source is missing, damaged, of an unknown kind, or one that has to be trusted.
     MissingExtraError
         If torch and transformers, or onnx and onnxruntime, are needed and not installed.
     UnsupportedModelError
@@ -73,7 +77,9 @@ def load(
         return _load_onnx(source, head, inputs, tokenizer, verify)
     if tokenizer is not None:
         files = given_tokenizer(tokenizer)
-        result = load(source, head, inputs=inputs, image_size=image_size, verify=verify)
+        result = load(
+            source, head, inputs=inputs, image_size=image_size, verify=verify, trust=trust
+        )
         info = replace(result.info, tokenizer_files=tuple(files))
         return replace(result, info=info, tokenizer=files)
     if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".pt2":
@@ -81,7 +87,7 @@ def load(
         from .torch_load import load_exported_file
 
         _check_plain(head, "an exported program")
-        return load_exported_file(Path(source).expanduser(), inputs, verify)
+        return load_exported_file(Path(source).expanduser(), inputs, verify, trust)
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
         chosen = folder.default_head if head is None else check_head(head, "none")

@@ -78,7 +78,7 @@ def load_module(
         )
 
 
-def load_exported_file(path: Path, inputs: Inputs, verify: bool) -> CanonicalModel:
+def load_exported_file(path: Path, inputs: Inputs, verify: bool, trust: bool) -> CanonicalModel:
     """Import a program that ``torch.export.save`` wrote.
 
     Parameters
@@ -87,6 +87,8 @@ def load_exported_file(path: Path, inputs: Inputs, verify: bool) -> CanonicalMod
         The file, ``*.pt2``.
     inputs, verify
         As for `load_exported`.
+    trust : bool
+        Whether the file may run code.
 
     Returns
     -------
@@ -96,7 +98,7 @@ def load_exported_file(path: Path, inputs: Inputs, verify: bool) -> CanonicalMod
     Raises
     ------
     ModelSourceError
-        If the file is missing or damaged.
+        If the file is missing, damaged or not trusted.
     UnsupportedModelError
         If a part of it has no canonical form.
     """
@@ -113,6 +115,14 @@ def load_exported_file(path: Path, inputs: Inputs, verify: bool) -> CanonicalMod
             where=str(path),
             why=f"it is no archive ({path.stat().st_size} bytes): truncated, or something else",
             todo="give a file that torch.export.save(torch.export.export(...), path) wrote",
+        )
+    if not trust:
+        raise ModelSourceError(
+            f"{path.name} is not read unless you trust it",
+            where=str(path),
+            why="torch unpickles parts of an exported program and evaluates expressions in it, so "
+            "that reading the file can run code of whoever wrote it",
+            todo="if you do, say so (--trust; ibert_tvm.load(..., trust=True)), or export to ONNX",
         )
     try:
         program = torch.export.load(path)

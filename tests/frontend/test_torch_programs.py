@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +98,15 @@ def test_the_command_line_takes_a_saved_program(saved, tmp_path, capsys):
     ids = random.integers(0, VOCABULARY, (6, 12))
     np.savez(tmp_path / "batches.npz", input_ids=ids, attention_mask=np.ones_like(ids))
     target = tmp_path / "encoder.ibert"
-    arguments = ["quantize", saved, "-o", target, "--calibration", tmp_path / "batches.npz"]
+    arguments = [
+        "quantize",
+        saved,
+        "-o",
+        target,
+        "--calibration",
+        tmp_path / "batches.npz",
+        "--trust",
+    ]
     assert main([str(argument) for argument in (*arguments, "--json")]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["architecture"], document["calibration_texts"]) == ("exported program", 6)
@@ -104,7 +116,7 @@ def test_the_command_line_takes_a_saved_program(saved, tmp_path, capsys):
 
 def test_a_saved_program_of_dynamic_shapes(saved):
     path = saved
-    loaded = load(path)
+    loaded = load(path, trust=True)
     assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
     info = loaded.info
     assert (info.source, info.max_sequence_length, info.notes) == (str(path), LONGEST, ())
@@ -216,6 +228,37 @@ def test_names_that_a_program_does_not_have():
     )
 
 
+class _Code:
+    """What makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_program_that_runs_code_is_not_read_unless_it_is_trusted(saved, tmp_path, capsys):
+    hostile, made = tmp_path / "hostile.pt2", tmp_path / "made"
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(hostile, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if "sample_inputs" in name:
+                stream = io.BytesIO()
+                torch.save(((_Code(made),), {}), stream)
+                content = stream.getvalue()
+            target.writestr(name, content)
+    with pytest.raises(ModelSourceError, match="not read unless you trust it"):
+        load(hostile)
+    assert main(["inspect", str(hostile)]) == 3
+    assert main(["quantize", str(hostile), "-o", str(tmp_path / "x.ibert")]) == 3
+    assert not made.exists()
+    assert "--trust" in capsys.readouterr().err
+    with contextlib.suppress(ModelSourceError):
+        load(hostile, trust=True)
+    assert made.exists()  # the danger is real
+
+
 def test_files_that_are_no_exported_programs(tmp_path):
     missing = tmp_path / "missing.pt2"
     with pytest.raises(ModelSourceError) as error:
@@ -236,6 +279,6 @@ def test_files_that_are_no_exported_programs(tmp_path):
     weights: Path = tmp_path / "weights.pt2"
     torch.save({"a": torch.ones(1)}, weights)
     with pytest.raises(ModelSourceError) as error:
-        load(weights)
+        load(weights, trust=True)
     assert str(error.value).startswith(f"torch cannot read weights.pt2\n  where: {weights}\n")
     assert "not one of torch.save or torch.jit.save" in str(error.value)
