@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -34,6 +34,7 @@ class Check:
     state: str
     found: str
     todo: str = ""
+    why: str = ""
 
 
 def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
@@ -53,13 +54,24 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     ]
     failed = [check for check in checks if check.state == "failed"]
 
-    rows = [(check.state, check.name, check.found, check.todo) for check in checks]
     shown: list[str | Table] = [
-        Table(("", "what", "found", "what to do"), rows),
+        Table(("", "what", "found"), [(check.state, check.name, check.found) for check in checks]),
+        *_advice(checks, verbose),
         f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well",
     ]
     document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
     return CommandResult(document, shown, ExitCode.TARGET if failed else ExitCode.OK)
+
+
+def _advice(checks: Sequence[Check], verbose: bool) -> list[str]:
+    """What to do about all that is missing or failed; why it is, where `verbose`."""
+    lines = []
+    for check in checks:
+        if check.todo:
+            lines += ["", f"{check.name}: {check.todo}"]
+        if check.why and verbose:
+            lines.append(f"  why: {check.why}")
+    return [*lines, ""] if lines else []
 
 
 def _python() -> Check:
@@ -94,8 +106,8 @@ def _tvm_works() -> Check:
 
         enabled = tvm.runtime.enabled("llvm")
     except Exception as error:  # whatever a broken installation raises
-        found = f"{type(error).__name__}: {error}"
-        return Check(name, "failed", found, "install the versions of constraints.txt")
+        why = f"{type(error).__name__}: {error}"
+        return Check(name, "failed", "broken", "install the versions of constraints.txt", why)
     if not enabled:
         fix = f"pip install apache-tvm=={_TVM_VERSION}"
         return Check(name, "failed", "built without LLVM", fix)
@@ -109,7 +121,7 @@ def _looked_up(name: str, find: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", find())
     except TargetError as error:
-        return Check(name, "failed", error.why, error.todo)
+        return Check(name, "failed", "not found", error.todo, error.why)
 
 
 def _linker() -> Check:
@@ -125,7 +137,7 @@ def _cross_compilers() -> list[Check]:
     from ibert_tvm.targets.toolchain import find_linker
 
     names: dict[tuple[str, str, str], list[str]] = {}
-    todos: dict[tuple[str, str, str], str] = {}
+    missing: dict[tuple[str, str, str], TargetError] = {}
     for name in target_names()[1:]:  # without "host"
         description = get_target(name)
         if description.toolchain is None:
@@ -134,13 +146,16 @@ def _cross_compilers() -> list[Check]:
         try:
             key = (compiler, "ok", find_linker(description)[0])
         except TargetError as error:
-            key = (compiler, "missing", f"{error.where}: {error.why}")
-            todos.setdefault(key, error.todo)
+            key = (compiler, "missing", "not found")
+            missing.setdefault(key, error)
         names.setdefault(key, []).append(name)
-    return [
-        Check(*key[:2], f"{key[2]}; for {', '.join(names[key])}", todos.get(key, ""))
-        for key in names
-    ]
+    checks = []
+    for key, users in names.items():
+        todo = why = ""
+        if (found := missing.get(key)) is not None:
+            todo, why = found.todo, f"{found.where}: {found.why}"
+        checks.append(Check(*key[:2], f"{key[2]}; for {', '.join(users)}", todo, why))
+    return checks
 
 
 def _emulators() -> list[Check]:
@@ -163,8 +178,8 @@ def _emulators() -> list[Check]:
                 emulator_command(description)
             checks[key] = Check(emulator.program, "ok", words)
         except TargetError as error:
-            why = f"{error.where}; needed to check libraries before they go to a board"
-            checks[key] = Check(emulator.program, "missing", why, error.todo)
+            found = "not found; checks libraries before they go to a board"
+            checks[key] = Check(emulator.program, "missing", found, error.todo, error.where)
     return list({(c.name, c.state, c.found): c for c in checks.values()}.values())
 
 
@@ -175,7 +190,8 @@ def _cuda_compiler() -> Check:
     try:
         return Check("CUDA compiler", "ok", str(find_cuda_toolchain()))
     except TargetError as error:
-        return Check("CUDA compiler", "missing", f"{error.what}: {error.why}", error.todo)
+        why = f"{error.what}: {error.why}"
+        return Check("CUDA compiler", "missing", "not found", error.todo, why)
 
 
 def _gpu() -> Check:
@@ -185,7 +201,7 @@ def _gpu() -> Check:
     try:
         driver = find_driver()
     except TargetError as error:
-        return Check("NVIDIA GPU", "missing", error.why, error.todo)
+        return Check("NVIDIA GPU", "missing", "not found", error.todo, error.why)
     listed = ", ".join(map(str, driver.gpus))
     found = f"{listed}; the driver serves CUDA {'.'.join(map(str, driver.cuda))}"
     if driver.cuda < _CUDA_VERSION:

@@ -17,23 +17,40 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     cells = [
         (
             row.name,
-            row.description,
-            "yes" if row.available else f"no: {row.missing}",
-            _runs(row.runs, row.runs_missing),
+            row.description if verbose else _short(row.description),
+            "yes" if row.available else "no",
+            _runs(row.runs),
         )
         for row in found
     ]
     shown: list[str | Table] = [
-        Table(("target", "description", "compiles here", "runs here"), cells),
+        Table(("target", "description", "compiles", "runs here"), cells),
+        "",
         "other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)",
     ]
+    reasons = [
+        f"{row.name} {verb}: {missing}"
+        for row in found
+        for verb, missing in (
+            ("is not compiled for here", row.missing),
+            ("does not run here", row.runs_missing),
+        )
+        if missing
+    ]
+    if reasons:
+        shown += reasons if verbose else ["-v says why not, and more of each target"]
     return CommandResult({"targets": [asdict(row) for row in found]}, shown)
 
 
-def _runs(runs: str, missing: str) -> str:
+def _short(description: str) -> str:
+    """A description without the examples that follow."""
+    return description.partition(" (")[0].partition(";")[0]
+
+
+def _runs(runs: str) -> str:
     """Whether, and by what, a target's code runs here; without the folder of the emulator."""
     if not runs:
-        return f"no: {missing}"
+        return "no"
     if runs == "this machine":
         return "yes"
-    return f"yes, under {runs.split()[0].rpartition('/')[2]}"
+    return runs.split()[0].rpartition("/")[2]

@@ -191,6 +191,18 @@ def test_doctor_says_what_to_install(ibert, monkeypatch: pytest.MonkeyPatch) -> 
     assert checks["CUDA compiler"] == {
         "name": "CUDA compiler",
         "state": "missing",
-        "found": "no CUDA compiler for target 'cuda': there is no bin/nvcc in that folder",
+        "found": "not found",
         "todo": "name a folder with one, or unset IBERT_CUDA_HOME",
+        "why": "no CUDA compiler for target 'cuda': there is no bin/nvcc in that folder",
     }
+    text = ibert("doctor").stdout
+    assert "\nCUDA compiler: name a folder with one, or unset IBERT_CUDA_HOME\n" in text
+    assert "no bin/nvcc" not in text
+    assert "\n  why: no CUDA compiler for target 'cuda'" in ibert("doctor", "-v").stdout
+
+
+def test_targets_fit_a_line(ibert) -> None:
+    lines = ibert("targets").stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[-1] == "-v says why not, and more of each target"
+    assert "t4 does not run here: there is no driver" in ibert("targets", "-v").stdout
