@@ -332,7 +332,8 @@ def _real(integers: NDArray[Any], form: Mapping[str, Any]) -> NDArray[np.float64
     steps = integers.astype(np.float64)
     if "columns" in form:
         steps = sum_of_columns(steps, np.asarray(form["columns"]))
-    real: NDArray[np.float64] = (steps - form["zero_point"]) * np.asarray(form["scale"], np.float64)
+    zero, scale = (np.asarray(form[key], np.float64) for key in ("zero_point", "scale"))
+    real: NDArray[np.float64] = (steps - zero) * scale
     return real
 
 

@@ -29,6 +29,12 @@ _SCALES = (
     lambda value: all(map(_is_number, value if isinstance(value, list) else [value])),
     "a number or a list of numbers",
 )
+_ZERO_POINTS = (
+    lambda value: all(
+        type(item) is int for item in (value if isinstance(value, list) else [value])
+    ),
+    "an integer or a list of integers",
+)
 _COLUMNS = (
     lambda value: (
         isinstance(value, list)
@@ -59,7 +65,7 @@ _SCHEMA = {
                 "value": _STRING,
                 "form": _STRING,
                 "scale": _SCALES,
-                "zero_point": _INTEGER,
+                "zero_point": _ZERO_POINTS,
                 "columns?": _COLUMNS,
             }
         ]

@@ -39,6 +39,7 @@ STREAM_LIMIT = (1 << 20) - 1
 # The released code has 22 bits there, and the exponentials' range has no other home than a stream.
 RELEASED_STREAM_LIMIT = 1 << 21
 MOST_COLUMNS = 32
+FARTHEST_ZERO_POINT = 2**13
 """Into which a channel of a matrix operand may be split."""
 ROW_LIMIT = (1 << 15) - 1
 """Largest integer of a value that is brought to 8 bits row by row."""
@@ -115,6 +116,23 @@ def _counts(value: Any) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
+def _zero_points(value: Any) -> NDArray[np.int64]:
+    array = np.asarray(value)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise QuantizationTableError(
+            f"the zero points of an activation are {array.dtype} of shape {array.shape}",
+            why="each channel has one, an integer",
+            todo="give integers of shape (C,)",
+        )
+    if int(np.abs(array).max()) > FARTHEST_ZERO_POINT:
+        raise QuantizationTableError(
+            f"a zero point of an activation is {array[np.abs(array).argmax()]}",
+            why=f"requantisation in 16 bits has room for {FARTHEST_ZERO_POINT} steps of 8 bits",
+            todo="use a coarser scale",
+        )
+    return array.astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class ActivationQuant:
     """How one activation becomes integers.
@@ -136,6 +154,9 @@ class ActivationQuant:
     by_row : bool
         Whether the integers, of 16 bits and without zero point or splits, are brought to 8 bits by
         the largest magnitude of their row.
+    channel_zero_point : numpy.ndarray, optional
+        int64 of shape (C,), for a matrix operand: added to `zero_point`, so that each channel's
+        range lies around its own centre. The real 0 may then lie outside of the integers.
 
     Raises
     ------
@@ -150,6 +171,7 @@ class ActivationQuant:
     channel_divisor: NDArray[np.float64] | None = None
     splits: NDArray[np.int64] | None = None
     by_row: bool = False
+    channel_zero_point: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _positive(self.scale, "the scale of an activation"))
@@ -172,7 +194,11 @@ class ActivationQuant:
             object.__setattr__(self, "channel_divisor", divisor)
         if self.splits is not None:
             object.__setattr__(self, "splits", _counts(self.splits))
-        if self.by_row and (self.zero_point or self.splits is not None or self.low != -self.high):
+        if self.channel_zero_point is not None:
+            points = _zero_points(self.channel_zero_point)
+            object.__setattr__(self, "channel_zero_point", points)
+        shifted = self.zero_point != 0 or self.channel_zero_point is not None
+        if self.by_row and (shifted or self.splits is not None or self.low != -self.high):
             raise QuantizationTableError(
                 "an activation with a scale per row has a zero point, splits or uneven bounds",
                 why="its integers are divided by the largest magnitude of their row",
@@ -199,8 +225,24 @@ class ActivationQuant:
         return np.concatenate([channels, np.repeat(channels, splits - 1)])
 
     @property
+    def zero_points(self) -> NDArray[np.int64] | int:
+        """Zero point per channel (C,), or the one of all channels."""
+        if self.channel_zero_point is None:
+            return self.zero_point
+        return self.zero_point + self.channel_zero_point
+
+    @property
+    def offset(self) -> NDArray[np.int64] | None:
+        """What is added to the integers of the last axis besides `zero_point`; None for nothing."""
+        if self.splits is None:
+            return self.channel_zero_point
+        if self.channel_zero_point is None:
+            return self.column_offset
+        return self.column_offset + self.channel_zero_point[self.columns]
+
+    @property
     def column_offset(self) -> NDArray[np.int64]:
-        """What is added to a column's integers besides the zero point, (K,); of a split value."""
+        """What is added to a column's integers besides zero points, (K,); of a split value."""
         splits = self._splits
         later = [np.arange(1, count) for count in splits if count > 1]
         part = np.concatenate([np.zeros(splits.size, np.int64), *later])
@@ -211,7 +253,7 @@ class ActivationQuant:
     def reach(self) -> tuple[Any, Any]:
         """Least and largest number of steps from 0 that are not clamped, one or per channel."""
         splits = 1 if self.splits is None else self.splits
-        return splits * self.low - self.zero_point, splits * self.high - self.zero_point
+        return splits * self.low - self.zero_points, splits * self.high - self.zero_points
 
     @property
     def _splits(self) -> NDArray[np.int64]:
@@ -226,16 +268,16 @@ class ActivationQuant:
         """
         steps = np.floor(np.asarray(values, dtype=np.float64) / self.channel_scale + 0.5)
         if self.splits is not None:
-            steps = steps[..., self.columns] + self.column_offset
+            steps = steps[..., self.columns]
+        if (offset := self.offset) is not None:
+            steps = steps + offset
         return np.clip(steps + self.zero_point, self.low, self.high).astype(np.int64)
 
     def dequantize(self, integers: NDArray[Any]) -> NDArray[np.float64]:
         """Real values of ``integers`` [..., K]; float64 [..., C]."""
         columns = np.asarray(integers, dtype=np.int64)
-        if self.splits is None:
-            return (columns - self.zero_point) * self.channel_scale
-        steps = sum_of_columns(columns, self.columns)
-        return (steps - self.zero_point) * self.channel_scale
+        steps = columns if self.splits is None else sum_of_columns(columns, self.columns)
+        return (steps - self.zero_points) * self.channel_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,8 +395,8 @@ class QuantizationTable:
         plain = [("stream", *entry) for entry in self.stream.items()]
         plain += [("grids", *entry) for entry in self.grids.items()]
         for section, name, quant in plain:
-            special = (quant.channel_divisor, quant.splits, quant.by_row)
-            if quant.zero_point != 0 or special != (None, None, False):
+            special = (quant.channel_divisor, quant.splits, quant.channel_zero_point)
+            if quant.zero_point != 0 or quant.by_row or special != (None, None, None):
                 raise QuantizationTableError(
                     "it has a zero point, a channel divisor, split channels or a scale per row",
                     where=f"{section} entry {name!r}",
@@ -418,6 +460,9 @@ class QuantizationTable:
                     arrays[entry["splits"]] = quant.splits
                 if quant.by_row:
                     entry["by_row"] = True
+                if quant.channel_zero_point is not None:
+                    entry["channel_zero_point"] = f"{section}.{name}.channel_zero_point"
+                    arrays[entry["channel_zero_point"]] = quant.channel_zero_point
                 document[section][name] = entry
         for section in ("weights", "embeddings"):
             document[section] = {}
@@ -457,6 +502,9 @@ class QuantizationTable:
                         arrays[entry["channel_divisor"]] if "channel_divisor" in entry else None,
                         arrays[entry["splits"]] if "splits" in entry else None,
                         bool(entry.get("by_row", False)),
+                        arrays[entry["channel_zero_point"]]
+                        if "channel_zero_point" in entry
+                        else None,
                     )
                     for name, entry in document[section].items()
                 }

@@ -46,7 +46,9 @@ class Place:
         Whether it is made from another form of the same value.
     scale : numpy.ndarray
         float64, (1,) or one per channel.
-    zero_point, low, high : int
+    zero_point : int or numpy.ndarray
+        The integer that stands for 0, or that of each channel.
+    low, high : int
         Of the integers.
     columns : numpy.ndarray or None
         The channel of each column, where channels are split.
@@ -59,7 +61,7 @@ class Place:
     inputs: tuple[str, ...]
     own: bool
     scale: NDArray[np.float64]
-    zero_point: int
+    zero_point: int | NDArray[np.int64]
     low: int
     high: int
     columns: NDArray[np.int64] | None
@@ -74,7 +76,9 @@ class Place:
         if self.columns is None:
             return None
         counts = np.bincount(self.columns)
-        return ActivationQuant(1.0, self.low, self.high, self.zero_point, None, counts)
+        if isinstance(self.zero_point, int):
+            return ActivationQuant(1.0, self.low, self.high, self.zero_point, None, counts)
+        return ActivationQuant(1.0, self.low, self.high, 0, None, counts, False, self.zero_point)
 
     @property
     def reach(self) -> tuple[Any, Any]:
@@ -170,8 +174,12 @@ def _place(
         inputs=tuple(inputs),
         own=bool(segment) and any(value in owners[item] for item in inputs),
         scale=np.atleast_1d(np.asarray(form["scale"], np.float64)),
-        zero_point=int(form["zero_point"]),
+        zero_point=_zero_point(form["zero_point"]),
         low=int(getattr(step.operator, "low", low)),
         high=int(getattr(step.operator, "high", high)),
         columns=np.asarray(form["columns"]) if "columns" in form else None,
     )
+
+
+def _zero_point(record: int | list[int]) -> int | NDArray[np.int64]:
+    return np.array(record, np.int64) if isinstance(record, list) else int(record)

@@ -23,6 +23,9 @@ __all__ = ["Statistics", "choose_range"]
 _CLIPPINGS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 # Rows of the sample on which clippings are compared; their error needs no more.
 _CLIP_ROWS = 512
+# Zero points further from the middle of 8 bits would leave requantisation in 16 bits no fraction
+# bits: the range then reaches as far as it must instead.
+_FARTHEST = 4 * 127
 # An activation that is 0 throughout still needs a scale.
 SMALLEST_RANGE = 1e-6
 
@@ -72,6 +75,11 @@ class Statistics:
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
+    def channel_half_range(self) -> NDArray[np.float64]:
+        """Half of what lies between the smallest and the largest value per channel, [C]."""
+        return (self.high - self.low) / 2
+
+    @property
     def magnitude(self) -> float:
         """Largest absolute value."""
         return float(self.channel_magnitude.max())
@@ -84,6 +92,7 @@ def choose_range(
     divisor: NDArray[np.float64] | None = None,
     unsigned: bool = False,
     splits: NDArray[np.int64] | None = None,
+    centred: bool = False,
 ) -> ActivationQuant:
     """Choose the 8-bit form of a value.
 
@@ -101,12 +110,16 @@ def choose_range(
         Whether to use 0..255 with a zero point instead of -127..127.
     splits : numpy.ndarray, optional
         Columns per channel [C].
+    centred : bool
+        Whether each channel has a zero point of its own, so that its range lies around its centre.
 
     Returns
     -------
     ActivationQuant
     """
     scaling = np.ones(1) if divisor is None else divisor
+    if centred:
+        return _around_centres(statistics, observer, divisor, unsigned, splits)
     # Of an unsigned form further columns reach higher, not lower.
     parts = np.ones(1) if splits is None else splits
     low = min(float((statistics.low / scaling / (1 if unsigned else parts)).min()), 0.0)
@@ -127,6 +140,43 @@ def choose_range(
         error = float((_rounding_error(sample, candidate) ** 2 * weight).mean())
         if error < smallest:
             best, smallest = candidate, error
+    return best
+
+
+def _around_centres(
+    statistics: Statistics,
+    observer: str,
+    divisor: NDArray[np.float64] | None,
+    unsigned: bool,
+    splits: NDArray[np.int64] | None,
+) -> ActivationQuant:
+    """Zero points that put the middle of each channel's range into the middle of the integers."""
+    scaling = np.ones(1) if divisor is None else divisor
+    parts = np.ones(1) if splits is None else splits
+    low, high = (0, 255) if unsigned else (-127, 127)
+    half, middle = statistics.channel_half_range, (statistics.low + statistics.high) / 2
+    sample = statistics.sample[:: max(statistics.sample.shape[0] // _CLIP_ROWS, 1)]
+    best: ActivationQuant | None = None
+    smallest = np.inf
+    for clipping in _CLIPPINGS if observer == "mse" and sample.size else (1.0,):
+        levels = parts * (high - low) / 2
+        needed = np.maximum(
+            half * clipping / levels, (np.abs(middle) + half * clipping) / (levels + _FARTHEST)
+        )
+        scale = max(float((needed / scaling).max()), SMALLEST_RANGE / 127)
+        points = np.rint(parts * (low + high) / 2 - middle / (scale * scaling))
+        bound = np.broadcast_to(parts * (low + high) / 2, points.shape)
+        points = np.clip(points, np.ceil(bound - _FARTHEST), np.floor(bound + _FARTHEST))
+        quant = ActivationQuant(
+            scale, low, high, 0, divisor, splits, False, points.astype(np.int64)
+        )
+        if observer != "mse" or not sample.size:
+            return quant
+        steps = np.clip(np.rint(sample / quant.channel_scale), *quant.reach)
+        error = float(((steps * quant.channel_scale - sample) ** 2).mean())
+        if error < smallest:
+            best, smallest = quant, error
+    assert best is not None  # there are clippings
     return best
 
 

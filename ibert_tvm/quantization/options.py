@@ -32,6 +32,9 @@ class CalibrationOptions:
         Columns that channels with outliers may be split into, as a share of the channels, in
         [0, 1]: that much longer are the products with them. None by default; 1/48 serves models
         whose feed-forward layers have channels far larger than the others (MPNet).
+    channel_zero_points : bool
+        Give each channel of what linear layers read a zero point of its own, so that its range lies
+        around its centre (preset ``accurate``). The next bias takes it off again.
     row_scales : str
         One of `ibert_tvm.quantization.row_scaling.ROW_SCALES`: whether what matrices of weights
         multiply has a scale per token, where that is possible: "never", "auto" (where the products
@@ -61,6 +64,7 @@ class CalibrationOptions:
     percentile: float = 99.99
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
     split_share: float = 0.0
+    channel_zero_points: bool = False
     row_scales: str = NEVER
     compensate: bool = True
     centre: bool = False

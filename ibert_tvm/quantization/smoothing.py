@@ -91,6 +91,7 @@ def quantize_operand(
     compensate: bool = True,
     columns: int = 0,
     may_be_by_row: bool = False,
+    centred: bool = False,
 ) -> OperandQuant:
     """Choose scale, divisor and integer weights for one activation.
 
@@ -110,6 +111,8 @@ def quantize_operand(
         Columns into which channels with outliers are split.
     may_be_by_row : bool
         Whether the operand may have a scale per row.
+    centred : bool
+        Whether each channel has a zero point of its own.
 
     Returns
     -------
@@ -126,11 +129,10 @@ def quantize_operand(
     norms = _norms(target * token, weights)
     best: dict[bool, tuple[float, float, ActivationQuant]] = {}
     largest = np.abs(matrix).max(axis=0).astype(np.float64)
+    extent = statistics.channel_half_range if centred else statistics.channel_magnitude
     for alpha in options.alphas if smooth else (0.0,):
-        divisor = (
-            channel_divisor(statistics.channel_magnitude, largest, alpha) if alpha > 0 else None
-        )
-        divided = statistics.channel_magnitude / (1.0 if divisor is None else divisor)
+        divisor = channel_divisor(extent, largest, alpha) if alpha > 0 else None
+        divided = extent / (1.0 if divisor is None else divisor)
         splits = split_channels(divided, columns)
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
@@ -140,7 +142,13 @@ def quantize_operand(
                 row_scaling.form(statistics, divisor)
                 if by_row
                 else choose_range(
-                    statistics, options.observer, options.percentile, divisor, unsigned, splits
+                    statistics,
+                    options.observer,
+                    options.percentile,
+                    divisor,
+                    unsigned,
+                    splits,
+                    centred,
                 )
             )
             output = _steps(rows, quant) @ transposed

@@ -133,6 +133,7 @@ class TableBuilder:
                     compensate=self.preset.compensated_rounding,
                     columns=self._extra_columns(name),
                     may_be_by_row=not self.needed[name].static,
+                    centred=self._has_zero_points(name),
                 )
                 matmul[name] = quant.activation
                 weights.update(quant.weights)
@@ -180,6 +181,11 @@ class TableBuilder:
         """Whether the values lie on one side of 0, so that a sign would waste half the range."""
         value = self.needed[name]
         return self.preset.unsigned_gelu_output and value.need.one_sided and not value.factor_forms
+
+    def _has_zero_points(self, name: str) -> bool:
+        """Whether each channel may have a zero point: where a requantisation makes the integers."""
+        may = self.preset.smoothing and not self.needed[name].static and self._may_divide(name)
+        return may and self.options.channel_zero_points
 
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
         divisor = None

@@ -200,10 +200,11 @@ class LoweringContext:
         return replace(_form(out, name, quant, max(-low, high)), excess=factors.excess)
 
     def _offset(self, quant: ActivationQuant, shift: int, name: str) -> relax.Var | None:
-        """The zero points of columns; None where no channel is split."""
-        if quant.splits is None:
+        """Zero points of entries of the last axis; None where all have that of the operator."""
+        offset = quant.offset
+        if offset is None:
             return None
-        return self.parameter(f"{name}.offset", (quant.column_offset << shift).astype(np.int16))
+        return self.parameter(f"{name}.offset", (offset << shift).astype(np.int16))
 
     def guard(self, where: str, derive: Callable[[], _Result]) -> _Result:
         """Run a derivation of constants; an error that names no place gets `where`."""
@@ -214,12 +215,12 @@ class LoweringContext:
 
     def record(self, name: str, kind: str, form: Form) -> None:
         """Remember a form of a canonical value, for reports and comparisons per layer."""
-        scale = form.scale.tolist()
+        scale, points = form.scale.tolist(), form.zero_points
         record = {
             "value": form.value,
             "form": kind,
             "scale": scale[0] if form.per_tensor else scale,
-            "zero_point": form.zero_point,
+            "zero_point": form.zero_point if points is None else points.tolist(),
         }
         if form.columns is not None:
             record["columns"] = form.columns.tolist()
@@ -228,7 +229,9 @@ class LoweringContext:
 
 def _form(out: relax.Var, name: str, quant: ActivationQuant, magnitude: int) -> Form:
     columns = None if quant.splits is None else quant.columns
-    return Form(out, name, quant.channel_scale, quant.zero_point, magnitude, columns=columns)
+    points = None if quant.channel_zero_point is None else np.asarray(quant.zero_points)
+    scale, zero = quant.channel_scale, quant.zero_point
+    return Form(out, name, scale, zero, magnitude, columns=columns, zero_points=points)
 
 
 def _shared(array: NDArray[np.int32]) -> NDArray[np.int32]:

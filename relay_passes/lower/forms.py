@@ -43,6 +43,9 @@ class Form:
     excess : numpy.ndarray
         By how many steps integers are too large in the mean, float64, one or one per entry of the
         last axis: what rounding in two steps adds.
+    zero_points : numpy.ndarray, optional
+        int64 (C,): the integer of each channel that stands for 0, where that differs. Only a
+        product with weights reads such a form.
     row_magnitude : relax.Var, optional
         int32 [..., 1], where a row has a scale of its own: the integers times this times `scale`
         are the value. Only a product with weights reads such a form.
@@ -56,6 +59,7 @@ class Form:
     readable: bool = True
     columns: NDArray[np.int64] | None = None
     excess: NDArray[np.float64] | float = 0.0
+    zero_points: NDArray[np.int64] | None = None
     row_magnitude: relax.Var | None = None
 
     @property
@@ -66,7 +70,7 @@ class Form:
     @property
     def plain(self) -> bool:
         """Whether any reader may take it for ``scale * integer``, with a single positive scale."""
-        readable = self.readable and self.row_magnitude is None
+        readable = self.readable and self.row_magnitude is None and self.zero_points is None
         return readable and self.per_tensor and self.zero_point == 0 and self.scale[0] > 0
 
 

@@ -142,14 +142,15 @@ class IntegerValue:
         # Already there: attention yields the very form that its reader asks for. Only matrix
         # products insist on the type as well.
         if (
-            quant.splits is None
+            quant.offset is None
             and native.magnitude <= max(-quant.low, quant.high)
             and native.zero_point == quant.zero_point
+            and native.zero_points is None
             and np.array_equal(native.scale, target)
             and (dtype == str(native.var.ty.dtype) or dtype not in ("int8", "uint8"))
         ):
             return native
-        if native.zero_point != 0:
+        if native.zero_point != 0 or native.zero_points is not None:
             raise LoweringError(
                 f"{self.name} has a zero point and a second form is asked of it",
                 where=name,

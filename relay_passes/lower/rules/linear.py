@@ -84,7 +84,7 @@ class LowerLinear(LoweringRule):
                 source.var,
                 context.parameter(weight, rows.values),
                 context.parameter(
-                    bias if quant.zero_point == 0 else f"{bias}.compensated",
+                    bias if np.all(quant.zero_points == 0) else f"{bias}.compensated",
                     integers.astype(np.int32),
                 ),
                 name=name,
@@ -180,5 +180,5 @@ def _bias(
             todo="check the checkpoint",
         )
     channels = None if quant.splits is None else quant.splits.size
-    compensation = quant.zero_point * rows.values[:, :channels].astype(np.int64).sum(axis=1)
+    compensation = (rows.values[:, :channels].astype(np.int64) * quant.zero_points).sum(axis=1)
     return np.floor(steps + 0.5).astype(np.int64) - compensation
