@@ -282,16 +282,16 @@ class ActivationQuant:
 
 @dataclass(frozen=True, eq=False)
 class WeightQuant:
-    """One int8 matrix with a scale per row.
+    """One integer matrix with a scale per row.
 
     For a linear layer a row is an output channel, and ``values`` hold the weights *after* the
     channel divisor of the activation that they multiply was moved into them. For an embedding a
-    row is a vocabulary entry.
+    row is a vocabulary entry; only its integers may have 16 bits.
 
     Parameters
     ----------
     values : numpy.ndarray
-        int8 [N, K].
+        int8 or int16 [N, K].
     scale : numpy.ndarray
         float64 [N]: ``weight[n, k] = values[n, k] * scale[n]``.
 
@@ -301,15 +301,15 @@ class WeightQuant:
         If shapes or dtypes do not fit, or a scale is not positive.
     """
 
-    values: NDArray[np.int8]
+    values: NDArray[np.int8 | np.int16]
     scale: NDArray[np.float64]
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values)
-        if values.dtype != np.int8 or values.ndim != 2:
+        if values.dtype not in (np.int8, np.int16) or values.ndim != 2:
             raise QuantizationTableError(
                 f"a quantised weight has dtype {values.dtype} and shape {values.shape}",
-                why="kernels take an int8 matrix of (rows, columns)",
+                why="kernels take an int8 matrix of (rows, columns), or an int16 table of rows",
                 todo="quantise and reshape it first",
             )
         scale = _vector(self.scale, "the row scale of a weight")
@@ -391,12 +391,20 @@ class QuantizationTable:
                     why="a matrix operand has 8 bits",
                     todo="stay within -128..127 or 0..255",
                 )
+        for name, weight in self.weights.items():
+            if weight.values.dtype != np.int8:
+                raise QuantizationTableError(
+                    f"a matrix of weights is {weight.values.dtype}",
+                    where=f"weights entry {name!r}",
+                    why="kernels multiply int8; only rows of embeddings may be int16",
+                    todo="quantise it to 8 bits",
+                )
         limit = RELEASED_STREAM_LIMIT if self.preset == "released" else STREAM_LIMIT
         plain = [("stream", *entry) for entry in self.stream.items()]
         plain += [("grids", *entry) for entry in self.grids.items()]
         for section, name, quant in plain:
             special = (quant.channel_divisor, quant.splits, quant.channel_zero_point)
-            if quant.zero_point != 0 or quant.by_row or special != (None, None, None):
+            if quant.zero_point != 0 or quant.by_row or any(x is not None for x in special):
                 raise QuantizationTableError(
                     "it has a zero point, a channel divisor, split channels or a scale per row",
                     where=f"{section} entry {name!r}",

@@ -9,7 +9,15 @@ integer program from it.
 
 from __future__ import annotations
 
+from .fidelity import FIDELITIES, options_of
 from .options import OBSERVERS, CalibrationOptions
 from .post_training import calibrate, quantize
 
-__all__ = ["OBSERVERS", "CalibrationOptions", "calibrate", "quantize"]
+__all__ = [
+    "FIDELITIES",
+    "OBSERVERS",
+    "CalibrationOptions",
+    "calibrate",
+    "options_of",
+    "quantize",
+]

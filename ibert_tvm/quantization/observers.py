@@ -26,6 +26,8 @@ _CLIP_ROWS = 512
 # Zero points further from the middle of 8 bits would leave requantisation in 16 bits no fraction
 # bits: the range then reaches as far as it must instead.
 _FARTHEST = 4 * 127
+# Ranges of single channels are taken as they are from this many tokens on: the packaged texts'.
+_MANY_TOKENS = 8000
 # An activation that is 0 throughout still needs a scale.
 SMALLEST_RANGE = 1e-6
 
@@ -40,11 +42,14 @@ class Statistics:
         Smallest and largest value per channel, float64 [C].
     rows : list of numpy.ndarray
         Sampled tokens, float32 [tokens, C] each.
+    tokens : int
+        How many were seen.
     """
 
     low: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     high: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     rows: list[NDArray[np.float32]] = field(default_factory=list)
+    tokens: int = 0
 
     def update(self, values: NDArray[np.float32], sampled: NDArray[np.float32]) -> None:
         """See some tokens.
@@ -59,6 +64,7 @@ class Statistics:
         low, high = values.min(axis=0), values.max(axis=0)
         self.low = np.minimum(self.low, low) if self.low.size else low.astype(np.float64)
         self.high = np.maximum(self.high, high) if self.high.size else high.astype(np.float64)
+        self.tokens += values.shape[0]
         if sampled.shape[0]:
             self.rows.append(sampled)
 
@@ -76,8 +82,12 @@ class Statistics:
 
     @property
     def channel_half_range(self) -> NDArray[np.float64]:
-        """Half of what lies between the smallest and the largest value per channel, [C]."""
-        return (self.high - self.low) / 2
+        """Half of the range per channel, [C], wider than what few tokens have shown of it.
+
+        The largest of n normal values grows with the root of log n.
+        """
+        few = max(math.log(_MANY_TOKENS) / math.log(max(self.tokens, 2)), 1.0)
+        return (self.high - self.low) / 2 * math.sqrt(few)
 
     @property
     def magnitude(self) -> float:

@@ -35,6 +35,9 @@ class CalibrationOptions:
     channel_zero_points : bool
         Give each channel of what linear layers read a zero point of its own, so that its range lies
         around its centre (preset ``accurate``). The next bias takes it off again.
+    fine_tables : bool
+        Keep embedding tables that are small beside the others, as those of positions and token
+        types are, in 16 bits (preset ``accurate``).
     row_scales : str
         One of `ibert_tvm.quantization.row_scaling.ROW_SCALES`: whether what matrices of weights
         multiply has a scale per token, where that is possible: "never", "auto" (where the products
@@ -65,6 +68,7 @@ class CalibrationOptions:
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
     split_share: float = 0.0
     channel_zero_points: bool = False
+    fine_tables: bool = False
     row_scales: str = NEVER
     compensate: bool = True
     centre: bool = False

@@ -11,6 +11,7 @@ from ..artefact import QuantizedModel
 from ..errors import UsageError
 from ..tokenization import Tokenizer
 from .batches import Batch, batches_of_arrays, batches_of_texts
+from .fidelity import FIDELITIES, options_of
 from .observe import observe_and_build
 from .options import CalibrationOptions
 from .released import released_table
@@ -27,6 +28,8 @@ __all__ = ["calibrate", "quantize"]
 _logger = logging.getLogger(__name__)
 
 DEFAULT_PRESET = "accurate"
+DEFAULT_FIDELITY = "default"
+PLAIN_FIDELITY = "fast"
 RELEASED = "released"
 
 Calibration = Sequence[str] | Sequence[Mapping[str, Any]]
@@ -39,7 +42,8 @@ def quantize(
     preset: str | None = None,
     *,
     seq_len: int = 128,
-    observer: str = "mse",
+    fidelity: str | None = None,
+    observer: str | None = None,
     widen: bool = False,
     options: CalibrationOptions | None = None,
     tokenizer: Tokenizer | None = None,
@@ -62,13 +66,17 @@ def quantize(
         it serves, and "accurate" for every other model.
     seq_len : int
         Texts are truncated to this many tokens.
-    observer : {"mse", "minmax", "percentile"}
-        How the range of an 8-bit activation is chosen.
+    fidelity : {"fast", "default"}, optional
+        Of a float model and the preset "accurate": how close the integers are to come to it, and at
+        what cost (`ibert_tvm.quantization.fidelity`). "default" by default.
+    observer : {"mse", "minmax", "percentile"}, optional
+        How the range of an 8-bit activation is chosen; by default as the fidelity says, and "mse"
+        where there is none.
     widen : bool
         Of a model that came quantised: keep the residual stream in 16 bits where the model rounds
         it to 8.
     options : CalibrationOptions, optional
-        All settings; given, `seq_len`, `observer` and `widen` are not looked at.
+        All settings; given, `seq_len`, `fidelity`, `observer` and `widen` are not looked at.
     tokenizer : Tokenizer, optional
         For texts; by default the model's own.
     progress : callable, optional
@@ -94,7 +102,11 @@ def quantize(
     from ibert_tvm.relay_passes.integer.relax_ops import read_program
     from ibert_tvm.relay_passes.lower import lower_to_integer
 
-    options = options or CalibrationOptions(seq_len=seq_len, observer=observer, widen=widen)
+    if options is None:
+        changes: dict[str, Any] = {"seq_len": seq_len, "widen": widen}
+        if observer is not None:
+            changes["observer"] = observer
+        options = options_of(_fidelity(model, preset, fidelity), **changes)
     table, summary = calibrate(
         model, calibration, preset, options, tokenizer=tokenizer, progress=progress
     )
@@ -115,6 +127,28 @@ def quantize(
         },
         tokenizer=model.tokenizer,
     )
+
+
+def _fidelity(model: CanonicalModel, preset: str | None, asked: str | None) -> str:
+    """The fidelity of a model, refused where nothing can be chosen."""
+    own = model.released is not None and (preset == RELEASED or preset is None)
+    if preset in (None, DEFAULT_PRESET) and not own and model.given is None:
+        if asked is not None and asked not in FIDELITIES:
+            raise UsageError(
+                f"unknown fidelity {asked!r}",
+                why="it says how close the integers are to come to the float model",
+                todo=f"use one of: {', '.join(FIDELITIES)}",
+            )
+        return asked or DEFAULT_FIDELITY
+    if asked is not None:
+        raise UsageError(
+            f"the fidelity {asked!r} for a model whose arithmetic leaves no choice",
+            why="it came with its scales"
+            if own or model.given is not None
+            else f"the preset {preset} is computed as it was published",
+            todo=f"leave it out, or use the preset {DEFAULT_PRESET}",
+        )
+    return PLAIN_FIDELITY
 
 
 def calibrate(

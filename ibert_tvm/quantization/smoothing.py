@@ -226,8 +226,9 @@ def _round(
 ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
     moved = _moved(matrix, quant.channel_divisor)
     steps = _steps(sample, quant)
-    clip = options.observer == "mse"
-    scale = row_scales(moved, (steps**2).mean(axis=0) if clip else None)
+    # Unlike activations, weights do not go further in later use: clipping them is safe.
+    search = options.compensate or options.observer == "mse"
+    scale = row_scales(moved, (steps**2).mean(axis=0) if search else None)
     if compensate and options.compensate and steps.size:
         return compensated_rounding(moved, scale, steps), scale
     return nearest(moved, scale), scale

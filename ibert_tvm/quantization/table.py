@@ -40,6 +40,8 @@ _SHORT_HIGH = 2**14 - 1
 _CHANNEL_STEPS = 200
 _SUM_STEPS = 2**17
 _SUM_HIGH = 2**19 - 1
+# Positions and kinds of tokens are few beside the vocabulary, and added to every token.
+_FINE_SHARE = 1 / 16
 # A value that calibration saw next to nothing of still gets a range.
 _SMALLEST_STREAM = 0.5
 
@@ -145,17 +147,29 @@ class TableBuilder:
                 matmul[name] = self._attention_operand(name, statistics[name])
             statistics[name].rows.clear()
             advance()
-        embeddings = {
-            name: quantize_embedding(
-                self.parameters[value.weight], per_row=self.preset.embedding_scale_per_row
-            )
+        table = QuantizationTable(
+            self.preset.name,
+            matmul,
+            stream,
+            weights,
+            self.embeddings(),
+            centred=self.options.centre,
+        )
+        return table, report
+
+    def embeddings(self) -> dict[str, WeightQuant]:
+        """Tables of rows: of 16 bits where they are small beside the others, if asked for."""
+        tables = {
+            name: self.parameters[value.weight]
             for name, value in self.needed.items()
             if value.section == "embeddings"
         }
-        table = QuantizationTable(
-            self.preset.name, matmul, stream, weights, embeddings, centred=self.options.centre
-        )
-        return table, report
+        most = _FINE_SHARE * sum(table.size for table in tables.values())
+        per_row, fine = self.preset.embedding_scale_per_row, self.options.fine_tables
+        return {
+            name: quantize_embedding(table, per_row, fine and per_row and table.size <= most)
+            for name, table in tables.items()
+        }
 
     def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:
         """Matrices of the linear layers that read a value, by layer name."""

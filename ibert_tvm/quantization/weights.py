@@ -15,11 +15,12 @@ from ibert_tvm.relay_passes.quantization_table import WeightQuant
 __all__ = ["compensated_rounding", "nearest", "quantize_embedding", "row_scales"]
 
 LEVELS = 127
+FINE_LEVELS = 2**13 - 1
 _CLIPPINGS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85)
 # A row whose weights vanish beside those of the others gets fewer levels instead of a scale so
 # small that its bias would leave int32.
 _SMALLEST_ROW = 2.0**-10
-_DAMPING = 0.01
+_DAMPING = 0.1
 _BLOCK = 64
 
 
@@ -109,8 +110,10 @@ def compensated_rounding(
     return result
 
 
-def quantize_embedding(table: NDArray[np.float32], per_row: bool) -> WeightQuant:
-    """Int8 rows of an embedding table.
+def quantize_embedding(
+    table: NDArray[np.float32], per_row: bool, fine: bool = False
+) -> WeightQuant:
+    """Integer rows of an embedding table.
 
     Parameters
     ----------
@@ -118,12 +121,18 @@ def quantize_embedding(table: NDArray[np.float32], per_row: bool) -> WeightQuant
         [V, C], float.
     per_row : bool
         A scale per row, or (as published) one for the table.
+    fine : bool
+        Rows of 14 bits, whose requantisation still fits int32, instead of 8.
 
     Returns
     -------
     WeightQuant
     """
     scale = row_scales(table)
+    if fine:
+        scale = scale * (LEVELS / FINE_LEVELS)
+        rows = np.rint(table / scale[:, None])
+        return WeightQuant(np.clip(rows, -FINE_LEVELS, FINE_LEVELS).astype(np.int16), scale)
     if not per_row:
         scale = np.full_like(scale, scale.max())
     return WeightQuant(nearest(table, scale), scale)

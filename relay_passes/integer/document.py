@@ -23,7 +23,7 @@ from .program import Program, Step
 from .types import DTYPES, Dim, SymbolicDim, TensorType, dtype_bounds
 
 FORMAT = "ibert-program"
-VERSION = 1
+VERSION = 2
 """Raised when a document of the version before would mean something else or not be complete."""
 
 MAX_BYTES = 8 * 2**20

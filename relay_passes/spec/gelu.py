@@ -1,6 +1,6 @@
 """i-GELU in two forms: a clipped polynomial in 16 bits, and the published i-erf.
 
-`AccurateGelu` (preset ``accurate``) is ``relu(x)`` minus a bump that vanishes beyond T, in 16-bit
+`gelu_accurate` (preset ``accurate``) is ``relu(x)`` minus a bump that vanishes beyond T, in 16-bit
 arithmetic. The published form (preset ``paper``) works on the int32 accumulator with one scale per
 channel and needs int64.
 """
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import RangeError
-from .polynomial import IntegerPolynomial, check_scale, clipped_scale, i_poly
+from .clipped import ClippedFunction, ClippedPolynomial, clipped_polynomial
+from .polynomial import IntegerPolynomial, check_scale, i_poly
 from .values import (
     Value,
     absolute,
@@ -28,99 +29,19 @@ from .values import (
     short,
 )
 
-GELU_LIMIT = 3.69652
-"""T: beyond it ``relu(x) - gelu(x)`` is taken as 0."""
-GELU_BUMP = 0.00294213
-"""c in ``gelu(x) ~ relu(x) - c t (T - t)^4``, ``t = min(|x|, T)``: maximal error 0.0038."""
-
-_LARGEST = 2**15 - 1
+GELU = ClippedFunction("i-GELU", 4.24, 3, (0.02473618, 0.95995002, -0.49422208))
+"""``Phi(-t)``, Phi the normal distribution's: maximal error of ``t Phi(-t)`` 0.00042."""
 
 
-def gelu_scale(largest: float) -> float:
-    """Scale at which i-GELU is best computed: T fills 15 bits after a shift.
-
-    Parameters
-    ----------
-    largest : float
-        Absolute value that the input reaches; it is represented in 14 bits at least.
-
-    Returns
-    -------
-    float
-        The smallest scale ``T 2^k / 32640``, ``k >= 0``, with ``largest / scale < 2^14``.
-    """
-    return clipped_scale(GELU_LIMIT, largest)
-
-
-@dataclass(frozen=True)
-class AccurateGelu:
-    """Constants of ``gelu(x) ~ relu(x) - c t (T - t)^4`` with ``t = min(|x|, T)``.
-
-    Parameters
-    ----------
-    limit : int
-        ``round(T / S)``.
-    up_shift : int
-        Brings t to 15 bits: ``t' = t << up_shift``; ``u' = T' - t'`` with ``T' = limit <<
-        up_shift``.
-    multiplier, result_shift : int
-        Q15 factor of ``t' u'^4`` (products in Q15), then a left shift: 0 wherever `gelu_scale`
-        chose the scale.
-    """
-
-    limit: int
-    up_shift: int
-    multiplier: int
-    result_shift: int
-
-    @staticmethod
-    def from_scale(scale: float) -> AccurateGelu:
-        """Constants for inputs (and outputs) of the given scale.
-
-        Parameters
-        ----------
-        scale : float
-            S, from T / 32767 = 1.13e-4 to T / 8 = 0.46. The polynomial's own error dominates where
-            `gelu_scale` chose it; next to twice such a scale the products lose bits, and the error
-            grows to 0.006.
-
-        Returns
-        -------
-        AccurateGelu
-
-        Raises
-        ------
-        RangeError
-            If T is fewer than 8 or more than 2^15 - 1 units.
-        """
-        check_scale(scale, "i-GELU")
-        limit = round(GELU_LIMIT / scale)
-        if not 8 <= limit <= _LARGEST:
-            raise RangeError(
-                f"scale {scale:.3g} cannot serve i-GELU",
-                why=f"its polynomial ends at {GELU_LIMIT}, which is {limit} units; 8 to {_LARGEST} "
-                "serve",
-                todo="requantise the input of GELU to a scale between 1.2e-4 and 0.4",
-            )
-        up_shift = 15 - limit.bit_length()
-        # One unit of t' stands for sigma. u'^2 and u'^4 are divided by 2^15 once and three times,
-        # and the product with t' once more.
-        sigma = math.ldexp(scale, -up_shift)
-        factor = GELU_BUMP * math.ldexp(sigma**5, 60) / scale
-        result_shift = max(math.frexp(factor)[1], 0)
-        multiplier = min(round(math.ldexp(factor, 15 - result_shift)), _LARGEST)
-        return AccurateGelu(limit, up_shift, multiplier, result_shift)
-
-
-def gelu_accurate(q: Value, constants: AccurateGelu) -> Value:
-    """``gelu(S q) / S`` as ``relu(q)`` minus a polynomial bump, in 16-bit arithmetic.
+def gelu_accurate(q: Value, constants: ClippedPolynomial) -> Value:
+    """``x Phi(x)`` as ``relu(x)`` minus ``t Phi(-t)``, ``t = |x|``, in 16-bit arithmetic.
 
     Parameters
     ----------
     q : Value
-        Input at scale S, in [-32767, 32767].
-    constants : AccurateGelu
-        From ``AccurateGelu.from_scale(S)``.
+        ``x / S``, in [-32767, 32767], with S from ``clipped_scale(GELU.limit, ...)``.
+    constants : ClippedPolynomial
+        Of `GELU`.
 
     Returns
     -------
@@ -128,14 +49,9 @@ def gelu_accurate(q: Value, constants: AccurateGelu) -> Value:
         At the same scale, between about ``-0.17 / S`` and ``max(q, 0)``; it and every intermediate
         have 16 bits.
     """
-    k = constants
     q = bind(short(q))
-    t = bind(minimum(absolute(q), k.limit) << k.up_shift)
-    u = bind((k.limit << k.up_shift) - t)
-    square = bind(q15_multiply(u, u))
-    fourth = q15_multiply(square, square)
-    bump = q15_multiply(q15_multiply(fourth, t), k.multiplier) << k.result_shift
-    return short(maximum(q, 0) - bump)
+    t = bind(minimum(absolute(q), constants.limit))
+    return short(maximum(q, 0) - q15_multiply(clipped_polynomial(t, constants, GELU.power), t))
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from ..errors import RangeError
 from .values import Value, bind
 
-CLIPPED_TOP = 32640
-"""The limit of a clipped polynomial in units of its finest scale: 255 * 2^7, just below 1 in Q15,
-so that half of it, a quarter ... are whole numbers too."""
-
 
 @dataclass(frozen=True)
 class IntegerPolynomial:
@@ -59,27 +55,6 @@ class IntegerPolynomial:
                 todo="requantise the input to a coarser scale first",
             )
         return IntegerPolynomial(q_b, q_c, a * scale * scale)
-
-
-def clipped_scale(limit: float, largest: float) -> float:
-    """Scale at which a polynomial that ends at a limit is computed in 16 bits.
-
-    Parameters
-    ----------
-    limit : float
-        Where the polynomial ends: it fills 15 bits after a shift.
-    largest : float
-        Absolute value that the input reaches; it is represented in 14 bits at least.
-
-    Returns
-    -------
-    float
-        The smallest scale ``limit 2^k / CLIPPED_TOP``, ``k >= 0``, with ``largest / scale < 2^14``.
-    """
-    scale = limit / CLIPPED_TOP
-    while largest / scale >= 2**14:
-        scale *= 2.0
-    return scale
 
 
 def check_scale(scale: float, what: str) -> None:

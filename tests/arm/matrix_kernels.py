@@ -13,7 +13,8 @@ import numpy as np
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, gelu_scale
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
+from ibert_tvm.relay_passes.spec.gelu import GELU
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription
@@ -79,8 +80,8 @@ def linear(
         if residual is not None:
             low, high = _STREAM
             return [p.emit(integer.add_short(wide, residual, name="sum", low=low, high=high))]
-        scale = gelu_scale(9.0)
-        g = p.emit(integer.gelu(wide, AccurateGelu.from_scale(scale), name="gelu"))
+        scale = clipped_scale(GELU.limit, 9.0)
+        g = p.emit(integer.gelu(wide, ClippedPolynomial.from_scale(scale, GELU), name="gelu"))
         return [p.requantise_short("out", g, np.array([scale / 0.03]), 2**14, _INT8, "int8")]
 
     kernel = p.finish(target, body, rows * columns)

@@ -24,18 +24,12 @@ from ibert_tvm.relay_passes.emit.stage import Stage
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.spec import short_softmax
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
+from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
-from ibert_tvm.relay_passes.spec.logistic import (
-    SIGMOID_COEFFICIENTS,
-    SIGMOID_LIMIT,
-    SILU_COEFFICIENTS,
-    SILU_LIMIT,
-    LogisticPolynomial,
-)
-from ibert_tvm.relay_passes.spec.polynomial import clipped_scale
+from ibert_tvm.relay_passes.spec.logistic import SIGMOID, SILU
 from ibert_tvm.relay_passes.spec.released import (
     ReleasedExponential,
     ReleasedLayerNorm,
@@ -209,11 +203,11 @@ def _stored(array: np.ndarray) -> np.ndarray:
 def gelu(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """GELU of 15 bits, requantised to 8: between the two linear layers of an encoder's block."""
     p = _Program("gelu", "gelu", seed)
-    scale = gelu_scale(9.0)
+    scale = clipped_scale(GELU.limit, 9.0)
     x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
 
     def body() -> Sequence[relax.Var]:
-        g = p.emit(integer.gelu(x, AccurateGelu.from_scale(scale), name="gelu"))
+        g = p.emit(integer.gelu(x, ClippedPolynomial.from_scale(scale, GELU), name="gelu"))
         factor = np.array([scale / 0.03])
         return [p.requantise_short("out", g, factor, 2**14, (0, 255), "uint8", 6)]
 
@@ -223,13 +217,13 @@ def gelu(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> 
 def gate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """SiLU of 15 bits times another value, requantised to 8 bits by channel."""
     p = _Program("gate", "silu", seed)
-    limit, shape = SILU_LIMIT / 1.702, (1, rows, channels)
-    scale = clipped_scale(limit, 9.0)
+    function, shape = SILU.of_multiple(1.702), (1, rows, channels)
+    scale = clipped_scale(function.limit, 9.0)
     x = p.input("x", p.entries(_STREAM, shape, "int16"), _STREAM)
     y = p.input("y", p.entries(_STREAM, shape, "int16")[:, ::-1], _STREAM)
 
     def body() -> Sequence[relax.Var]:
-        constants = LogisticPolynomial.from_scale(scale, limit, SILU_COEFFICIENTS)
+        constants = ClippedPolynomial.from_scale(scale, function)
         g = p.emit(integer.silu(x, constants, name="silu"))
         z = p.emit(integer.multiply(g, y, name="product"))
         factors = p.random.uniform(2**-23, 2**-18, channels)
@@ -241,11 +235,11 @@ def gate(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> 
 def sigmoid(target: TargetDescription, rows: int, channels: int, seed: int = 0) -> RowKernel:
     """The logistic function of 15 bits, requantised to 8."""
     p = _Program("sigmoid", "sigmoid", seed)
-    scale = clipped_scale(SIGMOID_LIMIT, 9.0)
+    scale = clipped_scale(SIGMOID.limit, 9.0)
     x = p.input("x", p.entries(_STREAM, (1, rows, channels), "int16"), _STREAM)
 
     def body() -> Sequence[relax.Var]:
-        constants = LogisticPolynomial.from_scale(scale, SIGMOID_LIMIT, SIGMOID_COEFFICIENTS)
+        constants = ClippedPolynomial.from_scale(scale, SIGMOID)
         g = p.emit(integer.sigmoid(x, constants, name="sigmoid"))
         return [p.requantise_short("out", g, np.array([2.0**-7]), 2**15, (0, 255), "uint8")]
 

@@ -227,7 +227,7 @@ def test_a_folder_of_an_earlier_version_is_refused_with_what_to_do(
     assert refusal(folder) == (
         f"cannot read {file}\n"
         "  why: it is the object graph of TVM that earlier versions stored; this version of "
-        "ibert_tvm reads ibert-program version 1\n"
+        "ibert_tvm reads ibert-program version 2\n"
         "  what to do: quantise the model again with `ibert quantize`"
     )
 

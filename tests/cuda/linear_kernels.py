@@ -14,8 +14,9 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu
 from ibert_tvm.relay_passes.spec.released.rounding import exact_factors
 from ibert_tvm.targets import TargetDescription
 from tests.passes.models import ProgramBuilder
@@ -123,7 +124,11 @@ def _released_residual(p, sums, inputs, case) -> list[relax.Var]:
 
 def _gelu(p, sums, _inputs, case) -> list[relax.Var]:
     x = p.requantise_short("s", sums, 2.0**-7, **_HALF_STREAM, dtype="int16", channels=case.columns)
-    y = p.emit(integer.gelu(x, AccurateGelu.from_scale(1e-3), name="gelu"))
+    y = p.emit(
+        integer.gelu(
+            x, ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU), name="gelu"
+        )
+    )
     return [p.requantise_short("y", y, 0.02, 0, 255, "uint8", 20, case.columns)]
 
 

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.frontend import CanonicalModel
-from ibert_tvm.quantization import CalibrationOptions, calibrate
-from ibert_tvm.quantization.weights import nearest, quantize_embedding, row_scales
+from ibert_tvm.quantization import CalibrationOptions, calibrate, options_of
+from ibert_tvm.quantization.table import TableBuilder
+from ibert_tvm.quantization.weights import nearest, row_scales
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant
-from ibert_tvm.relay_passes.spec.presets import preset as preset_of
 from ibert_tvm.texts import data_file
 from tests.golden import sources
 
@@ -68,10 +68,12 @@ class Golden:
 
 
 # How well these are quantised does not matter.
+_CLOSE = options_of("default")
 _PLAIN = CalibrationOptions(observer="minmax", alphas=(0.0,), compensate=False)
 MODELS = {
     "bert": Golden("bert", fast=True),
     "bert-paper": Golden("bert", "paper", fast=True),
+    "bert-default": Golden("bert", options=_CLOSE, fast=True),
     "bert-mean": Golden("bert-mean"),
     "bert-mean-paper": Golden("bert-mean", "paper"),
     "bert-classifier": Golden("bert-classifier"),
@@ -94,6 +96,7 @@ MODELS = {
     "qoperator": Golden("qoperator"),
     "minilm": Golden("minilm", whole=True),
     "minilm-paper": Golden("minilm", "paper", whole=True),
+    "minilm-default": Golden("minilm", options=_CLOSE, whole=True),
     "bert-base": Golden("bert-base", options=_PLAIN, whole=True),
 }
 RANGES = "ranges of checkpoints"
@@ -116,6 +119,9 @@ def canonical(source: str) -> CanonicalModel:
 # -- tables ------------------------------------------------------------------------------------
 
 
+_BY_CHANNEL = ("splits", "channel_zero_point")
+
+
 def stored_activations(table: QuantizationTable, smoothing: bool = True) -> dict[str, Any]:
     """The activations of a calibrated table, in few digits: what `tables.json` has of a model."""
     document, arrays = table.to_json()
@@ -128,6 +134,9 @@ def stored_activations(table: QuantizationTable, smoothing: bool = True) -> dict
             if smoothing and "channel_divisor" in entry:
                 divisor = arrays[entry["channel_divisor"]]
                 kept.append([float(f"{number:.3g}") for number in divisor])
+            whole = {key: arrays[entry[key]].tolist() for key in _BY_CHANNEL if key in entry}
+            if whole:
+                kept += [*([[]] if len(kept) == 4 else []), whole]
             result[section][name] = kept
     return result
 
@@ -138,33 +147,35 @@ def _activations(stored: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
     arrays: Arrays = {}
     for section in ("matmul", "stream", "grids"):
         sections[section] = {}
-        for name, (scale, low, high, zero_point, *divisor) in stored[section].items():
+        for name, (scale, low, high, zero_point, *more) in stored[section].items():
             entry = {"scale": scale, "low": low, "high": high, "zero_point": zero_point}
-            if divisor:
-                key = f"{section}.{name}.channel_divisor"
-                arrays[key] = np.array(divisor[0])
-                entry["channel_divisor"] = key
+            divisor, whole = [*more, *([], {})[len(more) :]]
+            by_channel = {"channel_divisor": divisor} if divisor else {}
+            for kind, values in {**by_channel, **whole}.items():
+                entry[kind] = f"{section}.{name}.{kind}"
+                arrays[entry[kind]] = np.array(values)
             sections[section][name] = entry
     return sections, arrays
 
 
 def _rounded_weights(
-    model: CanonicalModel, preset: str, matmul: Mapping[str, Any]
+    model: CanonicalModel, preset: str, matmul: Mapping[str, Any], options: CalibrationOptions
 ) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant]]:
     """Nearest integers of all matrices, and of all embeddings."""
     needed = requirements(model.module, preset)
-    per_row = preset_of(preset).embedding_scale_per_row
-    weights, embeddings = {}, {}
+    embeddings = TableBuilder(needed, model.parameters, preset, options).embeddings()
+    weights = {}
     for name, value in needed.items():
-        if value.section == "embeddings":
-            embeddings[name] = quantize_embedding(model.parameters[value.weight], per_row)
         for reader in value.layers if value.matmul else ():
             matrix = model.parameters[needed[reader].weight]
             divisor = matmul[name].channel_divisor
             if divisor is not None:
                 matrix = matrix * divisor.astype(np.float32)
             scale = row_scales(matrix)
-            weights[reader] = WeightQuant(nearest(matrix, scale), scale)
+            rounded = nearest(matrix, scale)
+            if matmul[name].splits is not None:
+                rounded = rounded[:, matmul[name].columns]
+            weights[reader] = WeightQuant(rounded, scale)
     return weights, embeddings
 
 
@@ -179,11 +190,11 @@ def table(name: str) -> QuantizationTable:
     document = {"schema_version": 1, "preset": golden.preset, **sections, **empty}
     result = QuantizationTable.from_json(document, arrays)
     if model.given is None:
-        weights, embeddings = _rounded_weights(model, golden.preset, result.matmul)
+        weights, embeddings = _rounded_weights(model, golden.preset, result.matmul, golden.options)
     else:  # its integers are those of the file
         own, _ = calibrate(model, calibration(name), golden.preset, golden.options)
         weights, embeddings = dict(own.weights), dict(own.embeddings)
-    return replace(result, weights=weights, embeddings=embeddings)
+    return replace(result, weights=weights, embeddings=embeddings, centred=golden.options.centre)
 
 
 @functools.lru_cache(maxsize=4)

@@ -36,7 +36,8 @@ SLOW = pytest.mark.slow
 # The others have no kernel that none of these has.
 COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
 COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
-ON_TARGETS = ("bert", "odd-paper", "ibert")
+COMPILED += ("bert-default", "minilm-default")
+ON_TARGETS = ("bert", "bert-default", "odd-paper", "ibert")
 # Of bert-base no calibration is stored. For ibert-accurate two strengths of smoothing come within
 # 0.1% of each other, so that last bits decide between them.
 NOT_CALIBRATED = ("bert-base", "ibert-accurate")
@@ -97,13 +98,15 @@ def test_calibration_comes_to_the_scales_of_the_table(name: str) -> None:
     assert got.keys() == want.keys()
     for section, entries in want.items():
         assert list(got[section]) == list(entries)
-        for key, (scale, low, high, zero_point, *divisor) in entries.items():
+        for key, (scale, low, high, zero_point, *more) in entries.items():
             ours = got[section][key]
             assert ours[1:4] == [low, high, zero_point], key
             assert ours[0] == pytest.approx(scale, rel=1e-4), key
-            assert len(ours) == 4 + len(divisor), key
-            if divisor:
-                np.testing.assert_allclose(ours[4], divisor[0], rtol=0.02, err_msg=key)
+            assert len(ours) == 4 + len(more), key
+            if more:
+                np.testing.assert_allclose(ours[4], more[0], rtol=0.02, err_msg=key)
+            for kind, values in more[1].items() if len(more) > 1 else ():
+                np.testing.assert_allclose(ours[5][kind], values, atol=1, err_msg=key)
 
 
 # -- other targets -------------------------------------------------------------------------------

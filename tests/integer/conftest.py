@@ -11,8 +11,9 @@ import tvm
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
@@ -185,7 +186,13 @@ def _encoder(b: Builder, preset: str) -> Any:
     acc = _linear(b, narrow(b, x, "operand2", 0.01), inner, "inner")
     if accurate:
         wide = _narrow_short(b, acc, "inner.wide", 0.1, "int16")
-        active = b.emit(integer.gelu(wide, AccurateGelu.from_scale(3e-4), name="gelu"))
+        active = b.emit(
+            integer.gelu(
+                wide,
+                ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU),
+                name="gelu",
+            )
+        )
         active = _narrow_short(b, active, "active", 0.02, "uint8", 17)
     else:
         scales = b.random.uniform(3e-5, 3e-4, inner)

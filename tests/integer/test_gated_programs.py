@@ -12,14 +12,9 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
-from ibert_tvm.relay_passes.spec.logistic import (
-    SIGMOID_COEFFICIENTS,
-    SIGMOID_LIMIT,
-    SILU_COEFFICIENTS,
-    SILU_LIMIT,
-    LogisticPolynomial,
-)
+from ibert_tvm.relay_passes.spec.logistic import SIGMOID, SILU
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.examples import examples
 from tests.integer.unbounded import check_unbounded
@@ -36,12 +31,8 @@ def program(seed: int, extreme: bool = False) -> IntegerProgram:
     random = np.random.default_rng(seed)
     shift = int(random.integers(0, 11))
     kind = "silu" if seed % 2 else "sigmoid"
-    limit, coefficients = (
-        (SILU_LIMIT / 1.702, SILU_COEFFICIENTS)
-        if kind == "silu"
-        else (SIGMOID_LIMIT, SIGMOID_COEFFICIENTS)
-    )
-    polynomial = LogisticPolynomial.from_scale(limit / 32640 * 2**shift, limit, coefficients)
+    function = SILU.of_multiple(1.702) if kind == "silu" else SIGMOID
+    polynomial = ClippedPolynomial.from_scale(function.limit / 32640 * 2**shift, function)
 
     def body(p: ProgramBuilder, inputs: Mapping[str, relax.Var]) -> Sequence[relax.Var]:
         def narrow(x: relax.Var, name: str, high: int, dtype: str, gain: int) -> relax.Var:

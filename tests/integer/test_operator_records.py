@@ -27,11 +27,11 @@ from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import TensorType
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
+from ibert_tvm.relay_passes.spec.gelu import GELU
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
-from ibert_tvm.relay_passes.spec.logistic import LogisticPolynomial
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
@@ -74,7 +74,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "distance_products": [{"num_heads": 2, "shift": 5}],
     "embedding": [{"shift": 7}],
     "gather_channels": [{}],
-    "gelu": [{"constants": AccurateGelu.from_scale(2e-4)}],
+    "gelu": [{"constants": ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU)}],
     "gelu_paper": [{}],
     "last_token": [{}],
     "layer_norm": [{"constants": LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), **STORED}],
@@ -103,8 +103,8 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "scale_rows": [{"shift": 11}],
     "select_token": [{"index": 2}],
     "shift_tokens": [{"distance": -1}, {"distance": 2}],
-    "sigmoid": [{"constants": LogisticPolynomial(32640, 0, 4700, 22200, -10350)}],
-    "silu": [{"constants": LogisticPolynomial(16320, 1, 2700, 21000, -6100)}],
+    "sigmoid": [{"constants": ClippedPolynomial(32640, 0, 4700, 22200, -10350)}],
+    "silu": [{"constants": ClippedPolynomial(16320, 1, 2700, 21000, -6100)}],
     "slice_tokens": [{"first": 1, "count": 3}],
     "slot_starts": [{}],
     "slot_tokens": [{}],

@@ -15,8 +15,9 @@ from ibert_tvm.relay_passes.integer.operators.position_ids import PositionIds
 from ibert_tvm.relay_passes.integer.operators.relu import Relu
 from ibert_tvm.relay_passes.integer.operators.requantise import Requantise
 from ibert_tvm.relay_passes.integer.operators.requantise_short import RequantiseShort
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
+from ibert_tvm.relay_passes.spec.gelu import GELU
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
@@ -76,7 +77,9 @@ def typed(call: relax.Call) -> str:
             "int16",
         ),
         (
-            lambda: integer.gelu(X16, AccurateGelu.from_scale(1e-3), name="g"),
+            lambda: integer.gelu(
+                X16, ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU), name="g"
+            ),
             (BATCH, SEQ, 8),
             "int16",
         ),
@@ -370,7 +373,11 @@ def test_operators_of_16_bits_store_no_more() -> None:
 
 
 def test_gelu_in_16_bits_takes_no_more() -> None:
-    assert refused(lambda: integer.gelu(X32, AccurateGelu.from_scale(1e-3), name="act")) == (
+    assert refused(
+        lambda: integer.gelu(
+            X32, ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU), name="act"
+        )
+    ) == (
         "operand x is int32\n"
         "  where: integer.gelu 'act'\n"
         "  why: allowed: int8, int16\n"

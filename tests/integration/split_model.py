@@ -1,4 +1,4 @@
-"""A BERT with outliers in its feed-forward layers, channels split and biases centred."""
+"""A BERT with outliers in its feed-forward layers, in the default fidelity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def split_model(share: float = 0.25) -> QuantizedModel:
     import transformers as hf
 
     import ibert_tvm as ibert
-    from ibert_tvm.quantization.options import CalibrationOptions
+    from ibert_tvm.quantization import options_of
 
     torch.manual_seed(0)
     config = hf.BertConfig(
@@ -52,5 +52,5 @@ def split_model(share: float = 0.25) -> QuantizedModel:
             layer.intermediate.dense.weight[77] *= 12
     canonical = ibert.load(model, head="none", verify=False)
     batches = [inputs(4, 20, seed) for seed in range(3)]
-    options = CalibrationOptions(split_share=share, centre=True)
+    options = options_of("default", split_share=share)
     return ibert.quantize(canonical, calibration=batches, options=options)

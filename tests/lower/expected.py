@@ -16,14 +16,17 @@ from ibert_tvm.relay_passes.quantization_table import (
     QuantizationTable,
     WeightQuant,
 )
+from ibert_tvm.relay_passes.spec.clipped import clipped_scale
 from ibert_tvm.relay_passes.spec.fixed_point import dyadic_vector
+from ibert_tvm.relay_passes.spec.gelu import GELU
 from tests.lower.modules import SUM_HIGH, function, tensor, token_inputs
 
-# Scales are powers of two: factors between them are exact, so the expected constants can be
-# written down.
+# Scales are powers of two but that of GELU: factors between them are exact, so the expected
+# constants can be written down.
 SUM = ActivationQuant(2.0**-14, -SUM_HIGH, SUM_HIGH)
 WORDS = WeightQuant(np.array([[1, -2], [127, 3], [0, 5]], np.int8), np.array([0.5, 0.25, 1.0]))
 STREAM = ActivationQuant(2.0**-12, -32767, 32767)
+GELU_STREAM = ActivationQuant(clipped_scale(GELU.limit, 4.0), -32767, 32767)
 INT8 = ActivationQuant(2.0**-4, -127, 127)
 MATRIX = WeightQuant(np.array([[3, -4], [5, 6], [-7, 127]], np.int8), np.array([0.5, 0.25, 0.125]))
 BIAS = np.array([1.0, -2.0, 0.3], np.float32)

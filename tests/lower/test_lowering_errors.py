@@ -129,10 +129,11 @@ def test_a_bias_beyond_int32_names_layer_and_channel(tiny, table):
 def test_constants_that_do_not_fit_name_the_layer(tiny, table):
     coarse = changed(table, "stream", "up", ActivationQuant(3.0, -32767, 32767))
     assert refused(tiny, coarse, RangeError) == (
-        "scale 3 cannot serve i-GELU\n"
+        "scale 8.51 cannot serve i-GELU\n"
         "  where: up.gelu\n"
-        "  why: its polynomial ends at 3.69652, which is 1 units; 8 to 32767 serve\n"
-        "  what to do: requantise the input of GELU to a scale between 1.2e-4 and 0.4"
+        "  why: its polynomial ends at 4.24, which must be 32640 / 2^k units, k from 0 to 10\n"
+        "  what to do: requantise its input to a scale of "
+        "ibert_tvm.relay_passes.spec.clipped.clipped_scale"
     )
 
 

@@ -115,9 +115,9 @@ BAD = {
         "  what to do: give an array of shape (C,)",
     ),
     "weight type": (
-        lambda: WeightQuant(np.ones((2, 2), np.int16), np.ones(2)),
-        "a quantised weight has dtype int16 and shape (2, 2)\n"
-        "  why: kernels take an int8 matrix of (rows, columns)\n"
+        lambda: WeightQuant(np.ones((2, 2), np.int32), np.ones(2)),
+        "a quantised weight has dtype int32 and shape (2, 2)\n"
+        "  why: kernels take an int8 matrix of (rows, columns), or an int16 table of rows\n"
         "  what to do: quantise and reshape it first",
     ),
     "weight rows": (

@@ -10,11 +10,13 @@ from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.integer.operators.gelu import Gelu
 from ibert_tvm.relay_passes.integer.relax_ops import is_integer_op, operator_of
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu, gelu_scale
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
+from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
 from ibert_tvm.relay_passes.spec.presets import ACCURATE, PAPER
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.lower.expected import (
+    GELU_STREAM,
     LINEAR,
     LINEAR_TABLE,
     MATRIX,
@@ -35,12 +37,12 @@ def test_accurate_gelu_works_on_the_16_bit_stream():
         lambda emit, x, mask, w: emit(build.gelu(linear(emit, x, w), name="y", form="tanh")),
         LINEAR,
         **LINEAR_TABLE,
-        stream={"up": STREAM, "y": STREAM},
+        stream={"up": GELU_STREAM, "y": STREAM},
     )
     expected = Expected()
 
     def body(emit):
-        factors, shift = multiplier([2.0**7, 2.0**6, 2.0**5], 31)
+        factors, shift = multiplier([2.0**-n / GELU_STREAM.scale for n in (5, 6, 7)], 31)
         stream = emit(
             integer.requantise(
                 expected_linear(expected, emit),
@@ -52,7 +54,9 @@ def test_accurate_gelu_works_on_the_16_bit_stream():
                 dtype="int16",
             )
         )
-        return emit(integer.gelu(stream, AccurateGelu.from_scale(2.0**-12), name="y"))
+        return emit(
+            integer.gelu(stream, ClippedPolynomial.from_scale(GELU_STREAM.scale, GELU), name="y")
+        )
 
     check(lowered, expected, body)
 
@@ -172,8 +176,8 @@ def test_a_sum_of_15_bits_is_added_and_normalised_in_16():
     check(lowered, expected, body)
 
 
-def test_gelu_of_a_scale_that_16_bits_do_not_serve_is_requantised_once_more():
-    # 2^-14 ends before T = 3.69652, where the polynomial does.
+def test_gelu_of_another_scale_is_requantised_once_more():
+    # The polynomial ends at 32640 / 2^k units, which 2^-14 does not give.
     lowered = lower(
         lambda emit, x, mask, w: emit(build.gelu(linear(emit, x, w), name="y", form="erf")),
         LINEAR,
@@ -185,10 +189,10 @@ def test_gelu_of_a_scale_that_16_bits_do_not_serve_is_requantised_once_more():
         for binding in lowered.module["main"].body.blocks[0].bindings
         if is_integer_op(binding.value)
     }
-    scale = gelu_scale(32767 * 2.0**-14)
+    scale = clipped_scale(GELU.limit, 32767 * 2.0**-14)
     term = operator_of(calls["up.for.y"])
     assert (term.low, term.high, term.dtype) == (1 - 2**14, 2**14 - 1, "int16")
-    assert operator_of(calls["y"]) == Gelu("y", AccurateGelu.from_scale(scale))
+    assert operator_of(calls["y"]) == Gelu("y", ClippedPolynomial.from_scale(scale, GELU))
     assert lowered.scales["values"]["y"][0]["scale"] == scale
 
 

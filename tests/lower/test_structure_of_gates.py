@@ -11,14 +11,9 @@ from ibert_tvm.relay_passes.integer.relax_ops import is_integer_op, operator_of
 from ibert_tvm.relay_passes.lower import requirements
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
-from ibert_tvm.relay_passes.spec.logistic import (
-    SIGMOID_LIMIT,
-    SILU_COEFFICIENTS,
-    SILU_LIMIT,
-    LogisticPolynomial,
-)
-from ibert_tvm.relay_passes.spec.polynomial import clipped_scale
+from ibert_tvm.relay_passes.spec.logistic import SIGMOID, SILU
 from ibert_tvm.relay_passes.spec.presets import ACCURATE, PAPER
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.lower.expected import (
@@ -53,8 +48,8 @@ def operators(lowered) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("beta", [1.0, 1.702])
 @pytest.mark.parametrize("preset", [ACCURATE, PAPER])
 def test_silu_takes_a_stream_at_its_own_scale(preset, beta: float) -> None:
-    limit = SILU_LIMIT / beta
-    own = ActivationQuant(clipped_scale(limit, 4.0), -(2**14 - 1), 2**14 - 1)
+    function = SILU.of_multiple(beta)
+    own = ActivationQuant(clipped_scale(function.limit, 4.0), -(2**14 - 1), 2**14 - 1)
     for stream, extra in ((own, []), (STREAM, ["up.for.y"])):
         lowered = lower(
             lambda emit, x, mask, w: emit(build.silu(linear(emit, x, w), name="y", beta=beta)),
@@ -67,7 +62,7 @@ def test_silu_takes_a_stream_at_its_own_scale(preset, beta: float) -> None:
         assert names == ["up.stream", *extra, "y"]
         silu = next(record for record in records(lowered) if record.name == "y")
         scale = lowered.scales["values"]["y"][0]["scale"]
-        assert silu.constants == LogisticPolynomial.from_scale(scale, limit, SILU_COEFFICIENTS)
+        assert silu.constants == ClippedPolynomial.from_scale(scale, function)
 
 
 def needed(body):
@@ -85,9 +80,9 @@ def needed(body):
 
 def test_the_stream_is_asked_for_at_the_scale_of_the_polynomial() -> None:
     for make, limit in (
-        (lambda x: build.silu(x, name="y"), SILU_LIMIT),
-        (lambda x: build.silu(x, name="y", beta=1.702), SILU_LIMIT / 1.702),
-        (lambda x: build.sigmoid(x, name="y"), SIGMOID_LIMIT),
+        (lambda x: build.silu(x, name="y"), SILU.limit),
+        (lambda x: build.silu(x, name="y", beta=1.702), SILU.limit / 1.702),
+        (lambda x: build.sigmoid(x, name="y"), SIGMOID.limit),
     ):
         wish = needed(make)["up"].stream_for
         assert wish is not None
@@ -100,7 +95,7 @@ def gate(emit, x, w):
 
 
 def test_a_product_is_exact_until_it_is_requantised() -> None:
-    own = ActivationQuant(clipped_scale(SIGMOID_LIMIT, 4.0), -(2**14 - 1), 2**14 - 1)
+    own = ActivationQuant(clipped_scale(SIGMOID.limit, 4.0), -(2**14 - 1), 2**14 - 1)
     divided = ActivationQuant(2.0**-4, -127, 127, 0, np.array([1.0, 2.0, 0.5]))
     down = {"down.weight": np.zeros((3, 3), np.float32), "down.bias": np.zeros(3, np.float32)}
     matrix = WeightQuant(np.eye(3, dtype=np.int8), np.ones(3))

@@ -10,8 +10,10 @@ from tvm import relax
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial
+from ibert_tvm.relay_passes.spec.gelu import GELU
 from tests.lower.expected import (
+    GELU_STREAM,
     INT8,
     LINEAR,
     LINEAR_TABLE,
@@ -117,7 +119,7 @@ def test_a_grid_rounds_a_value_before_anything_reads_it():
         lambda emit, x, mask, w: emit(build.gelu(linear(emit, x, w), name="y", form="tanh")),
         LINEAR,
         **LINEAR_TABLE,
-        stream={"up": STREAM, "y": STREAM},
+        stream={"up": GELU_STREAM, "y": STREAM},
         grids={"up": ActivationQuant(2.0**-5, -118, 137)},
     )
     expected = Expected()
@@ -135,7 +137,7 @@ def test_a_grid_rounds_a_value_before_anything_reads_it():
                 dtype="int16",
             )
         )
-        factor, shift = multiplier([2.0**7], 22)
+        factor, shift = multiplier([2.0**-5 / GELU_STREAM.scale], 22)
         stream = emit(
             integer.requantise(
                 grid,
@@ -147,7 +149,9 @@ def test_a_grid_rounds_a_value_before_anything_reads_it():
                 dtype="int16",
             )
         )
-        return emit(integer.gelu(stream, AccurateGelu.from_scale(2.0**-12), name="y"))
+        return emit(
+            integer.gelu(stream, ClippedPolynomial.from_scale(GELU_STREAM.scale, GELU), name="y")
+        )
 
     check(lowered, expected, body)
     assert [form["form"] for form in lowered.scales["values"]["up"]] == ["native", "grid", "stream"]
@@ -177,7 +181,7 @@ def test_a_form_that_several_read_is_made_once():
         return first, second
 
     lowered = lower(
-        source, LINEAR, **LINEAR_TABLE, stream={n: STREAM for n in ("up", "first", "second")}
+        source, LINEAR, **LINEAR_TABLE, stream={n: GELU_STREAM for n in ("up", "first", "second")}
     )
     names = [
         str(b.value.attrs["name"])

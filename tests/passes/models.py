@@ -8,8 +8,9 @@ from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu, PaperGelu
+from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
@@ -262,7 +263,13 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
         active = requantise("active", active, spread, 0, 255, "uint8", channels=feed_forward)
     elif short:
         wide = requantise("wide", inner, 0.1, 1 - 2**14, 2**14 - 1, "int16", channels=feed_forward)
-        active = p.emit(integer.gelu(wide, AccurateGelu.from_scale(1e-3), name="gelu"))
+        active = p.emit(
+            integer.gelu(
+                wide,
+                ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU),
+                name="gelu",
+            )
+        )
         active = requantise("active", active, 0.02, 0, 255, "uint8", 20, feed_forward)
     else:
         scales = p.random.uniform(1e-4, 1e-3, feed_forward)

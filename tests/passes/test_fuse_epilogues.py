@@ -11,7 +11,8 @@ from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
-from ibert_tvm.relay_passes.spec.gelu import AccurateGelu
+from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
+from ibert_tvm.relay_passes.spec.gelu import GELU
 from tests.passes.models import encoder_program
 from tests.passes.small import Body, calls, kernels, small_program
 
@@ -28,7 +29,11 @@ def fused_kernels(body: Body, **inputs: str) -> dict[str, list[tuple[str, str]]]
 
 def feed_forward(p, inputs):
     inner = p.requantise("wide", p.linear("inner", inputs["x"], 8), 0.1, -9999, 9999, "int16")
-    active = p.emit(integer.gelu(inner, AccurateGelu.from_scale(1e-3), name="gelu"))
+    active = p.emit(
+        integer.gelu(
+            inner, ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU), name="gelu"
+        )
+    )
     return [p.requantise("active", active, 0.02, 0, 255, "uint8", 20)]
 
 
@@ -73,7 +78,11 @@ def test_a_kernel_is_named_by_an_identifier() -> None:
 
 def gate(p, inputs):
     inner = p.requantise("narrow", p.linear("inner", inputs["x"], 8), 0.1, -9999, 9999, "int16")
-    active = p.emit(integer.gelu(inner, AccurateGelu.from_scale(1e-3), name="gelu"))
+    active = p.emit(
+        integer.gelu(
+            inner, ClippedPolynomial.from_scale(clipped_scale(GELU.limit, 9.0), GELU), name="gelu"
+        )
+    )
     outer = p.requantise("other", p.linear("outer", inputs["x"], 8), 0.1, -9999, 9999, "int16")
     product = p.emit(integer.multiply(active, outer, name="product"))
     return [p.requantise("gated", product, 1e-6, -127, 127, "int8")]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
 
+from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.frontend import CanonicalModel, load
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from tests.canonical.reference import run
 
 ARCHITECTURES = ("bert", "roberta", "distilbert", "electra")
 
@@ -72,3 +76,15 @@ def random_batches(
         }
         batches.append({name: arrays[name] for name in model.info.inputs})
     return batches
+
+
+def outputs(
+    model: CanonicalModel, quantized: QuantizedModel, inputs: Mapping[str, np.ndarray]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Float and dequantised integer values of every output."""
+    values = run(model.module, {**model.parameters, **inputs})
+    expected = [values[output.value] for output in model.info.outputs]
+    integers = evaluate(quantized.module, inputs, quantized.parameters)
+    scales = quantized.quantization["outputs"]
+    actual = [a * s["scale"] for a, s in zip(integers, scales, strict=True)]
+    return list(zip(expected, actual, strict=True))

@@ -12,9 +12,8 @@ from ibert_tvm.errors import ModelError, UsageError
 from ibert_tvm.quantization import CalibrationOptions, calibrate, quantize
 from ibert_tvm.relay_passes.errors import PresetError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
-from tests.canonical.reference import run
 from tests.examples import examples
-from tests.quantization.models import ARCHITECTURES, random_batches, random_model
+from tests.quantization.models import ARCHITECTURES, outputs, random_batches, random_model
 
 # Error of the outputs, relative to their norm, on inputs that were not calibrated on. These
 # models amplify errors more than trained ones: their weights are noise.
@@ -38,15 +37,6 @@ def quantized(request, preset):
         progress=lambda done, total: calls.append((done, total)),
     )
     return model, result, calls
-
-
-def outputs(model, quantized: QuantizedModel, inputs):
-    values = run(model.module, {**model.parameters, **inputs})
-    expected = [values[output.value] for output in model.info.outputs]
-    integers = evaluate(quantized.module, inputs, quantized.parameters)
-    scales = quantized.quantization["outputs"]
-    actual = [a * s["scale"] for a, s in zip(integers, scales, strict=True)]
-    return list(zip(expected, actual, strict=True))
 
 
 def test_integer_outputs_are_close_to_the_float_model(quantized, preset):

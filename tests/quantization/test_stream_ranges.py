@@ -11,7 +11,8 @@ from ibert_tvm.quantization.table import TableBuilder
 from ibert_tvm.relay_passes.lower.required_scales import Reader, Requirement
 from ibert_tvm.relay_passes.lower.rule import rules_of
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
-from ibert_tvm.relay_passes.spec.gelu import gelu_scale
+from ibert_tvm.relay_passes.spec.clipped import clipped_scale
+from ibert_tvm.relay_passes.spec.gelu import GELU
 from ibert_tvm.relay_passes.spec.presets import preset as preset_of
 
 CHANNELS = 65
@@ -100,7 +101,7 @@ def test_the_input_of_gelu_has_the_scale_that_its_polynomial_likes(largest: floa
     readers = {"up": [("canonical.gelu", "act", 0)]}
     seen = {"up": statistics(largest)}
     quant = streams("accurate", readers, {"up": "canonical.linear"}, **seen)["up"]
-    assert quant.scale == gelu_scale(1.33 * largest)
+    assert quant.scale == clipped_scale(GELU.limit, 1.33 * largest)
     assert (quant.low, quant.high) == (-SHORT, SHORT)
     assert largest / quant.scale < SHORT
 

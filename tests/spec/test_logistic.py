@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.errors import RangeError
-from ibert_tvm.relay_passes.spec.logistic import (
-    SIGMOID_COEFFICIENTS,
-    SIGMOID_LIMIT,
-    SILU_COEFFICIENTS,
-    SILU_LIMIT,
-    LogisticPolynomial,
-    is_logistic_scale,
-    sigmoid,
-    silu,
+from ibert_tvm.relay_passes.spec.clipped import (
+    ClippedFunction,
+    ClippedPolynomial,
+    clipped_scale,
 )
-from ibert_tvm.relay_passes.spec.polynomial import clipped_scale
+from ibert_tvm.relay_passes.spec.gelu import GELU
+from ibert_tvm.relay_passes.spec.logistic import SIGMOID, SILU, sigmoid, silu
 from ibert_tvm.relay_passes.spec.values import Ranged, trace
 
 INT15 = np.arange(-32767, 32768)
@@ -28,15 +24,15 @@ def logistic(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
-def silu_constants(shift: int, beta: float = 1.0) -> tuple[float, LogisticPolynomial]:
-    limit = SILU_LIMIT / beta
-    scale = limit / 32640 * 2**shift
-    return scale, LogisticPolynomial.from_scale(scale, limit, SILU_COEFFICIENTS)
+def silu_constants(shift: int, beta: float = 1.0) -> tuple[float, ClippedPolynomial]:
+    function = SILU.of_multiple(beta)
+    scale = function.limit / 32640 * 2**shift
+    return scale, ClippedPolynomial.from_scale(scale, function)
 
 
-def sigmoid_constants(shift: int) -> tuple[float, LogisticPolynomial]:
-    scale = SIGMOID_LIMIT / 32640 * 2**shift
-    return scale, LogisticPolynomial.from_scale(scale, SIGMOID_LIMIT, SIGMOID_COEFFICIENTS)
+def sigmoid_constants(shift: int) -> tuple[float, ClippedPolynomial]:
+    scale = SIGMOID.limit / 32640 * 2**shift
+    return scale, ClippedPolynomial.from_scale(scale, SIGMOID)
 
 
 FUNCTIONS = [(silu, silu_constants), (sigmoid, sigmoid_constants)]
@@ -44,14 +40,12 @@ FUNCTIONS = [(silu, silu_constants), (sigmoid, sigmoid_constants)]
 
 def test_polynomials_in_real_numbers() -> None:
     t = np.linspace(0, 20, 200_001)
-    for limit, (a, b, c), weight, bound in (
-        (SILU_LIMIT, SILU_COEFFICIENTS, t, 0.00322),
-        (SIGMOID_LIMIT, SIGMOID_COEFFICIENTS, np.ones_like(t), 0.00117),
-    ):
-        w = np.maximum(1 - t / limit, 0) ** 4
+    for function, weight, bound in ((SILU, t, 0.00322), (SIGMOID, np.ones_like(t), 0.00117)):
+        a, b, c = function.coefficients
+        w = np.maximum(1 - t / function.limit, 0) ** function.power
         error = np.abs(w * (a + w * (b + w * c)) - logistic(-t)) * weight
         assert error.max() < bound
-    assert sum(SIGMOID_COEFFICIENTS) == pytest.approx(0.5, abs=1e-7)
+    assert sum(SIGMOID.coefficients) == pytest.approx(0.5, abs=1e-7)
 
 
 @pytest.mark.parametrize("beta", BETAS)
@@ -115,25 +109,28 @@ def test_both_domains_agree_on_all_inputs(
 
 
 @pytest.mark.parametrize(
-    ("limit", "largest", "doublings"),
-    [(SILU_LIMIT, 4.8, 0), (SILU_LIMIT, 4.9, 1), (SILU_LIMIT / 1.702, 4.8, 1), (8.75, 100.0, 5)],
+    ("function", "largest", "doublings"),
+    [
+        *((SILU, 4.8, 0), (SILU, 4.9, 1), (SILU.of_multiple(1.702), 4.8, 1), (SIGMOID, 100.0, 5)),
+        *((GELU, 0.1, 0), (GELU, 2.1, 0), (GELU, 2.2, 1), (GELU, 60.0, 5)),
+    ],
 )
 def test_the_chosen_scale_holds_its_range_in_14_bits(
-    limit: float, largest: float, doublings: int
+    function: ClippedFunction, largest: float, doublings: int
 ) -> None:
-    scale = clipped_scale(limit, largest)
-    assert scale == limit / 32640 * 2**doublings and is_logistic_scale(scale, limit)
+    scale = clipped_scale(function.limit, largest)
+    assert scale == function.limit / 32640 * 2**doublings
+    assert function.up_shift(scale) == doublings
     assert largest / scale < 2**14 and (doublings == 0 or largest / (scale / 2) >= 2**14)
 
 
 @pytest.mark.parametrize("scale", [2e-4, 1e-3, 5.0])
 def test_other_scales_are_refused(scale: float) -> None:
-    assert not is_logistic_scale(scale, SILU_LIMIT)
     with pytest.raises(RangeError) as caught:
-        LogisticPolynomial.from_scale(scale, SILU_LIMIT, SILU_COEFFICIENTS)
+        ClippedPolynomial.from_scale(scale, SILU)
     assert str(caught.value) == (
-        f"scale {scale:.3g} cannot serve a logistic function\n"
+        f"scale {scale:.3g} cannot serve i-SiLU\n"
         "  why: its polynomial ends at 9.65, which must be 32640 / 2^k units, k from 0 to 10\n"
         "  what to do: requantise its input to a scale of "
-        "ibert_tvm.relay_passes.spec.polynomial.clipped_scale"
+        "ibert_tvm.relay_passes.spec.clipped.clipped_scale"
     )

@@ -31,7 +31,7 @@ class Embedding(Operator):
     OP = "integer.embedding"
     OPERANDS = (
         Operand("ids", INDEX, "b s", by_token=True),
-        Operand("table", ("int8",), "V C"),
+        Operand("table", ("int8", "int16"), "V C"),
         Operand("multiplier", ("int32",), "1|V"),
     )
     RESULT = "b s C"

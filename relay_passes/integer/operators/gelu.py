@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...dialect.record import Operand, flattened
-from ...spec.gelu import AccurateGelu, gelu_accurate
+from ...spec.clipped import ClippedPolynomial
+from ...spec.gelu import gelu_accurate
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
@@ -17,11 +18,11 @@ class Gelu(Elementwise):
 
     Parameters
     ----------
-    constants : AccurateGelu
+    constants : ClippedPolynomial
         Of the polynomial.
     """
 
-    constants: AccurateGelu = field(metadata=flattened("gelu", AccurateGelu))
+    constants: ClippedPolynomial = field(metadata=flattened("gelu", ClippedPolynomial))
 
     OP = "integer.gelu"
     OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)

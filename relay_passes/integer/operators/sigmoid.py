@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...dialect.record import Operand, flattened
-from ...spec.logistic import LogisticPolynomial, sigmoid
+from ...spec.clipped import ClippedPolynomial
+from ...spec.logistic import sigmoid
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
@@ -18,11 +19,11 @@ class Sigmoid(Elementwise):
 
     Parameters
     ----------
-    constants : LogisticPolynomial
+    constants : ClippedPolynomial
         Of the polynomial.
     """
 
-    constants: LogisticPolynomial = field(metadata=flattened("logistic", LogisticPolynomial))
+    constants: ClippedPolynomial = field(metadata=flattened("logistic", ClippedPolynomial))
 
     OP = "integer.sigmoid"
     OPERANDS = (Operand("x", NARROW, "... C"),)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...dialect.record import Operand, flattened
-from ...spec.logistic import LogisticPolynomial, silu
+from ...spec.clipped import ClippedPolynomial
+from ...spec.logistic import silu
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
@@ -18,11 +19,11 @@ class Silu(Elementwise):
 
     Parameters
     ----------
-    constants : LogisticPolynomial
+    constants : ClippedPolynomial
         Of the polynomial; beta is in the scale.
     """
 
-    constants: LogisticPolynomial = field(metadata=flattened("logistic", LogisticPolynomial))
+    constants: ClippedPolynomial = field(metadata=flattened("logistic", ClippedPolynomial))
 
     OP = "integer.silu"
     OPERANDS = (Operand("x", NARROW, "... C"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from tvm import relax
 
 from ... import integer
@@ -18,12 +19,12 @@ from ..value import IntegerValue
 class LowerEmbedding(LoweringRule):
     """Row lookup in an int8 table, requantised by the row's own multiplier.
 
-    Expects a table of int8 rows with one scale each (`QuantizationTable.embeddings`). Emits
-    ``integer.embedding`` (specification: `requantise`), once per consumer's scale, because the
-    requantisation to that scale is part of it: a sum of embeddings needs no further operator. The
-    result is int32, bounded by the largest row at the target scale; it is not clamped::
+    Expects a table of int8 or int16 rows with one scale each (`QuantizationTable.embeddings`).
+    Emits ``integer.embedding`` (specification: `requantise`), once per consumer's scale, because
+    the requantisation to that scale is part of it: a sum of embeddings needs no further operator.
+    The result is int32, bounded by the largest row at the target scale; it is not clamped::
 
-        w = embedding(table, ids)          w = integer.embedding(ids, table_s8, multiplier_s32[V])
+        w = embedding(table, ids)          w = integer.embedding(ids, table, multiplier_s32[V])
         y = add(w, p)                  →   y = integer.add(w, p)
     """
 
@@ -43,11 +44,13 @@ class LowerEmbedding(LoweringRule):
         name = str(call.attrs["name"])
         source, ids = call.args[0].name, operands[1]
         rows = context.table_weight("embeddings", name)
+        fine = rows.values.dtype == np.int16
+        largest, bits = (int(np.abs(rows.values).max()), 16) if fine else (128, 8)
 
         def rescale(quant: ActivationQuant, result: str) -> Form:
             factors = rows.scale / quant.scale
-            # 8 bits are what the table itself is good for; they keep the product in int32.
-            dyadic = context.guard(name, lambda: multipliers(factors, 128, 8))
+            # More bits than the table itself is good for would cost a product in int64.
+            dyadic = context.guard(name, lambda: multipliers(factors, largest, bits))
             call = integer.embedding(
                 ids,
                 context.parameter(source, rows.values),
@@ -55,7 +58,7 @@ class LowerEmbedding(LoweringRule):
                 name=result,
                 shift=dyadic.shift,
             )
-            magnitude = int(abs(dyadic.values).max() * 128) + 1
+            magnitude = int(abs(dyadic.values).max() * largest) + 1
             return Form(context.emit(call), result, quant.channel_scale, 0, magnitude)
 
         return IntegerValue(

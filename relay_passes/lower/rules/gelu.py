@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from tvm import relax
 
 from ... import integer
-from ...quantization_table import ActivationQuant
-from ...spec.gelu import GELU_LIMIT, AccurateGelu, PaperGelu, gelu_scale
+from ...spec.clipped import ClippedPolynomial
+from ...spec.gelu import GELU, PaperGelu
 from ...spec.presets import Preset
+from ..clipped import ClippedStream
 from ..context import LoweringContext
 from ..forms import Form
 from ..rule import NATIVE, STREAM, LoweringRule, Need, activation
@@ -18,18 +19,18 @@ from ..value import IntegerValue
 
 # The approximation is below 0.2 in absolute value for negative inputs.
 _NEGATIVE_LOBE = 0.2
-_HIGH = 2**14 - 1
+_INPUT = ClippedStream(GELU)
 
 
 class LowerGelu(LoweringRule):
     """GELU in the form of the preset.
 
-    ``accurate``: expects x in stream form; one whose scale does not suit 16 bits is requantised
-    once more. Emits ``integer.gelu`` (form accurate), int16 at the scale of its input. ``paper``:
-    takes what the producer yields, as a rule the int32 accumulator with a scale per channel; emits
-    the published form with its constants per channel, int64 at a scale per channel that is
-    negative. Both the erf and the tanh
-    definition of GELU lower to the same approximation, which is coarser than their difference::
+    ``accurate``: expects x in stream form at a scale of the polynomial; at any other, x is
+    requantised once more. Emits ``integer.gelu``, int16 at the scale of its input. ``paper``: takes
+    what the producer yields, as a rule the int32 accumulator with a scale per channel; emits the
+    published form with its constants per channel, int64 at a scale per channel that is negative.
+    Both the erf and the tanh definition of GELU lower to the same approximation, which is about as
+    coarse as their difference::
 
         g = gelu(y)  →  r = integer.requantise(y, m);  g = integer.gelu(r)       # accurate
         g = gelu(y)  →  g = integer.gelu(y, q_b, q_c, q_1, erf_shift)            # paper
@@ -40,7 +41,7 @@ class LowerGelu(LoweringRule):
     def need(self, preset: Preset) -> Need:
         """One scale for the accurate form, any for the published one."""
         if preset.gelu == "polynomial":
-            return Need(operands=(STREAM,), one_sided=True, stream_for=_short_stream)
+            return Need(operands=(STREAM,), one_sided=True, stream_for=_INPUT)
         return Need(operands=(NATIVE,), readable=False, one_sided=True)
 
     def lower(
@@ -61,18 +62,10 @@ class LowerGelu(LoweringRule):
         return IntegerValue(context, name, form)
 
 
-def _short_stream(largest: float) -> ActivationQuant:
-    """15 bits at a scale that the polynomial takes."""
-    return ActivationQuant(gelu_scale(largest), -_HIGH, _HIGH)
-
-
 def _accurate(name: str, operand: IntegerValue, context: LoweringContext) -> Form:
-    source = operand.stream()
-    if source.magnitude >= 2**15 or source.scale[0] * (2**15 - 1) < GELU_LIMIT:
-        largest = float(source.scale[0]) * source.magnitude
-        source = operand.term(_short_stream(largest), name)
+    source = _INPUT.read(operand, name)
     scale = float(source.scale[0])
-    constants = context.guard(name, lambda: AccurateGelu.from_scale(scale))
+    constants = context.guard(name, lambda: ClippedPolynomial.from_scale(scale, GELU))
     out = context.emit(integer.gelu(source.var, constants, name=name))
     magnitude = max(source.magnitude, math.ceil(_NEGATIVE_LOBE / scale))
     return Form(out, name, source.scale, 0, magnitude)

@@ -8,20 +8,16 @@ import numpy as np
 from tvm import relax
 
 from ... import integer
-from ...spec.logistic import (
-    SIGMOID_BITS,
-    SIGMOID_COEFFICIENTS,
-    SIGMOID_LIMIT,
-    LogisticPolynomial,
-)
+from ...spec.clipped import ClippedPolynomial
+from ...spec.logistic import SIGMOID, SIGMOID_BITS
 from ...spec.presets import Preset
+from ..clipped import ClippedStream
 from ..context import LoweringContext
 from ..forms import Form
-from ..logistic import LogisticStream
 from ..rule import STREAM, LoweringRule, Need, activation
 from ..value import IntegerValue
 
-_INPUT = LogisticStream(SIGMOID_LIMIT)
+_INPUT = ClippedStream(SIGMOID)
 
 
 class LowerSigmoid(LoweringRule):
@@ -49,9 +45,7 @@ class LowerSigmoid(LoweringRule):
         name = str(call.attrs["name"])
         source = _INPUT.read(activation(operands[0]), name)
         scale = float(source.scale[0])
-        constants = context.guard(
-            name, lambda: LogisticPolynomial.from_scale(scale, SIGMOID_LIMIT, SIGMOID_COEFFICIENTS)
-        )
+        constants = context.guard(name, lambda: ClippedPolynomial.from_scale(scale, SIGMOID))
         out = context.emit(integer.sigmoid(source.var, constants, name=name))
         form = Form(out, name, np.array([2.0**-SIGMOID_BITS]), 0, 2**SIGMOID_BITS - 1)
         return IntegerValue(context, name, form)

@@ -9,11 +9,12 @@ from dataclasses import replace
 from tvm import relax
 
 from ... import integer
-from ...spec.logistic import SILU_COEFFICIENTS, SILU_LIMIT, LogisticPolynomial
+from ...spec.clipped import ClippedPolynomial
+from ...spec.logistic import SILU
 from ...spec.presets import Preset
+from ..clipped import ClippedStream
 from ..context import LoweringContext
 from ..forms import Form
-from ..logistic import LogisticStream
 from ..rule import STREAM, LoweringRule, Need, activation
 from ..value import IntegerValue
 
@@ -34,11 +35,11 @@ class LowerSilu(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """The scale of the polynomial, where beta is 1."""
-        return Need(operands=(STREAM,), one_sided=True, stream_for=LogisticStream(SILU_LIMIT))
+        return Need(operands=(STREAM,), one_sided=True, stream_for=ClippedStream(SILU))
 
     def need_of(self, call: relax.Call, preset: Preset) -> Need:
         """The scale of the polynomial."""
-        wish = LogisticStream(SILU_LIMIT / float(call.attrs["beta"]))
+        wish = ClippedStream(SILU.of_multiple(float(call.attrs["beta"])))
         return replace(self.need(preset), stream_for=wish)
 
     def lower(
@@ -49,12 +50,10 @@ class LowerSilu(LoweringRule):
     ) -> IntegerValue:
         """See the class."""
         name, beta = str(call.attrs["name"]), float(call.attrs["beta"])
-        limit = SILU_LIMIT / beta
-        source = LogisticStream(limit).read(activation(operands[0]), name)
+        function = SILU.of_multiple(beta)
+        source = ClippedStream(function).read(activation(operands[0]), name)
         scale = float(source.scale[0])
-        constants = context.guard(
-            name, lambda: LogisticPolynomial.from_scale(scale, limit, SILU_COEFFICIENTS)
-        )
+        constants = context.guard(name, lambda: ClippedPolynomial.from_scale(scale, function))
         out = context.emit(integer.silu(source.var, constants, name=name))
         magnitude = max(source.magnitude, math.ceil(_NEGATIVE_LOBE / beta / scale))
         return IntegerValue(context, name, Form(out, name, source.scale, 0, magnitude))

@@ -1,0 +1,45 @@
+"""How close an integer model is to come to its float original, and at what cost: two choices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .options import CalibrationOptions
+
+__all__ = ["FIDELITIES", "options_of"]
+
+_FAST: dict[str, Any] = {}
+_DEFAULT: dict[str, Any] = {
+    # Texts of later use go further than those of calibration, and what is clipped there is lost:
+    # that costs single texts more than all others gain by a finer scale.
+    "observer": "minmax",
+    "channel_zero_points": True,
+    "centre": True,
+    "fine_tables": True,
+    # In columns by which kernels pad the inner dimension, or a few more.
+    "split_share": 1 / 48,
+    "sample_tokens": 4096,
+}
+_LEVELS = {"fast": _FAST, "default": _DEFAULT}
+
+FIDELITIES = tuple(_LEVELS)
+"""From the least effort in calibration to the most."""
+
+
+def options_of(fidelity: str, **changes: Any) -> CalibrationOptions:
+    """Return the settings of a fidelity.
+
+    Parameters
+    ----------
+    fidelity : str
+        One of `FIDELITIES`. ``fast``: what costs nothing at run time and least in calibration.
+        ``default``: zero points per channel, biases that make up for rounding, ranges that clip
+        nothing of what calibration saw, split channels, tables of positions in 16 bits.
+    changes
+        Fields of `CalibrationOptions` that are to be others.
+
+    Returns
+    -------
+    CalibrationOptions
+    """
+    return CalibrationOptions(**{**_LEVELS[fidelity], **changes})

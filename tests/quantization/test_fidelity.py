@@ -1,0 +1,67 @@
+"""Fidelities: what each chooses, and where there is nothing to choose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ibert_tvm.errors import UsageError
+from ibert_tvm.quantization import FIDELITIES, CalibrationOptions, options_of, quantize
+from ibert_tvm.quantization.weights import FINE_LEVELS, quantize_embedding
+from tests.quantization.models import outputs, random_batches, random_model
+
+
+def test_settings_of_a_fidelity_may_be_changed() -> None:
+    assert options_of("fast") == CalibrationOptions()
+    assert options_of("default", seq_len=7, observer="mse").seq_len == 7
+    assert FIDELITIES == ("fast", "default")
+
+
+def test_default_comes_closer_than_fast() -> None:
+    model = random_model("bert")
+    batches, later = random_batches(model, 6), random_batches(model, 4, rows=5, seed=9)
+    errors = {}
+    for fidelity in ("fast", None):
+        result = quantize(model, batches, fidelity=fidelity)
+        pairs = [outputs(model, result, inputs)[0] for inputs in later]
+        errors[fidelity] = sum(np.linalg.norm(got - wanted) for wanted, got in pairs)
+    assert errors[None] < errors["fast"]
+
+
+def test_only_tables_that_are_small_beside_the_others_have_16_bits() -> None:
+    model = random_model("bert")
+    result = quantize(model, random_batches(model, 2))
+    dtypes = {
+        name: array.dtype
+        for name, array in result.parameters.items()
+        if name.endswith("embeddings.weight")
+    }
+    assert dtypes == {
+        "embeddings.word_embeddings.weight": np.int8,
+        "embeddings.position_embeddings.weight": np.int8,
+        "embeddings.token_type_embeddings.weight": np.int16,
+    }
+
+
+def test_rows_of_16_bits_are_64_times_as_fine() -> None:
+    table = np.random.default_rng(0).normal(size=(5, 16)).astype(np.float32)
+    coarse, fine = (
+        quantize_embedding(table, per_row=True, fine=fine).dequantize() for fine in (False, True)
+    )
+    largest = np.abs(table).max(axis=1, keepdims=True)
+    assert (np.abs(fine - table) <= 0.51 * largest / FINE_LEVELS).all()
+    assert np.abs(fine - table).max() < np.abs(coarse - table).max() / 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"fidelity": "finest"}, "unknown fidelity 'finest'"),
+        ({"fidelity": "fast", "preset": "paper"}, "the fidelity 'fast' for a model whose"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(settings: dict[str, str], what: str) -> None:
+    model = random_model("bert")
+    with pytest.raises(UsageError) as caught:
+        quantize(model, random_batches(model, 1), **settings)
+    assert str(caught.value).startswith(what)

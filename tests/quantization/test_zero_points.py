@@ -1,0 +1,107 @@
+"""A zero point per channel: each channel's range around its own centre."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.relay_passes.quantization_table import (
+    FARTHEST_ZERO_POINT,
+    ActivationQuant,
+    QuantizationTable,
+    QuantizationTableError,
+)
+
+POINTS = np.array([0, 100, -300, 7, -1])
+SPLITS = np.array([1, 4, 2, 1, 3])
+SIGNED: dict[str, Any] = {"scale": 0.5, "low": -127, "high": 127, "channel_zero_point": POINTS}
+UNSIGNED: dict[str, Any] = {**SIGNED, "low": 0, "high": 255, "zero_point": 9}
+FORMS = [SIGNED, UNSIGNED, {**SIGNED, "splits": SPLITS}, {**UNSIGNED, "splits": SPLITS}]
+IDS = ["signed", "unsigned", "signed columns", "unsigned columns"]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=IDS)
+def test_every_step_within_reach_comes_back(form: dict[str, Any]) -> None:
+    quant = ActivationQuant(**form)
+    low, high = (np.broadcast_to(bound, 5) for bound in quant.reach)
+    steps = np.arange(low.min() - 50, high.max() + 51)
+    integers = quant.quantize(steps[:, None] * np.full(5, quant.scale))
+    assert integers.min() >= quant.low
+    assert integers.max() <= quant.high
+    expected = np.clip(steps[:, None], low, high) * quant.scale
+    np.testing.assert_array_equal(quant.dequantize(integers), expected)
+
+
+def seen(values: np.ndarray) -> Statistics:
+    statistics = Statistics()
+    statistics.update(values.astype(np.float32), values.astype(np.float32))
+    return statistics
+
+
+def off_centre(tokens: int = 8000) -> np.ndarray:
+    random = np.random.default_rng(3)
+    centres = np.array([0.0, 3.0, -3.5, 0.4, 2.0, -1.0])
+    return centres + random.uniform(-1, 1, (tokens, 6)) * [1.0, 0.5, 0.8, 1.0, 0.2, 1.0]
+
+
+@pytest.mark.parametrize("observer", ["minmax", "mse"])
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_the_scale_is_that_of_the_widest_range(observer: str, unsigned: bool) -> None:
+    values = off_centre()
+    quant = choose_range(seen(values), observer, unsigned=unsigned, centred=True)
+    plain = choose_range(seen(values), observer, unsigned=unsigned)
+    assert quant.scale == pytest.approx(2.0 / (255 if unsigned else 254), rel=0.05)
+    assert plain.scale > (2 if unsigned else 4) * quant.scale
+    error = np.abs(quant.dequantize(quant.quantize(values)) - values)
+    assert error.max() <= quant.scale * (0.51 if observer == "minmax" else 8)
+
+
+def test_a_zero_point_goes_no_further_than_requantisation_has_room_for() -> None:
+    values = off_centre() * 1e-4 + [0.0, 50.0, 0.0, 0.0, 0.0, -50.0]
+    quant = choose_range(seen(values), "minmax", centred=True)
+    assert np.abs(quant.zero_points).max() <= 4 * 127
+    error = np.abs(quant.dequantize(quant.quantize(values)) - values)
+    assert error.max() <= 0.51 * quant.scale
+
+
+def test_layers_come_closer_with_them() -> None:
+    random = np.random.default_rng(4)
+    weights = {"layer": random.normal(size=(24, 6)).astype(np.float32)}
+    errors = [
+        quantize_operand(seen(off_centre()), weights, CalibrationOptions(), centred=centred).error
+        for centred in (False, True)
+    ]
+    assert errors[1] < errors[0] / 1.4
+
+
+def test_they_come_back_from_json() -> None:
+    quant = ActivationQuant(**SIGNED)
+    document, arrays = QuantizationTable("accurate", {"x": quant}).to_json()
+    back = QuantizationTable.from_json(document, arrays).matmul["x"]
+    np.testing.assert_array_equal(back.channel_zero_point, POINTS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"channel_zero_point": np.ones((2, 2), np.int64)}, "int64 of shape (2, 2)"),
+        ({"channel_zero_point": np.ones(2)}, "float64 of shape (2,)"),
+        ({"channel_zero_point": np.array([FARTHEST_ZERO_POINT + 1])}, "is 8193"),
+        ({"by_row": True}, "a scale per row has a zero point"),
+    ],
+)
+def test_what_integers_cannot_hold_is_refused(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(QuantizationTableError) as caught:
+        ActivationQuant(**{**SIGNED, **changes})
+    assert what in str(caught.value)
+
+
+def test_what_is_added_has_none() -> None:
+    with pytest.raises(QuantizationTableError) as caught:
+        QuantizationTable("accurate", stream={"x": ActivationQuant(**SIGNED)})
+    assert "values that are added are symmetric" in str(caught.value)
