@@ -150,10 +150,12 @@ def command(
             progress=advance,
         )
     quantized.save(output)
+    chosen = quantized.quantization["calibration"]
     document: dict[str, Any] = {
         "output": str(output),
         "preset": quantized.preset,
-        "observer": observer.value,
+        "fidelity": chosen.get("fidelity"),
+        "observer": chosen.get("options", {}).get("observer"),
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
         "calibration_texts": _sequences(data),

@@ -106,7 +106,10 @@ def quantize(
         changes: dict[str, Any] = {"seq_len": seq_len, "widen": widen}
         if observer is not None:
             changes["observer"] = observer
-        options = options_of(_fidelity(model, preset, fidelity), **changes)
+        fidelity = _fidelity(model, preset, fidelity)
+        options = options_of(fidelity or PLAIN_FIDELITY, **changes)
+    else:
+        fidelity = None
     table, summary = calibrate(
         model, calibration, preset, options, tokenizer=tokenizer, progress=progress
     )
@@ -122,15 +125,15 @@ def quantize(
         quantization={
             "preset": table.preset,
             **lowered.scales,
-            "calibration": summary,
+            "calibration": summary if fidelity is None else {"fidelity": fidelity, **summary},
             **({"source_scales": source} if source is not None else {}),
         },
         tokenizer=model.tokenizer,
     )
 
 
-def _fidelity(model: CanonicalModel, preset: str | None, asked: str | None) -> str:
-    """The fidelity of a model, refused where nothing can be chosen."""
+def _fidelity(model: CanonicalModel, preset: str | None, asked: str | None) -> str | None:
+    """The fidelity of a model; none, and refused, where nothing can be chosen."""
     own = model.released is not None and (preset == RELEASED or preset is None)
     if preset in (None, DEFAULT_PRESET) and not own and model.given is None:
         if asked is not None and asked not in FIDELITIES:
@@ -148,7 +151,7 @@ def _fidelity(model: CanonicalModel, preset: str | None, asked: str | None) -> s
             else f"the preset {preset} is computed as it was published",
             todo=f"leave it out, or use the preset {DEFAULT_PRESET}",
         )
-    return PLAIN_FIDELITY
+    return None
 
 
 def calibrate(

@@ -94,6 +94,7 @@ def test_quantize_says_what_it_did(
     assert document == {
         "output": str(output),
         "preset": "paper",
+        "fidelity": None,
         "observer": "mse",
         "head": "none",
         "architecture": "bert",
