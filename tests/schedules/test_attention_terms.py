@@ -48,7 +48,12 @@ CASES = {
 FEW = ("causal", "by_distance", "computed", "capped", "grouped", "published_by_distance_and_window")
 # What its kernels have of their own, besides these.
 OF_A_GPU = ("by_query_and_key", "pairs_of_tokens", "computed_of_keys_in_a_window")
-OF_A_GPU += ("capped_in_whole_tiles", "published_capped", "grouped_in_whole_tiles", "one_head_of_keys")
+OF_A_GPU += (
+    "capped_in_whole_tiles",
+    "published_capped",
+    "grouped_in_whole_tiles",
+    "one_head_of_keys",
+)
 
 
 def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:

@@ -681,7 +681,9 @@ class Scores(Value):
                 "scaled scores may be: masked keys would count again"
             )
         if self.key_positions is not None or self.query_positions is not None:
-            raise Mismatch("scores that are capped (softcap) hold products with vectors by distance")
+            raise Mismatch(
+                "scores that are capped (softcap) hold products with vectors by distance"
+            )
         return replace(self, cap=1.0, ops=(*self.ops, op))
 
 

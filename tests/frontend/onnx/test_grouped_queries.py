@@ -150,7 +150,8 @@ def test_group_query_attention_with_a_cap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packed", "interleaved"), examples([(p, i) for p in (0, 1) for i in (0, 1)], (1, 0), unpack=True)
+    ("packed", "interleaved"),
+    examples([(p, i) for p in (0, 1) for i in (0, 1)], (1, 0), unpack=True),
 )
 def test_group_query_attention_with_rotations(packed: int, interleaved: int) -> None:
     g = Graph(opset=17)
