@@ -85,8 +85,8 @@ class ScoreCap:
         if cap > LARGEST_CAP:
             raise RangeError(
                 f"scores are capped at {cap:.4g}",
-                why=f"scores err by up to 3.8e-4 of their cap, and beyond {LARGEST_CAP:.0f} that is "
-                "more than a twentieth",
+                why="scores err by up to 3.8e-4 of their cap, which is more than a twentieth beyond "
+                f"{LARGEST_CAP:.0f}",
                 todo="use a model with a smaller cap, or without one",
             )
         mantissa, exponent = math.frexp(math.ldexp(scale / (cap * CAP_LIMIT), 15))

@@ -66,8 +66,9 @@ class Grouped(nn.Module):
     Parameters
     ----------
     how : str
-        One of `HOW`; "fused" for one matrix of all projections; "capped" for a softcap, "capped behind
-        the mask" for one that undoes it; "queries" where keys have the heads and queries share theirs.
+        One of `HOW`; "fused" for one matrix of all projections; "capped" for a softcap, "capped
+        behind the mask" for one that undoes it; "queries" where keys have the heads and queries
+        share theirs.
     shared : int
         Heads of keys and values.
     norms : str

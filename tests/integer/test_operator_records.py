@@ -33,8 +33,8 @@ from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.logistic import LogisticPolynomial
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
-from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.score_cap import ScoreCap
+from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from tests.integer.unbounded import check_unbounded
 

@@ -94,6 +94,8 @@ def choose_outputs(
         tensor = _first(names, _LOGITS) or _span(graph, names)
     elif head == "pooled":
         tensor = _first(names, _POOLED) or _only(names, ranks, 2)
+    elif head == "image_classification":
+        raise _missing(head, names, where)
     else:
         head, tensor = "none", _first(names, _HIDDEN) or _only(names, ranks, 3)
     if tensor is None:

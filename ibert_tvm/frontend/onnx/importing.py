@@ -105,7 +105,7 @@ def import_onnx_model(
         result,
         source=source,
         description=f"ONNX model {source}, head {name_of_head}",
-        notes=chosen.notes,
+        notes=(*chosen.notes, *_named(chosen, outputs)),
         static_shape=None if shape.static == (None, None) else shape.static,
     )
 
@@ -187,6 +187,17 @@ def _public(chosen: Outputs, ranks: Sequence[int]) -> tuple[str, list[tuple[str,
         return head, [OUTPUTS[head]]
     kinds = ["hidden_state" if rank == 3 else "pooled" for rank in ranks]
     return head, list(zip(chosen.names, kinds, strict=True))
+
+
+_KINDS = {"hidden_state": "a vector per token", "pooled": "a vector per sequence"}
+
+
+def _named(chosen: Outputs, outputs: Sequence[tuple[str, str]]) -> list[str]:
+    """What outputs were taken for whose names say nothing."""
+    if not chosen.names:
+        return []
+    which = ", ".join(f"{name} as {_KINDS[kind]}" for name, kind in outputs)
+    return [f"outputs of no known name are all imported, as they are: {which}"]
 
 
 def _check_types(graph: onnx.GraphProto, source: str) -> None:

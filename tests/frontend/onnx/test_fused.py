@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 from ibert_tvm.frontend import UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import check_model
-
 from ibert_tvm.relay_passes.canonical import canonical_calls
 
 from .graphs import CHANNELS, HEADS, VOCABULARY, WIDTH, Graph

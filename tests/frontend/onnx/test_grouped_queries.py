@@ -12,7 +12,6 @@ from onnx import TensorProto
 from ibert_tvm.frontend import UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.relay_passes.canonical import canonical_calls
-
 from tests.examples import examples
 
 from .graphs import CHANNELS, POSITIONS, WIDTH, Graph

@@ -134,6 +134,10 @@ def test_outputs_by_other_names_are_all_imported():
         ("tokens", "hidden_state"),
         ("sentence", "pooled"),
     ]
+    assert info.notes == (
+        "outputs of no known name are all imported, as they are: tokens as a vector per token, "
+        "sentence as a vector per sequence",
+    )
 
 
 @pytest.mark.parametrize("opset", [pytest.param(12, marks=pytest.mark.slow), 17])
@@ -216,7 +220,7 @@ def test_logits_by_their_dimensions(rank, head):
     assert (loaded.info.head, loaded.info.outputs[0].name) == (head, "logits")
 
 
-@pytest.mark.parametrize("head", ["pooled", "question_answering", "token_classification"])
+@pytest.mark.parametrize("head", ["pooled", "question_answering", "image_classification"])
 def test_a_head_that_the_graph_does_not_compute(head):
     g = Graph()
     model = g.model(encoder(g), names=("last_hidden_state",))
