@@ -221,7 +221,7 @@ def test_an_operator_that_tvm_does_not_import_is_named():
         load(Fourier())
     assert error.value.what == "an operator of the model is not known"
     assert error.value.where == "operator _fft_r2c.default, layer root"
-    assert error.value.why == "there is no translation of _fft_r2c.default, view_as_real.default"
+    assert error.value.why == "it computes complex numbers, which no integer operator does"
 
 
 def test_a_branch_on_data_cannot_be_traced():
@@ -229,7 +229,47 @@ def test_a_branch_on_data_cannot_be_traced():
         load(Branching())
     assert error.value.what == "torch.export cannot trace the model"
     assert error.value.where == "Branching"
-    assert error.value.why.startswith("GuardOnDataDependentSymNode: ")
+    assert error.value.why == (
+        "what it computes next, or how large that is, depends on the values of its inputs, and an "
+        "integer program does the same for all"
+    )
+
+
+class NeedsMore(torch.nn.Module):
+    """A part of it fails on token tensors alone."""
+
+    class Part(torch.nn.Module):
+        def forward(self, x):
+            raise ValueError("You have to specify boxes")
+
+    def __init__(self):
+        super().__init__()
+        self.boxes = self.Part()
+
+    def forward(self, input_ids, attention_mask):
+        return self.boxes(input_ids)
+
+
+def test_a_module_that_needs_other_inputs_says_which_part_and_why():
+    with pytest.raises(UnsupportedModelError) as error:
+        load(NeedsMore())
+    assert error.value.what == "the model does not run on the inputs that it is imported with"
+    assert error.value.where == "Part, layer boxes"
+    assert error.value.why == (
+        "of input_ids int64 [2, 13], attention_mask int64 [2, 13] it raises ValueError: You have "
+        "to specify boxes"
+    )
+
+
+class Empty(Block):
+    """Keys behind those of a cache that holds none, as some decoders join them."""
+
+    def attend(self, x, mask):
+        return self.heads(torch.cat([torch.zeros(0), self.value(x)], dim=-2))
+
+
+def test_empty_tensors_are_joined_to_nothing():
+    assert load(Empty().eval()).verified_error is not None
 
 
 def tiny_bert(name):
