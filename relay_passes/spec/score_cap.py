@@ -85,7 +85,7 @@ class ScoreCap:
         if cap > LARGEST_CAP:
             raise RangeError(
                 f"scores are capped at {cap:.4g}",
-                why="scores err by up to 3.8e-4 of their cap, which is more than a twentieth beyond "
+                why="scores err by up to 3.8e-4 of their cap: more than a twentieth beyond "
                 f"{LARGEST_CAP:.0f}",
                 todo="use a model with a smaller cap, or without one",
             )

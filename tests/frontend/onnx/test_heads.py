@@ -41,7 +41,8 @@ def test_inputs_by_other_names():
         load(model)
     assert str(error.value) == (
         "the model takes an input 'tokens:0', which is unknown here\n  where: by hand\n"
-        "  why: inputs are input_ids, attention_mask, token_type_ids\n"
+        "  why: inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
+        "input_features\n"
         "  what to do: if it is one of them, say so: inputs={'tokens:0': 'input_ids'}, on the "
         "command line --input tokens:0=input_ids; else export the model without it"
     )
@@ -61,7 +62,8 @@ def test_inputs_by_other_names():
         (
             {"input_ids": "ids"},
             "the input 'input_ids' cannot be 'ids'\n  where: by hand\n"
-            "  why: inputs are input_ids, attention_mask, token_type_ids, each once\n"
+            "  why: inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
+            "input_features, each once\n"
             "  what to do: use one of them",
         ),
     ],
