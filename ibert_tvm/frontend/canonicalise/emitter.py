@@ -249,7 +249,10 @@ class Emitter:
             return self._emit_sum(source, name)
         if isinstance(source, TokenRun):
             return self._emit_run(source, name)
-        raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
+        raise Mismatch(
+            f"{source.name} is the same row for every token, whatever the input; such a row may "
+            "only be added to what depends on it"
+        )
 
     def _emit_affine(self, source: Affine, name: str) -> Emitted:
         channels, result = source.channels, source.x
