@@ -345,7 +345,8 @@ def _joined(node: torch.fx.Node, importer: Any) -> relax.Var:
 
     A cache of keys and values is one, before its first token.
     """
-    parts = [part for part in node.args[0] if tuple(part.meta["val"].shape) != (0,)]
+    full = [part for part in node.args[0] if tuple(part.meta["val"].shape) != (0,)]
+    parts = full or node.args[0]
     axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     tensors = [importer.env[part] for part in parts]
     if len(tensors) == 1:

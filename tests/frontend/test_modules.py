@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
-from ibert_tvm.relay_passes.canonical import canonical_calls
+from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 from tests.examples import examples
 from tests.frontend.architectures import make
 from tests.frontend.gated_modules import gated
@@ -443,3 +443,34 @@ def test_the_report_names_nodes_of_the_traced_program():
     assert nodes["dense"][-1].startswith("dense:")
     assert nodes["dense.relu"][-1] == "relu"
     assert ("relu", "dense.relu") in [(item.tensor, item.value) for item in report.tensors]
+
+
+@pytest.mark.slow
+def test_esm_for_texts_without_masks_as_the_documents_say():
+    """Its factor by how many tokens are masked is 0.88 where none is."""
+    import transformers as hf
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 41, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 48}
+    config = hf.EsmConfig(
+        **sizes,
+        num_attention_heads=4,
+        pad_token_id=1,
+        mask_token_id=32,
+        position_embedding_type="rotary",
+        token_dropout=True,
+    )
+    model = hf.EsmModel(config).eval()
+    ids, mask = torch.arange(4, 14).reshape(2, 5), torch.tensor([[1] * 5, [1, 1, 1, 0, 0]])
+    with torch.no_grad():
+        expected = model(ids, mask).last_hidden_state
+    with pytest.raises(UnsupportedModelError) as error:
+        load(model, head="none")
+    assert "may not depend on which ids a text has" in error.value.why
+    model.embeddings.token_dropout = False
+    model.embeddings.word_embeddings.weight.data *= 1 - 0.15 * 0.8
+    imported = load(model, head="none")
+    inputs = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+    (found,) = FloatModel(imported.module, imported.parameters).run(inputs).outputs
+    real = mask.numpy() != 0
+    np.testing.assert_allclose(found[real], expected.numpy()[real], atol=1e-5)
