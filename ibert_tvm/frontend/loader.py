@@ -74,7 +74,7 @@ def load(
         If a part of the model has no canonical form.
     """
     if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx":
-        return _load_onnx(source, head, inputs, tokenizer, verify)
+        return _load_onnx(source, head, inputs, image_size, tokenizer, verify)
     if tokenizer is not None:
         files = given_tokenizer(tokenizer)
         result = load(
@@ -145,6 +145,7 @@ def _load_onnx(
     source: str | Path,
     head: str | None,
     inputs: Sequence[str] | Mapping[str, str] | None,
+    image_size: Sequence[int] | None,
     tokenizer: str | Path | None,
     verify: bool,
 ) -> CanonicalModel:
@@ -161,7 +162,9 @@ def _load_onnx(
     require_onnx("onnx", *(["onnxruntime"] if verify else []))
     from .onnx.loading import load_onnx
 
-    return load_onnx(source, head, inputs=inputs, tokenizer=tokenizer, verify=verify)
+    return load_onnx(
+        source, head, inputs=inputs, image_size=image_size, tokenizer=tokenizer, verify=verify
+    )
 
 
 def _require(*packages: str) -> None:

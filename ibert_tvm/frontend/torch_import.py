@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from ..model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit, canonicalise
 from .errors import ModelSourceError, UnsupportedModelError
 from .report import Origin
+from .torch_refusals import not_traced, not_translated, quiet
 from .verify import Source
 
 PROBE_SHAPE = (2, 13)
@@ -137,7 +137,7 @@ def import_module(
     """
     _check_parameters(module, prefix)
     arguments = example(inputs, image_size, shape)
-    exported = _export(module, arguments)
+    exported = _export(module, arguments, prefix)
     return import_exported(exported, inputs, outputs, prefix, revisit=revisit)
 
 
@@ -286,20 +286,13 @@ def _array(tensor: tvm.runtime.Tensor) -> NDArray[Any]:
 
 
 def _export(
-    module: torch.nn.Module, arguments: dict[str, torch.Tensor]
+    module: torch.nn.Module, arguments: dict[str, torch.Tensor], prefix: str
 ) -> torch.export.ExportedProgram:
     try:
-        with warnings.catch_warnings(), _traceable():
-            warnings.simplefilter("ignore")
+        with quiet(), _traceable():
             return torch.export.export(module, (), kwargs=arguments)
     except Exception as error:  # torch.export raises whatever the traced code raises
-        raise UnsupportedModelError(
-            "torch.export cannot trace the model",
-            where=type(module).__name__,
-            why=f"{type(error).__name__}: {error_lines(error)[0]}",
-            todo="make torch.export.export(model, (), kwargs=inputs) work: no branches on data, "
-            "no inputs other than token tensors",
-        ) from error
+        raise not_traced(module, arguments, error, prefix) from error
 
 
 def _translate(
@@ -318,17 +311,10 @@ def _translate(
                 keep_params_as_input=True,
                 unwrap_unit_return_tuple=True,
                 no_bind_return_tuple=False,
-                custom_convert_map={"amax.default": _amax, "div.Tensor": _true_divide},
+                custom_convert_map=_OWN,
             )
     except Exception as error:  # the importer asserts, and raises several classes
-        where, reason = _where(exported, error)
-        raise UnsupportedModelError(
-            "an operator of the model is not known",
-            where=where,
-            why=reason,
-            todo="replace the operator by ones that are known: `ibert inspect` shows them for a "
-            "model that imports",
-        ) from error
+        raise not_translated(exported, error) from error
     return module, _origins(module, importer, prefix)
 
 
@@ -354,6 +340,24 @@ def _true_divide(node: torch.fx.Node, importer: Any) -> relax.Var:
     return importer.block_builder.emit(relax.op.divide(*operands))
 
 
+def _joined(node: torch.fx.Node, importer: Any) -> relax.Var:
+    """Translate ``torch.cat``, which may join empty tensors of one axis to others.
+
+    A cache of keys and values is one, before its first token.
+    """
+    full = [part for part in node.args[0] if tuple(part.meta["val"].shape) != (0,)]
+    parts = full or node.args[0]
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    tensors = [importer.env[part] for part in parts]
+    if len(tensors) == 1:
+        return tensors[0]
+    return importer.block_builder.emit(relax.op.concat(tensors, axis=axis))
+
+
+_OWN = {"amax.default": _amax, "cat.default": _joined, "div.Tensor": _true_divide}
+"""Translations that TVM's importer lacks or has otherwise."""
+
+
 def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Origin]:
     """Nodes by the variables that hold them, and by those on the way there."""
     nodes: dict[str, Any] = {}
@@ -375,50 +379,3 @@ def _origins(module: tvm.IRModule, importer: Any, prefix: str) -> dict[str, Orig
                 result[binding.var.name] = origin
                 pending = []
     return result
-
-
-_UNKNOWN = re.compile(r"'([\w.]+)'")
-"""An operator in the message of TVM's importer that lists those it does not know."""
-
-
-def _where(exported: torch.export.ExportedProgram, error: BaseException) -> tuple[str, str]:
-    """Name the node that the importer stopped at, or whose operator its message names; and why."""
-    node = _node_of(error)
-    if node is not None:
-        operands = ", ".join(filter(None, map(_shown, node.all_input_nodes))) or "no tensors"
-        return _place(node), f"it cannot be translated as it is used here, for {operands}"
-    unknown = sorted(set(_UNKNOWN.findall(error_lines(error)[0])))
-    # The importer decomposes some operators first, and names what they became.
-    for program in (exported, exported.run_decompositions()):
-        for node in program.graph.nodes:
-            if node.op == "call_function" and getattr(node.target, "__name__", "") in unknown:
-                return _place(node), f"there is no translation of {', '.join(unknown)}"
-    return "the traced program", "TVM's importer of torch programs fails on it"
-
-
-def _shown(node: torch.fx.Node) -> str:
-    """Type and shape of a tensor; empty for another value."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return ""
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-
-
-def _node_of(error: BaseException) -> torch.fx.Node | None:
-    """The node that was being translated when the importer raised."""
-    found = None
-    trace = error.__traceback__
-    while trace is not None:
-        # Every converter of the importer takes the node as its argument `node`.
-        node = trace.tb_frame.f_locals.get("node")
-        if isinstance(node, torch.fx.Node) and node.op == "call_function":
-            found = node
-        trace = trace.tb_next
-    return found
-
-
-def _place(node: torch.fx.Node) -> str:
-    target = getattr(node.target, "__name__", str(node.target))
-    stack = node.meta.get("nn_module_stack") or {}
-    path = [entry[0] for entry in stack.values()]
-    return f"operator {target}, layer {path[-1] if path and path[-1] else 'root'}"

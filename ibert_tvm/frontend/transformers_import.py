@@ -259,7 +259,8 @@ def wrap(
         raise ModelSourceError(
             f"{type(model).__name__} takes {main}",
             where=type(model).__name__,
-            why="models of token ids, of images and of features [channels, frames] have an integer "
+            why=f"its main input is {main}; models of token ids (input_ids), of images "
+            "(pixel_values) and of features [channels, frames] (input_features) have an integer "
             "form",
             todo="import the encoder behind its inputs as a module of token ids, if it has one",
         )

@@ -156,7 +156,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _tokens("big_bird", "BigBirdConfig", (), attention_type="original_full"),
     _roberta("longformer", "LongformerConfig", (), attention_window=4),
     _roberta("luke", "LukeConfig", (), entity_vocab_size=8, entity_emb_size=8),
-    _roberta("lilt", "LiltConfig", (), channel_shrink_ratio=4, max_2d_position_embeddings=40),
+    # Its boxes have six coordinates.
+    _roberta(
+        "lilt",
+        "LiltConfig",
+        (),
+        hidden_size=48,
+        channel_shrink_ratio=4,
+        max_2d_position_embeddings=40,
+    ),
     _tokens("canine", "CanineConfig", (), num_hash_buckets=32, local_transformer_stride=4),
     _tokens("esm", "EsmConfig", (), pad_token_id=1, position_embedding_type="absolute"),
     _model(
@@ -291,6 +299,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _model("gpt_neox", "GPTNeoXConfig", **TOKENS, **MARKS),
     _model("llama", "LlamaConfig", **TOKENS),
     _model("qwen3", "Qwen3Config", **TOKENS, **GROUPED),
+    _model("gemma2", "Gemma2Config", **TOKENS, **GROUPED),
     _model("gemma3_text", "Gemma3TextConfig", **TOKENS, **GROUPED),
     _model("openai-gpt", "OpenAIGPTConfig", **{**GPT, "bos_token_id": None, "eos_token_id": None}),
     _model("ctrl", "CTRLConfig", vocab_size=61, n_embd=32, n_layer=2, n_head=4, dff=48),

@@ -39,13 +39,13 @@ integer form is refused with the operator, the layer and the reason.
 What can be expressed: absolute or RoBERTa-like positions, post-norm and pre-norm blocks, GELU (erf
 or tanh), SiLU, quick-GELU, ReLU, tanh, sigmoid, gated layers, LayerNorm, RMSNorm, attention in
 which every token sees all others that are not padding, or those in a range of distances from it
-(causal, sliding windows), a bias on scores that depends on head and distance, or of images on head,
-query and key, heads of queries that share keys, norms of heads, rotary embeddings (of an image's
-patches alone, too), shared layers, projected embeddings, patches of images, learned tokens before a
-sequence or among those, the mean of a part of it, what one learned query sees of it, joined
-channels, neighbours' embeddings, convolutions of images or features and along a sequence, factors
-and rows by channel, clipped lines (ReLU6, hard swish), leaky ReLU, products with the padding mask,
-poolings and vectors of length 1.
+(causal, sliding windows), capped scores, a bias on scores that depends on head and distance, or of
+images on head, query and key, heads of queries that share keys, norms of heads, rotary embeddings
+(of an image's patches alone, too), shared layers, projected embeddings, patches of images, learned
+tokens before a sequence or among those, the mean of a part of it, what one learned query sees of
+it, joined channels, neighbours' embeddings, convolutions of images or features and along a
+sequence, factors and rows by channel, clipped lines (ReLU6, hard swish), leaky ReLU, products with
+the padding mask, poolings and vectors of length 1.
 """
 
 

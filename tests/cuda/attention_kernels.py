@@ -20,6 +20,7 @@ from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential
+from ibert_tvm.relay_passes.spec.score_cap import ScoreCap, capped_scale
 from ibert_tvm.relay_passes.spec.short_requantise import ShortFactors, short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription
@@ -65,6 +66,8 @@ class AttentionCase:
         Whether a mask says which keys each query of each sequence sees.
     terms
         Computed terms of the scores: of "query_term" and "key_term".
+    cap
+        Bound of the scores behind a hyperbolic tangent; 0 for none.
     seed
         Of the numbers.
     """
@@ -89,6 +92,7 @@ class AttentionCase:
     bias: str = ""
     pairs: bool = False
     terms: tuple[str, ...] = ()
+    cap: float = 0.0
     seed: int = 0
 
 
@@ -175,7 +179,8 @@ def attention_kernel(
                 builder.emit(run_of(inputs["qkv"], name, widths)) if case.merged else inputs[name]
                 for name in "qkv"
             ]
-            call = integer.attention(
+            build = integer.capped_attention if case.cap else integer.attention
+            call = build(
                 *operands,
                 mask=inputs.get("mask"),
                 pair_mask=inputs.get("pair_mask"),
@@ -213,7 +218,12 @@ def layout_of(target: TargetDescription) -> KernelLayout:
 
 
 def _scale(case: AttentionCase) -> float:
-    """Scale of scores of random entries, with the wanted deviation."""
+    """Scale of the scores that a softmax is taken of."""
+    return capped_scale(case.cap) if case.cap else _product_scale(case)
+
+
+def _product_scale(case: AttentionCase) -> float:
+    """Scale of products of random entries, with the wanted deviation."""
     deviation = 128.0**2 if case.extreme else 127.0**2 / 3
     return case.spread / (deviation * case.head_dim**0.5)
 
@@ -249,6 +259,7 @@ def _attributes(case: AttentionCase) -> dict[str, object]:
         "zero_point": 128 if case.dtype == "uint8" else 0,
         "before": case.before,
         "after": case.after,
+        **({"cap": ScoreCap.from_scale(_product_scale(case), case.cap)} if case.cap else {}),
     }
 
 

@@ -66,8 +66,9 @@ class Grouped(nn.Module):
     Parameters
     ----------
     how : str
-        One of `HOW`; "fused" for one matrix of all projections; "capped" for a softcap; "queries"
-        where keys have the heads and queries share theirs.
+        One of `HOW`; "fused" for one matrix of all projections; "capped" for a softcap, "capped
+        behind the mask" for one that undoes it; "queries" where keys have the heads and queries
+        share theirs.
     shared : int
         Heads of keys and values.
     norms : str
@@ -111,9 +112,12 @@ class Grouped(nn.Module):
             k, v = (x.repeat_interleave(times, 1) for x in (k, v))
         elif self.how == "queries":
             q = q.repeat_interleave(times, 1)
-        if self.how == "capped":
+        if self.how.startswith("capped"):
             k, v = (x.repeat_interleave(times, 1) for x in (k, v))
-            scores = 5 * torch.tanh(q @ k.transpose(-1, -2) / 5)
+            scores = q @ k.transpose(-1, -2) / 5
+            if self.how != "capped":
+                scores = scores.masked_fill(~keep, -1e4)
+            scores = 5 * torch.tanh(scores)
             context = scores.masked_fill(~keep, float("-inf")).softmax(-1) @ v
         elif self.how == "five axes":
             q = q.reshape(batch, self.shared, times, length, HEAD)

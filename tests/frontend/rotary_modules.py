@@ -104,6 +104,22 @@ class BeforeHeads(Halves):
         return kept @ v.transpose(1, 2)
 
 
+class MergedByHead(SomeChannels):
+    """A merged projection whose rows are queries, keys and values of one head after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merged = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def attend(self, x, mask):
+        merged = self.merged(x).view(*x.shape[:2], HEADS, 3 * HEAD).transpose(1, 2)
+        q, k, v = merged.chunk(3, dim=-1)
+        angles = self.angles(x.shape[1])
+        scores = self.turned(q, angles) @ self.turned(k, angles).transpose(-1, -2)
+        kept = (scores / math.sqrt(HEAD)).masked_fill(~mask[:, None, None, :].bool(), -1e9)
+        return kept.softmax(-1) @ v
+
+
 class NormedHeads(Halves):
     """Heads are normalised before they are turned: Qwen3, Gemma 3."""
 
@@ -153,6 +169,7 @@ LAYOUTS = (
     Neighbours,
     SomeChannels,
     BeforeHeads,
+    MergedByHead,
     NormedHeads,
     Cached,
     LookedUp,

@@ -501,7 +501,8 @@ REFUSED = {
         ),
         "output",
         "p",
-        "p is the same row for every token, whatever the input",
+        "p is the same row for every token, whatever the input; such a row may only be added to "
+        "what depends on it",
     ),
 }
 

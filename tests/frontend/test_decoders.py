@@ -36,7 +36,8 @@ GEMMA = {**WIDE, "query_pre_attn_scalar": 24, "sliding_window": 8}
 MODELS: dict[str, Callable[[], Any]] = {
     "cohere": lambda: hf.CohereModel(hf.CohereConfig(**SMALL)),
     "eurobert": lambda: hf.EuroBertModel(hf.EuroBertConfig(**WIDE, mask_token_id=3)),
-    "gemma2": lambda: hf.Gemma2Model(hf.Gemma2Config(**WIDE, attn_logit_softcapping=None)),
+    "gemma2": lambda: hf.Gemma2Model(hf.Gemma2Config(**WIDE)),
+    "gemma2, no cap": lambda: hf.Gemma2Model(hf.Gemma2Config(**WIDE, attn_logit_softcapping=None)),
     "gemma3": lambda: hf.Gemma3TextModel(hf.Gemma3TextConfig(**GEMMA)),
     "embedding gemma": lambda: hf.Gemma3TextModel(
         hf.Gemma3TextConfig(**GEMMA, use_bidirectional_attention=True)

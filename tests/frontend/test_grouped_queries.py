@@ -42,11 +42,16 @@ def test_repeated_queries_are_refused() -> None:
     assert caught.value.why == "heads of queries are repeated"
 
 
-def test_capped_scores_are_refused() -> None:
+def test_capped_scores() -> None:
+    model = ibert.load(grouped("capped"))
+    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    assert (float(call.attrs["cap"]), float(call.attrs["scale"])) == (5.0, 1.0)
+
+
+def test_capped_masks_are_refused() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
-        ibert.load(grouped("capped"), verify=False)
-    assert caught.value.what == "relax.tanh has no integer form here"
+        ibert.load(grouped("capped behind the mask"), verify=False)
     assert caught.value.why == (
-        "it caps the attention scores (softcap), which has no integer form; without the cap it "
-        "would be another model"
+        "scores are capped (softcap) behind their mask, bias or another cap, and only scaled "
+        "scores may be: masked keys would count again"
     )

@@ -66,6 +66,12 @@ POOLS: dict[str, tuple[Pool, list[str]]] = {
     "indexed": (indexed, ["last_token"]),
     "weighted": (lambda x, mask: pooled("weightedmean", x, mask), ["weighted_mean_pool"]),
     "root": (lambda x, mask: pooled("mean_sqrt_len", x, mask), ["sqrt_mean_pool"]),
+    "filled mean": (
+        lambda x, mask: (
+            x.masked_fill(mask.unsqueeze(-1) == 0, 0.0).sum(1) / mask.sum(1, keepdim=True)
+        ),
+        ["mean_pool"],
+    ),
     "normalize": (lambda x, _: functional.normalize(x, dim=-1), ["l2_norm"]),
     "normalize one": (lambda x, _: functional.normalize(x[:, 0]), ["select_token", "l2_norm"]),
     "by root": (by_root, ["select_token", "l2_norm"]),
@@ -102,6 +108,11 @@ REFUSED: dict[str, tuple[Pool, str]] = {
     "a mild number": (
         lambda x, mask: x.masked_fill(mask.unsqueeze(-1) == 0, -5.0).amax(1),
         "padding becomes -5.0, and only a low number is left out of a maximum",
+    ),
+    "zeros for some ids": (
+        lambda x, mask: x.masked_fill((mask == 5).unsqueeze(-1), 0.0),
+        "tokens become 0 where a condition on the inputs holds that is not padding: what is "
+        "computed of a token may not depend on which ids a text has, but by tables",
     ),
     "a count": (
         lambda x, mask: x[torch.arange(x.shape[0]), mask.sum(1) - 1],

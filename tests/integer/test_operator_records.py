@@ -33,11 +33,13 @@ from ibert_tvm.relay_passes.spec.gelu import GELU
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLayerNorm
+from ibert_tvm.relay_passes.spec.score_cap import ScoreCap
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from tests.integer.unbounded import check_unbounded
 
 SHORT = ShortExponential.from_scale(1e-3)
+CAP = ScoreCap.from_scale(1e-3, 50.0)
 STORED = {"shift": 7, "low": -99, "high": 99, "dtype": "int8"}
 ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "add": [{}],
@@ -63,6 +65,9 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
             "high": 32768,
             "dtype": "int32",
         },
+    ],
+    "capped_attention": [
+        {"num_heads": 2, "softmax": "short", "exponential": SHORT, **STORED, "cap": CAP},
     ],
     "channel_run": [{"first": 3, "channels": 5}],
     "attention_pool": [

@@ -1,4 +1,4 @@
-"""Heads of queries that share keys, and norms of heads: from torch to libraries, every integer."""
+"""Shared keys, norms of heads, capped scores: from torch to libraries, every integer."""
 
 from __future__ import annotations
 
@@ -32,12 +32,17 @@ from tests.passes.small import kernels
 
 LENGTH = 13
 # Both norms, weights of all heads and of each, and one head of keys.
-MODELS = {"rms": ("gqa", 2, "rms"), "own": ("expand", 1, "own layer norm"), "plain": ("gqa", 2, "")}
+MODELS = {
+    "rms": ("gqa", 2, "rms"),
+    "own": ("expand", 1, "own layer norm"),
+    "plain": ("gqa", 2, ""),
+    "capped": ("capped", 2, ""),
+}
 PRESETS = ("accurate", "paper")
 CASES = examples(
     [(name, preset) for name in MODELS for preset in PRESETS], ("rms", "accurate"), unpack=True
 )
-EVERYWHERE = [(name, preset) for name in ("rms", "own") for preset in PRESETS]
+EVERYWHERE = [(name, preset) for name in ("rms", "own", "capped") for preset in PRESETS]
 
 
 def source(name: str) -> Grouped:

@@ -159,9 +159,9 @@ def test_a_window_is_refused():
     with pytest.raises(LoweringError) as caught:
         lower_to_integer(*block_with(after=0))
     assert str(caught.value) == (
-        "attention with a window or a bias by distance\n"
+        "attention with a window, a bias by distance or capped scores\n"
         "  where: c\n"
-        "  why: the released code, whose arithmetic this preset repeats, has neither\n"
+        "  why: the released code, whose arithmetic this preset repeats, has none of them\n"
         "  what to do: quantise the model with the preset 'accurate' or 'paper'"
     )
 

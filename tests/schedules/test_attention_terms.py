@@ -34,6 +34,9 @@ CASES = {
     "computed_in_whole_tiles": replace(WHOLE, terms=("query_term", "key_term")),
     "published_computed": replace(ODD, preset="paper", terms=("query_term", "key_term")),
     "causal_by_distance_in_whole_tiles": replace(WHOLE, bias="distance", after=0),
+    "capped": replace(ODD, cap=1.5, bias="distance", before=9),
+    "capped_in_whole_tiles": replace(WHOLE, cap=1.5),
+    "published_capped": replace(ODD, preset="paper", cap=1.5, after=3),
     "grouped": replace(ODD, heads=4, sharing=2),
     "grouped_in_whole_tiles": replace(WHOLE, heads=4, sharing=2),
     "grouped_operands_apart": replace(ODD, heads=4, sharing=2, merged=False),
@@ -42,10 +45,15 @@ CASES = {
     "published_causal": replace(ODD, preset="paper", after=0),
     "published_by_distance_and_window": replace(ODD, preset="paper", bias="distance", before=4),
 }
-FEW = ("causal", "by_distance", "computed", "grouped", "published_by_distance_and_window")
+FEW = ("causal", "by_distance", "computed", "capped", "grouped", "published_by_distance_and_window")
 # What its kernels have of their own, besides these.
 OF_A_GPU = ("by_query_and_key", "pairs_of_tokens", "computed_of_keys_in_a_window")
-OF_A_GPU += ("grouped_in_whole_tiles", "one_head_of_keys")
+OF_A_GPU += (
+    "capped_in_whole_tiles",
+    "published_capped",
+    "grouped_in_whole_tiles",
+    "one_head_of_keys",
+)
 
 
 def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:
@@ -53,7 +61,11 @@ def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:
     case = CASES[name]
     kernel = attention_kernel(target, case)
     plain = replace(case, before=AttentionCase.before, after=AttentionCase.after, pairs=False)
-    if not case.bias and not case.terms and plain != case:
+    if case.cap:  # a bias is in units of capped scores
+        plain = replace(plain, cap=0.0, bias="")
+    elif case.bias or case.terms:
+        plain = case
+    if plain != case:
         assert (attention_kernel(target, plain).expected != kernel.expected).any()
     return kernel
 
@@ -103,6 +115,7 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
         itertools.product(FEW, ("cortex-m4", "cortex-m55")),
         ("by_distance", "cortex-m55"),
         ("computed", "cortex-m4"),
+        ("capped", "cortex-m4"),
         unpack=True,
     ),
 )

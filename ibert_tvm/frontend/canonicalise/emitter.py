@@ -249,7 +249,10 @@ class Emitter:
             return self._emit_sum(source, name)
         if isinstance(source, TokenRun):
             return self._emit_run(source, name)
-        raise Mismatch(f"{source.name} is the same row for every token, whatever the input")
+        raise Mismatch(
+            f"{source.name} is the same row for every token, whatever the input; such a row may "
+            "only be added to what depends on it"
+        )
 
     def _emit_affine(self, source: Affine, name: str) -> Emitted:
         channels, result = source.channels, source.x
@@ -610,8 +613,13 @@ class Emitter:
             raise Mismatch(f"{describe(value.view)} has no axis of positions")
         found = fit_rotation(terms, count, shape_of((tokens[0],))[0])
         interleaved = found is not None and found.interleaved
+        # Heads that lay between those of keys and values move closer together with the cut.
         view = tuple(
-            tuple(atom for lane in axis for atom in _channels_of(lane, count, interleaved))
+            tuple(
+                atom
+                for lane in axis
+                for atom in _channels_of(_closer(lane, width, count), count, interleaved)
+            )
             for axis in value.view
         )
         if found is None:
@@ -748,6 +756,13 @@ class Emitter:
             self.require_all_channels(hidden)
             raise Mismatch("its operand has no axis")
         return None if np.array_equal(order, np.arange(order.size)) else np.argsort(order)
+
+
+def _closer(atom: Atom, width: int, count: int) -> Atom:
+    """Heads of `width` channels of which `count` are left."""
+    if atom.kind != "channel" or atom.stride < width:
+        return atom
+    return Atom("channel", atom.extent, atom.stride // width * count)
 
 
 def _channels_of(lane: Atom, count: int, interleaved: bool) -> Axis:

@@ -439,9 +439,10 @@ class Canonicaliser(Emitter):
     def _refused(self, refusal: Refusal, output: str) -> UnsupportedModelError:
         node = getattr(refusal.op, "node", "")
         place = f"operator {refusal.op}" + (f", node {node}" if node else "")
+        layer = f", layer {refusal.layer}" if refusal.layer else ""
         error = UnsupportedModelError(
             f"{refusal.op} has no integer form here",
-            where=f"{place}, layer {refusal.layer or 'unknown'} (needed by {output})",
+            where=f"{place}{layer} (needed by {output})",
             why=refusal.why,
             todo="use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
             "embedding and add, or change this part of it; `ibert inspect` shows what was matched",

@@ -32,7 +32,7 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     x : Hidden
         The other term.
     other : Weight or FromInputs
-        Perhaps [tokens, channels], after axes of extent 1.
+        Perhaps [tokens, channels], or [rows, columns, channels], after axes of extent 1.
     op : str
         The operator.
 
@@ -47,10 +47,13 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
         If it is a table for the exported length only.
     """
     array = constant_array(other) if isinstance(other, FromInputs) else other.array
-    if array is None or len(x.view) != 3 or not views.is_tokens(x.view[1]):
+    # Patches of images may still be in rows and columns.
+    places = views.flatten(x.view[1:-1])
+    if array is None or len(x.view) < 3 or not views.is_tokens(places):
         return None
-    tokens = views.merged(x.view[1])[0]
-    if array.size != array.shape[-1] * tokens.extent or array.shape[-2:-1] != (tokens.extent,):
+    tokens = views.merged(places)[0]
+    own = views.shape_of(x.view)[1:-1]
+    if array.size != array.shape[-1] * tokens.extent or array.shape[-1 - len(own) : -1] != own:
         return None
     channels = x.source.channels
     if array.shape[-1] != channels:

@@ -221,11 +221,16 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
     table = term.seen_bias
     bias = None if table is None else c.weight(table.name, table.array)
     name = c.unique(_common_layer(q.name, k.name, values.name))
-    scale = _usual_scale(scores.scale, by_head)
+    # c tanh(s / c) does not depend on the sign of c.
+    cap = abs(scores.cap or 0.0)
+    factor = 1.0 if scores.cap is None else scores.cap
+    scale = _usual_scale(scores.scale * factor, by_head)
     vectors = vectors_by_distance(c, (scores.key_positions, scores.query_positions), scale)
     ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask, bias, *vectors)
     window = {"before": term.before, "after": term.after}
-    attributes = {"num_heads": scores.heads, "scale": scale, **window}
+    if cap and any(item is not None for item in vectors):
+        raise Mismatch("products with vectors by distance are added to capped scores (softcap)")
+    attributes = {"num_heads": scores.heads, "scale": scale, "cap": cap, **window}
     emitted = c.record(build.attention, name, q.channels, ops, *operands, **attributes)
     c.num_layers += 1
     windowed = min(term.before, term.after) < UNBOUNDED
@@ -409,7 +414,10 @@ def scores_binary(
         if op == "relax.multiply":
             return scores.scaled(number, op)
         # The quotient itself: one over the number is rounded.
-        return replace(scores.scaled(1 / number, op), scale=scores.scale / number)
+        quotient = scores.scaled(1 / number, op)
+        if scores.cap is not None:
+            return replace(quotient, cap=scores.cap / number)
+        return replace(quotient, scale=scores.scale / number)
     if op == "relax.multiply" and number is not None:
         return scores_binary(c, op, scores, other, swapped=False)
     if op == "relax.add":

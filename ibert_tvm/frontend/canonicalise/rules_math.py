@@ -129,10 +129,7 @@ def _batch_norm(c: Emitter, call: relax.Call, operands: list[Any]) -> list[Any]:
 def _unary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, op = settled(c, operands[0]), c.op(call)
     if isinstance(value, Scores) and op == "relax.tanh":
-        raise Mismatch(
-            "it caps the attention scores (softcap), which has no integer form; without the cap it "
-            "would be another model"
-        )
+        return value.capped(op)
     if isinstance(value, Mixed) and op == "relax.negative":
         return mixing.scaled(value, -1.0, (*value.ops, op))
     if isinstance(value, Mixed):

@@ -24,6 +24,7 @@ from .token_weights import (
     as_pooling,
     as_token_weights,
     is_low,
+    kept_by,
 )
 from .values import (
     FilledHidden,
@@ -105,10 +106,18 @@ def filled_by_choice(
     Raises
     ------
     Mismatch
-        If it chooses by something else, or the number is no low one.
+        If it chooses by something else, or the number is neither 0 nor a low one.
     """
     hidden = c.hidden(value)
     number = scalar(other)
+    if number == 0.0:  # the product with the mask
+        try:
+            return weighted(c, hidden, kept_by(condition, inverted=inverted), op)
+        except Mismatch as error:
+            raise Mismatch(
+                "tokens become 0 where a condition on the inputs holds that is not padding: what "
+                "is computed of a token may not depend on which ids a text has, but by tables"
+            ) from error
     if not is_low(number):
         raise Mismatch(f"padding becomes {number}, and only a low number is left out of a maximum")
     mask = as_filled(condition, c.probes, _token_shape(c, hidden), inverted=inverted)

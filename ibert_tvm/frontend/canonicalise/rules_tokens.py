@@ -221,6 +221,11 @@ def _pad(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value = getattr(call.attrs, "pad_value", 0.0)
     plain = str(call.attrs.pad_mode) == "constant" and float(value) == 0.0 and not others
     if not plain or not isinstance(source, TokenRun) or len(axes) != 1:
+        if sum(any(atom.kind == "patch" for atom in item) for item in x.view) > 1:
+            raise Mismatch(
+                "rows and columns of an image's tokens are padded, as windows of them are: "
+                "attention within windows of two directions has no form"
+            )
         raise Mismatch(
             "a hidden tensor is padded, and only a sequence that lost tokens at one end, with as "
             "many zeros at the other, has a form"

@@ -81,6 +81,23 @@ def as_token_weights(value: FromInputs, probes: Probes, shape: tuple[int, ...]) 
     raise Mismatch("the factor is not the padding mask, 1 for tokens and 0 for padding")
 
 
+def kept_by(condition: FromInputs, *, inverted: bool) -> FromInputs:
+    """Return 1 where a condition keeps entries, and 0 elsewhere.
+
+    Parameters
+    ----------
+    condition : FromInputs
+        The condition.
+    inverted : bool
+        Whether it holds where entries are replaced, not where they are kept.
+    """
+
+    def samples() -> list[NDArray[Any]]:
+        return [(array == 0) == inverted for array in condition.samples()]
+
+    return replace(condition, samples=samples, constant=None)
+
+
 def as_filled(value: FromInputs, probes: Probes, shape: tuple[int, ...], *, inverted: bool) -> str:
     """Return the input whose padding a condition marks.
 
@@ -98,11 +115,7 @@ def as_filled(value: FromInputs, probes: Probes, shape: tuple[int, ...], *, inve
     Mismatch
         If it marks anything else.
     """
-
-    def samples() -> list[NDArray[Any]]:
-        return [(array == 0) == inverted for array in value.samples()]
-
-    name, kind = as_token_weights(replace(value, samples=samples, constant=None), probes, shape)
+    name, kind = as_token_weights(kept_by(value, inverted=inverted), probes, shape)
     if kind != "mask":
         raise Mismatch("tokens are selected by something other than the padding mask")
     return name

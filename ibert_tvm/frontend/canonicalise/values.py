@@ -639,6 +639,9 @@ class Scores(Value):
     key_positions, query_positions : Weight or None
         Vectors for distances whose products with queries, and with keys, were added to them: [2 L -
         1, channels], row d + L - 1 for d = key - query, L tokens of the probe shape.
+    cap : float or None
+        Factor so far of their hyperbolic tangent, where that was taken: `scale` and the vectors
+        are in front of it, `term` is behind.
     """
 
     q: Hidden
@@ -649,9 +652,13 @@ class Scores(Value):
     term: ScoreTerm = ScoreTerm()
     key_positions: Weight | None = None
     query_positions: Weight | None = None
+    cap: float | None = None
 
     def scaled(self, number: float, op: str) -> Scores:
         """Return the scores and what was added to them so far, multiplied."""
+        if self.cap is not None:
+            term = self.term.scaled(number)
+            return replace(self, cap=self.cap * number, term=term, ops=(*self.ops, op))
         vectors = {
             label: replace(weight, array=weight.array * number)
             for label in ("key_positions", "query_positions")
@@ -659,6 +666,25 @@ class Scores(Value):
         }
         scale, term = self.scale * number, self.term.scaled(number)
         return replace(self, scale=scale, term=term, ops=(*self.ops, op), **vectors)
+
+    def capped(self, op: str) -> Scores:
+        """Return their hyperbolic tangent.
+
+        Raises
+        ------
+        Mismatch
+            If they were capped or masked already, or have a bias.
+        """
+        if self.cap is not None or self.term.masks or self.term.bias is not None:
+            raise Mismatch(
+                "scores are capped (softcap) behind their mask, bias or another cap, and only "
+                "scaled scores may be: masked keys would count again"
+            )
+        if self.key_positions is not None or self.query_positions is not None:
+            raise Mismatch(
+                "scores that are capped (softcap) hold products with vectors by distance"
+            )
+        return replace(self, cap=1.0, ops=(*self.ops, op))
 
 
 @dataclass(frozen=True, eq=False)

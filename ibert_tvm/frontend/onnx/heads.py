@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...model_info import HEADS
 from ..errors import ModelSourceError
 from .naming import Naming
 
@@ -16,6 +17,14 @@ _HIDDEN = ("last_hidden_state", "token_embeddings")
 _POOLED = ("pooler_output", "pooled_output")
 _LOGITS = ("logits", "output_logits")
 _SPAN = ("start_logits", "end_logits")
+_OF_IMAGES = ("none", "pooled", "image_classification", "logits")
+_RANKS = {
+    "image_classification": 2,
+    "sequence_classification": 2,
+    "token_classification": 3,
+    "logits": None,
+}
+"""Dimensions of the logits of a head; those of ``logits`` have to tell which it is."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,12 @@ class Outputs:
 
 
 def choose_outputs(
-    graph: onnx.GraphProto, head: str | None, mask: str | None, opset: int, where: str
+    graph: onnx.GraphProto,
+    head: str | None,
+    mask: str | None,
+    opset: int,
+    where: str,
+    images: bool = False,
 ) -> Outputs:
     """Choose the outputs that a head asks for.
 
@@ -60,6 +74,8 @@ def choose_outputs(
         Version of the operator set, for nodes that are added.
     where : str
         The file, for messages.
+    images : bool
+        Whether it takes images or features, and not tokens: it has other heads.
 
     Returns
     -------
@@ -79,15 +95,17 @@ def choose_outputs(
             head = "sentence_transformer"
         if head is None:
             return Outputs("none", tuple(names), tuple(names))
+    if head not in (_OF_IMAGES if images else {*HEADS} - {"image_classification"} | {"logits"}):
+        raise _missing(head, names, where)
     if head == "sentence_embedding":
         return _sentence(graph, names, ranks, mask, opset, where)
     if head == "sentence_transformer":
         if "sentence_embedding" not in names:
             raise _missing(head, names, where)
         return Outputs(head, ("sentence_embedding",))
-    if head in ("sequence_classification", "token_classification", "logits"):
+    if head in _RANKS:
         tensor = _first(names, _LOGITS)
-        expected = {"sequence_classification": 2, "token_classification": 3}.get(head)
+        expected = _RANKS[head]
         if tensor and expected and ranks[tensor] not in (None, expected):
             tensor = None
     elif head == "question_answering":

@@ -32,6 +32,7 @@ def import_onnx_model(
     inputs: Mapping[str, str] | None = None,
     pad_token_id: int | None = None,
     id2label: Mapping[int, str] | None = None,
+    image_size: Sequence[int] | None = None,
     verify: bool = True,
 ) -> CanonicalModel:
     """Import a float ONNX model.
@@ -45,12 +46,15 @@ def import_onnx_model(
     head : str, optional
         One of `ibert_tvm.model_info.HEADS`; by default what the names of the outputs say.
     inputs : mapping of str to str, optional
-        Canonical names (``input_ids``, ``attention_mask``, ``token_type_ids``) by the graph's own
-        names, where they differ.
+        Canonical names (``input_ids``, ``attention_mask``, ``token_type_ids``, ``pixel_values``,
+        ``input_features``) by the graph's own names, where they differ.
     pad_token_id : int, optional
         Fills padding; by default what positions skip, or 0.
     id2label : mapping of int to str, optional
         Names of the classes.
+    image_size : sequence of int, optional
+        Planes, height and width of images, or planes and frames of features, where the graph leaves
+        them free.
     verify : bool
         Compare the result with what ONNX Runtime computes, on a padded batch of another shape.
 
@@ -76,15 +80,16 @@ def import_onnx_model(
         model = inliner.inline_local_functions(model)
     model = in_float32(model)
     versions = opsets(model)
-    taken = graph_inputs(model.graph, inputs, source)
+    taken = graph_inputs(model.graph, inputs, source, image_size)
+    images = any(item.real for item in taken)
     mask = next((item.name for item in taken if item.canonical == "attention_mask"), None)
-    chosen = choose_outputs(model.graph, head, mask, versions[""], source)
+    chosen = choose_outputs(model.graph, head, mask, versions[""], source, images)
     _check_types(model.graph, source)
     shape = probe_shape(taken, source)
     canonical = _canonical(model, versions, taken, chosen, shape)
     canonical.report.source = _describe(model, versions)
     ranks = [rank for _, rank in canonical.outputs]
-    name_of_head, outputs = _public(chosen, ranks)
+    name_of_head, outputs = _public(chosen, ranks, images)
     runner = source_runner(model, taken, chosen.tensors, chosen.nodes, source) if verify else None
     try:
         result = finish(
@@ -105,7 +110,7 @@ def import_onnx_model(
         result,
         source=source,
         description=f"ONNX model {source}, head {name_of_head}",
-        notes=chosen.notes,
+        notes=(*chosen.notes, *_named(chosen, outputs)),
         static_shape=None if shape.static == (None, None) else shape.static,
     )
 
@@ -178,15 +183,30 @@ def _describe(model: onnx.ModelProto, versions: Mapping[str, int]) -> str:
     )
 
 
-def _public(chosen: Outputs, ranks: Sequence[int]) -> tuple[str, list[tuple[str, str]]]:
+def _public(
+    chosen: Outputs, ranks: Sequence[int], images: bool
+) -> tuple[str, list[tuple[str, str]]]:
     """Head, and name and kind of every output, now that the numbers of dimensions are known."""
     head = chosen.head
-    if head == "logits":
+    if head == "logits" and images and ranks[0] == 2:
+        head = "image_classification"
+    elif head == "logits":
         head = "sequence_classification" if ranks[0] == 2 else "token_classification"
     if not chosen.names:
         return head, [OUTPUTS[head]]
     kinds = ["hidden_state" if rank == 3 else "pooled" for rank in ranks]
     return head, list(zip(chosen.names, kinds, strict=True))
+
+
+_KINDS = {"hidden_state": "a vector per token", "pooled": "a vector per sequence"}
+
+
+def _named(chosen: Outputs, outputs: Sequence[tuple[str, str]]) -> list[str]:
+    """What outputs were taken for whose names say nothing."""
+    if not chosen.names:
+        return []
+    which = ", ".join(f"{name} as {_KINDS[kind]}" for name, kind in outputs)
+    return [f"outputs of no known name are all imported, as they are: {which}"]
 
 
 def _check_types(graph: onnx.GraphProto, source: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ def load_onnx(
     head: str | None = None,
     *,
     inputs: Mapping[str, str] | None = None,
+    image_size: Sequence[int] | None = None,
     tokenizer: str | Path | None = None,
     verify: bool = True,
 ) -> CanonicalModel:
@@ -37,6 +38,8 @@ def load_onnx(
         One of `ibert_tvm.model_info.HEADS`; by default what the names of the outputs say.
     inputs : mapping of str to str, optional
         Canonical names of inputs by the graph's own, where they differ.
+    image_size : sequence of int, optional
+        Of images or features, where the graph leaves it free; by default what ``config.json`` says.
     tokenizer : path, optional
         Folder of the tokenizer files; by default that of the file, which may have none.
     verify : bool
@@ -69,9 +72,10 @@ def load_onnx(
         inputs=inputs,
         pad_token_id=pad if isinstance(pad, int) else None,
         id2label=_labels(config),
+        image_size=image_size or _image_size(config),
         verify=verify,
     )
-    classes = result.info.head in ("sequence_classification", "token_classification")
+    classes = result.info.head.endswith("_classification")
     return described(
         result,
         source=str(file),
@@ -99,6 +103,17 @@ def _config(*folders: Path) -> dict[str, Any]:
                 ) from error
             return content if isinstance(content, dict) else {}
     return {}
+
+
+def _image_size(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Planes, height and width of images, or planes and frames of features; None if unsaid."""
+    sides, planes = config.get("image_size"), config.get("num_channels", 3)
+    sides = [sides, sides] if isinstance(sides, int) else sides
+    if not isinstance(sides, list) or not all(
+        isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in (planes, *sides)
+    ):
+        return None
+    return (planes, *sides)
 
 
 def _labels(config: Mapping[str, Any]) -> dict[int, str]:

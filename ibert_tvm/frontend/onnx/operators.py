@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    operators_convolution,
     operators_elementwise,
     operators_fused,
     operators_layout,
@@ -12,6 +13,7 @@ from . import (
 )
 
 MODULES = (
+    operators_convolution,
     operators_elementwise,
     operators_fused,
     operators_layout,

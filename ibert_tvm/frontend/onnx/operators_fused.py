@@ -14,11 +14,11 @@ from tvm.relax import op
 
 from .operators_layout import look_up, reshape, split, transpose
 from .operators_matrix import epsilon_of, gemm, layer_norm, rms_norm
+from .operators_rotary import turned
 from .translator import Node, Translator, operator
 from .values import Known, Traced, Untranslatable, constant
 
 _ORT = "com.microsoft"
-_NO_SOFTCAP = "it caps its scores (softcap), which has no integer form"
 
 
 # -- elementwise and normalisation ----------------------------------------------------------
@@ -147,10 +147,6 @@ def _transpose_last(t: Translator, x: Known | Traced) -> Known | Traced:
 def _attention(t: Translator, node: Node) -> Traced:
     q, k, v = (node.traced(index) for index in range(3))
     attributes = node.attributes
-    if attributes.get("is_causal", 0):
-        raise Untranslatable("it hides later tokens (is_causal), as decoders do")
-    if attributes.get("softcap", 0.0):
-        raise Untranslatable(_NO_SOFTCAP)
     if any(node.operand(index) is not None for index in range(4, len(node.operands))):
         raise Untranslatable("it reads keys and values of earlier calls")
     flat = len(q.shape) == 3
@@ -164,7 +160,11 @@ def _attention(t: Translator, node: Node) -> Traced:
     dtype = "" if mask is None else mask.array.dtype if isinstance(mask, Known) else mask.dtype
     allowed = str(dtype) == "bool"
     keep, added = (mask, None) if allowed else (None, mask)
-    result = _attend(t, node, (q, k, v), keep=keep, added=added)
+    window = [int(attributes.get(f"{side}_window_size", -1)) for side in ("left", "right")]
+    before, after = (None if size < 0 else size for size in window)
+    if attributes.get("is_causal", 0):
+        after = 0
+    result = _attend(t, node, (q, k, v), keep=keep, added=added, window=(before, after))
     return _joined(t, result) if flat else result
 
 
@@ -188,10 +188,12 @@ def _attend(
     *,
     keep: Known | Traced | None,
     added: Known | Traced | None,
+    window: tuple[int | None, int | None] = (None, None),
 ) -> Traced:
     """Emit softmax(scale q kᵀ + mask) v on [batch, heads, tokens, channels].
 
-    Keys and values may have fewer heads, which neighbouring heads of queries share.
+    Keys and values may have fewer heads, which neighbouring heads of queries share. A window says
+    how far in front of its query, and behind it, a key may be. Scores are capped before the mask.
     """
     q = qkv[0]
     k, v = (_repeated(t, x, q.shape[1]) for x in qkv[1:])
@@ -199,6 +201,12 @@ def _attend(
     keys = _transpose_last(t, k)
     scores = t.emit(op.matmul(q.var, t.expr(node, keys)), q, k)
     scores = t.emit(op.multiply(scores.var, relax.const(scale, scores.dtype)), scores)
+    cap = float(node.attributes.get("softcap", 0.0))
+    if cap:
+        number = relax.const(cap, scores.dtype)
+        scores = t.emit(op.tanh(t.emit(op.divide(scores.var, number), scores).var), scores)
+        scores = t.emit(op.multiply(scores.var, number), scores)
+    keep = _within(t, node, keep, window, q.shape[2])
     if keep is not None:
         condition = t.expr(node, keep, weight=False)
         low = relax.const(-np.inf, scores.dtype)
@@ -207,6 +215,29 @@ def _attend(
         scores = t.emit(op.add(scores.var, t.expr(node, added, weight=False)), scores, added)
     weights = t.emit(op.nn.softmax(scores.var, -1), scores)
     return t.emit(op.matmul(weights.var, v.var), weights, v)
+
+
+def _within(
+    t: Translator,
+    node: Node,
+    keep: Known | Traced | None,
+    window: tuple[int | None, int | None],
+    length: int,
+) -> Known | Traced | None:
+    """What is kept of scores within a window."""
+    before, after = window
+    if before is None and after is None:
+        return keep
+    distance = np.arange(length)[None, :] - np.arange(length)[:, None]
+    near = np.ones((1, 1, length, length), np.bool_)
+    if before is not None:
+        near &= distance >= -before
+    if after is not None:
+        near &= distance <= after
+    if keep is None:
+        return Known(near)
+    both = op.logical_and(t.expr(node, keep, weight=False), constant(near))
+    return t.emit(both, keep)
 
 
 def _repeated(t: Translator, x: Traced, heads: int) -> Traced:
@@ -225,7 +256,9 @@ def _repeated(t: Translator, x: Traced, heads: int) -> Traced:
 def _ort_attention(t: Translator, node: Node) -> Traced:
     x, weight = node.traced(0), node.tensors(2)[1]
     heads = int(node.attributes["num_heads"])
-    _refuse_state(node, causal="unidirectional", past=(4,), rotary="do_rotary")
+    _refuse_state(node, past=(4,))
+    if node.attributes.get("do_rotary", 0):
+        raise Untranslatable("it rotates queries and keys by angles of its own (do_rotary)")
     product = t.emit(op.matmul(x.var, t.expr(node, weight)), x, weight)
     bias = node.operand(2)
     if bias is not None:
@@ -233,14 +266,15 @@ def _ort_attention(t: Translator, node: Node) -> Traced:
     sizes = [int(item) for item in node.attributes.get("qkv_hidden_sizes", ())]
     sizes = sizes or [product.shape[-1] // 3] * 3
     q, k, v = (_heads(t, part, heads) for part in split(t, product, sizes, 2))
-    keep = _kept_keys(t, node, 3, x.shape)
-    return _joined(t, _attend(t, node, (q, k, v), keep=keep, added=node.operand(5)))
+    keep, window = _kept_keys(t, node, 3, x.shape), _before_and_after(node)
+    result = _attend(t, node, (q, k, v), keep=keep, added=node.operand(5), window=window)
+    return _joined(t, result)
 
 
 @operator("MultiHeadAttention", domain=_ORT)
 def _multi_head_attention(t: Translator, node: Node) -> Traced:
     heads = int(node.attributes["num_heads"])
-    _refuse_state(node, causal="unidirectional", past=(6, 7), rotary="do_rotary")
+    _refuse_state(node, past=(6, 7))
     q = node.traced(0)
     if len(q.shape) == 5:  # [batch, tokens, heads, 3, channels of a head]
         batch, length, count, three, width = q.shape
@@ -265,15 +299,14 @@ def _multi_head_attention(t: Translator, node: Node) -> Traced:
                 for part, piece in zip(parts, pieces, strict=True)
             ]
         q, k, v = (_heads(t, part, heads) for part in parts)
-    keep = _kept_keys(t, node, 4, (batch, length))
-    return _joined(t, _attend(t, node, (q, k, v), keep=keep, added=node.operand(5)))
+    keep, window = _kept_keys(t, node, 4, (batch, length)), _before_and_after(node)
+    result = _attend(t, node, (q, k, v), keep=keep, added=node.operand(5), window=window)
+    return _joined(t, result)
 
 
 @operator("GroupQueryAttention", domain=_ORT)
 def _group_query_attention(t: Translator, node: Node) -> list[Traced | None]:
-    _refuse_state(node, causal="", past=(3, 4), rotary="do_rotary")
-    if node.attributes.get("softcap", 0.0):
-        raise Untranslatable(_NO_SOFTCAP)
+    _refuse_state(node, past=(3, 4))
     if node.attributes.get("smooth_softmax", 0) or node.operand(11) is not None:
         raise Untranslatable("its softmax has one term more than there are keys")
     heads, shared = (int(node.attributes[name]) for name in ("num_heads", "kv_num_heads"))
@@ -284,18 +317,23 @@ def _group_query_attention(t: Translator, node: Node) -> list[Traced | None]:
     else:
         k, v = node.traced(1), node.traced(2)
     batch, length, _ = q.shape
-    # Every query sees itself and what lies in front of it, so many keys at most.
-    window = int(node.attributes.get("local_window_size", -1))
-    places = np.arange(length)
-    distance = places[:, None] - places[None, :]
-    near = (distance >= 0) & (distance < window if window > 0 else distance >= 0)
+    if node.attributes.get("do_rotary", 0):
+        # The first call of a text: its tokens are counted from 0.
+        places = node.operand(9) or Known(np.arange(length)[None])
+        tables = node.operand(7), node.operand(8)
+        interleaved = bool(node.attributes.get("rotary_interleaved", 0))
+        width = q.shape[-1] // heads
+        q, k = (
+            turned(t, node, x, places, tables, width=width, interleaved=interleaved) for x in (q, k)
+        )
     mask = _mask_of_last(t, node, 5, (batch, length))
     mask = reshape(t, mask, [batch, 1, 1, length])
     kept = t.emit(op.greater(mask.var, relax.const(0, mask.dtype)), mask)
-    causal = constant(near.reshape(1, 1, length, length))
-    keep = t.emit(op.logical_and(kept.var, causal), kept)
+    # Every query sees itself and what lies in front of it, so many keys at most.
+    size = int(node.attributes.get("local_window_size", -1))
+    window = (size - 1 if size > 0 else None, 0)
     parts = (_heads(t, q, heads), _heads(t, k, shared), _heads(t, v, shared))
-    attended = _attend(t, node, parts, keep=keep, added=node.operand(10))
+    attended = _attend(t, node, parts, keep=kept, added=node.operand(10), window=window)
     return [_joined(t, attended), None, None]
 
 
@@ -316,13 +354,14 @@ def _mask_of_last(t: Translator, node: Node, index: int, shape: tuple[int, int])
     return mask
 
 
-def _refuse_state(node: Node, *, causal: str, past: tuple[int, ...], rotary: str) -> None:
-    if node.attributes.get(causal, 0):
-        raise Untranslatable(f"it hides later tokens ({causal}), as decoders do")
+def _refuse_state(node: Node, *, past: tuple[int, ...]) -> None:
     if any(node.operand(index) is not None for index in past):
         raise Untranslatable("it reads keys and values of earlier calls")
-    if node.attributes.get(rotary, 0):
-        raise Untranslatable("it rotates queries and keys, which has no canonical form")
+
+
+def _before_and_after(node: Node) -> tuple[int | None, int | None]:
+    """Window of ONNX Runtime's attention for encoders and decoders."""
+    return None, 0 if node.attributes.get("unidirectional", 0) else None
 
 
 def _kept_keys(

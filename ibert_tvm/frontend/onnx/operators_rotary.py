@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm.relax import op
 
@@ -13,7 +15,7 @@ from .values import Known, Traced, Untranslatable
 @operator("RotaryEmbedding")
 def _rotary(t: Translator, node: Node) -> Traced:
     x, cos, sin = node.traced(0), node.operand(1), node.operand(2)
-    return _turned(t, node, x, node.operand(3), (cos, sin))
+    return turned(t, node, x, node.operand(3), (cos, sin), **_attributes(node, x, cos))
 
 
 @operator("RotaryEmbedding", domain="com.microsoft")
@@ -24,37 +26,82 @@ def _ort_rotary(t: Translator, node: Node) -> Traced:
     if isinstance(places, Known) and places.array.size == 1:  # the first position
         length = x.shape[1 if len(x.shape) == 3 else 2]
         places = Known(int(places.array.reshape(-1)[0]) + np.arange(length)[None])
-    return _turned(t, node, x, places, (node.operand(2), node.operand(3)))
+    cos = node.operand(2)
+    tables = (cos, node.operand(3))
+    return turned(t, node, x, places, tables, **_attributes(node, x, cos))
 
 
-def _turned(
+def _attributes(node: Node, x: Traced, cos: Known | Traced | None) -> dict[str, Any]:
+    """Channels of a head where all are in one axis, and which of them are pairs."""
+    heads = int(node.attributes.get("num_heads", 0))
+    width = x.shape[-1] // heads if heads else 2 * _angles(cos)
+    return {"width": width, "interleaved": bool(node.attributes.get("interleaved", 0))}
+
+
+def _angles(table: Known | Traced | None) -> int:
+    if table is None:
+        raise Untranslatable("it has no cosines, or no sines")
+    return int((table.array if isinstance(table, Known) else table).shape[-1])
+
+
+def turned(
     t: Translator,
     node: Node,
     x: Traced,
     places: Known | Traced | None,
     tables: tuple[Known | Traced | None, Known | Traced | None],
+    *,
+    width: int,
+    interleaved: bool,
 ) -> Traced:
-    """Turn the channels of each head by rows of two tables."""
-    attributes, shape = node.attributes, x.shape
+    """Turn the channels of each head by rows of two tables.
+
+    Parameters
+    ----------
+    t : Translator
+        The graph.
+    node : Node
+        Which rotates.
+    x : Traced
+        [batch, tokens, heads * width] or [batch, heads, tokens, width].
+    places : Known or Traced, optional
+        Rows of the tables, [batch or 1, tokens]; where they are left out, the tables have a row for
+        each token.
+    tables : tuple of Known or Traced
+        Cosines and sines, [positions, angles]; twice as many channels of a head are turned.
+    width : int
+        Channels of a head.
+    interleaved : bool
+        Whether neighbours are turned together, and not halves.
+
+    Returns
+    -------
+    Traced
+        As x.
+
+    Raises
+    ------
+    Untranslatable
+        If a table is missing, or turns more channels than heads have.
+    """
+    shape = x.shape
     cos, sin = tables
     if cos is None or sin is None:
         raise Untranslatable("it has no cosines, or no sines")
-    angles = int((cos.array if isinstance(cos, Known) else cos).shape[-1])
+    angles = _angles(cos)
     flat = len(shape) == 3
     if flat:
-        width = int(attributes.get("num_heads", 0))
-        width = shape[2] // width if width else 2 * angles
         x = reshape(t, x, [*shape[:2], -1, width])
     rows = [_rows(t, node, table, places) for table in (cos, sin)]
     # Heads are the axis behind the tokens, or the one in front of them.
     c, s = (t.emit(op.expand_dims(row.var, [2 if flat else 1]), row) for row in rows)
-    turned, rest = 2 * angles, x.shape[3] - 2 * angles
+    count, rest = 2 * angles, x.shape[3] - 2 * angles
     if rest < 0:
-        raise Untranslatable(f"it turns {turned} channels of heads of {x.shape[3]}")
-    first, *others = split(t, x, [turned, rest], 3) if rest else [x]
-    if attributes.get("interleaved", 0):
+        raise Untranslatable(f"it turns {count} channels of heads of {x.shape[3]}")
+    first, *others = split(t, x, [count, rest], 3) if rest else [x]
+    if interleaved:
         a, b = (
-            t.emit(op.strided_slice(first.var, [3], [begin], [turned], [2]), first)
+            t.emit(op.strided_slice(first.var, [3], [begin], [count], [2]), first)
             for begin in (0, 1)
         )
     else:
@@ -66,7 +113,7 @@ def _turned(
     ac, bs, bc, as_ = product(a, c), product(b, s), product(b, c), product(a, s)
     y = t.emit(op.subtract(ac.var, bs.var), ac, bs)
     z = t.emit(op.add(bc.var, as_.var), bc, as_)
-    if attributes.get("interleaved", 0):
+    if interleaved:
         y, z = (t.emit(op.expand_dims(half.var, [4]), half) for half in (y, z))
         pairs = t.emit(op.concat([y.var, z.var], 4), y, z)
         whole = reshape(t, pairs, list(first.shape))

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
+from ...model_info import REAL_INPUTS
 from ..errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
 """Canonical names of inputs, in their order."""
 
 # What other exporters call them, for the advice in the message only: names prove nothing.
 _ADVICE = {
     "ids": "input_ids",
+    "image": "pixel_values",
+    "images": "pixel_values",
     "input": "input_ids",
     "input_word_ids": "input_ids",
     "tokens": "input_ids",
@@ -43,16 +46,22 @@ class GraphInput:
         Its element type, as NumPy names it.
     sizes : tuple
         Batch and length: an int where the graph fixes it, else None.
+    real : tuple of int
+        Planes, height and width of images, planes and frames of features; empty for token tensors.
     """
 
     name: str
     canonical: str
     dtype: str
     sizes: tuple[int | None, int | None]
+    real: tuple[int, ...] = ()
 
 
 def graph_inputs(
-    graph: onnx.GraphProto, names: Mapping[str, str] | None, where: str
+    graph: onnx.GraphProto,
+    names: Mapping[str, str] | None,
+    where: str,
+    image_size: Sequence[int] | None = None,
 ) -> tuple[GraphInput, ...]:
     """Tell what the inputs of a graph are.
 
@@ -64,16 +73,19 @@ def graph_inputs(
         Canonical names by the graph's own names, where they differ.
     where : str
         The file, for messages.
+    image_size : sequence of int, optional
+        Of images or features, where the graph leaves it free.
 
     Returns
     -------
     tuple of GraphInput
-        In canonical order.
+        In canonical order; images and features alone.
 
     Raises
     ------
     UnsupportedModelError
-        If an input is none of those known, or no tensor [batch, seq_len] of integers.
+        If an input is none of those known, or no tensor [batch, seq_len] of integers, or no batch
+        of images or features of one size.
     UsageError
         If `names` does not fit the graph.
     """
@@ -87,6 +99,9 @@ def graph_inputs(
         canonical = renamed.get(item.name, item.name)
         if canonical not in INPUTS:
             raise _unknown(item.name, where)
+        if canonical in REAL_INPUTS:
+            found[canonical] = _real(item, canonical, len(free), image_size, where)
+            continue
         kind = item.type.tensor_type
         shape = kind.shape.dim if kind.HasField("shape") else None
         dtype = TensorProto.DataType.Name(kind.elem_type)
@@ -105,7 +120,7 @@ def graph_inputs(
             str(helper.tensor_dtype_to_np_dtype(kind.elem_type)),
             (None, None) if shape is None else (_fixed(shape[0]), _fixed(shape[1])),
         )
-    if "input_ids" not in found:
+    if "input_ids" not in found and not any(item.real for item in found.values()):
         raise UnsupportedModelError(
             "the model takes no input_ids",
             where=where,
@@ -114,6 +129,61 @@ def graph_inputs(
             "command line --input NAME=input_ids",
         )
     return tuple(found[name] for name in INPUTS if name in found)
+
+
+def _real(
+    item: onnx.ValueInfoProto,
+    canonical: str,
+    count: int,
+    image_size: Sequence[int] | None,
+    where: str,
+) -> GraphInput:
+    """An input of images or features, whose size is the graph's, or else the one that is given."""
+    from onnx import TensorProto
+
+    axes = REAL_INPUTS[canonical].axes
+    dims = item.type.tensor_type.shape.dim
+    kind = item.type.tensor_type.elem_type
+    if kind != TensorProto.FLOAT or len(dims) != 1 + len(axes.split(", ")) or count > 1:
+        others = f", beside {count - 1} others" if count > 1 else ""
+        raise UnsupportedModelError(
+            f"the input {item.name} is {TensorProto.DataType.Name(kind).lower()} of {len(dims)} "
+            f"dimensions{others}",
+            where=where,
+            why=f"{canonical} is float [batch, {axes}], and the only input",
+            todo="export the part of the model that takes these alone",
+        )
+    batch, *fixed = map(_fixed, dims)
+    given = list(image_size or fixed)
+    if len(given) != len(fixed) or any(
+        a not in (None, b) for a, b in zip(fixed, given, strict=False)
+    ):
+        raise UnsupportedModelError(
+            f"the size of {item.name} is {_shown(fixed)}, and {_shown(given)} was given",
+            where=where,
+            why=f"a graph that fixes {axes} takes no others",
+            todo="leave image_size out, or export the model for that size",
+        )
+    if None in given:
+        raise UnsupportedModelError(
+            f"the size of {item.name} is {_shown(fixed)} in the graph",
+            where=where,
+            why="there is one length of sequence per size, and the graph leaves it free",
+            todo=f"give image_size=({axes}), or put the model's config.json beside the file",
+        )
+    if batch == 1:
+        raise UnsupportedModelError(
+            f"the model is exported for a batch of 1 of {item.name}",
+            where=where,
+            why="its axes cannot be told apart from others of extent 1",
+            todo="export it with a dynamic batch, or for a batch of 2",
+        )
+    sizes = tuple(size for size in given if size is not None)
+    return GraphInput(item.name, canonical, "float32", (batch, None), sizes)
+
+
+def _shown(sizes: Sequence[int | None]) -> str:
+    return " x ".join("?" if size is None else str(size) for size in sizes)
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,12 @@ class Translator:
             known.update(proto.output)
 
     def _input(self, item: GraphInput) -> relax.Var:
-        """Declare an input, int64 in the canonical form, and cast it to the graph's type."""
+        """Declare an input, in the canonical form, and cast token tensors to the graph's type."""
+        if item.real:
+            pixels = relax.TensorType([self.shape.batch, *item.real], "float32")
+            var = relax.Var(item.canonical, pixels)
+            self._values[item.name] = Traced(var, False)
+            return var
         shape = [self.shape.batch, self.shape.seq_len]
         var = cast = relax.Var(item.canonical, relax.TensorType(shape, "int64"))
         if item.dtype == "bool":

@@ -39,12 +39,16 @@ class Attention(CanonicalOperator):
     before, after : int
         Window: the largest distance at which a key in front of its query counts, and behind it
         (0 for causal attention). By default nothing limits it.
+    cap : float
+        c of ``c tanh(s / c)``, which scaled scores become before a bias is added (softcap). By
+        default, 0, they stay what they are.
     """
 
     num_heads: int
     scale: float
     before: int = UNBOUNDED
     after: int = UNBOUNDED
+    cap: float = 0.0
 
     OP = "canonical.attention"
     OPERANDS = (
@@ -65,6 +69,13 @@ class Attention(CanonicalOperator):
                 self.where,
                 "a query sees itself at least",
                 "give distances of 0 and more",
+            )
+        if self.cap < 0:
+            raise CanonicalError(
+                f"scores capped at {self.cap:.4g}",
+                self.where,
+                "a cap is positive, and 0 for none",
+                "change the sign of the scale instead",
             )
 
     @property
@@ -94,6 +105,14 @@ class Attention(CanonicalOperator):
             self._check_bias(dims.get("H", self.num_heads), extents, dims["s"])
         if "E" in dims:
             self._check_positions(dims["E"], dims["s"])
+            if self.cap:
+                raise CanonicalError(
+                    "vectors for distances, and scores that are capped",
+                    self.where,
+                    "their products would be added before the cap, for which nothing is known to "
+                    "be trained",
+                    "leave the cap out, or add a bias by distance",
+                )
             if dims["C"] != dims["K"]:
                 raise CanonicalError(
                     "vectors for distances, and heads that share keys",
@@ -146,6 +165,9 @@ class Attention(CanonicalOperator):
         if query_positions is not None:
             scores += self._by_distance(k, query_positions[::-1]).swapaxes(2, 3)
         scores *= np.float32(self.scale)
+        if self.cap:
+            cap = np.float32(self.cap)
+            scores = np.tanh(scores / cap) * cap
         if bias is not None:
             rows, *extents = bias.shape
             length = scores.shape[-1]

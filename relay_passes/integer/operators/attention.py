@@ -201,16 +201,26 @@ class Attention(Operator):
 
         return heads.output(entry, operands["multiplier"], self.dtype)
 
+    def changed_scores(self, heads: Heads, products: Tensor) -> Tensor | None:
+        """Scores [batch, head, query, key] where they are something else than products.
+
+        Before terms are added to them and keys masked. None here.
+        """
+        return None
+
     def _short(self, heads: Heads, k: ShortExponential) -> Callable[..., Entry]:
         """u8 exponentials times V, divided by the row's sum once per entry of the context."""
         products = heads.products()
         short_softmax.check_scores(*heads.score_bounds)
-        offset = heads.per_key(
-            "key_offset",
-            lambda b, h, j: short_softmax.score_of(
-                heads.key_correction(b, h, j), short_softmax.key_offset(heads.kept_key(b, j))
-            ),
-        )
+        changed = self.changed_scores(heads, products)
+
+        def key_offset(b: Index, h: Index, j: Index) -> Entry:
+            offset = short_softmax.key_offset(heads.kept_key(b, j))
+            if changed is not None:
+                return offset
+            return short_softmax.score_of(heads.key_correction(b, h, j), offset)
+
+        offset = heads.per_key("key_offset", key_offset)
 
         def pair_term(b: Index, h: Index, i: Index, j: Index) -> Entry:
             bias = heads.bias(b, h, i, j) if heads.has_bias else 0
@@ -224,7 +234,8 @@ class Attention(Operator):
         term = heads.per_score("pair_term", pair_term) if paired else None
 
         def score(b: Index, h: Index, i: Index, j: Index) -> Entry:
-            value = short_softmax.score_of(products[b, h, i, j], offset[b, h, j])
+            own = (products if changed is None else changed)[b, h, i, j]
+            value = short_softmax.score_of(own, offset[b, h, j])
             return value if term is None else short_softmax.score_of(value, term[b, h, i, j])
 
         scores = heads.per_score("scores", score)
@@ -255,12 +266,16 @@ class Attention(Operator):
         """Probabilities of 8 bits, as published, times V."""
         products = heads.products()
         softmax.check_scores(*heads.score_bounds)
+        changed = self.changed_scores(heads, products)
         near = None
         if heads.has_window:
             near = heads.per_score("near", lambda b, h, i, j: indicator(heads.in_window(b, i, j)))
 
         def score(b: Index, h: Index, i: Index, j: Index) -> Entry:
-            value = heads.exact_score(products, b, h, i, j)
+            if changed is None:
+                value = heads.exact_score(products, b, h, i, j)
+            else:
+                value = changed[b, h, i, j]
             if heads.has_bias:
                 value = value + heads.bias(b, h, i, j)
             value = softmax.masked_score(value, heads.kept_key(b, j))

@@ -53,11 +53,12 @@ class LowerReleasedAttention(LoweringRule, preset="released"):
         name = str(call.attrs["name"])
         window = int(call.attrs["before"]), int(call.attrs["after"])
         by_distance = {"bias", "key_positions", "query_positions"}
-        if min(window) < UNBOUNDED or by_distance & {*operands_of(call)}:
+        capped = float(call.attrs["cap"]) > 0
+        if capped or min(window) < UNBOUNDED or by_distance & {*operands_of(call)}:
             raise LoweringError(
-                "attention with a window or a bias by distance",
+                "attention with a window, a bias by distance or capped scores",
                 where=name,
-                why="the released code, whose arithmetic this preset repeats, has neither",
+                why="the released code, whose arithmetic this preset repeats, has none of them",
                 todo="quantise the model with the preset 'accurate' or 'paper'",
             )
         q, k, v = (activation(operand).matmul() for operand in operands[:3])

@@ -17,6 +17,7 @@ from ...spec import short_softmax, softmax
 from ...spec.distance_term import distance_table
 from ...spec.fixed_point import DyadicVector
 from ...spec.presets import Preset
+from ...spec.score_cap import ScoreCap, capped_scale
 from ...spec.short_requantise import ShortFactors, short_factors
 from ..context import LoweringContext
 from ..forms import Form, multipliers, storage
@@ -39,7 +40,8 @@ class LowerAttention(LoweringRule):
     the scale of the scores at once; ``integer.distance_products`` computes them. The context
     leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / S_out[c]`` and
     the fraction bits of the softmax form, so smoothing of the context and V's own channel scales
-    cost nothing. The native form is int8::
+    cost nothing. Capped scores have a scale of their own, to which the bias is rounded and of
+    which the exponential is taken: ``integer.capped_attention``. The native form is int8::
 
         c = attention(q, k, v, mask, b)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32,
                                                                   b_s32)
@@ -64,12 +66,17 @@ class LowerAttention(LoweringRule):
             check_operand(label, form, name, per_tensor=label != "values")
         given = operands_of(call)
         quant = context.table_entry("matmul", name)
-        score_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
+        product_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
+        cap, score_scale = float(call.attrs["cap"]), product_scale
+        build, more = integer.attention, {}
+        if cap:
+            more = {"cap": context.guard(name, lambda: ScoreCap.from_scale(product_scale, cap))}
+            build, score_scale = integer.capped_attention, capped_scale(cap)
         exponential = context.guard(name, lambda: context.preset.exponential_for(score_scale))
         ratio = context_scale(call, v) / quant.channel_scale
         factors = context.guard(name, lambda: context_factors(ratio, context.preset, quant))
         out = context.emit(
-            integer.attention(
+            build(
                 q.var,
                 k.var,
                 v.var,
@@ -89,6 +96,7 @@ class LowerAttention(LoweringRule):
                 zero_point=quant.zero_point,
                 before=int(call.attrs["before"]),
                 after=int(call.attrs["after"]),
+                **more,
             )
         )
         magnitude = max(-quant.low, quant.high)

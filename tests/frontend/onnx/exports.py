@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,23 @@ def exported(
     """Export a model; with dynamic axes unless a shape is given."""
     model = make(architecture, head).eval()
     model.set_attn_implementation(attention)
-    names = inputs_of(architecture)
-    example = {name: torch.ones(shape or (2, 13), dtype=torch.int64) for name in names}
     label = f"{architecture}-{attention}-{'dynamo' if dynamo else 'legacy'}-{opset}-{head}-{shape}"
     file = folder / f"{label.replace(' ', '')}.onnx"
+    export(model, file, inputs_of(architecture), dynamo, opset, head, shape)
+    return file
+
+
+def export(
+    model: Any,
+    file: Path,
+    names: Sequence[str],
+    dynamo: bool,
+    opset: int = 18,
+    head: str = "none",
+    shape: tuple[int, int] | None = None,
+) -> None:
+    """Write a model of transformers; with dynamic axes unless a shape is given."""
+    example = {name: torch.ones(shape or (2, 13), dtype=torch.int64) for name in names}
     axes: dict[str, Any] = {}
     if shape is None and dynamo:
         sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=LONGEST)}
@@ -57,7 +71,7 @@ def exported(
                 (),
                 str(file),
                 kwargs=example,
-                input_names=names,
+                input_names=list(names),
                 output_names=[output],
                 opset_version=opset,
                 dynamo=dynamo,
@@ -65,4 +79,3 @@ def exported(
             )
         finally:
             logging.disable(logging.NOTSET)
-    return file

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from ibert_tvm.frontend import UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import check_model
+from ibert_tvm.relay_passes.canonical import canonical_calls
 
 from .graphs import CHANNELS, HEADS, VOCABULARY, WIDTH, Graph
 from .test_spellings import imported, ops
@@ -160,8 +161,6 @@ def test_attention_of_operator_set_23(flat, kind):
     assert ops(model) == ["embedding", "linear", "linear", "linear", "attention"]
     calls = [item for item in model.report.matched if item.op == "canonical.attention"]
     assert "Attention" in calls[0].source_ops
-    from ibert_tvm.relay_passes.canonical import canonical_calls
-
     (scale,) = (
         float(call.attrs["scale"])
         for _, call in canonical_calls(model.module)
@@ -171,17 +170,26 @@ def test_attention_of_operator_set_23(flat, kind):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "why"),
-    [
-        ({"is_causal": 1}, "it hides later tokens (is_causal), as decoders do"),
-        ({"softcap": 5.0}, "it caps its scores (softcap), which has no integer form"),
-    ],
+    ("attributes", "expected"),
+    [({"is_causal": 1}, (0, 0.0)), ({"is_causal": 1, "softcap": 5.0}, (0, 5.0))],
 )
-def test_attention_that_has_no_form_is_refused(attributes, why):
+def test_attention_of_decoders(attributes, expected):
     g = Graph(opset=23)
     x = g.words()
     parts = [g.heads(g.linear(x, name)) for name in "qkv"]
-    context = g.op("Attention", *parts, name="attend", **attributes)
+    mask = g.op("Cast", g.axes("Unsqueeze", "attention_mask", 1, 2), to=TensorProto.BOOL)
+    context = g.op("Attention", *parts, g.over_queries(mask), **attributes)
+    model = imported(g.model(g.joined(context)))
+    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    assert (int(call.attrs["after"]), float(call.attrs["cap"])) == expected
+
+
+def test_attention_that_has_no_form_is_refused():
+    g = Graph(opset=23)
+    x = g.words()
+    parts = [g.heads(g.linear(x, name)) for name in "qkv"]
+    context = g.op("Attention", *parts, "", parts[1], parts[2], name="attend")
+    why = "it reads keys and values of earlier calls"
     with pytest.raises(UnsupportedModelError) as error:
         import_onnx_model(g.model(g.joined(context)), source="by hand", verify=False)
     assert error.value.what == "Attention has no integer form here"
@@ -198,7 +206,6 @@ def test_attention_that_has_no_form_is_refused(attributes, why):
 @pytest.mark.parametrize(
     ("kind", "attributes", "why"),
     [
-        ("Attention", {"unidirectional": 1}, "it hides later tokens (unidirectional)"),
         ("Attention", {"do_rotary": 1}, "it rotates queries and keys"),
         ("SimplifiedLayerNormalization", {"axis": 1}, "it normalises over the axes from 1 on"),
         ("RotaryEmbedding", {"scale": 2.0}, "it scales its result"),

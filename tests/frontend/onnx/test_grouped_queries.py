@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
@@ -11,20 +12,22 @@ from onnx import TensorProto
 from ibert_tvm.frontend import UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.relay_passes.canonical import canonical_calls
+from tests.examples import examples
 
-from .graphs import CHANNELS, WIDTH, Graph
+from .graphs import CHANNELS, POSITIONS, WIDTH, Graph
 from .test_fused import ORT
 from .test_spellings import imported
 
 HEADS, SHARED = 4, 2
+ROTATED = 16  # ONNX Runtime turns heads of so many channels, or twice, three times as many
 LAYER = ["embedding", "linear", "linear", "linear", "attention"]
 
 
-def projections(g: Graph) -> list[str]:
+def projections(g: Graph, width: int = WIDTH) -> list[str]:
     """Queries of `HEADS` heads, keys and values of `SHARED`."""
     x = g.words()
     return [
-        g.linear(x, f"self.{part}", heads * WIDTH)
+        g.linear(x, f"self.{part}", heads * width)
         for part, heads in zip("qkv", (HEADS, SHARED, SHARED), strict=True)
     ]
 
@@ -84,24 +87,29 @@ def by_runtime(g: Graph, packed: bool = False, **attributes: Any) -> str:
     last = g.op("Cast", g.op("Sub", counts, g.array(1, "int64")), to=TensorProto.INT32)
     shape = g.op("Gather", g.op("Shape", "attention_mask"), g.array(1, "int64"), axis=0)
     length = g.op("Cast", shape, to=TensorProto.INT32)
+    width = ROTATED if attributes.get("do_rotary") else WIDTH
     if packed:
-        operands = [g.linear(g.words(), "self.qkv", (HEADS + 2 * SHARED) * WIDTH), "", ""]
+        operands = [g.linear(g.words(), "self.qkv", (HEADS + 2 * SHARED) * width), "", ""]
     else:
-        operands = projections(g)
+        operands = projections(g, width)
     heads = {"num_heads": HEADS, "kv_num_heads": SHARED, **attributes}
-    kind = "GroupQueryAttention"
-    return g.ops(kind, *operands, "", "", last, length, outputs=3, **heads, **ORT)[0]
+    operands += ["", "", last, length]
+    if attributes.get("do_rotary"):
+        angles = np.arange(POSITIONS)[:, None] * 0.5 ** np.arange(width // 2)
+        operands += [g.array(f(angles), name=f.__name__) for f in (np.cos, np.sin)]
+    return g.ops("GroupQueryAttention", *operands, outputs=3, **heads, **ORT)[0]
 
 
-def attributes_of(model: Any) -> dict[str, Any]:
+def attributes_of(model: Any, cap: float = 0.0, width: int = WIDTH) -> dict[str, Any]:
     (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
     q, k, v = (int(x.ty.shape.values[-1]) for x in call.args[:3])
-    assert (q, k, v) == (HEADS * WIDTH, SHARED * WIDTH, SHARED * WIDTH)
+    assert (q, k, v) == (HEADS * width, SHARED * width, SHARED * width)
+    assert float(call.attrs["cap"]) == cap
     return {name: call.attrs[name] for name in ("num_heads", "before", "after")}
 
 
-def model_of(g: Graph, context: str) -> onnx.ModelProto:
-    return g.model(g.linear(context, "out", CHANNELS, HEADS * WIDTH))
+def model_of(g: Graph, context: str, width: int = WIDTH) -> onnx.ModelProto:
+    return g.model(g.linear(context, "out", CHANNELS, HEADS * width))
 
 
 @pytest.mark.parametrize(
@@ -134,25 +142,34 @@ def test_group_query_attention_with_a_window() -> None:
     assert attributes_of(model) == {"num_heads": HEADS, "before": 3, "after": 0}
 
 
+def test_group_query_attention_with_a_cap() -> None:
+    g = Graph(opset=17)
+    model = imported(model_of(g, by_runtime(g, softcap=5.0)))
+    assert attributes_of(model, cap=5.0)["after"] == 0
+
+
+@pytest.mark.parametrize(
+    ("packed", "interleaved"),
+    examples([(p, i) for p in (0, 1) for i in (0, 1)], (1, 0), unpack=True),
+)
+def test_group_query_attention_with_rotations(packed: int, interleaved: int) -> None:
+    g = Graph(opset=17)
+    context = by_runtime(g, bool(packed), do_rotary=1, rotary_interleaved=interleaved)
+    model = imported(model_of(g, context, ROTATED))
+    assert [item.op for item in model.report.matched].count("canonical.rotate") == 2
+    assert attributes_of(model, width=ROTATED)["after"] == 0
+
+
 def refusal(g: Graph, context: str) -> str:
     with pytest.raises(UnsupportedModelError) as error:
         import_onnx_model(model_of(g, context), source="by hand", verify=False)
     return error.value.why
 
 
-@pytest.mark.parametrize(
-    ("attributes", "why"),
-    [
-        ({"do_rotary": 1}, "it rotates queries and keys, which has no canonical form"),
-        ({"softcap": 5.0}, "it caps its scores (softcap), which has no integer form"),
-        ({"smooth_softmax": 1}, "its softmax has one term more than there are keys"),
-    ],
-)
-def test_what_group_query_attention_may_do_besides_is_refused(
-    attributes: dict[str, Any], why: str
-) -> None:
+def test_one_more_term_in_the_softmax_is_refused() -> None:
     g = Graph(opset=17)
-    assert refusal(g, by_runtime(g, **attributes)) == why
+    why = "its softmax has one term more than there are keys"
+    assert refusal(g, by_runtime(g, smooth_softmax=1)) == why
 
 
 def test_lengths_that_are_not_counted_are_refused() -> None:

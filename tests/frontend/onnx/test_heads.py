@@ -41,7 +41,8 @@ def test_inputs_by_other_names():
         load(model)
     assert str(error.value) == (
         "the model takes an input 'tokens:0', which is unknown here\n  where: by hand\n"
-        "  why: inputs are input_ids, attention_mask, token_type_ids\n"
+        "  why: inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
+        "input_features\n"
         "  what to do: if it is one of them, say so: inputs={'tokens:0': 'input_ids'}, on the "
         "command line --input tokens:0=input_ids; else export the model without it"
     )
@@ -61,7 +62,8 @@ def test_inputs_by_other_names():
         (
             {"input_ids": "ids"},
             "the input 'input_ids' cannot be 'ids'\n  where: by hand\n"
-            "  why: inputs are input_ids, attention_mask, token_type_ids, each once\n"
+            "  why: inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
+            "input_features, each once\n"
             "  what to do: use one of them",
         ),
     ],
@@ -134,6 +136,10 @@ def test_outputs_by_other_names_are_all_imported():
         ("tokens", "hidden_state"),
         ("sentence", "pooled"),
     ]
+    assert info.notes == (
+        "outputs of no known name are all imported, as they are: tokens as a vector per token, "
+        "sentence as a vector per sequence",
+    )
 
 
 @pytest.mark.parametrize("opset", [pytest.param(12, marks=pytest.mark.slow), 17])
@@ -216,7 +222,7 @@ def test_logits_by_their_dimensions(rank, head):
     assert (loaded.info.head, loaded.info.outputs[0].name) == (head, "logits")
 
 
-@pytest.mark.parametrize("head", ["pooled", "question_answering", "token_classification"])
+@pytest.mark.parametrize("head", ["pooled", "question_answering", "image_classification"])
 def test_a_head_that_the_graph_does_not_compute(head):
     g = Graph()
     model = g.model(encoder(g), names=("last_hidden_state",))

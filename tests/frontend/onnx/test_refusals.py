@@ -144,7 +144,7 @@ def branch(g: Graph) -> str:
         (
             branch,
             "If",
-            "node branch, layer unknown",
+            "node branch",
             "its condition depends on the data, so it would be a branch",
         ),
         (

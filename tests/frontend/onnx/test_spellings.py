@@ -274,7 +274,7 @@ def test_all_spellings_of_the_mask():
 
 def test_a_graph_without_a_mask_takes_one_that_ignores_padding():
     g = Graph(opset=17, inputs=("input_ids",))
-    model = imported(g.model(g.attention(g.words(), None)))
+    model = imported(g.model(g.attention(g.words(), None), names=("last_hidden_state",)))
     assert model.info.inputs == ("input_ids", "attention_mask")
     assert model.info.notes == (
         "the source has no attention_mask; the compiled model takes one and ignores padding",
