@@ -5,6 +5,7 @@ libibert_model.a       kernels, driver, weights (each in a section of its own), 
 ibert_model.h          the C interface, with the sizes of arena, stack, code and weights
 ibert_model.json       the same and more for programs: inputs, outputs, scales, memory, layers
 README.md              how to link and call it
+manifest.json          size and SHA-256 of each of these
 =====================  ==========================================================================
 
 With ``emit="c"`` sources and a Makefile take the place of the library. Nothing is given out that
@@ -17,6 +18,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ibert_tvm.integrity import write_manifest
 
 from ..aot.c_source import kernels_source
 from ..aot.interface import TensorSpec, item_size
@@ -123,6 +126,7 @@ def write_package(
     for path in work.iterdir():
         path.unlink()
     work.rmdir()
+    write_manifest(folder)
     return document
 
 

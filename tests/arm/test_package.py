@@ -231,6 +231,7 @@ def test_a_package_is_replaced_and_nothing_else_is_left(artefact: Path, tmp_path
         "ibert_model.h",
         "ibert_model.json",
         "libibert_model.a",
+        "manifest.json",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
