@@ -17,6 +17,7 @@ from ibert_tvm.errors import TargetError
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
 from ..linking import replacing, run_tool, unwritable
+from ..seal import seal_library
 from ..toolchain import find_linker
 from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
@@ -190,7 +191,9 @@ def _link(
         ]
         run_tool(command, work, "cannot link the library", description)
         symbols = [*api_functions(model), *_DATA_SYMBOLS]
-        return check_library(work / _NAME, description, symbols, required=require_load)
+        check = check_library(work / _NAME, description, symbols, required=require_load)
+        seal_library(work / _NAME)
+        return check
 
 
 def _write_sources(model: BareModel, metadata: Mapping[str, Any], folder: Path) -> list[str]:
