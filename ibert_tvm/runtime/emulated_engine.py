@@ -68,7 +68,9 @@ class EmulatedContext(BufferedInputs):
         kinds = [(dtype, shape) for shape, dtype in self.metadata.output_kinds(function)]
         inputs = list(self.buffers[function.name].values())
         shape = (function.batch, function.seq_len)
-        return self._runner.run(self.metadata.path, shape, inputs, kinds)
+        return self._runner.run(
+            self.metadata.path, shape, inputs, kinds, prefix=self.metadata.prefix
+        )
 
 
 def _description(metadata: LibraryMetadata) -> TargetDescription:

@@ -237,4 +237,5 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         runtime=str(document.get("runtime", "tvm")),
         architectures=_architectures(document.get("cuda", {})),
         device_code=dict(document.get("cuda", {})),
+        prefix=str(document.get("prefix", "ibert")),
     )

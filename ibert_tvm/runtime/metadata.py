@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
@@ -56,6 +57,10 @@ SCHEMA = {
     "versions": {"*": STRING},
     "source_sha256": STRING,
     "runtime?": one_of("tvm", "none"),
+    "prefix?": (
+        lambda value: isinstance(value, str) and re.fullmatch(r"[a-z0-9_]{1,32}", value),
+        "the beginning of C names",
+    ),
     "tokenizer?": either(OBJECT, _NONE),
     "cuda?": {"architectures?": [STRING]},
 }
@@ -233,6 +238,8 @@ class LibraryMetadata:
         Sizes of the file and of its weights section.
     runtime : str
         What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
+    prefix : str
+        What the names of its C functions begin with, where it is plain C functions.
     architectures : tuple of str
         Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``, and
         ``compute_75`` for code that the driver compiles; empty where kernels run on the processor.
@@ -254,6 +261,7 @@ class LibraryMetadata:
     runtime: str = "tvm"
     architectures: tuple[str, ...] = ()
     device_code: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = "ibert"
 
     @property
     def device(self) -> str:

@@ -55,6 +55,7 @@ def package(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile
             folder = tmp_path_factory.mktemp("packages") / f"{target}-{emit}"
             arguments = ["compile", str(artefact), "-o", str(folder), "--target", target]
             arguments += ["--seq-len", str(SEQ_LEN), "--flash", "1M", "--ram", "192K"]
+            arguments += ["--prefix", "ibert"]
             assert main([*arguments, "--emit", emit]) == 0
             made[target, emit] = folder
         return made[target, emit]
@@ -119,7 +120,8 @@ def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: P
         "  if (fread(in, 1, sizeof in, stdin) != sizeof in) return 99;\n"
         "  for (int i = 0; i < IBERT_NUM_INPUTS; ++i) inputs[i] = (int32_t *)in + i * 32;\n"
         "  ibert_context context;\n"
-        "  int status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);\n"
+        "  int status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena,\n"
+        "                          sizeof arena);\n"
         "  if (status == 0) status = ibert_run(&context, 1, 32, inputs, outputs);\n"
         "  fwrite(out, 1, IBERT_OUTPUT_BYTES, stdout);\n  return status;\n}\n"
     )
@@ -228,10 +230,10 @@ def test_a_package_is_replaced_and_nothing_else_is_left(artefact: Path, tmp_path
     assert main([*arguments, "--seq-len", "8"]) == 0
     assert sorted(path.name for path in output.iterdir()) == [
         "README.md",
-        "ibert_model.h",
         "ibert_model.json",
-        "libibert_model.a",
+        "libsmall_model.a",
         "manifest.json",
+        "small_model.h",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
