@@ -43,7 +43,7 @@ class EmulatedEngine:
 
         self.metadata = metadata
         self.max_contexts = concurrent_calls()
-        self._runner = Runner(_description(metadata))
+        self._runner = Runner(target_of(metadata))
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:
         """As `Engine.parameter`, read from the file."""
@@ -73,7 +73,7 @@ class EmulatedContext(BufferedInputs):
         )
 
 
-def _description(metadata: LibraryMetadata) -> TargetDescription:
+def target_of(metadata: LibraryMetadata) -> TargetDescription:
     """The target that a library was compiled for; one made on its own board calls it host."""
     from ibert_tvm.targets import get_target, target_names
 
