@@ -334,7 +334,13 @@ _QUANTIZATION: dict[str, tuple[Callable[[_Document], object], str, str]] = {
     "labels of a list": (
         lambda d: d["info"].update(id2label=[]),
         "",
-        "its model information is unusable: 'list' object has no attribute 'items'",
+        "its model information is unusable: id2label must be an object of strings by number",
+    ),
+    "name of an output of another kind": (
+        lambda d: d["info"]["outputs"][0].update(name=[]),
+        "",
+        "its model information is unusable: outputs must be a list of objects with name, value "
+        "and kind",
     ),
 }
 
