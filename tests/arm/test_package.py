@@ -285,6 +285,35 @@ def test_projects_of_either_floating_point_convention_link(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_two_packages_link_into_one_program(
+    package: Compile, artefact: Path, tmp_path: Path
+) -> None:
+    """Nothing of one takes the place of the other's; what both may share is there once."""
+    from ibert_tvm.cli import main
+
+    first, second = package("cortex-m4"), tmp_path / "second"
+    arguments = ["compile", str(artefact), "-o", str(second), "--target", "cortex-m4"]
+    assert main([*arguments, "--seq-len", "16"]) == 0
+    (tmp_path / "main.c").write_text(
+        '#include "ibert_model.h"\n#include "small_model.h"\n'
+        "int main(void) {\n"
+        "  return ibert_run(0, 1, 32, 0, 0) + small_run(0, 1, 16, 0, 0) +\n"
+        "         (IBERT_FINGERPRINT == SMALL_FINGERPRINT);\n}\n"
+    )
+    command = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", "-nostdlib"]
+    command += [f"-I{first}", f"-I{second}", str(tmp_path / "main.c"), f"-L{first}", f"-L{second}"]
+    command += ["-libert_model", "-lsmall_model", "-lgcc", "-Wl,-emain"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "main.elf")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    names = subprocess.run(
+        ["arm-none-eabi-nm", str(tmp_path / "main.elf")], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert {"ibert_weight_0", "small_weight_0", "ibert_run_b1_s32", "small_run_b1_s16"} <= {*names}
+
+
 _INTERRUPTED = """
 import sys, time
 import ibert_tvm.compiler as module
