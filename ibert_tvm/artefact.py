@@ -7,6 +7,7 @@ model.json             the integer program (`docs/ibert-format.md`)
 params.safetensors     its parameters: integers
 quantization.json      schema version, preset, scales, calibration summary, model information
 tokenizer/             the source's tokenizer files, where it had any
+manifest.json          size and SHA-256 of each of these, checked before they are read
 =====================  ==========================================================================
 
 Loading needs neither TVM nor torch, and checks everything before anything is evaluated or compiled.
@@ -25,10 +26,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ArtefactError
+from .errors import ArtefactError, DocumentError
 from .files import write_folder
+from .integrity import MANIFEST, check_manifest, write_manifest
 from .model_info import ModelInfo
-from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, read_text
+from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, refused
+from .strict_json import decode, read_bytes
+from .tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
 
 if TYPE_CHECKING:
     import tvm
@@ -39,7 +43,8 @@ _MODEL = "model.json"
 _PARAMETERS = "params.safetensors"
 _QUANTIZATION = "quantization.json"
 _TOKENIZER = "tokenizer"
-_REQUIRED = (_MODEL, _PARAMETERS, _QUANTIZATION)
+_FILES = (_MODEL, _PARAMETERS, _QUANTIZATION)
+_REQUIRED = (*_FILES, MANIFEST)
 # Of safetensors; others are shown as the file has them.
 _DTYPES = {
     "I8": "int8",
@@ -153,6 +158,7 @@ class QuantizedModel:
                 (folder / _TOKENIZER).mkdir()
                 for name, content in self.tokenizer.items():
                     (folder / _TOKENIZER / Path(name).name).write_bytes(content)
+            write_manifest(folder)
         return target
 
     @classmethod
@@ -180,13 +186,7 @@ class QuantizedModel:
         program = _load_program(folder / _MODEL)
         _check_names(program, info, document, folder / _QUANTIZATION)
         parameters = _load_parameters(folder / _PARAMETERS, program, str(folder))
-        tokenizer_folder = folder / _TOKENIZER
-        tokenizer = (
-            {f.name: f.read_bytes() for f in sorted(tokenizer_folder.iterdir()) if f.is_file()}
-            if tokenizer_folder.is_dir()
-            else {}
-        )
-        return cls(program, parameters, info, document, tokenizer)
+        return cls(program, parameters, info, document, _load_tokenizer(folder / _TOKENIZER))
 
 
 def is_artefact(path: str | os.PathLike[str]) -> bool:
@@ -237,7 +237,7 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     if len(missing) == len(_REQUIRED):
         raise ArtefactError(
             f"{folder} is not a quantised model",
-            why=f"none of {', '.join(_REQUIRED)} is in it",
+            why=f"none of {', '.join(_FILES)} is in it",
             todo="give the NAME.ibert folder that `ibert quantize` wrote; a Hugging Face folder "
             "must be quantised first",
         )
@@ -247,19 +247,28 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
             why=f"it lacks {', '.join(missing)}",
             todo="copy the whole folder, or make it again with `ibert quantize`",
         )
+    _check_manifest(folder)
     return read_quantization(folder / _QUANTIZATION)
 
 
+def _check_manifest(folder: Path) -> None:
+    """Check every file that is read; in the tokenizer's folder there may be no other."""
+    listed = {*check_manifest(folder, damaged)}
+    needed = {*_FILES}
+    tokenizer = folder / _TOKENIZER
+    if tokenizer.is_dir():
+        needed |= {f"{_TOKENIZER}/{file.name}" for file in tokenizer.iterdir()}
+    for name in sorted(needed - listed):
+        raise damaged(folder / name, f"{MANIFEST} does not list it")
+
+
 def _load_program(file: Path) -> Program:
-    from ibert_tvm.relay_passes.errors import DocumentError
     from ibert_tvm.relay_passes.integer import document
 
-    text = read_text(file, document.MAX_BYTES)
     try:
-        return document.read_document(text)
+        return document.read_document(decode(read_bytes(file, document.MAX_BYTES)))
     except DocumentError as error:
-        why = "; ".join(filter(None, (error.what, error.why)))
-        raise damaged(file, why, error.where, error.todo) from error
+        raise refused(file, error) from error
 
 
 def _load_parameters(file: Path, program: Program, where: str) -> dict[str, NDArray[Any]]:
@@ -279,6 +288,26 @@ def _load_parameters(file: Path, program: Program, where: str) -> dict[str, NDAr
         raise damaged(file, f"it is truncated or not a safetensors file: {error}") from error
     except OSError as error:
         raise damaged(file, str(error.strerror or error)) from error
+
+
+def _load_tokenizer(folder: Path) -> dict[str, bytes]:
+    """Read the tokenizer files; what they hold goes into every library that is compiled.
+
+    So nothing is read that lies elsewhere, however it got a name here.
+    """
+    if folder.is_symlink():
+        raise damaged(folder, "it is a link to another place")
+    files = {}
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.is_symlink() or not file.is_file():
+            raise damaged(file, "it is no file of its own, but a link, a folder or a device")
+        if file.name not in TOKENIZER_FILES:
+            raise damaged(file, f"a tokenizer has these files: {', '.join(TOKENIZER_FILES)}")
+        try:
+            files[file.name] = read_bytes(file, MAX_TOKENIZER_BYTES)
+        except DocumentError as error:
+            raise refused(file, error) from error
+    return files
 
 
 def _check_parameters(

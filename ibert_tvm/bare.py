@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .model_info import ModelInfo
 
 
-def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
+def bare_interface(metadata: Mapping[str, Any], info: ModelInfo, prefix: str) -> Interface:
     """Describe inputs and outputs for `ibert_tvm.targets.aot.compile_bare`.
 
     Parameters
@@ -20,6 +20,8 @@ def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
         Of the library: ``functions``, ``inputs`` and ``outputs``.
     info
         The model: how many ids there are, and which one fills up.
+    prefix
+        What its C names begin with.
 
     Returns
     -------
@@ -62,4 +64,5 @@ def bare_interface(metadata: Mapping[str, Any], info: ModelInfo) -> Interface:
         outputs=tuple(outputs),
         pad_token_id=None if info.image_size else info.pad_token_id,
         source_sha256=str(metadata["source_sha256"]),
+        prefix=prefix,
     )

@@ -170,6 +170,7 @@ def compile(
     runtime: str | None = None,
     emit: str = "objects",
     database: str | os.PathLike[str] | None = None,
+    prefix: str | None = None,
 ) -> CompiledModel:
     """Compile a quantised model for one target and one or several shapes.
 
@@ -195,6 +196,10 @@ def compile(
     database
         Folder of measurements of this target (`ibert_tvm.tuning.tune`); kernels that were not
         measured are scheduled as without it.
+    prefix
+        What C functions, types, macros and files begin with (without runtime only), so that
+        several models go into one program: words of small letters and digits, joined by ``_``. By
+        default ``ibert``.
 
     Returns
     -------
@@ -203,7 +208,8 @@ def compile(
     Raises
     ------
     UsageError
-        If a shape is not positive, or longer than the model's positions.
+        If a shape is not positive, or longer than the model's positions; or if nothing in C can be
+        called by the prefix.
     ibert_tvm.targets.TargetError
         If the target is unknown.
     ibert_tvm.relay_passes.errors.CompilerError
@@ -223,6 +229,7 @@ def compile(
     shapes = check_shapes(shapes, quantized)
     description = get_target(target)
     runtime = check_runtime(description, runtime)
+    prefix = checked_prefix(prefix, runtime)
     if _checked_form(emit, runtime) == "c":
         description = portable_description(description)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
@@ -263,7 +270,7 @@ def compile(
     on_gpu: dict[str, Any] = {}
     with phase("build"):
         if runtime == "none":
-            interface = bare_interface(metadata, quantized.info)
+            interface = bare_interface(metadata, quantized.info, prefix)
             bare = compile_bare(module, parameters, description, interface)
         elif description.gpu is not None:
             built = build_for_gpu(module, description, dump.folder)
@@ -300,6 +307,45 @@ def _checked_form(emit: str, runtime: str) -> str:
             todo="compile with runtime none",
         )
     return emit
+
+
+def checked_prefix(prefix: str | None, runtime: str) -> str:
+    """Return what C names begin with.
+
+    Parameters
+    ----------
+    prefix
+        What the caller gave.
+    runtime
+        ``"tvm"`` or ``"none"``.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    UsageError
+        If a library for TVM's runtime is given one, or it cannot begin names.
+    """
+    from ibert_tvm.targets.aot.c_text import PREFIX, is_prefix
+
+    if prefix is None:
+        return PREFIX
+    if runtime != "none":
+        raise UsageError(
+            f"a prefix of C names is given: {prefix!r}",
+            why="a library for TVM's runtime has no C names",
+            todo="compile with runtime none, or leave it out",
+        )
+    if not is_prefix(prefix):
+        raise UsageError(
+            f"C names cannot begin with {prefix!r}",
+            why="a prefix is one to 32 small letters, digits and single underscores between them, "
+            "and does not begin with ibert_",
+            todo="give another, for example minilm",
+        )
+    return prefix
 
 
 class _Dump:

@@ -82,6 +82,10 @@ class LibraryError(ModelError):
     """A compiled library that is missing, damaged or not made by this project."""
 
 
+class DocumentError(ModelError):
+    """A document says what its format does not allow."""
+
+
 class TargetError(IbertError):
     """A target that is unknown, unavailable, or is not the machine the library runs on."""
 

@@ -258,6 +258,20 @@ def _is_integer_or_null(value: Any) -> bool:
     return value is None or type(value) is int
 
 
+def _is_output(value: Any) -> bool:
+    keys = ("name", "value", "kind")
+    return isinstance(value, dict) and all(_is_string(value.get(key)) for key in keys)
+
+
+def _is_labels(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        key.isdecimal() and len(key) < _LONGEST_NUMBER and _is_string(label)
+        for key, label in value.items()
+    )
+
+
+_LONGEST_NUMBER = 10
+
 _FIELDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("architecture", "head", "source", "source_sha256", "description"), _is_string, "a string"),
     (
@@ -267,6 +281,8 @@ _FIELDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     ),
     (("max_sequence_length",), _is_integer_or_null, "an integer or null"),
     (("inputs", "tokenizer_files", "notes"), _is_list(_is_string), "a list of strings"),
+    (("outputs",), _is_list(_is_output), "a list of objects with name, value and kind"),
+    (("id2label",), _is_labels, "an object of strings by number"),
     (("image_size",), _is_list(_is_integer), "a list of integers"),
     (("static_shape",), lambda v: isinstance(v, list) and len(v) == 2, "a list of two"),
     (("static_shape",), _is_list(_is_integer_or_null), "a list of integers or null"),

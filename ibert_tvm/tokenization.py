@@ -6,7 +6,6 @@ texts nor running a compiled library needs transformers.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError, ModelError
+from .errors import DocumentError, InputError, ModelError
+from .strict_json import decode, parse, read_bytes
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES = (*(name for group in _GROUPS for name in group), *_SETTINGS)
+"""Every file that belongs to a tokenizer."""
+MAX_TOKENIZER_BYTES = 64 * 2**20
+"""Of one file: those of vocabularies of 250,000 tokens have 17 MiB."""
+MAX_CHARACTERS = 2**20
+"""Of a text."""
+_MAX_DEPTH = 16
 
 
 def tokenizer_files(folder: str | Path) -> dict[str, bytes]:
@@ -41,8 +48,15 @@ def tokenizer_files(folder: str | Path) -> dict[str, bytes]:
     for group in _GROUPS:
         if all((folder / name).is_file() for name in group):
             names = [*group, *(n for n in _SETTINGS if (folder / n).is_file())]
-            return {name: (folder / name).read_bytes() for name in names}
+            return {name: _read(folder / name) for name in names}
     return {}
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_bytes(file, MAX_TOKENIZER_BYTES)
+    except DocumentError as error:
+        raise _damaged(str(file), error.what) from error
 
 
 @dataclass(frozen=True)
@@ -145,9 +159,9 @@ class Tokenizer:
         if name not in self.files:
             return {}
         try:
-            document = json.loads(self.files[name])
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise _damaged(name, str(error)) from error
+            document = parse(decode(self.files[name]), _MAX_DEPTH)
+        except DocumentError as error:
+            raise _damaged(name, "; ".join(filter(None, (error.what, error.why)))) from error
         return document if isinstance(document, dict) else {}
 
     def _build(self, config: Mapping[str, Any]) -> Any:
@@ -224,6 +238,14 @@ def _checked(text: object, index: int) -> str | tuple[str, str]:
             f"text {index} is empty",
             why="it holds no character other than white space",
             todo="leave empty texts out",
+        )
+    longest = max(map(len, parts))
+    if longest > MAX_CHARACTERS:
+        raise InputError(
+            f"text {index} is too long",
+            why=f"it has {longest} characters; the tokenizer takes minutes for more than "
+            f"{MAX_CHARACTERS}",
+            todo="cut it: tokens behind the compiled sequence length are not read anyway",
         )
     return text  # type: ignore[return-value]
 

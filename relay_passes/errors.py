@@ -42,9 +42,5 @@ class IntegerOnlyError(CompilerError):
     exit_code = ExitCode.VERIFICATION
 
 
-class DocumentError(CompilerError):
-    """A document says what its format does not allow."""
-
-
 class PresetError(CompilerError):
     """A preset, form or other named choice does not exist."""

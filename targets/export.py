@@ -24,6 +24,7 @@ from .elf_check import check_elf
 from .library_check import LibraryCheck, check_library
 from .linking import replacing, run_tool, unwritable
 from .registry import check_runtime
+from .seal import seal_library
 from .toolchain import find_linker
 from .weights import (
     METADATA_ASSEMBLY,
@@ -167,12 +168,15 @@ def export_library(
             addons=[str(work / name) for name in objects],
             workspace_dir=str(work),
         )
+        made, check = work / "model.so", None
         if description.emulator is None:
-            check_elf(work / "model.so", description)
-            return None
-        return check_library(
-            work / "model.so", description, _needed_symbols(metadata), required=require_load
-        )
+            check_elf(made, description)
+        else:
+            check = check_library(
+                made, description, _needed_symbols(metadata), required=require_load
+            )
+        seal_library(made)
+        return check
 
 
 def pack_device_code(

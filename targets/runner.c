@@ -1,6 +1,6 @@
 /* Runs one call of a library that has the plain C interface, on the library's own machine.
  *
- *     runner LIBRARY BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES FILE BYTES ...
+ *     runner LIBRARY PREFIX BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES FILE BYTES ...
  *
  * INPUTS files are read, OUTPUTS files are written; BYTES is the size of each. Knows no model: the
  * library says how much memory it needs. The exit status is 0, or 1 with the reason on stderr.
@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64, MOST_BUFFERS = 64, ABI_VERSION = 1, CONTEXT_BYTES = 256 };
+enum { ALIGNMENT = 64, MOST_BUFFERS = 64, LONGEST_NAME = 64, ABI_VERSION = 2, CONTEXT_BYTES = 256 };
 
-/* Of ibert_model.h, version 1; a context is smaller than CONTEXT_BYTES. */
+/* Of ibert_model.h, version 2; a context is smaller than CONTEXT_BYTES. */
 typedef struct {
     int32_t batch;
     int32_t seq_len;
@@ -29,8 +29,11 @@ static void fail(const char *what, const char *why) {
 }
 
 /* Address of a function; C has no cast from void *. */
-static void find(const char *name, void *function) {
-    void *address = dlsym(library, name);
+static void find(const char *prefix, const char *part, void *function) {
+    char name[LONGEST_NAME];
+    void *address;
+    snprintf(name, sizeof name, "%s_%s", prefix, part);
+    address = dlsym(library, name);
     if (address == NULL) {
         fail("the library has no function", name);
     }
@@ -63,64 +66,68 @@ static void write_file(const char *path, const void *memory, size_t bytes) {
 int main(int argc, char **argv) {
     uint32_t (*version)(void);
     int32_t (*find_shape)(int32_t, int32_t, ibert_shape *);
-    int32_t (*init)(void *, uint32_t, void *, size_t);
+    uint64_t (*fingerprint)(void);
+    int32_t (*init)(void *, uint32_t, uint64_t, void *, size_t);
     int32_t (*run)(void *, int32_t, int32_t, const void *const *, void *const *);
     const char *(*describe)(int32_t);
+    const char *prefix;
     void *buffers[MOST_BUFFERS], *context, *arena;
     ibert_shape shape;
     int32_t batch, seq_len, inputs, outputs, index, status;
 
-    if (argc < 6) {
-        fail("usage", "runner LIBRARY BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES ...");
+    if (argc < 7) {
+        fail("usage", "runner LIBRARY PREFIX BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES ...");
     }
-    batch = atoi(argv[2]);
-    seq_len = atoi(argv[3]);
-    inputs = atoi(argv[4]);
-    outputs = atoi(argv[5]);
+    prefix = argv[2];
+    batch = atoi(argv[3]);
+    seq_len = atoi(argv[4]);
+    inputs = atoi(argv[5]);
+    outputs = atoi(argv[6]);
     if (inputs < 0 || outputs < 0 || inputs + outputs > MOST_BUFFERS ||
-        argc != 6 + 2 * (inputs + outputs)) {
+        argc != 7 + 2 * (inputs + outputs)) {
         fail("usage", "FILE and BYTES for every input and every output");
     }
     library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         fail("cannot load the library", dlerror());
     }
-    find("ibert_abi_version", &version);
+    find(prefix, "abi_version", &version);
     if (version() != ABI_VERSION) {
         fail("the library", "its interface has another version than this program");
     }
-    find("ibert_find_shape", &find_shape);
-    find("ibert_init", &init);
-    find("ibert_run", &run);
-    find("ibert_strerror", &describe);
+    find(prefix, "find_shape", &find_shape);
+    find(prefix, "fingerprint", &fingerprint);
+    find(prefix, "init", &init);
+    find(prefix, "run", &run);
+    find(prefix, "strerror", &describe);
     for (index = 0; index < inputs + outputs; index++) {
-        size_t bytes = (size_t)strtoull(argv[7 + 2 * index], NULL, 10);
+        size_t bytes = (size_t)strtoull(argv[8 + 2 * index], NULL, 10);
         buffers[index] = aligned(bytes);
         if (index < inputs) {
-            read_file(argv[6 + 2 * index], buffers[index], bytes);
+            read_file(argv[7 + 2 * index], buffers[index], bytes);
         }
     }
     status = find_shape(batch, seq_len, &shape);
     if (status != 0) {
-        fail("ibert_find_shape", describe(status));
+        fail("find_shape", describe(status));
     }
     if (shape.batch != batch || shape.seq_len != seq_len) {
-        fail("ibert_find_shape", "the library was not compiled for this very shape");
+        fail("find_shape", "the library was not compiled for this very shape");
     }
     /* Nothing may depend on what the memory holds before: -128 in every byte is the hardest. */
     context = memset(aligned(CONTEXT_BYTES), 0x80, CONTEXT_BYTES);
     arena = memset(aligned(shape.arena_bytes), 0x80, shape.arena_bytes);
-    status = init(context, ABI_VERSION, arena, shape.arena_bytes);
+    status = init(context, ABI_VERSION, fingerprint(), arena, shape.arena_bytes);
     if (status != 0) {
-        fail("ibert_init", describe(status));
+        fail("init", describe(status));
     }
     status = run(context, batch, seq_len, (const void *const *)buffers, buffers + inputs);
     if (status != 0) {
-        fail("ibert_run", describe(status));
+        fail("run", describe(status));
     }
     for (index = inputs; index < inputs + outputs; index++) {
-        size_t bytes = (size_t)strtoull(argv[7 + 2 * index], NULL, 10);
-        write_file(argv[6 + 2 * index], buffers[index], bytes);
+        size_t bytes = (size_t)strtoull(argv[8 + 2 * index], NULL, 10);
+        write_file(argv[7 + 2 * index], buffers[index], bytes);
     }
     return 0;
 }

@@ -64,6 +64,7 @@ class Runner:
         shape: tuple[int, int],
         inputs: Sequence[NDArray[np.generic]],
         outputs: Sequence[tuple[str, tuple[int, ...]]],
+        prefix: str = "ibert",
     ) -> list[NDArray[np.generic]]:
         """Call the library once.
 
@@ -77,6 +78,8 @@ class Runner:
             Arrays in the library's order and types.
         outputs
             Type and shape of every output, in the library's order.
+        prefix
+            What the library's C names begin with.
 
         Returns
         -------
@@ -101,7 +104,7 @@ class Runner:
                 words += [str(path), str(size)]
             numbers = [*shape, len(inputs), len(outputs)]
             command = [*self._command, str(self._work / "runner"), str(library.resolve())]
-            done = run_program([*command, *map(str, numbers), *words], self.seconds)
+            done = run_program([*command, prefix, *map(str, numbers), *words], self.seconds)
             if done.returncode != 0:
                 raise self._failed(library, done.returncode, done.stderr)
             return [

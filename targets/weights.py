@@ -33,6 +33,8 @@ class Weight:
         Where it lies where all weights are one block, in bytes.
     nbytes
         Its size.
+    prefix
+        What C names of its model begin with.
     """
 
     index: int
@@ -41,11 +43,12 @@ class Weight:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    prefix: str = "ibert"
 
     @property
     def symbol(self) -> str:
         """Its C symbol."""
-        return f"ibert_weight_{self.index}"
+        return f"{self.prefix}_weight_{self.index}"
 
     @property
     def section(self) -> str:
@@ -59,7 +62,7 @@ class Weight:
 
 
 def weight_rows(
-    parameters: Mapping[str, np.ndarray], alignment: int
+    parameters: Mapping[str, np.ndarray], alignment: int, prefix: str = "ibert"
 ) -> tuple[tuple[Weight, ...], int]:
     """Offsets of weights.
 
@@ -69,6 +72,8 @@ def weight_rows(
         Arrays by name, in the order in which the program takes them.
     alignment
         Of every weight, in bytes.
+    prefix
+        What C names of the model begin with.
 
     Returns
     -------
@@ -78,7 +83,8 @@ def weight_rows(
     rows = []
     offset = 0
     for index, (name, array) in enumerate(parameters.items()):
-        rows.append(Weight(index, name, str(array.dtype), array.shape, offset, array.nbytes))
+        kind = str(array.dtype)
+        rows.append(Weight(index, name, kind, array.shape, offset, array.nbytes, prefix))
         offset += -(-array.nbytes // alignment) * alignment
     return tuple(rows), offset
 

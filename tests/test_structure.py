@@ -9,11 +9,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
+# Errors, and the readers of files of strangers.
+_READERS = ("errors", "strict_json", "schema", "integrity", "file_seal")
+FOR_ALL = {f"ibert_tvm.{name}" for name in _READERS}
 # docs/architecture.md: imports point one way.
 MAY_IMPORT = {
-    "relay_passes": {"ibert_tvm.errors", "tvm", "tvm_ffi", "numpy", "scipy"},
-    "schedules": {"ibert_tvm.errors", "ibert_tvm.targets", "tvm", "tvm_ffi", "numpy"},
-    "targets": {"ibert_tvm.errors", "tvm", "tvm_ffi", "numpy", "elftools"},
+    "relay_passes": {*FOR_ALL, "tvm", "tvm_ffi", "numpy", "scipy"},
+    "schedules": {*FOR_ALL, "ibert_tvm.targets", "tvm", "tvm_ffi", "numpy"},
+    "targets": {*FOR_ALL, "tvm", "tvm_ffi", "numpy", "elftools"},
 }
 
 
@@ -24,7 +27,7 @@ def _sources(package):
 def _room(module):
     """What of a module's name tells where it lives: "numpy", "ibert_tvm.targets", "ibert_tvm"."""
     top, *rest = module.split(".")
-    rooms = (*PACKAGES, "errors")
+    rooms = (*PACKAGES, *(name.removeprefix("ibert_tvm.") for name in FOR_ALL))
     return f"{top}.{rest[0]}" if top == "ibert_tvm" and rest and rest[0] in rooms else top
 
 
@@ -49,8 +52,11 @@ def test_imports_point_one_way(package):
     assert wrong == set()
 
 
-def test_errors_may_be_imported_by_all_because_they_import_nothing():
-    assert _imports(ROOT / "ibert_tvm" / "errors.py") == set()
+def test_what_may_be_imported_by_all_imports_nothing():
+    for name in FOR_ALL:
+        path = ROOT / f"{name.replace('.', '/')}.py"
+        relative = re.findall(r"^from (\.\w+) import", path.read_text(), re.MULTILINE)
+        assert _imports(path) == set() and set(relative) <= {".errors", ".strict_json", ".schema"}
 
 
 def test_torch_and_transformers_are_needed_by_the_frontend_only():

@@ -42,7 +42,7 @@ int main(void) {
         out[number] = (uint8_t *)outputs + offset;
         offset += (bytes_of(ibert_output(number), &shape) + 7) / 8 * 8;
     }
-    int32_t status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);
+    int32_t status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
     if (status != IBERT_OK) return status;
     status = ibert_run(&context, shape.batch, shape.seq_len, in, out);
     if (status != IBERT_OK) return status;

@@ -1,6 +1,6 @@
 /* Run a compiled model on token ids and print its outputs.
  *
- *     ibert compile minilm.ibert --runtime none -o model.so --seq-len 32,128
+ *     ibert compile minilm.ibert --runtime none --prefix ibert -o model.so --seq-len 32,128
  *     cc -std=c11 -O2 -I. examples/c/embed.c ./model.so -o embed
  *     ./embed 101 7592 2088 102
  *
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
         return 2;
     }
 
-    int32_t status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);
+    int32_t status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
     if (status != IBERT_OK) {
         return fail("ibert_init", status);
     }

@@ -1,6 +1,6 @@
 // Run a compiled model from several threads at once, and compare what they get.
 //
-//     ibert compile minilm.ibert --runtime none -o model.so --seq-len 32,128
+//     ibert compile minilm.ibert --runtime none --prefix ibert -o model.so --seq-len 32,128
 //     c++ -std=c++17 -O2 -I. examples/cpp/embed.cpp ./model.so -pthread -o embed
 //     ./embed 101 7592 2088 102
 //
@@ -37,7 +37,7 @@ class Encoder {
     Encoder()
         : arena_(static_cast<uint8_t *>(
               ::operator new(IBERT_ARENA_BYTES, std::align_val_t(IBERT_ALIGNMENT)))) {
-        check(ibert_init(&context_, IBERT_ABI_VERSION, arena_.get(), IBERT_ARENA_BYTES),
+        check(ibert_init(&context_, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena_.get(), IBERT_ARENA_BYTES),
               "ibert_init");
     }
 

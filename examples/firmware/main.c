@@ -144,7 +144,7 @@ int main(void) {
     host_close(file);
   }
 
-  status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);
+  status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
   if (status == IBERT_OK)
     status = ibert_run(&context, shape.batch, shape.seq_len, (const void *const *)in, out);
   if (status != IBERT_OK) {

@@ -1,6 +1,6 @@
 """Run a compiled model on token ids with Python's standard library alone.
 
-    ibert compile minilm.ibert --runtime none -o model.so --seq-len 32,128
+    ibert compile minilm.ibert --runtime none --prefix ibert -o model.so --seq-len 32,128
     python examples/python_ctypes/embed.py model.so 101 7592 2088 102
 
 Neither ibert_tvm nor TVM nor NumPy is needed: the library is plain C. With ibert_tvm installed,
@@ -13,7 +13,7 @@ import ctypes
 import sys
 from typing import Any
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 OK = 0
 BATCH, SEQ_LEN = -1, -2
 TYPES = {
@@ -70,9 +70,11 @@ class Model:
         self.library.ibert_init.argtypes = [
             ctypes.c_void_p,
             ctypes.c_uint32,
+            ctypes.c_uint64,
             ctypes.c_void_p,
             ctypes.c_size_t,
         ]
+        self.library.ibert_fingerprint.restype = ctypes.c_uint64
         for name in ("ibert_input", "ibert_output"):
             getattr(self.library, name).restype = ctypes.POINTER(Tensor)
         shapes = [Shape() for _ in range(self.library.ibert_num_shapes())]
@@ -83,7 +85,9 @@ class Model:
         start = ctypes.addressof(self.memory)
         start += -start % ALIGNMENT
         self.context = Context()
-        self.check(self.library.ibert_init(ctypes.byref(self.context), ABI_VERSION, start, nbytes))
+        model = self.library.ibert_fingerprint()
+        context = ctypes.byref(self.context)
+        self.check(self.library.ibert_init(context, ABI_VERSION, model, start, nbytes))
         self.inputs = self.tensors("ibert_input")
         self.outputs = self.tensors("ibert_output")
 

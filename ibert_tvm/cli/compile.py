@@ -52,6 +52,13 @@ def command(
             help="Fail where the library of another machine cannot be loaded under its emulator.",
         ),
     ] = False,
+    prefix: Annotated[
+        str | None,
+        Option(
+            help="Without runtime: what C names and files begin with. [default: from the name of "
+            "the NAME.ibert folder]"
+        ),
+    ] = None,
     database: Annotated[
         Path | None, Option(help="Use what `ibert tune` measured in this folder.")
     ] = None,
@@ -63,16 +70,22 @@ def command(
 ) -> CommandResult:
     """Compile a quantised model to a shared library, or to a package for a microcontroller."""
     from ibert_tvm.targets import check_runtime, get_target
+    from ibert_tvm.targets.aot.c_text import prefix_of
     from ibert_tvm.targets.emulation import emulator_command
     from ibert_tvm.targets.library_check import sysroot_of
     from ibert_tvm.targets.toolchain import find_linker
 
+    from ..compiler import checked_prefix
+    from ..compiler import compile as compile_model
     from ..files import check_writable
     from .progress import status
 
     shapes = parse_shapes(model, batch, seq_len)
     description = get_target(target)
-    check_runtime(description, runtime)
+    runtime = check_runtime(description, runtime)
+    if prefix is None and runtime == "none":
+        prefix = prefix_of(model.expanduser().resolve().stem)
+    checked_prefix(prefix, runtime)
     options = package_options(description, flash, ram, emit)
     check_writable(output)
     find_linker(description)  # before minutes are spent on what it shall link
@@ -89,7 +102,6 @@ def command(
     started = time.perf_counter()
     with status("loading") as show:
         from ..artefact import QuantizedModel
-        from ..compiler import compile as compile_model
 
         quantized = QuantizedModel.load(model)
         compiled = compile_model(
@@ -100,6 +112,7 @@ def command(
             progress=lambda phase: show(f"{phase} for {target}"),
             runtime=runtime,
             database=database,
+            prefix=prefix,
             emit="objects" if options is None else options.kernels,
         )
         show("link")
@@ -119,7 +132,7 @@ def command(
         "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
         "bytes": output.stat().st_size,
         "seconds": seconds,
-        **({"header": str(header)} if header is not None else {}),
+        **({"header": str(header), "prefix": prefix} if header is not None else {}),
         "load_check": None if check is None else check.to_json(),
         "report": dict(compiled.report),
     }
@@ -134,7 +147,10 @@ def command(
         lines.append(tuning_statement(compiled.report["tuning"]))
     lines += device_statements(compiled.report.get("cuda", {}))
     if compiled.bare is not None:
-        lines += [memory_statement(compiled.bare.report), f"C interface: {header}"]
+        lines += [
+            memory_statement(compiled.bare.report),
+            f"C interface: {header}, {prefix}_init and others",
+        ]
     if check is not None:
         lines.append(f"library {check}")
     return CommandResult(result, lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import UsageError
+from ..errors import DocumentError, UsageError
 from ..model_info import REAL_INPUTS
 from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, read_texts
 from .result import CommandResult
@@ -143,17 +143,12 @@ def _items(
 
 
 def _read_inputs(path: Path) -> dict[str, NDArray[Any]]:
-    import zipfile
-
-    import numpy as np
+    from ..array_file import read_arrays
 
     try:
-        with np.load(path.expanduser(), allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except OSError as error:
-        raise _bad_inputs(path, error.strerror or str(error)) from error
-    except (ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise _bad_inputs(path, "it is not an .npz file") from error
+        arrays = read_arrays(path.expanduser())
+    except DocumentError as error:
+        raise _bad_inputs(path, error.what) from error
     unknown = sorted(set(arrays) - set(_INPUTS))
     alone = len(arrays) == 1 and set(arrays) <= set(REAL_INPUTS)
     if not alone and (unknown or "input_ids" not in arrays):

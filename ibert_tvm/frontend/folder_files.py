@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from .. import strict_json
+from ..errors import DocumentError
+from ..schema import STRING, Schema, check
 from .errors import ModelSourceError
 
 _INDEX = "model.safetensors.index.json"
 _LEGACY = "pytorch_model.bin"
 
+MAX_BYTES = 64 * 2**20
+MAX_DEPTH = 32
+"""Of a JSON document of a model folder."""
+_MAX_PLACE = 255
 
-def read_json(file: Path, folder: Path) -> Any:
+
+def read_json(file: Path, folder: Path, schema: Schema | None = None) -> Any:
     """Read a JSON document of a model folder.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+        The document.
+    folder : pathlib.Path
+        The model.
+    schema : Schema, optional
+        What it holds; by default an object.
 
     Raises
     ------
@@ -28,21 +44,24 @@ def read_json(file: Path, folder: Path) -> Any:
             todo="give a Hugging Face folder: config.json, model.safetensors, tokenizer files",
         )
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        document = strict_json.read_json(file, MAX_BYTES, MAX_DEPTH)
+        check(document, {} if schema is None else schema)
+    except DocumentError as error:
+        why = "; ".join(filter(None, (error.where, error.what, error.why)))
         raise ModelSourceError(
             f"{file.name} cannot be read",
             where=str(file),
-            why=str(error),
+            why=why,
             todo="copy the model folder again",
         ) from error
+    return document
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """Find the weight files and open each, so that a damaged one is reported by name."""
     if (folder / _INDEX).is_file():
-        index = read_json(folder / _INDEX, folder)
-        names = sorted({str(name) for name in index.get("weight_map", {}).values()})
+        index = read_json(folder / _INDEX, folder, {"weight_map": {"*": STRING}})
+        names = sorted(set(index["weight_map"].values()))
         files = [inside(folder, name, _INDEX) for name in names]
     elif (folder / "model.safetensors").is_file():
         files = [folder / "model.safetensors"]
@@ -73,7 +92,8 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def inside(folder: Path, name: str, document: str) -> Path:
     """Return the place that a document of the folder names, which may not lie outside of it."""
     place = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    parts = Path(name).parts
+    if Path(name).is_absolute() or ".." in parts or "\0" in name or len(name) > _MAX_PLACE:
         raise ModelSourceError(
             f"{document} names a file outside of the folder",
             where=str(folder / document),

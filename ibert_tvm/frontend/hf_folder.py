@@ -9,6 +9,7 @@ from typing import Any
 
 from ..files import files_sha256
 from ..model_info import HEADS
+from ..schema import STRING, either, one_of
 from ..tokenization import tokenizer_files
 from .errors import ModelSourceError
 from .folder_files import read_json, weight_files
@@ -34,6 +35,17 @@ CLASS_SUFFIXES = {
     "ForImageClassificationWithTeacher": "image_classification",
 }
 """Ends of transformers' class names and the heads that they compute."""
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+_NULL = one_of(None)
+_CONFIG = {
+    "model_type?": either(STRING, _NULL),
+    "architectures?": either((_is_names, "a list of strings"), _NULL),
+}
 
 
 def head_of_class(name: str) -> str:
@@ -189,10 +201,10 @@ class HfFolder:
                 todo="give the folder that contains the file",
             )
         listed = folder / "modules.json"
-        modules = read_json(listed, folder) if listed.is_file() else None
+        modules = read_json(listed, folder, [{}]) if listed.is_file() else None
         model = folder if modules is None else transformer_place(folder, modules)
-        config = read_json(model / "config.json", folder)
-        if not isinstance(config, dict) or not config.get("model_type"):
+        config = read_json(model / "config.json", folder, _CONFIG)
+        if not config.get("model_type"):
             raise ModelSourceError(
                 "config.json names no model_type",
                 where=str(model / "config.json"),

@@ -329,14 +329,7 @@ _READERS: dict[str, Callable[[Path, bool], Sequence[Step]]] = {
 
 
 def _config(place: Path) -> dict[str, Any]:
-    config = read_json(place / "config.json", place)
-    if not isinstance(config, dict):
-        raise ModelSourceError(
-            "config.json of a module is no object",
-            where=str(place / "config.json"),
-            why="it holds the module's settings by name",
-            todo="copy the model folder again",
-        )
+    config: dict[str, Any] = read_json(place / "config.json", place)
     return config
 
 
@@ -355,8 +348,7 @@ def _size(config: Mapping[str, Any], key: str, file: str) -> int:
 def _prompts(folder: Path) -> dict[str, str]:
     """Prompts that the source puts before texts, by name, those that are empty left out."""
     file = folder / "config_sentence_transformers.json"
-    document = read_json(file, folder) if file.is_file() else {}
-    prompts = document.get("prompts") if isinstance(document, dict) else None
+    prompts = read_json(file, folder).get("prompts") if file.is_file() else None
     if not isinstance(prompts, dict):
         return {}
     return {str(name): str(text) for name, text in prompts.items() if text}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from ..array_file import read_arrays
+from ..errors import DocumentError, UsageError
 
 __all__ = ["read_batches"]
 
@@ -67,21 +67,13 @@ def read_batches(
 
 def _arrays(file: Path) -> dict[str, NDArray[np.generic]]:
     todo = "write it with numpy.savez(file, input_ids=..., attention_mask=...)"
-    arrays: dict[str, NDArray[np.generic]] | None = None
     try:
-        content = np.load(file, allow_pickle=False)
-        if isinstance(content, np.lib.npyio.NpzFile):
-            with content:
-                arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        arrays = read_arrays(file)
+    except DocumentError as error:
+        where = ", ".join(filter(None, (str(file), error.where)))
         raise UsageError(
-            "cannot read the calibration batches",
-            where=str(file),
-            why=getattr(error, "strerror", None) or str(error),
-            todo=todo,
+            "cannot read the calibration batches", where=where, why=error.what, todo=todo
         ) from error
-    if arrays is None:
-        raise UsageError(f"{file.name} is no file of several arrays", where=str(file), todo=todo)
     if not arrays:
         raise UsageError("there is no array in the file", where=str(file), todo=todo)
     return arrays

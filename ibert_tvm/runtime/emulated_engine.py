@@ -43,7 +43,7 @@ class EmulatedEngine:
 
         self.metadata = metadata
         self.max_contexts = concurrent_calls()
-        self._runner = Runner(_description(metadata))
+        self._runner = Runner(target_of(metadata))
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:
         """As `Engine.parameter`, read from the file."""
@@ -68,10 +68,12 @@ class EmulatedContext(BufferedInputs):
         kinds = [(dtype, shape) for shape, dtype in self.metadata.output_kinds(function)]
         inputs = list(self.buffers[function.name].values())
         shape = (function.batch, function.seq_len)
-        return self._runner.run(self.metadata.path, shape, inputs, kinds)
+        return self._runner.run(
+            self.metadata.path, shape, inputs, kinds, prefix=self.metadata.prefix
+        )
 
 
-def _description(metadata: LibraryMetadata) -> TargetDescription:
+def target_of(metadata: LibraryMetadata) -> TargetDescription:
     """The target that a library was compiled for; one made on its own board calls it host."""
     from ibert_tvm.targets import get_target, target_names
 

@@ -8,6 +8,7 @@ parameters are views of the mapped pages and exist in memory once.
 from __future__ import annotations
 
 import base64
+import binascii
 import functools
 import logging
 import zlib
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import InputError
+from ..errors import InputError, LibraryError
+from ..tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
 from .batching import Call, plan_calls
 from .contexts import ContextPool
 from .engine import Engine
@@ -116,11 +118,9 @@ class Library:
 
         if not self.metadata.tokenizer:
             return None
-        files = {
-            name: zlib.decompress(base64.b64decode(content))
-            for name, content in self.metadata.tokenizer.items()
-        }
-        return Tokenizer(files)
+        return Tokenizer(
+            {name: _inflated(name, text) for name, text in self.metadata.tokenizer.items()}
+        )
 
     def run(
         self,
@@ -320,3 +320,25 @@ class Library:
             slice(extents[axis]) if axis in extents else slice(None) for axis in record.shape
         )
         return array[index]
+
+
+def _inflated(name: str, text: str) -> bytes:
+    """A tokenizer file as a library holds it; a little text can become gigabytes."""
+    why = "it is no compressed file"
+    try:
+        inflater = zlib.decompressobj()
+        content = inflater.decompress(base64.b64decode(text, validate=True), MAX_TOKENIZER_BYTES)
+        if inflater.eof and name in TOKENIZER_FILES:
+            return content
+        if inflater.unconsumed_tail:
+            why = f"it has more than {MAX_TOKENIZER_BYTES} bytes"
+        elif name not in TOKENIZER_FILES:
+            why = "no tokenizer has such a file"
+    except (zlib.error, binascii.Error) as error:
+        why = str(error)
+    raise LibraryError(
+        "the library's tokenizer cannot be read",
+        where=name,
+        why=why,
+        todo="make the library again with `ibert compile NAME.ibert -o model.so`",
+    )

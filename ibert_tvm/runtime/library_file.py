@@ -7,16 +7,19 @@ processor of the library's architecture.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import LibraryError
+from ..errors import DocumentError, LibraryError
+from ..file_seal import sealed_bytes
 from ..model_info import ModelInfo
+from ..schema import check
+from ..strict_json import decode, parse
 from .metadata import (
+    SCHEMA,
     FunctionRecord,
     InputRecord,
     LibraryMetadata,
@@ -33,6 +36,9 @@ WEIGHTS_SECTION = ".ibert.weights"
 # e_shnum, by the byte that says whether the file is of 32 or of 64 bits.
 _ELF_CLASS = 4
 _ELF_HEADERS = {1: struct.Struct("<32xI10xHHxx"), 2: struct.Struct("<40xQ10xHHxx")}
+
+_MAX_METADATA = 64 * 2**20
+_MAX_DEPTH = 16
 
 _REMAKE = "make it again with `ibert compile NAME.ibert -o model.so`"
 
@@ -52,8 +58,8 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
     Raises
     ------
     LibraryError
-        If it does not exist, is not a whole ELF shared library, was not made by this project, or
-        is of another format version.
+        If it does not exist, is not a whole ELF shared library, was not made by this project, is
+        of another format version, or one bit of it is not what it was when it was made.
     """
     file = Path(path).expanduser()
     if not file.exists():
@@ -68,23 +74,31 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
             why="it is a folder; a compiled library is one file",
             todo="give the .so file that `ibert compile` wrote",
         )
-    sections, weight_bytes = _read_sections(file)
-    try:
-        document = json.loads(sections.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    sealed = _check_seal(file)
+    content, weight_bytes = _read_sections(file)
+    if not sealed:
         raise _damaged(
-            file, f"its section {METADATA_SECTION} is not readable JSON: {error}"
-        ) from error
+            file,
+            "no seal is at its end, with the hashes of its parts: an earlier version made it, or "
+            "it was changed, as `strip` does",
+        )
+    try:
+        document = parse(decode(content), _MAX_DEPTH)
+    except DocumentError as error:
+        raise _damaged(file, f"in {METADATA_SECTION}, {_reason(error)}") from error
     version = document.get("format") if isinstance(document, dict) else None
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise LibraryError(
             f"the library {file} has format {version!r}",
             why=f"this version of ibert_tvm reads format {FORMAT}",
             todo=f"use the version of ibert_tvm that made it, or {_REMAKE}",
         )
     try:
+        check(document, SCHEMA)
         metadata = _parse(file, document, weight_bytes)
-    except (KeyError, TypeError, ValueError) as error:
+    except DocumentError as error:
+        raise _damaged(file, f"its metadata is unusable: {_reason(error)}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise _damaged(file, f"its metadata is unusable: {why}") from error
     for parameter in metadata.parameters:
@@ -123,6 +137,20 @@ def _damaged(file: Path, why: str) -> LibraryError:
     return LibraryError(
         f"cannot read the library {file}", why=why, todo=f"copy the file again, or {_REMAKE}"
     )
+
+
+def _reason(error: DocumentError) -> str:
+    return ": ".join(filter(None, (error.where, error.what, error.why)))
+
+
+def _check_seal(file: Path) -> bool:
+    """Whether the file has a seal, which then holds; without one it may be no library at all."""
+    try:
+        return sealed_bytes(file) is not None
+    except DocumentError as error:
+        raise _damaged(file, error.what) from error
+    except OSError as error:
+        raise _damaged(file, str(error.strerror or error)) from error
 
 
 def _check_whole(file: Path) -> None:
@@ -171,6 +199,8 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
                     why=f"it is a shared library without the section {' and '.join(missing)}",
                     todo=f"give a library that `ibert compile` wrote, not stripped; or {_REMAKE}",
                 )
+            if metadata["sh_size"] > _MAX_METADATA:
+                raise _damaged(file, f"its metadata has {metadata['sh_size']} bytes")
             return metadata.data(), int(weights["sh_size"])
     except OSError as error:
         raise _damaged(file, str(error.strerror or error)) from error
@@ -207,4 +237,5 @@ def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> Librar
         runtime=str(document.get("runtime", "tvm")),
         architectures=_architectures(document.get("cuda", {})),
         device_code=dict(document.get("cuda", {})),
+        prefix=str(document.get("prefix", "ibert")),
     )

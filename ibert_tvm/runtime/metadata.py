@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
@@ -11,6 +13,58 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..model_info import ModelInfo
+from ..schema import FLAG, INTEGER, OBJECT, SCALE, STRING, either, integer, one_of
+
+_EXTENT = integer(1, 2**31 - 1)
+_SIZE = integer(0, 2**62)
+_NONE = one_of(None)
+_DTYPE = one_of("int8", "uint8", "int16", "int32", "int64")
+_TOKEN_SCALE = one_of(0, 0.0)
+SCHEMA = {
+    "target": {"name": STRING},
+    "required_cpu_features": [STRING],
+    "functions": [
+        {
+            "name": STRING,
+            "batch": _EXTENT,
+            "seq_len": _EXTENT,
+            "packed?": FLAG,
+            "symbol?": STRING,
+            "arena_bytes?": _SIZE,
+            "kernels?": [
+                {"name": STRING, "kind": STRING, "layer": STRING, "macs": _SIZE, "bytes?": _SIZE}
+            ],
+        }
+    ],
+    "inputs": [
+        {
+            "name": STRING,
+            "dtype": _DTYPE,
+            "scale?": either(SCALE, _TOKEN_SCALE),
+            **{key: INTEGER for key in ("zero_point?", "low?", "high?")},
+        }
+    ],
+    "outputs": [
+        {
+            "name": STRING,
+            "dtype": _DTYPE,
+            "scale": SCALE,
+            "kind": STRING,
+            "shape": [either(_EXTENT, one_of("batch", "seq_len"))],
+        }
+    ],
+    "parameters": [{"name": STRING, "dtype": _DTYPE, "shape": [_SIZE], "offset": _SIZE}],
+    "versions": {"*": STRING},
+    "source_sha256": STRING,
+    "runtime?": one_of("tvm", "none"),
+    "prefix?": (
+        lambda value: isinstance(value, str) and re.fullmatch(r"[a-z0-9_]{1,32}", value),
+        "the beginning of C names",
+    ),
+    "tokenizer?": either(OBJECT, _NONE),
+    "cuda?": {"architectures?": [STRING]},
+}
+"""What the section of metadata holds, for `ibert_tvm.schema.check`."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +148,7 @@ class ParameterRecord:
     @property
     def num_bytes(self) -> int:
         """Bytes that it takes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -184,6 +238,8 @@ class LibraryMetadata:
         Sizes of the file and of its weights section.
     runtime : str
         What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
+    prefix : str
+        What the names of its C functions begin with, where it is plain C functions.
     architectures : tuple of str
         Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``, and
         ``compute_75`` for code that the driver compiles; empty where kernels run on the processor.
@@ -205,6 +261,7 @@ class LibraryMetadata:
     runtime: str = "tvm"
     architectures: tuple[str, ...] = ()
     device_code: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = "ibert"
 
     @property
     def device(self) -> str:

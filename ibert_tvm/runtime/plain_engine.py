@@ -19,7 +19,7 @@ from .engine import ObservableEngine, Observer
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .threads import concurrent_calls
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 # A context of this version is smaller (docs/c-api.md); its members are private.
 _CONTEXT_BYTES = 256
 _HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
@@ -53,16 +53,22 @@ class PlainEngine(ObservableEngine):
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
         self.max_contexts = concurrent_calls()
-        library = ctypes.CDLL(str(metadata.path.resolve()))
-        library.ibert_strerror.restype = ctypes.c_char_p
-        library.ibert_init.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)
-        ]
-        library.ibert_run.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
-        ]
-        library.ibert_set_hook.argtypes = [ctypes.c_void_p, _HOOK, ctypes.c_void_p]
-        self.library = library
+        self.library = ctypes.CDLL(str(metadata.path.resolve()))
+        self.strerror = self._function("strerror", ctypes.c_int32)
+        self.strerror.restype = ctypes.c_char_p
+        fingerprint = self._function("fingerprint")
+        fingerprint.restype = ctypes.c_uint64
+        self.fingerprint = int(fingerprint())
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        self.init = self._function("init", pointer, ctypes.c_uint32, ctypes.c_uint64, pointer, size)
+        self.run = self._function("run", pointer, ctypes.c_int32, ctypes.c_int32, pointer, pointer)
+        self.set_hook = self._function("set_hook", pointer, _HOOK, pointer)
+
+    def _function(self, name: str, *arguments: Any) -> Any:
+        """A function of the library's interface, by its name without the model's prefix."""
+        function = self.library[f"{self.metadata.prefix}_{name}"]
+        function.argtypes = arguments
+        return function
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:
         """As `Engine.parameter`."""
@@ -77,7 +83,7 @@ class PlainEngine(ObservableEngine):
         if status != 0:
             raise LibraryError(
                 f"the library {self.metadata.path} refused a call",
-                why=f"{self.library.ibert_strerror(status).decode()} (status {status})",
+                why=f"{self.strerror(status).decode()} (status {status})",
                 todo="see docs/c-api.md for the meaning of the status",
             )
 
@@ -94,9 +100,9 @@ class PlainContext:
         self._arena = aligned_zeros((size,), "uint8")
         self._memory = aligned_zeros((_CONTEXT_BYTES,), "uint8")
         self._address = self._memory.ctypes.data
-        engine.check(
-            engine.library.ibert_init(self._address, _ABI_VERSION, self._arena.ctypes.data, size)
-        )
+        arena = self._arena.ctypes.data
+        status = engine.init(self._address, _ABI_VERSION, engine.fingerprint, arena, size)
+        engine.check(status)
         self._calls: dict[str, _Call] = {}
 
     def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
@@ -117,12 +123,12 @@ class PlainContext:
 
     def _run(self, function: FunctionRecord, call: _Call) -> None:
         shape = (function.batch, function.seq_len)
-        self._engine.check(self._engine.library.ibert_run(self._address, *shape, *call.pointers))
+        self._engine.check(self._engine.run(self._address, *shape, *call.pointers))
 
     @contextmanager
     def _hooked(self, hook: Callable[[Any, int, int], int]) -> Iterator[None]:
         kept = _HOOK(hook)  # ctypes does not keep it
-        set_hook = self._engine.library.ibert_set_hook
+        set_hook = self._engine.set_hook
         self._engine.check(set_hook(self._address, kept, None))
         try:
             yield

@@ -13,10 +13,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .. import strict_json
-from ..errors import CompilerError, DocumentError
+from ibert_tvm import strict_json
+from ibert_tvm.errors import DocumentError
+from ibert_tvm.strict_json import shown
+
+from ..errors import CompilerError
 from ..names import MAX_NAME, NAME, NAME_RULE
-from ..strict_json import shown
 from . import operators  # noqa: F401  (defines the records)
 from .operator import OPERATORS, Operator
 from .program import Program, Step
@@ -275,8 +277,6 @@ class _Reader:
         try:
             operator = record.from_dict({"name": name, **_attributes(value["attributes"], where)})
             type_ = operator.result_type({key: self.types[read] for key, read in operands.items()})
-        except DocumentError:
-            raise
         except CompilerError as error:
             raise _refuse(error.what, where, error.why) from None
         unknown = [key for key in value["attributes"] if key not in operator.to_dict()]

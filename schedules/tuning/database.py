@@ -16,14 +16,28 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ibert_tvm.errors import DocumentError
+from ibert_tvm.integrity import check_sealed, sealed
+from ibert_tvm.schema import NUMBER, STRING, check
+from ibert_tvm.strict_json import decode, parse, read_bytes, read_json
 from ibert_tvm.targets import TargetDescription
 
 from ..errors import ScheduleError
 from ..tiles import Tile
 from .stored import tile_from_json
 
-FORMAT = 1
+FORMAT = 2
+_WITHOUT_DIGESTS = 1
+"""The format before, whose documents have no hash."""
 _ABOUT, _TRIALS = "database.json", "trials.jsonl"
+_MAX_ABOUT, _MAX_TRIALS, _MAX_LINE = 2**20, 256 * 2**20, 2**16
+_MAX_DEPTH = 8
+_DESCRIPTION = {"name": STRING, "target": {"tvm_target?": {}, "gpu?": {}}}
+_TRIAL = {
+    **{key: STRING for key in ("key", "kind", "layer", "error", "board")},
+    "seconds": [NUMBER],
+    "tile": {},
+}
 # A measurement that is better by less is noise: the default stays.
 _LEAST_GAIN = 0.02
 
@@ -74,19 +88,19 @@ class Trial:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Trial:
-        """Read what `to_json` wrote; KeyError, TypeError or ValueError if it is none."""
-        seconds = tuple(float(value) for value in document["seconds"])
-        error = str(document["error"])
+        """Read what `to_json` wrote; DocumentError or ValueError if it is none."""
+        check(document, _TRIAL)
+        seconds, error = tuple(map(float, document["seconds"])), document["error"]
         if bool(seconds) == bool(error) or any(value <= 0 for value in seconds):
             raise ValueError("a trial has positive seconds, or an error")
         return cls(
-            str(document["key"]),
-            str(document["kind"]),
-            str(document["layer"]),
+            document["key"],
+            document["kind"],
+            document["layer"],
             tile_from_json(document["tile"]),
             seconds,
             error,
-            str(document["board"]),
+            document["board"],
         )
 
 
@@ -116,12 +130,16 @@ class TuningDatabase:
         All measurements, oldest first.
     dropped
         Whether the last line was incomplete and left out: the process that wrote it was killed.
+    digests
+        Whether every line must have its hash; in databases of before, those that were added since
+        have one.
     """
 
     folder: Path
     target_name: str
     trials: list[Trial] = field(default_factory=list)
     dropped: bool = False
+    digests: bool = True
 
     # -- opening ------------------------------------------------------------------------------
 
@@ -145,7 +163,7 @@ class TuningDatabase:
                 + f"; asked for is {target.name!r}",
                 todo="give the database of this target, or another folder to begin a new one",
             )
-        database = cls(path, str(about["name"]))
+        database = cls(path, about["name"], digests=about["format"] == FORMAT)
         database._read()
         return database
 
@@ -173,7 +191,7 @@ class TuningDatabase:
                     )
                 about = {"format": FORMAT, "name": target.name, "target": _identity(target)}
                 temporary = path / f".{_ABOUT}.{os.getpid()}"
-                temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+                temporary.write_text(json.dumps(sealed(about), indent=2) + "\n", encoding="utf-8")
                 temporary.replace(path / _ABOUT)
             except OSError as error:
                 raise _unwritable(path, error) from error
@@ -182,41 +200,47 @@ class TuningDatabase:
     @staticmethod
     def _about(path: Path) -> dict[str, Any]:
         file = path / _ABOUT
-        try:
-            about = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+        if not file.exists():
             raise DatabaseError(
                 what=f"there is no tuning database at {path}",
                 where=str(file),
                 why="the file does not exist",
                 todo="make one with `ibert tune NAME.ibert --target T --trials N --database "
                 f"{path}`, or leave --database out",
-            ) from error
-        except OSError as error:
-            raise _damaged(file, error.strerror or str(error)) from error
-        except ValueError as error:
-            raise _damaged(file, f"it is not JSON: {error}") from error
-        known = isinstance(about, dict) and {"format", "name", "target"} <= set(about)
-        if not known or about["format"] != FORMAT:
-            found = about.get("format") if isinstance(about, dict) else None
-            raise _damaged(file, f"it has format {found!r}; this version reads {FORMAT}")
+            )
+        try:
+            about = read_json(file, _MAX_ABOUT, _MAX_DEPTH)
+            version = about.get("format") if isinstance(about, dict) else None
+            if type(version) is not int or version not in (FORMAT, _WITHOUT_DIGESTS):
+                raise _damaged(file, f"it has format {version!r}; this version reads {FORMAT}")
+            if version == FORMAT:
+                check_sealed(about)
+            check(about, _DESCRIPTION)
+        except DocumentError as error:
+            raise _damaged(file, _reason(error)) from error
         return dict(about)
 
     def _read(self) -> None:
         file = self.folder / _TRIALS
-        try:
-            content = file.read_bytes()
-        except FileNotFoundError:
+        if not file.exists():
             return
-        except OSError as error:
-            raise _damaged(file, error.strerror or str(error)) from error
+        try:
+            content = read_bytes(file, _MAX_TRIALS)
+        except DocumentError as error:
+            raise _damaged(file, error.what) from error
         *lines, rest = content.split(b"\n")
         self.dropped = bool(rest)  # every whole line ends with a line feed
         for number, line in enumerate(lines, 1):
             try:
-                self.trials.append(Trial.from_json(json.loads(line)))
-            except (ValueError, KeyError, TypeError) as error:
-                why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+                if len(line) > _MAX_LINE:
+                    raise ValueError(f"it has {len(line)} bytes")
+                document = parse(decode(line), _MAX_DEPTH)
+                check(document, {})
+                if self.digests or "sha256" in document:
+                    check_sealed(document)
+                self.trials.append(Trial.from_json(document))
+            except (ValueError, DocumentError) as error:
+                why = _reason(error) if isinstance(error, DocumentError) else str(error)
                 raise _damaged(file, f"line {number} is no trial: {why}") from error
 
     # -- writing ------------------------------------------------------------------------------
@@ -253,7 +277,7 @@ class TuningDatabase:
 
     def append(self, trial: Trial) -> None:
         """Add a measurement; it is on disk when this returns. Only inside of `writing`."""
-        line = json.dumps(trial.to_json(), sort_keys=True) + "\n"
+        line = json.dumps(sealed(trial.to_json()), sort_keys=True) + "\n"
         file = self.folder / _TRIALS
         try:
             with file.open("ab") as stream:
@@ -316,6 +340,10 @@ def _difference(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     if not names:
         return " with other instructions"
     return " (" + ", ".join(f"{name} {a.get(name)!r}, not {b.get(name)!r}" for name in names) + ")"
+
+
+def _reason(error: DocumentError) -> str:
+    return "; ".join(filter(None, (error.where, error.what, error.why)))
 
 
 def _damaged(file: Path, why: str) -> DatabaseError:

@@ -22,6 +22,40 @@ def filled(path: Path, **parts: str) -> str:
     return text
 
 
+PREFIX = "ibert"
+"""What generated names begin with where a model has no name of its own."""
+_LONGEST_PREFIX = 32
+_OURS = re.compile(r'"(?:\\.|[^"\\\n])*"|\b(ibert_(?!tvm\b)|IBERT_)')
+
+
+def is_prefix(text: str) -> bool:
+    """Whether C names may begin with a text: words of small letters and digits, joined by ``_``.
+
+    Two underscores are C++'s, and names that begin with ``ibert_`` are ours.
+    """
+    fits = re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", text, flags=re.ASCII) is not None
+    return fits and len(text) <= _LONGEST_PREFIX and not text.startswith(f"{PREFIX}_")
+
+
+def prefix_of(name: str) -> str:
+    """The prefix that a model's name becomes; `PREFIX` where nothing of it can be one."""
+    words = re.findall(r"[a-z0-9]+", name.lower(), flags=re.ASCII)
+    text = "_".join(words)[:_LONGEST_PREFIX].strip("_")
+    text = text if text[:1].isalpha() else f"m_{text}"[:_LONGEST_PREFIX].strip("_")
+    return text if words and is_prefix(text) else PREFIX
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """C whose names begin with another prefix; texts in quotes stay."""
+
+    def renamed(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        return f"{prefix}_" if match[1].islower() else f"{prefix.upper()}_"
+
+    return _OURS.sub(renamed, text)
+
+
 def c_type(dtype: str) -> str:
     """Type of C with so many bits: ``int8_t`` for int8."""
     return f"{dtype}_t"

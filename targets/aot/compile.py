@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from ..weights import weight_rows
 from .c_text import shape_suffix, unique_identifiers
 from .driver import Program, driver_text
 from .graph import Graph, PlacedGraph, place_values, read_function
-from .header import Sizes, header_text
+from .header import ABI_VERSION, Sizes, header_text
 from .interface import Interface, item_size
 from .lower import KernelSignature, LoweredKernel, lower_kernels
 from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter
@@ -81,7 +82,8 @@ def compile_bare(
     """
     alignment = arena_alignment(description)
     graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
-    signatures = _signatures(graphs, alignment)
+    prefix = interface.prefix
+    signatures = _signatures(graphs, alignment, prefix)
     lowered = lower_kernels(module, signatures, description)
     workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
     placed = [place_values(graph, workspaces, alignment) for graph in graphs]
@@ -90,12 +92,13 @@ def compile_bare(
         name: _kernel(module, name, signature, lowered[name], description, provided)
         for name, signature in signatures.items()
     }
-    weights, weight_bytes = weight_rows(parameters, alignment)
+    weights, weight_bytes = weight_rows(parameters, alignment, prefix)
     arena = {
         (shape.batch, shape.seq_len): graph.arena.nbytes
         for shape, graph in zip(interface.functions, placed, strict=True)
     }
-    sizes = Sizes(alignment, arena, weight_bytes)
+    fingerprint = _fingerprint(interface, alignment, arena, parameters)
+    sizes = Sizes(alignment, arena, weight_bytes, fingerprint)
     title = f"An integer-only model, compiled for {description.name}."
     return BareModel(
         interface=interface,
@@ -117,7 +120,23 @@ def compile_bare(
     )
 
 
-def _signatures(graphs: Sequence[Graph], alignment: int) -> dict[str, KernelSignature]:
+def _fingerprint(
+    interface: Interface,
+    alignment: int,
+    arena: Mapping[tuple[int, int], int],
+    parameters: Mapping[str, np.ndarray],
+) -> int:
+    """64 bits of all that a header says, and of the weights."""
+    digest = hashlib.sha256(
+        repr((ABI_VERSION, interface, alignment, sorted(arena.items()))).encode()
+    )
+    for name, array in parameters.items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return int.from_bytes(digest.digest()[:8], "big")
+
+
+def _signatures(graphs: Sequence[Graph], alignment: int, prefix: str) -> dict[str, KernelSignature]:
     """Arguments of every kernel that is called, in order of first use.
 
     An argument that is a weight or lies in the arena at every call has the arena's alignment; one
@@ -144,7 +163,7 @@ def _signatures(graphs: Sequence[Graph], alignment: int) -> dict[str, KernelSign
     symbols = unique_identifiers(list(arguments))
     return {
         name: KernelSignature(
-            f"ibert_kernel_{symbol}",
+            f"{prefix}_kernel_{symbol}",
             tuple(
                 KernelParameter(dtype, count, written, alignment if ours else item_size(dtype))
                 for dtype, count, written, ours in rows
@@ -183,7 +202,7 @@ def _functions(
     return tuple(
         BareFunction(
             name=shape.name,
-            symbol=f"ibert_run_{shape_suffix(shape.batch, shape.seq_len)}",
+            symbol=f"{interface.prefix}_run_{shape_suffix(shape.batch, shape.seq_len)}",
             batch=shape.batch,
             seq_len=shape.seq_len,
             arena_bytes=graph.arena.nbytes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..weights import Weight
-from .c_text import c_type, comment, filled, quoted, shape_suffix
+from .c_text import c_type, comment, filled, prefixed, quoted, shape_suffix
 from .graph import Place, PlacedGraph
 from .header import STATUSES, function_prototype, tensor_identifiers
 from .interface import Interface, ShapeSpec, TensorSpec, item_size
@@ -73,8 +73,9 @@ def driver_text(program: Program) -> str:
         _body(program, placed, suffix) + _entry(interface, index)
         for index, (placed, suffix) in enumerate(zip(program.graphs, suffixes, strict=True))
     ]
-    return filled(
+    text = filled(
         _DRIVER,
+        include=f'#include "{interface.prefix}_model.h"\n',
         declarations="".join(_declarations(program)),
         inputs="".join(map(_tensor, interface.inputs)),
         outputs="".join(map(_tensor, interface.outputs)),
@@ -83,9 +84,10 @@ def driver_text(program: Program) -> str:
         functions="".join(functions),
         choices="".join(_choice(*each) for each in enumerate(interface.functions)),
         statuses="".join(
-            f"    case {name}:\n        return {quoted(text)};\n" for _, name, text in STATUSES
+            f"    case {name}:\n        return {quoted(words)};\n" for _, name, words in STATUSES
         ),
     )
+    return prefixed(text, interface.prefix)
 
 
 def _tensor(spec: TensorSpec) -> str:

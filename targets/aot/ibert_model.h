@@ -21,12 +21,12 @@ extern "C" {
 
 /* @constants */
 /* Put before the definition of an arena: static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES]; */
-#if defined(__cplusplus) && __cplusplus >= 201103L
+#if defined(__GNUC__) /* first: alignas of C++ may not stand behind static */
+#define IBERT_ALIGNED __attribute__((aligned(IBERT_ALIGNMENT)))
+#elif defined(__cplusplus) && __cplusplus >= 201103L
 #define IBERT_ALIGNED alignas(IBERT_ALIGNMENT)
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 #define IBERT_ALIGNED _Alignas(IBERT_ALIGNMENT)
-#elif defined(__GNUC__)
-#define IBERT_ALIGNED __attribute__((aligned(IBERT_ALIGNMENT)))
 #endif
 
 /* What functions return. */
@@ -86,10 +86,12 @@ typedef struct ibert_context {
 /* Prepare a context.
  *
  * abi_version  IBERT_ABI_VERSION
+ * fingerprint  IBERT_FINGERPRINT: what header and compiled code must have in common
  * arena        memory for the calls, at a multiple of IBERT_ALIGNMENT; it need not be cleared
  * arena_bytes  its size: IBERT_ARENA_BYTES serves every shape, less serves those that need less
  */
-int32_t ibert_init(ibert_context *context, uint32_t abi_version, void *arena, size_t arena_bytes);
+int32_t ibert_init(ibert_context *context, uint32_t abi_version, uint64_t fingerprint, void *arena,
+                   size_t arena_bytes);
 
 /* Have a function called round every kernel; NULL for none. */
 int32_t ibert_set_hook(ibert_context *context, ibert_hook hook, void *user);
@@ -106,6 +108,9 @@ int32_t ibert_run(ibert_context *context, int32_t batch, int32_t seq_len,
 /* @functions */
 /* Version of the compiled code. */
 uint32_t ibert_abi_version(void);
+
+/* Of the compiled code, for callers that load it by name and have no header. */
+uint64_t ibert_fingerprint(void);
 
 /* What a result means, in English; never NULL. */
 const char *ibert_strerror(int32_t status);

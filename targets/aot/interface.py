@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from .c_text import PREFIX, is_prefix
+
 _ITEM_SIZES = {"int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8}
 _MULTIPLIER_BITS = 31
 MAX_RANK = 4
@@ -101,6 +103,8 @@ class Interface:
         Id to fill short sequences up with; None for a model that takes no ids.
     source_sha256
         Hash of the source model, for people who compare a file with the model.
+    prefix
+        What its C names begin with, see `c_text.is_prefix`; macros in capitals.
     """
 
     functions: tuple[ShapeSpec, ...]
@@ -108,7 +112,10 @@ class Interface:
     outputs: tuple[TensorSpec, ...]
     pad_token_id: int | None = None
     source_sha256: str = ""
+    prefix: str = PREFIX
 
     def __post_init__(self) -> None:
+        if not is_prefix(self.prefix):
+            raise ValueError(f"the prefix {self.prefix!r}")
         if not self.functions or not self.inputs or not self.outputs:
             raise ValueError("a program has at least one function, input and output")

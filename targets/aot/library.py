@@ -17,6 +17,7 @@ from ibert_tvm.errors import TargetError
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
 from ..linking import replacing, run_tool, unwritable
+from ..seal import seal_library
 from ..toolchain import find_linker
 from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
@@ -26,11 +27,15 @@ from .weights import weights_assembly
 _DATA_SYMBOLS = ("ibert_metadata", "ibert_weights")
 _NAME = "model.so"
 
+_FUNCTIONS = (
+    *("abi_version", "find_shape", "fingerprint", "get_shape", "init", "input", "num_shapes"),
+    *("output", "run", "set_hook", "strerror"),
+)
+
 # No unwind tables: nothing throws, and on ARM they would need a function of the C++ runtime.
 _DRIVER_FLAGS = (
     *("-std=c99", "-O2", "-fPIC", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wall", "-Wextra"),
-    "-DIBERT_SHARED_LIBRARY",
 )
 # Compilers of these processors can be told to keep to general registers.
 _GENERAL_REGISTERS = ("EM_X86_64", "EM_AARCH64")
@@ -38,18 +43,10 @@ _GENERAL_REGISTERS = ("EM_X86_64", "EM_AARCH64")
 
 def api_functions(model: BareModel) -> tuple[str, ...]:
     """Names of the functions that ``ibert_model.h`` declares."""
+    prefix = model.interface.prefix
     return (
-        "ibert_abi_version",
-        "ibert_find_shape",
-        "ibert_get_shape",
-        "ibert_init",
-        "ibert_input",
-        "ibert_num_shapes",
-        "ibert_output",
-        "ibert_run",
+        *(f"{prefix}_{name}" for name in _FUNCTIONS),
         *(function.symbol for function in model.functions),
-        "ibert_set_hook",
-        "ibert_strerror",
     )
 
 
@@ -66,14 +63,15 @@ def library_metadata(model: BareModel, metadata: Mapping[str, Any]) -> dict[str,
     Returns
     -------
     dict
-        The same with the weight table, ``runtime``, ``abi_version``, ``alignment``, and for each
-        function its ``symbol`` and ``arena_bytes``.
+        The same with the weight table, ``runtime``, ``abi_version``, ``prefix``, ``alignment``,
+        and for each function its ``symbol`` and ``arena_bytes``.
     """
     functions = {function.name: function for function in model.functions}
     return {
         **metadata,
         "runtime": "none",
         "abi_version": ABI_VERSION,
+        "prefix": model.interface.prefix,
         "alignment": model.alignment,
         "functions": [
             {
@@ -170,7 +168,7 @@ def _link(
             raise unwritable(path, error) from error
         command = [*linker, "-c", "weights.s", "-o", "weights.o"]
         run_tool(command, work, "cannot assemble the weights", description)
-        flags = list(_DRIVER_FLAGS)
+        flags = [*_DRIVER_FLAGS, f"-D{model.interface.prefix.upper()}_SHARED_LIBRARY"]
         if description.elf_machine in _GENERAL_REGISTERS:
             flags.append("-mgeneral-regs-only")
         command = [*linker, "-c", *flags, "driver.c", "-o", "driver.o"]
@@ -190,7 +188,9 @@ def _link(
         ]
         run_tool(command, work, "cannot link the library", description)
         symbols = [*api_functions(model), *_DATA_SYMBOLS]
-        return check_library(work / _NAME, description, symbols, required=require_load)
+        check = check_library(work / _NAME, description, symbols, required=require_load)
+        seal_library(work / _NAME)
+        return check
 
 
 def _write_sources(model: BareModel, metadata: Mapping[str, Any], folder: Path) -> list[str]:
@@ -201,7 +201,7 @@ def _write_sources(model: BareModel, metadata: Mapping[str, Any], folder: Path) 
     assembly = weights_assembly(model, separate=False)
     assembly += METADATA_ASSEMBLY.read_text(encoding="utf-8")
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
-    (folder / "ibert_model.h").write_text(model.header, encoding="utf-8")
+    (folder / f"{model.interface.prefix}_model.h").write_text(model.header, encoding="utf-8")
     (folder / "driver.c").write_text(model.driver_c, encoding="utf-8")
     exported = "; ".join([*api_functions(model), *_DATA_SYMBOLS])
     script = f"{{ global: {exported}; local: *; }};\n"

@@ -39,6 +39,8 @@ def readme(document: Mapping[str, Any]) -> str:
     return Template(_README.read_text(encoding="utf-8")).substitute(
         title=f"A transformer for {document['target']['name']}",
         target=document["target"]["name"],
+        prefix=document["prefix"],
+        macro=document["prefix"].upper(),
         link=_link(document),
         helpers=f" ({', '.join(f'`{name}`' for name in helpers)})" if helpers else "",
         arrays=_arrays(document),
@@ -58,16 +60,17 @@ def readme(document: Mapping[str, Any]) -> str:
 
 
 def _link(document: Mapping[str, Any]) -> str:
+    name = f"{document['prefix']}_model"
     if document["emit"] == "objects":
         tools = document["toolchain"]
         return (
-            "Add `ibert_model.h` to the include path and `libibert_model.a` to the link, for "
+            f"Add `{name}.h` to the include path and `lib{name}.a` to the link, for "
             "example\n\n"
             f"    {tools['compiler']} {' '.join(tools['flags'])} main.c startup.c -T board.ld "
-            "-L. -libert_model -lgcc"
+            f"-L. -l{name} -lgcc"
         )
     return (
-        "`make` compiles the sources to `libibert_model.a`; or add them to a project as they are. "
+        f"`make` compiles the sources to `lib{name}.a`; or add them to a project as they are. "
         "They are C99 for any processor with 8-bit bytes and two's complement. Compile them with "
         "`-fno-strict-aliasing`: the arena's bytes change their type."
     )
@@ -88,16 +91,19 @@ def _arrays(document: Mapping[str, Any]) -> str:
 def _padding(document: Mapping[str, Any]) -> str:
     if not any(one["name"] == "attention_mask" for one in document["inputs"]):
         return ""
-    return (
-        "Fill a shorter text up with `IBERT_PAD_TOKEN_ID` and set its attention mask to 0 there.\n"
-    )
+    fill = f"{document['prefix'].upper()}_PAD_TOKEN_ID"
+    return f"Fill a shorter text up with `{fill}` and set its attention mask to 0 there.\n"
 
 
-def makefile(sources: Sequence[str], flags: Sequence[str], description: TargetDescription) -> str:
+def makefile(
+    prefix: str, sources: Sequence[str], flags: Sequence[str], description: TargetDescription
+) -> str:
     """The Makefile of a package of sources.
 
     Parameters
     ----------
+    prefix
+        What C names of the model begin with.
     sources
         Names of C and assembly files.
     flags
@@ -115,7 +121,7 @@ def makefile(sources: Sequence[str], flags: Sequence[str], description: TargetDe
     assembly = (
         "\n%.o: %.S weights.bin\n\t$(CC) $(TARGET_FLAGS) -c $< -o $@\n" if has_assembly else ""
     )
-    parts = {"compiler": compiler, "flags": " ".join(flags), "objects": objects}
+    parts = {"prefix": prefix, "compiler": compiler, "flags": " ".join(flags), "objects": objects}
     text = _MAKEFILE.read_text(encoding="utf-8")
     for name, part in {**parts, "assembly": assembly}.items():
         text = text.replace(f"@{name}@", part)

@@ -1,10 +1,11 @@
 """Writing the package of a microcontroller: a folder that any C project can link.
 
 =====================  ==========================================================================
-libibert_model.a       kernels, driver, weights (each in a section of its own), memory functions
-ibert_model.h          the C interface, with the sizes of arena, stack, code and weights
+libPREFIX_model.a      kernels, driver, weights (each in a section of its own), memory functions
+PREFIX_model.h         the C interface, with the sizes of arena, stack, code and weights
 ibert_model.json       the same and more for programs: inputs, outputs, scales, memory, layers
 README.md              how to link and call it
+manifest.json          size and SHA-256 of each of these
 =====================  ==========================================================================
 
 With ``emit="c"`` sources and a Makefile take the place of the library. Nothing is given out that
@@ -15,10 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ibert_tvm.integrity import write_manifest
+
 from ..aot.c_source import kernels_source
+from ..aot.c_text import prefixed
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
 from ..aot.weights import weights_assembly
@@ -38,16 +43,14 @@ from .verification import Verified, verify_package
 if TYPE_CHECKING:
     from ..aot.model import BareModel
 
-LIBRARY = "libibert_model.a"
-HEADER = "ibert_model.h"
-DRIVER = "ibert_model.c"
-KERNELS = "ibert_kernels.c"
-MEMORY = "ibert_memory.c"
-WEIGHTS_ASSEMBLY = "ibert_weights.S"
-WEIGHTS_C = "ibert_weights.c"
-
 # -Os would halve the driver's few kilobytes, but memory functions are worth their speed.
 # The arena's bytes change their type from value to value, which C's rules of aliasing forbid.
+# Weights are included as they are; the preprocessor of C compilers sees this before the assembler.
+_LITTLE_ENDIAN = """\
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "weights.bin is little-endian, and this processor is not: compile with --emit c-arrays"
+#endif
+"""
 CFLAGS = (
     *("-O2", "-std=c99", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
     *("-fno-strict-aliasing", "-Wall"),
@@ -96,34 +99,83 @@ def write_package(
     options = options or PackageOptions()
     work = folder / ".build"
     work.mkdir()
-    sources = _write_sources(bare, work, options)
+    names = FileNames(bare.interface.prefix)
+    sources = _write_sources(bare, names, work, options)
     objects = _build_objects(bare, sources, work, description, options)
-    driver = (work / DRIVER).with_suffix(".o")
+    driver = (work / names.driver).with_suffix(".o")
     verified = verify_package(objects, driver, api_functions(bare), work, description)
     use = _memory_use(bare, verified)
     check_limits(use, options, description)
-    header = _with_sizes(bare, use)
-    (folder / HEADER).write_text(header, encoding="utf-8")
+    header = _with_sizes(bare, use, options)
+    (folder / names.header).write_text(header, encoding="utf-8")
     document = _document(bare, metadata, description, options, use, verified)
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(readme(document), encoding="utf-8")
     if options.emit == OBJECTS:
-        names = [path.name for path in objects]
+        members = [path.name for path in objects]
         archiver = binary_tool(description, "ar")
-        run_tool([archiver, "rcsD", LIBRARY, *names], work, "cannot pack the library", description)
-        (work / LIBRARY).rename(folder / LIBRARY)
+        run_tool(
+            [archiver, "rcsD", names.library, *members],
+            work,
+            "cannot pack the library",
+            description,
+        )
+        (work / names.library).rename(folder / names.library)
     else:
         for path in sources:
             path.rename(folder / path.name)
         if options.emit == C_SOURCES:
             (work / WEIGHTS_FILE).rename(folder / WEIGHTS_FILE)
-        names = [path.name for path in sources]
-        text = makefile(names, find_linker_flags(description), description)
+        files = [path.name for path in sources]
+        text = makefile(names.prefix, files, find_linker_flags(description), description)
         (folder / "Makefile").write_text(text, encoding="utf-8")
     for path in work.iterdir():
         path.unlink()
     work.rmdir()
+    write_manifest(folder)
     return document
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """Names of a package's files, which a program with several packages may have side by side.
+
+    Attributes
+    ----------
+    prefix
+        What C names of the model begin with.
+    """
+
+    prefix: str
+
+    @property
+    def library(self) -> str:
+        """The static library, ``-l`` and `model` for a linker."""
+        return f"lib{self.prefix}_model.a"
+
+    @property
+    def header(self) -> str:
+        """The C interface."""
+        return f"{self.prefix}_model.h"
+
+    @property
+    def driver(self) -> str:
+        """The source that calls the kernels."""
+        return f"{self.prefix}_model.c"
+
+    @property
+    def kernels(self) -> str:
+        """The kernels as C."""
+        return f"{self.prefix}_kernels.c"
+
+    @property
+    def memory(self) -> str:
+        """Memory functions."""
+        return f"{self.prefix}_memory.c"
+
+    def weights(self, arrays: bool) -> str:
+        """The weights: C arrays, or assembly that includes a file."""
+        return f"{self.prefix}_weights.{'c' if arrays else 'S'}"
 
 
 def find_linker_flags(description: TargetDescription) -> tuple[str, ...]:
@@ -131,22 +183,24 @@ def find_linker_flags(description: TargetDescription) -> tuple[str, ...]:
     return description.toolchain.flags if description.toolchain else ()
 
 
-def _write_sources(bare: BareModel, work: Path, options: PackageOptions) -> list[Path]:
+def _write_sources(
+    bare: BareModel, names: FileNames, work: Path, options: PackageOptions
+) -> list[Path]:
     """Write everything that the C compiler translates; kernels only where they are C too."""
-    sources = {HEADER: bare.header, DRIVER: bare.driver_c}
-    sources[MEMORY] = _MEMORY_SOURCE.read_text(encoding="utf-8")
+    sources = {names.header: bare.header, names.driver: bare.driver_c}
+    sources[names.memory] = _MEMORY_SOURCE.read_text(encoding="utf-8")
     if options.emit != OBJECTS:
-        sources[KERNELS] = kernels_source(bare)
+        sources[names.kernels] = kernels_source(bare)
         for path in bare.support_sources:
             sources[path.name] = path.read_text(encoding="utf-8")
     if options.emit == C_ARRAYS:
-        sources[WEIGHTS_C] = weights_c(bare)
+        sources[names.weights(True)] = weights_c(bare)
     else:
-        sources[WEIGHTS_ASSEMBLY] = weights_assembly(bare, separate=True)
+        sources[names.weights(False)] = _LITTLE_ENDIAN + weights_assembly(bare, separate=True)
         write_weights(bare.weights, bare.parameters, bare.weight_bytes, work)
     for name, text in sources.items():
         (work / name).write_text(text, encoding="utf-8")
-    return [work / name for name in sources if name != HEADER]
+    return [work / name for name in sources if name != names.header]
 
 
 def _build_objects(
@@ -211,14 +265,16 @@ def _largest_bytes(specs: Sequence[TensorSpec], bare: BareModel) -> int:
     )
 
 
-def _with_sizes(bare: BareModel, use: MemoryUse) -> str:
+def _with_sizes(bare: BareModel, use: MemoryUse, options: PackageOptions) -> str:
     """The header with what is known after linking, before the end of its guard."""
     start, end, guard = bare.header.rpartition("#endif")
     inputs = _largest_bytes(bare.interface.inputs, bare)
     outputs = _largest_bytes(bare.interface.outputs, bare)
-    sizes = (
+    own = options.emit != OBJECTS
+    only = "\n * Another compiler, or other flags than the Makefile's, need another stack." * own
+    text = (
         "/* Measured on the linked package. The stack is a bound for the deepest call of this\n"
-        " * interface; interrupts, the hook and the caller's own frames come on top. */\n"
+        f" * interface; interrupts, the hook and the caller's own frames come on top.{only} */\n"
         f"#define IBERT_STACK_BYTES {use.stack}\n"
         f"#define IBERT_CODE_BYTES {use.code + use.constants}\n"
         f"#define IBERT_FLASH_BYTES {use.flash}\n"
@@ -227,6 +283,7 @@ def _with_sizes(bare: BareModel, use: MemoryUse) -> str:
         f"#define IBERT_INPUT_BYTES {inputs}\n"
         f"#define IBERT_OUTPUT_BYTES {outputs}\n\n"
     )
+    sizes = prefixed(text, bare.interface.prefix)
     return f"{start}{sizes}{end}{guard}"
 
 
@@ -252,6 +309,7 @@ def _document(
         **facts,
         "format": FORMAT,
         "kind": KIND,
+        "prefix": bare.interface.prefix,
         "emit": options.emit,
         "toolchain": {
             "compiler": description.toolchain.compiler if description.toolchain else "",

@@ -15,12 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ibert_tvm.errors import DocumentError
+from ibert_tvm.strict_json import decode, parse, shown
+
 from .errors import BoardError
 
 # tvm/rpc/base.py
 _TRACKER_MAGIC = 0x2F271
 _SUMMARY, _SUCCESS = 6, 0
-_LARGEST_MESSAGE = 1 << 20
+_LARGEST_MESSAGE, _MAX_DEPTH = 1 << 20, 16
 
 SERVER_COMMAND = "python -m tvm.exec.rpc_server"
 TRACKER_COMMAND = "python -m tvm.exec.rpc_tracker"
@@ -154,10 +157,15 @@ def _ask(connection: socket.socket, message: list[Any]) -> dict[str, Any]:
     (size,) = struct.unpack("<i", _receive(connection, 4))
     if not 0 < size <= _LARGEST_MESSAGE:
         raise ValueError(f"it announced a message of {size} bytes")
-    answer = json.loads(_receive(connection, size))
+    try:
+        answer = parse(decode(_receive(connection, size)), _MAX_DEPTH)
+    except DocumentError as error:
+        raise ValueError(error.what) from None
     if not isinstance(answer, list) or len(answer) != 2 or answer[0] != _SUCCESS:
-        raise ValueError(f"it answered {answer!r}")
-    return dict(answer[1])
+        raise ValueError(f"it answered {shown(answer)}")
+    if not isinstance(answer[1], dict):
+        raise ValueError(f"it answered {shown(answer)}")
+    return answer[1]
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -55,6 +55,7 @@ def package(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile
             folder = tmp_path_factory.mktemp("packages") / f"{target}-{emit}"
             arguments = ["compile", str(artefact), "-o", str(folder), "--target", target]
             arguments += ["--seq-len", str(SEQ_LEN), "--flash", "1M", "--ram", "192K"]
+            arguments += ["--prefix", "ibert"]
             assert main([*arguments, "--emit", emit]) == 0
             made[target, emit] = folder
         return made[target, emit]
@@ -119,7 +120,8 @@ def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: P
         "  if (fread(in, 1, sizeof in, stdin) != sizeof in) return 99;\n"
         "  for (int i = 0; i < IBERT_NUM_INPUTS; ++i) inputs[i] = (int32_t *)in + i * 32;\n"
         "  ibert_context context;\n"
-        "  int status = ibert_init(&context, IBERT_ABI_VERSION, arena, sizeof arena);\n"
+        "  int status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena,\n"
+        "                          sizeof arena);\n"
         "  if (status == 0) status = ibert_run(&context, 1, 32, inputs, outputs);\n"
         "  fwrite(out, 1, IBERT_OUTPUT_BYTES, stdout);\n  return status;\n}\n"
     )
@@ -228,9 +230,10 @@ def test_a_package_is_replaced_and_nothing_else_is_left(artefact: Path, tmp_path
     assert main([*arguments, "--seq-len", "8"]) == 0
     assert sorted(path.name for path in output.iterdir()) == [
         "README.md",
-        "ibert_model.h",
         "ibert_model.json",
-        "libibert_model.a",
+        "libsmall_model.a",
+        "manifest.json",
+        "small_model.h",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -280,6 +283,35 @@ def test_projects_of_either_floating_point_convention_link(
     command += ["-libert_model", "-lgcc", "-Wl,-emain", "-o", str(tmp_path / "main.elf")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_two_packages_link_into_one_program(
+    package: Compile, artefact: Path, tmp_path: Path
+) -> None:
+    """Nothing of one takes the place of the other's; what both may share is there once."""
+    from ibert_tvm.cli import main
+
+    first, second = package("cortex-m4"), tmp_path / "second"
+    arguments = ["compile", str(artefact), "-o", str(second), "--target", "cortex-m4"]
+    assert main([*arguments, "--seq-len", "16"]) == 0
+    (tmp_path / "main.c").write_text(
+        '#include "ibert_model.h"\n#include "small_model.h"\n'
+        "int main(void) {\n"
+        "  return ibert_run(0, 1, 32, 0, 0) + small_run(0, 1, 16, 0, 0) +\n"
+        "         (IBERT_FINGERPRINT == SMALL_FINGERPRINT);\n}\n"
+    )
+    command = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", "-nostdlib"]
+    command += [f"-I{first}", f"-I{second}", str(tmp_path / "main.c"), f"-L{first}", f"-L{second}"]
+    command += ["-libert_model", "-lsmall_model", "-lgcc", "-Wl,-emain"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "main.elf")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    names = subprocess.run(
+        ["arm-none-eabi-nm", str(tmp_path / "main.elf")], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert {"ibert_weight_0", "small_weight_0", "ibert_run_b1_s32", "small_run_b1_s16"} <= {*names}
 
 
 _INTERRUPTED = """

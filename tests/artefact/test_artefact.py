@@ -15,6 +15,7 @@ import pytest
 
 from ibert_tvm.artefact import QuantizedModel, is_artefact, read_document
 from ibert_tvm.errors import ArtefactError, OutputError
+from ibert_tvm.integrity import MANIFEST, write_manifest
 
 _AGAIN = (
     "the file is damaged or of another version; copy the folder again, or make it again with "
@@ -54,6 +55,7 @@ def test_round_trip(quantized: QuantizedModel, folder: Path) -> None:
 
 def test_files(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == [
+        "manifest.json",
         "model.json",
         "params.safetensors",
         "quantization.json",
@@ -168,6 +170,7 @@ def test_file_instead_of_folder(folder: Path) -> None:
 def test_truncated_parameters(folder: Path, kept: int) -> None:
     file = folder / "params.safetensors"
     file.write_bytes(file.read_bytes()[:kept])
+    write_manifest(folder)
     with pytest.raises(ArtefactError) as caught:
         QuantizedModel.load(folder)
     lines = str(caught.value).split("\n")
@@ -191,6 +194,7 @@ def test_truncated_parameters(folder: Path, kept: int) -> None:
 )
 def test_damaged_file(folder: Path, name: str, content: bytes, why: str) -> None:
     (folder / name).write_bytes(content)
+    write_manifest(folder)
     with pytest.raises(ArtefactError) as caught:
         QuantizedModel.load(folder)
     lines = str(caught.value).split("\n")
@@ -200,6 +204,8 @@ def test_damaged_file(folder: Path, name: str, content: bytes, why: str) -> None
 
 
 def refusal(folder: Path) -> str:
+    """What is said of a folder whose manifest fits what is in it: a stranger writes both."""
+    write_manifest(folder)
     with pytest.raises(ArtefactError) as caught:
         QuantizedModel.load(folder)
     return str(caught.value)
@@ -235,9 +241,19 @@ def test_a_folder_of_an_earlier_version_is_refused_with_what_to_do(
 def test_a_file_of_endless_size_is_not_read(folder: Path) -> None:
     file = folder / "model.json"
     with file.open("wb") as stream:
-        stream.truncate(2**40)
+        stream.truncate(2**23 + 1)
     assert refusal(folder) == (
         f"cannot read {file}\n  why: it has more than 8388608 bytes\n  what to do: {_AGAIN}"
+    )
+    manifest = (folder / MANIFEST).read_bytes()
+    with file.open("wb") as stream:
+        stream.truncate(2**40)
+    assert (folder / MANIFEST).read_bytes() == manifest
+    with pytest.raises(ArtefactError) as caught:
+        QuantizedModel.load(folder)
+    assert str(caught.value) == (
+        f"cannot read {file}\n  why: it has 1099511627776 bytes; manifest.json says 8388609\n"
+        f"  what to do: {_AGAIN}"
     )
 
 
@@ -246,17 +262,22 @@ _QUANTIZATION: dict[str, tuple[Callable[[_Document], object], str, str]] = {
     "true scale": (
         lambda d: d["outputs"][0].update(scale=True),
         "outputs[0].scale",
-        "it is true; a number above 0 is needed",
+        "it is true; a number from 2^-126 to 2^127 is needed",
     ),
     "word for a scale": (
         lambda d: d["outputs"][0].update(scale="half"),
         "outputs[0].scale",
-        'it is "half"; a number above 0 is needed',
+        'it is "half"; a number from 2^-126 to 2^127 is needed',
     ),
     "scale 0": (
         lambda d: d["outputs"][0].update(scale=0),
         "outputs[0].scale",
-        "it is 0; a number above 0 is needed",
+        "it is 0; a number from 2^-126 to 2^127 is needed",
+    ),
+    "scale that no float32 holds": (
+        lambda d: d["outputs"][0].update(scale=1e300),
+        "outputs[0].scale",
+        "it is 1e+300; a number from 2^-126 to 2^127 is needed",
     ),
     "no scale": (
         lambda d: d["outputs"][0].pop("scale"),
@@ -313,7 +334,13 @@ _QUANTIZATION: dict[str, tuple[Callable[[_Document], object], str, str]] = {
     "labels of a list": (
         lambda d: d["info"].update(id2label=[]),
         "",
-        "its model information is unusable: 'list' object has no attribute 'items'",
+        "its model information is unusable: id2label must be an object of strings by number",
+    ),
+    "name of an output of another kind": (
+        lambda d: d["info"]["outputs"][0].update(name=[]),
+        "",
+        "its model information is unusable: outputs must be a list of objects with name, value "
+        "and kind",
     ),
 }
 
@@ -354,6 +381,7 @@ def test_other_schema_version(folder: Path, version: object, shown: str) -> None
     document = json.loads((folder / "quantization.json").read_text())
     document["schema_version"] = version
     (folder / "quantization.json").write_text(json.dumps(document))
+    write_manifest(folder)
     with pytest.raises(ArtefactError) as caught:
         read_document(folder)
     assert str(caught.value) == (
@@ -412,9 +440,7 @@ def test_parameters_that_do_not_fit(folder: Path, change: str) -> None:
     save_file(
         {n: np.ascontiguousarray(a) for n, a in parameters.items()}, folder / "params.safetensors"
     )
-    with pytest.raises(ArtefactError) as caught:
-        QuantizedModel.load(folder)
-    assert str(caught.value) == message.format(folder=folder)
+    assert refusal(folder) == message.format(folder=folder)
 
 
 def test_a_model_that_does_not_fit_cannot_even_be_made(quantized: QuantizedModel) -> None:

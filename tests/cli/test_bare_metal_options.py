@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.cli.bare_metal import parse_memory
+from ibert_tvm.integrity import write_manifest
 from tests.runtime.conftest import TinyModel
 
 from .conftest import Outcome
@@ -28,6 +29,7 @@ def artefact(tmp_path: Path) -> Path:
     (folder / "quantization.json").write_text(json.dumps(document))
     (folder / "model.json").write_text("{}")
     (folder / "params.safetensors").write_bytes(b"")
+    write_manifest(folder)
     return folder
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.file_seal import sealed_bytes
 from tests.processes import without_torch
 from tests.runtime.conftest import TinyModel
 
@@ -188,7 +189,7 @@ def test_truncated_library(ibert: Callable[..., Outcome], library: Path, tmp_pat
     assert outcome.code == 3
     assert outcome.error["message"] == (
         f"cannot read the library {path}\n"
-        f"  why: it is truncated: {len(whole) // 2} bytes of {len(whole)}\n"
+        f"  why: it is truncated: {len(whole) // 2} bytes of {sealed_bytes(library)}\n"
         "  what to do: copy the file again, or make it again with `ibert compile NAME.ibert "
         "-o model.so`"
     )

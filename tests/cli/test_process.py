@@ -68,7 +68,17 @@ def test_every_public_name_resolves() -> None:
 def test_help_lists_the_commands(ibert: Callable[..., Outcome]) -> None:
     outcome = ibert("--help")
     assert outcome.code == 0
-    for name in ("quantize", "compile", "run", "eval", "inspect", "targets", "doctor", "demo"):
+    for name in (
+        "quantize",
+        "compile",
+        "run",
+        "eval",
+        "inspect",
+        "verify",
+        "targets",
+        "doctor",
+        "demo",
+    ):
         assert f" {name} " in outcome.stdout
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from ibert_tvm.cli.options import Head
 from ibert_tvm.cli.quantize import Observer, Preset
+from ibert_tvm.integrity import write_manifest
 from ibert_tvm.model_info import HEADS
 from ibert_tvm.relay_passes.quantization_table import PRESETS
 from tests.runtime.conftest import TinyModel
@@ -31,6 +32,7 @@ def artefact(tmp_path: Path) -> Path:
     (folder / "quantization.json").write_text(json.dumps(document))
     (folder / "model.json").write_text("{}")
     (folder / "params.safetensors").write_bytes(b"")
+    write_manifest(folder)
     return folder
 
 

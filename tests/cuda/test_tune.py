@@ -19,6 +19,7 @@ from tvm import tirx
 
 from ibert_tvm.cli import main
 from ibert_tvm.errors import ExitCode
+from ibert_tvm.integrity import sealed
 from ibert_tvm.runtime import load_library
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule
@@ -118,7 +119,7 @@ def test_decisions_are_measured_kept_and_used(
     default = after[0]["tile"]
     for trial in after:  # what is no default was much faster
         trial["seconds"] = [1.0 if trial["tile"] == default else 0.5]
-    lines = "".join(json.dumps(trial) + "\n" for trial in after)
+    lines = "".join(json.dumps(sealed(trial)) + "\n" for trial in after)
     (database / "trials.jsonl").write_text(lines, encoding="utf-8")
     with images_for_stand_in() if device is None else nullcontext():
         words = ("compile", artefact, "-o", tmp_path / "tuned.so", "--database", database, *size)

@@ -121,7 +121,8 @@ OUTSIDE = (
         (
             lambda folder: (folder / "config.json").write_text("{"),
             "config.json cannot be read\n  where: {folder}/config.json\n"
-            "  why: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)\n"
+            "  why: it is not readable JSON: Expecting property name enclosed in double quotes: "
+            "line 1 column 2 (char 1)\n"
             "  what to do: copy the model folder again",
         ),
         (

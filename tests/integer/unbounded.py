@@ -1,46 +1,5 @@
-"""Evaluation in integers without bounds, compared with the intervals that are proven."""
+"""The check of intervals, where tests look for it."""
 
-from __future__ import annotations
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
-from ibert_tvm.relay_passes.integer.evaluate import as_program, lookup, run_operator
-from ibert_tvm.relay_passes.integer.ranges import ValueRange
-
-Arrays = Mapping[str, np.ndarray]
-
-
-def check_unbounded(
-    module: Any, inputs: Arrays, parameters: Arrays, intervals: Mapping[str, ValueRange]
-) -> list[str]:
-    """Compare every intermediate with its interval.
-
-    The bodies that are evaluated are those whose intervals were proven, so this finds what the
-    arithmetic of intervals gets wrong.
-
-    Returns
-    -------
-    list of str
-        What leaves its interval, a line each; empty if nothing does.
-    """
-    program = as_program(module)
-    values = lookup({**program.inputs, **program.parameters}, {**parameters, **inputs})
-    found = []
-    for step in program.steps:
-        operands = {name: values[value] for name, value in step.operands.items()}
-        result, stages = run_operator(step.operator, operands, object)
-        proven = intervals[step.name]
-        seen = {step.name: ((proven.low, proven.high), result)}
-        seen |= {
-            f"{step.name}, {name}": (proven.stages[name], array)
-            for name, array in stages.items()
-            if name in proven.stages
-        }
-        for place, ((low, high), array) in seen.items():
-            if array.size and not low <= array.min() <= array.max() <= high:
-                found.append(f"{place}: [{array.min()}, {array.max()}] leaves [{low}, {high}]")
-        values[step.name] = result.astype(step.type.dtype)
-    return found
+__all__ = ["check_unbounded"]

@@ -297,6 +297,27 @@ def test_a_tracker_that_talks_nonsense() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"[" * 100_000, "arrays and objects are nested too deep"),
+        (b"9" * 6000, "a number has 6000 characters"),
+        (b"[0, 3]", "it answered [0, 3]"),
+        (b'[0, {"server_info": 3}]', "its list lacks 'int' object is not iterable"),
+        (b"\xff", "it is not readable JSON: 'utf-8' codec can't decode"),
+    ],
+    ids=["nesting", "digits", "number", "list", "bytes"],
+)
+def test_a_tracker_whose_answer_is_hostile(answer: bytes, why: str) -> None:
+    def odd(connection: socket.socket) -> None:
+        connection.sendall(connection.recv(4))
+        connection.recv(100)
+        connection.sendall(struct.pack("<i", len(answer)) + answer)
+
+    with _odd_server(odd) as address:
+        assert f"  why: {why}" in _error(lambda: find_server(address, 5))
+
+
 def test_a_board_that_does_not_fit(servers: Servers, library: Path) -> None:
     """Another version of TVM, or features that are missing."""
     import tvm

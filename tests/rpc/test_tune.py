@@ -16,6 +16,7 @@ import pytest
 import tvm
 
 from ibert_tvm.cli.compile import tuning_statement
+from ibert_tvm.integrity import sealed
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.runtime import load_library
@@ -85,7 +86,9 @@ def test_compile_uses_the_measurements(
     for line in lines:  # what was no default was much faster
         default = lines[[other["key"] for other in lines].index(line["key"])]["tile"]
         line["seconds"] = [1.0 if line["tile"] == default else 0.5]
-    (database / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (database / "trials.jsonl").write_text(
+        "".join(json.dumps(sealed(line)) + "\n" for line in lines)
+    )
     outcome = ibert(
         "compile", artefact, "-o", tmp_path / "tuned.so", "--target", "x86-64",
         "--seq-len", "8,16", "--database", database, "--json",

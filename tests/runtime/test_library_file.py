@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ibert_tvm.errors import LibraryError, TargetError
+from ibert_tvm.file_seal import sealed_bytes
+from ibert_tvm.runtime import library as library_module
 from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.runtime.metadata import FunctionRecord, KernelRecord
+from ibert_tvm.targets.seal import seal_library
 
 from .conftest import TinyModel
 
@@ -116,7 +123,7 @@ def test_truncated_library_is_an_error_and_not_a_bus_error(
         load_library(path)
     assert str(caught.value) == (
         f"cannot read the library {path}\n"
-        f"  why: it is truncated: {len(whole) // 2} bytes of {len(whole)}\n"
+        f"  why: it is truncated: {len(whole) // 2} bytes of {sealed_bytes(library_path)}\n"
         f"  what to do: {_COPY}"
     )
 
@@ -162,7 +169,7 @@ def test_unusable_metadata(variant: Callable[..., Path]) -> None:
         load_library(path)
     assert str(caught.value) == (
         f"cannot read the library {path}\n"
-        "  why: its metadata is unusable: 'dtype' is missing\n"
+        "  why: its metadata is unusable: outputs[0]: the key 'dtype' is missing\n"
         f"  what to do: {_COPY}"
     )
 
@@ -191,7 +198,8 @@ def test_other_processor_architecture(tmp_path: Path, library_path: Path) -> Non
     content = bytearray(library_path.read_bytes())
     content[18:20] = (183).to_bytes(2, "little")  # e_machine = EM_AARCH64
     path = tmp_path / "arm.so"
-    path.write_bytes(content)
+    path.write_bytes(content[: sealed_bytes(library_path)])
+    seal_library(path)
     with pytest.raises(TargetError, match=r"compiled for host \(EM_AARCH64\); this machine is x86"):
         load_library(path)
 
@@ -210,3 +218,102 @@ def test_library_without_tokenizer_refuses_texts(variant: Callable[..., Path]) -
         "  why: its model came without tokenizer files\n"
         "  what to do: give token ids: run(input_ids=...) or --inputs FILE.npz"
     )
+
+
+# -- one bit ------------------------------------------------------------------------------------
+
+
+def _refusal(path: Path) -> str:
+    with pytest.raises(LibraryError) as caught:
+        read_metadata(path)
+    return caught.value.why
+
+
+def test_any_bit_anywhere_is_refused(tmp_path: Path, library_path: Path) -> None:
+    """Of headers, code, weights, padding and the seal itself."""
+    whole = library_path.read_bytes()
+    end = sealed_bytes(library_path)
+    assert end is not None
+    generator = np.random.default_rng(3)
+    places = [*generator.integers(len(whole), size=60), *range(0, 64, 3)]
+    places += [*generator.integers(end, len(whole), size=40), *range(len(whole) - 56, len(whole))]
+    path = tmp_path / "changed.so"
+    for at in places:
+        changed = bytearray(whole)
+        changed[at] ^= 1 << int(generator.integers(8))
+        path.write_bytes(changed)
+        why = _refusal(path)
+        if at < end:
+            assert " parts were changed: " in why
+        else:
+            assert why.startswith(("its seal is damaged", "no seal is at its end"))
+
+
+def test_the_damaged_part_is_named(tmp_path: Path, library_path: Path) -> None:
+    from elftools.elf.elffile import ELFFile
+
+    whole = library_path.read_bytes()
+    with library_path.open("rb") as stream:
+        elf = ELFFile(stream)
+        names = (".text", ".ibert.weights", ".ibert.metadata", ".dynamic")
+        places = {name: elf.get_section_by_name(name)["sh_offset"] for name in names}
+    path = tmp_path / "changed.so"
+    for name, at in {**places, "headers and padding": 20}.items():
+        changed = bytearray(whole)
+        changed[at] ^= 4
+        path.write_bytes(changed)
+        assert _refusal(path).endswith(f" parts were changed: {name}")
+
+
+def test_a_library_without_a_seal(tmp_path: Path, library_path: Path) -> None:
+    path = tmp_path / "stripped.so"
+    path.write_bytes(library_path.read_bytes()[: sealed_bytes(library_path)])
+    assert _refusal(path).startswith("no seal is at its end, with the hashes of its parts: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": True}, ""),
+        ({"functions": [{"name": "a", "batch": 2**40, "seq_len": 8}]}, "functions[0].batch: it is"),
+        ({"functions": {}}, "functions: it is {}; a list is needed"),
+        ({"inputs": [{"name": "input_ids", "dtype": "float32"}]}, "inputs[0].dtype: it is"),
+        ({"tokenizer": [1]}, "tokenizer: it is [1]; an object or null is needed"),
+        ({"info": {"outputs": 3}}, ""),
+        ({"cuda": {"architectures": 3}}, "cuda.architectures: it is 3; a list is needed"),
+    ],
+)
+def test_metadata_that_are_none(
+    tmp_path: Path, library_path: Path, change: dict[str, object], why: str
+) -> None:
+    """Of a library that is sealed: a stranger seals as well."""
+    path = _with_metadata(library_path, tmp_path, change)
+    assert why in _refusal(path)
+
+
+def _with_metadata(library: Path, folder: Path, change: dict[str, object]) -> Path:
+    """A sealed library whose section of metadata says something else, in no more bytes."""
+    from elftools.elf.elffile import ELFFile
+
+    content = bytearray(library.read_bytes()[: sealed_bytes(library)])
+    with library.open("rb") as stream:
+        section = ELFFile(stream).get_section_by_name(".ibert.metadata")
+        at, size = section["sh_offset"], section["sh_size"]
+    document = {**json.loads(content[at : at + size]), "source_sha256": "", **change}
+    text = json.dumps(document, separators=(",", ":")).encode()
+    content[at : at + size] = text.ljust(size)
+    path = folder / "other.so"
+    path.write_bytes(content)
+    seal_library(path)
+    return path
+
+
+def test_a_tokenizer_that_inflates_to_gigabytes(tmp_path: Path, library_path: Path) -> None:
+    bomb = base64.b64encode(zlib.compress(bytes(2**27), 9)).decode()
+    with pytest.raises(LibraryError) as caught:
+        library_module._inflated("vocab.txt", bomb)
+    assert caught.value.why == f"it has more than {2**26} bytes"
+    for name, text in (("vocab.txt", "?"), ("vocab.txt", "AAAA"), ("../vocab.txt", "eJwDAAAAAAE=")):
+        with pytest.raises(LibraryError, match=r"^the library's tokenizer cannot be read"):
+            library_module._inflated(name, text)
+    assert library_module._inflated("vocab.txt", "eJwDAAAAAAE=") == b""

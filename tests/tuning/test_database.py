@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.integrity import sealed
 from ibert_tvm.schedules.tiles import LinearTile
 from ibert_tvm.schedules.tuning import DatabaseError, Trial, TuningDatabase
 from ibert_tvm.targets import get_target
@@ -51,6 +52,55 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert (again.target_name, again.dropped) == ("x86-64", False)
     assert again.of("0" * 16) == [trial(), failed]
     assert again.of("1" * 16) == []
+
+
+def test_a_bit_of_a_line(tmp_path: Path) -> None:
+    """Refused, or white space that became other white space."""
+    filled(tmp_path / "db", trial())
+    file = tmp_path / "db" / "trials.jsonl"
+    whole = file.read_bytes()
+    for bit in range(0, 8 * (len(whole) - 1), 21):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        try:
+            assert TuningDatabase.open(tmp_path / "db", TARGET).trials == [trial()]
+        except DatabaseError as error:
+            assert " is no trial: " in error.why
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 6000, "[]", "null", " " * 70_000])
+def test_a_hostile_line(tmp_path: Path, line: str) -> None:
+    filled(tmp_path / "db", trial())
+    file = tmp_path / "db" / "trials.jsonl"
+    file.write_text(line + "\n")
+    assert "line 1 is no trial: " in _error(TuningDatabase.open, tmp_path / "db", TARGET)
+
+
+def test_a_hostile_description(tmp_path: Path) -> None:
+    filled(tmp_path / "db", trial())
+    file = tmp_path / "db" / "database.json"
+    about = json.loads(file.read_text())
+    for text, why in (
+        (json.dumps({**about, "name": "host"}), "its sha256 is not that of its content"),
+        (json.dumps(sealed({**about, "target": []})), "target; it is []; an object is needed"),
+        (json.dumps(sealed({**about, "target": {"gpu": 1}})), "target.gpu; it is 1; an object"),
+        ("[" * 100_000, "arrays and objects are nested too deep"),
+    ):
+        file.write_text(text)
+        assert f"  why: {why}" in _error(TuningDatabase.open, tmp_path / "db", TARGET)
+
+
+def test_a_database_without_digests_is_still_read(tmp_path: Path) -> None:
+    database = filled(tmp_path / "db", trial())
+    about = json.loads((tmp_path / "db" / "database.json").read_text())
+    del about["sha256"]
+    (tmp_path / "db" / "database.json").write_text(json.dumps({**about, "format": 1}))
+    (tmp_path / "db" / "trials.jsonl").write_text(json.dumps(trial().to_json()) + "\n")
+    database = TuningDatabase.open(tmp_path / "db", TARGET)
+    with database.writing():
+        database.append(trial())
+    assert TuningDatabase.open(tmp_path / "db", TARGET).trials == [trial(), trial()]
 
 
 def test_the_default_wins_unless_another_is_clearly_faster(tmp_path: Path) -> None:
@@ -112,10 +162,10 @@ _DAMAGED = "  what to do: restore the file, remove the line, or give another fol
     [
         (
             "{",
-            "it is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 ",
+            "it is not readable JSON: Expecting property name enclosed in double quotes: line 1 ",
         ),
-        ("[]", "it has format None; this version reads 1"),
-        ('{"format": 9, "name": "", "target": {}}', "it has format 9; this version reads 1"),
+        ("[]", "it has format None; this version reads 2"),
+        ('{"format": 9, "name": "", "target": {}}', "it has format 9; this version reads 2"),
     ],
 )
 def test_a_damaged_description(tmp_path: Path, text: str, why: str) -> None:
@@ -137,8 +187,9 @@ def test_a_damaged_description(tmp_path: Path, text: str, why: str) -> None:
          "held, value_tile"),
         ({"seconds": []}, "a trial has positive seconds, or an error"),
         ({"seconds": [-1.0]}, "a trial has positive seconds, or an error"),
-        ({"seconds": "soon"}, "could not convert string to float: 's'"),
-        ({"layer": None, "drop": "key"}, "'key' is missing"),
+        ({"seconds": "soon"}, 'seconds; it is "soon"; a list is needed'),
+        ({"seconds": [1e300]}, "seconds[0]; it is 1e+300; a number is needed"),
+        ({"drop": "key"}, "the key 'key' is missing"),
     ],
 )  # fmt: skip
 def test_a_damaged_line(tmp_path: Path, change: dict[str, object], why: str) -> None:
@@ -147,7 +198,7 @@ def test_a_damaged_line(tmp_path: Path, change: dict[str, object], why: str) -> 
     document = {**trial().to_json(), **change}
     document.pop(str(document.pop("drop", "")), None)
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(document) + "\n")
+        stream.write(json.dumps(sealed(document)) + "\n")
     assert _error(TuningDatabase.open, tmp_path / "db", TARGET) == (
         f"cannot read the tuning database\n  where: {file}\n  why: line 2 is no trial: {why}\n"
         f"{_DAMAGED}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...errors import DocumentError
 from ...files import files_sha256
+from ...strict_json import read_json
 from ...tokenization import Tokenizer, tokenizer_files
 from ..errors import ModelSourceError
 from ..finish import described
+from ..folder_files import MAX_BYTES, MAX_DEPTH
 from ..hf_folder import given_tokenizer
 from ..model import CanonicalModel
 from ..qdq.importing import import_quantised_onnx_model
@@ -93,12 +95,12 @@ def _config(*folders: Path) -> dict[str, Any]:
         file = folder / "config.json"
         if file.is_file():
             try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+                content = read_json(file, MAX_BYTES, MAX_DEPTH)
+            except DocumentError as error:
                 raise ModelSourceError(
                     "config.json cannot be read",
                     where=str(file),
-                    why=str(error),
+                    why=error.what,
                     todo="copy it again, or remove it: the ONNX file does not need it",
                 ) from error
             return content if isinstance(content, dict) else {}
@@ -120,4 +122,4 @@ def _labels(config: Mapping[str, Any]) -> dict[int, str]:
     labels = config.get("id2label")
     if not isinstance(labels, dict):
         return {}
-    return {int(key): str(value) for key, value in labels.items() if str(key).isdigit()}
+    return {int(key): str(value) for key, value in labels.items() if key.isdecimal()}

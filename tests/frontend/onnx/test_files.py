@@ -65,7 +65,8 @@ def test_configuration_and_tokenizer_of_another_folder(tmp_path):
     (tmp_path / "config.json").write_text("{")
     assert refused(file, ModelSourceError) == (
         f"config.json cannot be read\n  where: {tmp_path / 'config.json'}\n"
-        "  why: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)\n"
+        "  why: it is not readable JSON: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)\n"
         "  what to do: copy it again, or remove it: the ONNX file does not need it"
     )
 

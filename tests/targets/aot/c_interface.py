@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 BATCH, SEQ_LEN = -1, -2
 DTYPES = {1: "int8", 2: "uint8", 3: "int16", 4: "int32", 5: "int64"}
 Hook = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
@@ -61,8 +61,9 @@ def load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.ibert_strerror.restype = ctypes.c_char_p
     library.ibert_abi_version.restype = ctypes.c_uint32
+    library.ibert_fingerprint.restype = ctypes.c_uint64
     library.ibert_init.argtypes = [
-        *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t)
+        *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
     ]
     library.ibert_set_hook.argtypes = [ctypes.c_void_p, Hook, ctypes.c_void_p]
     for name in ("ibert_input", "ibert_output"):
@@ -95,7 +96,9 @@ class Caller:
         self.arena = self.memory[self.WALL : self.WALL + arena_bytes]
         self.context = Context()
         address, size = self.arena.ctypes.data, arena_bytes
-        status = self.library.ibert_init(ctypes.byref(self.context), ABI_VERSION, address, size)
+        model = self.library.ibert_fingerprint()
+        context = ctypes.byref(self.context)
+        status = self.library.ibert_init(context, ABI_VERSION, model, address, size)
         assert status == 0, self.library.ibert_strerror(status)
 
     def tensors(self, kind: str) -> list[Tensor]:

@@ -55,13 +55,13 @@ def test_from_the_folder_to_numbers(ibert: Call, quantized, folder: Path, tmp_pa
     shown = document(ibert, "inspect", output)
     assert shown["runtime"] == "none"
     assert [(f["symbol"], f["arena_bytes"]) for f in shown["functions"]] == [
-        (f"ibert_run_b{batch}_s16", made["report"]["memory"]["arena_bytes"][f"main_b{batch}_s16"])
+        (f"small_run_b{batch}_s16", made["report"]["memory"]["arena_bytes"][f"main_b{batch}_s16"])
         for batch in (1, 2)
     ]
     code, text, _ = ibert("inspect", output)
     assert code == 0
     assert "none: plain C functions (docs/c-api.md)" in text
-    assert f"1x16: {shown['functions'][0]['arena_bytes']} bytes, ibert_run_b1_s16" in text
+    assert f"1x16: {shown['functions'][0]['arena_bytes']} bytes, small_run_b1_s16" in text
 
     inputs = inputs_of(2, 16, seed=2, padding=False)
     np.savez(tmp_path / "inputs.npz", **inputs)

@@ -81,7 +81,7 @@ def test_the_header_names_everything() -> None:
     text = header_text(interface, Sizes(16, {(1, 8): 160, (2, 16): 320}, 1234), "A title */.")
     for line in (
         "/* A title * /. */",
-        "#define IBERT_ABI_VERSION 1u",
+        "#define IBERT_ABI_VERSION 2u",
         "#define IBERT_ALIGNMENT 16",
         "#define IBERT_WEIGHT_BYTES 1234",
         "#define IBERT_ARENA_BYTES 320",
@@ -120,4 +120,5 @@ def test_codes_of_results_never_change() -> None:
         (11, "CANCELLED"),
         (12, "INDEX"),
         (13, "KERNEL"),
+        (14, "MODEL"),
     ]

@@ -70,6 +70,7 @@ def init(library: Any, **changes: Any) -> tuple[int, Context]:
     good = {
         "context": ctypes.byref(context),
         "version": ABI_VERSION,
+        "fingerprint": library.ibert_fingerprint(),
         "arena": arena.ctypes.data,
         "size": arena.size,
     }
@@ -98,6 +99,11 @@ def test_init_refuses_what_cannot_work(library_path: Path, compiled) -> None:
         status, context = init(library, version=version)
         assert status == CODES["ABI_VERSION"]
         assert context.magic == 0x11111111, "a context of another version is left alone"
+    model = library.ibert_fingerprint()
+    for other in (0, model ^ 1, model ^ 1 << 63):
+        status, context = init(library, fingerprint=other)
+        assert status == CODES["MODEL"]
+        assert context.magic == 0x11111111, "a context of another model is left alone"
 
 
 def test_a_call_needs_a_context(caller: Caller) -> None:

@@ -1,14 +1,19 @@
 """JSON of strangers: one meaning, bounded work, and no exception but `DocumentError`.
 
 Python's parser takes more than JSON (NaN, the last of two equal keys, numbers of any length), and
-answers deep nesting with a RecursionError.
+answers deep nesting with a RecursionError. Like `errors`, this module imports nothing that a folder
+of this project may not import.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import stat
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import DocumentError
@@ -23,6 +28,51 @@ def shown(value: Any) -> str:
     """Part of a document as an error shows it: JSON in printable ASCII, cut where it is long."""
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def read_bytes(file: Path, max_bytes: int) -> bytes:
+    """Read a file of a stranger.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+        What is no file, a pipe for example, is not waited for.
+    max_bytes : int
+        How much may be in it.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    DocumentError
+        If it cannot be read, is no regular file, or has more in it.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DocumentError("it is no regular file")
+            content = stream.read(max_bytes + 1)
+    except OSError as error:
+        raise DocumentError(str(error.strerror or error)) from error
+    if len(content) > max_bytes:
+        raise DocumentError(f"it has more than {max_bytes} bytes")
+    return content
+
+
+def decode(content: bytes) -> str:
+    """Return the text of UTF-8; `DocumentError` if it is none."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"it is not readable JSON: {error}") from None
+
+
+def read_json(file: Path, max_bytes: int, max_depth: int) -> Any:
+    """Read and parse a file, as `read_bytes` and `parse` do; with their errors."""
+    return parse(decode(read_bytes(file, max_bytes)), max_depth)
 
 
 def parse(text: str, max_depth: int) -> Any:
@@ -70,7 +120,7 @@ def _depth(text: str) -> int:
     """Deepest nesting of a text, exact as far as it is JSON."""
     unescaped = text.replace("\\\\", "").replace('\\"', "")
     outside_of_strings = "".join(unescaped.split('"')[::2])
-    levels = (_NESTING.get(character, 0) for character in outside_of_strings)
+    levels = (_NESTING[character] for character in re.findall(r"[\[\]{}]", outside_of_strings))
     return max(accumulate(levels), default=0)
 
 

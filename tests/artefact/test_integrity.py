@@ -1,0 +1,116 @@
+"""A folder that was changed is not taken for what it was, and nothing outside of it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ibert_tvm.artefact import QuantizedModel, read_document
+from ibert_tvm.errors import ArtefactError
+from ibert_tvm.integrity import MANIFEST, write_manifest
+
+_FILES = ("model.json", "params.safetensors", "quantization.json", "tokenizer/vocab.txt")
+
+
+@pytest.fixture
+def folder(quantized: QuantizedModel, tmp_path: Path) -> Path:
+    return quantized.save(tmp_path / "tiny.ibert")
+
+
+def _why(folder: Path, read: Callable[[Path], object] = QuantizedModel.load) -> tuple[str, str]:
+    with pytest.raises(ArtefactError) as caught:
+        read(folder)
+    return caught.value.what, caught.value.why
+
+
+@pytest.mark.parametrize("name", _FILES)
+@pytest.mark.parametrize("read", [QuantizedModel.load, read_document])
+def test_one_bit(folder: Path, name: str, read: Callable[[Path], object]) -> None:
+    whole = (folder / name).read_bytes()
+    for byte in np.random.default_rng(len(whole)).integers(len(whole), size=8):
+        changed = bytearray(whole)
+        changed[byte] ^= 1 << int(byte) % 8
+        (folder / name).write_bytes(changed)
+        assert _why(folder, read) == (
+            f"cannot read {folder / name}",
+            "its SHA-256 is not the one in manifest.json: it was changed",
+        )
+    (folder / name).write_bytes(whole)
+    read(folder)
+
+
+def test_one_bit_of_the_manifest(folder: Path) -> None:
+    """Refused, or a space that became another space."""
+    whole = (folder / MANIFEST).read_bytes()
+    for bit in range(0, 8 * len(whole), 21):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        (folder / MANIFEST).write_bytes(changed)
+        try:
+            read_document(folder)
+        except ArtefactError:
+            continue
+        assert json.loads(changed) == json.loads(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: m["files"].pop("model.json"), "manifest.json does not list it"),
+        (lambda m: m["files"].pop("tokenizer/vocab.txt"), "manifest.json does not list it"),
+        (lambda m: m["files"].update({"../x": m["files"]["model.json"]}),
+         "'../x' is no name of a file in the folder"),
+        (lambda m: m["files"].update({"/etc/passwd": m["files"]["model.json"]}),
+         "'/etc/passwd' is no name of a file in the folder"),
+        (lambda m: m["files"].update({"a": m["files"]["model.json"]}),
+         "it is missing, and manifest.json lists it"),
+        (lambda m: m["files"].update({"a" * 999: m["files"]["model.json"]}), "File name too long"),
+        (lambda m: m.update(files=[]), "files; it is []; an object is needed"),
+        (lambda m: m.update(version=True), "version; it is true; 1 is needed"),
+        (lambda m: m["files"]["model.json"].update(bytes=-1),
+         f"files.model.json.bytes; it is -1; an integer from 0 to {2**34} is needed"),
+    ],
+)  # fmt: skip
+def test_manifests_that_lie(folder: Path, change: Callable[[dict], object], why: str) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert _why(folder)[1] == why
+
+
+def test_links_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    """What lies there would become a part of every library that is compiled."""
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    link = folder / "tokenizer" / "vocab.txt"
+    link.unlink()
+    link.symlink_to(secret)
+    write_manifest(folder)
+    assert _why(folder) == (
+        f"cannot read {link}",
+        "it is no file of its own, but a link or a device",
+    )
+    link.unlink()
+    os.mkfifo(link)
+    assert _why(folder)[1] == "it is no file of its own, but a link or a device"
+    link.unlink()
+    (folder / "tokenizer").rmdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "vocab.txt").write_text("mine")
+    (folder / "tokenizer").symlink_to(outside)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert _why(folder)[1] == "it is no file of its own, but a link or a device"
+
+
+def test_other_files_beside_the_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer" / "id_rsa").write_text("mine")
+    assert _why(folder)[1] == "manifest.json does not list it"
+    write_manifest(folder)
+    assert _why(folder)[1].startswith("a tokenizer has these files: tokenizer.json, ")

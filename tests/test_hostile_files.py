@@ -1,0 +1,250 @@
+"""Files of strangers: a named error each time, soon and in little memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import struct
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ibert_tvm import (
+    array_file,
+    file_seal,
+    integrity,
+    quantization_file,
+    schema,
+    strict_json,
+    tokenization,
+)
+from ibert_tvm.array_file import read_arrays
+from ibert_tvm.errors import DocumentError, ModelError
+from ibert_tvm.frontend import folder_files
+from ibert_tvm.frontend.errors import ModelSourceError
+from ibert_tvm.frontend.folder_files import inside, weight_files
+from ibert_tvm.frontend.hf_folder import HfFolder
+from ibert_tvm.relay_passes.integer import document
+from ibert_tvm.runtime import library_file
+from ibert_tvm.schedules.tuning import database
+from ibert_tvm.targets.bare_metal import document as package
+from ibert_tvm.targets.rpc import address
+
+DEEP = "[" * 100_000
+DOCUMENTATION = Path(__file__).parents[1] / "docs" / "security.md"
+
+
+@contextmanager
+def _bounded(more_bytes: int = 2**28) -> Iterator[None]:
+    """Soon, and without memory for what a header claims."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert time.monotonic() - started < 2
+
+
+# -- arrays -------------------------------------------------------------------------------------
+
+
+def _npy(header: str, data: bytes = b"") -> bytes:
+    text = header.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+
+
+def _npz(file: Path, content: bytes, compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("input_ids.npy", content)
+    return file
+
+
+_SHAPE = "{'descr': '%s', 'fortran_order': False, 'shape': %s}"
+_HEADERS = {
+    "58 TiB": (_SHAPE % ("<i8", "(8000000000000,)"), "8000000000000 entries of int64 are stated"),
+    "overflow": (_SHAPE % ("<i8", f"({2**62}, {2**62})"), f"{2**124} entries of int64 are stated"),
+    "negative": (_SHAPE % ("<i8", "(-1,)"), "its shape is (-1,)"),
+    "rank": (_SHAPE % ("<i8", (1,) * 9), "its shape is (1, 1"),
+    "nested": ("(" * 900, "its header is damaged"),
+    "nested lists": (_SHAPE % ("<i8", "[" * 800), "its header is damaged"),
+    "call": (_SHAPE % ("<i8", "(exit(),)"), "its header is damaged"),
+    "strings": (_SHAPE % ("<U9", "(0,)"), "its entries are <U9, not numbers"),
+    "objects": (_SHAPE % ("|O", "(0,)"), "its entries are object, not numbers"),
+    "long": (" " * 9000, "its header is damaged"),
+    "empty": ("", "its header is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", _HEADERS)
+def test_headers_of_arrays(tmp_path: Path, case: str) -> None:
+    header, why = _HEADERS[case]
+    file = _npz(tmp_path / "a.npz", _npy(header))
+    with _bounded(), pytest.raises(DocumentError) as caught:
+        read_arrays(file)
+    assert caught.value.what.startswith(why)
+    assert caught.value.where == "input_ids.npy"
+
+
+def test_compressed_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert array_file.MAX_EXPANDED_BYTES == 2**29
+    monkeypatch.setattr(array_file, "MAX_EXPANDED_BYTES", 2**20)
+    file = _npz(tmp_path / "a.npz", bytes(2**20 + 1), zipfile.ZIP_DEFLATED)
+    with pytest.raises(DocumentError, match=r"^its compressed arrays take 1048577 bytes"):
+        read_arrays(file)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [(6, 1, "it is encrypted"), (8, 99, "it is compressed in a way that is not known")],
+)
+def test_archives_that_are_not_read(tmp_path: Path, at: int, value: int, why: str) -> None:
+    """Flags and methods stand in the local header and in the directory, two bytes further."""
+    content = bytearray(_npz(tmp_path / "a.npz", _npy("")).read_bytes())
+    content[at] = content[content.index(b"PK\x01\x02") + at + 2] = value
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(DocumentError) as caught:
+        read_arrays(tmp_path / "a.npz")
+    assert caught.value.what == why
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 399), st.integers(0, 255)), min_size=1, max_size=4))
+def test_any_damaged_archive(changes: list[tuple[int, int]]) -> None:
+    """Refused, or numbers."""
+    from tempfile import TemporaryDirectory
+
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, input_ids=np.arange(12).reshape(3, 4))
+    content = bytearray(buffer.getvalue())
+    for at, value in changes:
+        content[at % len(content)] = value
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "a.npz"
+        file.write_bytes(content)
+        try:
+            arrays = read_arrays(file)
+        except DocumentError:
+            return
+    assert all(array.dtype.kind in "biuf" for array in arrays.values())
+
+
+# -- model folders ------------------------------------------------------------------------------
+
+_CONFIG = json.dumps({"model_type": "bert", "architectures": ["BertModel"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("config.json", DEEP, "arrays and objects are nested too deep"),
+        ("config.json", '{"a": ' + "9" * 6000 + "}", "a number has 6000 characters"),
+        ("config.json", '{"model_type": []}', "model_type; it is []; a string or null is needed"),
+        ("config.json", '{"model_type": "bert", "architectures": {"a": 1}}', "architectures; it"),
+        ("modules.json", DEEP, "arrays and objects are nested too deep"),
+        ("modules.json", '{"a": 1}', 'it is {"a": 1}; a list is needed'),
+        ("modules.json", "[3]", "[0]; it is 3; an object is needed"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": "../x"}]',
+         "it says '../x'"),
+        ("model.safetensors.index.json", DEEP, "arrays and objects are nested too deep"),
+        ("model.safetensors.index.json", "[]", "it is []; an object is needed"),
+        ("model.safetensors.index.json", '{"weight_map": []}', "weight_map; it is []; an object"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "weight_map.a; it is 3; a "),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../b.safetensors"}}',
+         "it says '../b.safetensors'"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "/etc/passwd"}}', "it says '/etc/"),
+    ],
+)  # fmt: skip
+def test_documents_of_model_folders(tmp_path: Path, name: str, content: str, why: str) -> None:
+    (tmp_path / "config.json").write_text(_CONFIG)
+    (tmp_path / name).write_text(content)
+    with _bounded(), pytest.raises(ModelSourceError) as caught:
+        HfFolder.read(tmp_path)
+    assert caught.value.why.startswith(why)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "/x", "..", "a/../../b"])
+def test_places_outside_of_a_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelSourceError, match=r"^modules\.json names a file outside"):
+        inside(tmp_path, name, "modules.json")
+
+
+def test_weights_that_are_a_pipe(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "model.safetensors.index.json")
+    with pytest.raises(ModelSourceError, match="has no weights"):
+        weight_files(tmp_path)
+    with pytest.raises(DocumentError, match="it is no regular file"):
+        strict_json.read_json(tmp_path / "model.safetensors.index.json", 100, 3)
+
+
+# -- tokenizers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [DEEP.encode(), b'{"a": ' + b"9" * 6000 + b"}", b"\xff"])
+def test_settings_of_tokenizers(content: bytes) -> None:
+    with _bounded(), pytest.raises(ModelError, match=r"^the tokenizer cannot be read"):
+        tokenization.Tokenizer({"vocab.txt": b"[PAD]\n", "tokenizer_config.json": content})
+
+
+def test_a_text_of_50_mb() -> None:
+    tokenizer = tokenization.Tokenizer({"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"})
+    with _bounded(), pytest.raises(tokenization.InputError, match=r"^text 1 is too long"):
+        tokenizer.encode(["a", "b" * 50_000_000], 16)
+
+
+# -- the checker --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0, -1.0, 1e300, 1e-300, True, "1", None, 10**400])
+def test_no_scale(value: object) -> None:
+    with pytest.raises(DocumentError, match=r"^it is .*\n  where: a\[0\]$"):
+        schema.check({"a": [value]}, {"a": [schema.SCALE]})
+
+
+# -- what is documented -------------------------------------------------------------------------
+
+
+def test_limits_are_those_that_are_documented() -> None:
+    mib = 2**20
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:-1]]
+        for line in DOCUMENTATION.read_text().splitlines()
+        if len(cells := line.split("|")) == 6
+    }
+    for name, max_bytes, depth in (
+        ("`model.json`", document.MAX_BYTES, document.MAX_DEPTH),
+        ("`quantization.json`", quantization_file.MAX_BYTES, quantization_file._MAX_DEPTH),
+        ("`manifest.json`", integrity._MAX_MANIFEST_BYTES, integrity._MAX_DEPTH),
+        ("metadata of a library", library_file._MAX_METADATA, library_file._MAX_DEPTH),
+        ("seal of a library", file_seal._MAX_BYTES, file_seal._MAX_DEPTH),
+        ("`database.json`", database._MAX_ABOUT, database._MAX_DEPTH),
+        ("JSON of a model folder", folder_files.MAX_BYTES, folder_files.MAX_DEPTH),
+        ("answer of a tracker", address._LARGEST_MESSAGE, address._MAX_DEPTH),
+        ("`ibert_model.json` of a package", package._MAX_BYTES, package._MAX_DEPTH),
+    ):
+        assert rows[name][:2] == [f"{max_bytes // mib} MiB", str(depth)], name
+    assert rows["a text"][0] == f"{tokenization.MAX_CHARACTERS:,} characters"
+    assert rows["`tokenizer/`"][0] == f"{tokenization.MAX_TOKENIZER_BYTES // mib} MiB a file"
+    assert rows["`trials.jsonl`"][0] == (
+        f"{database._MAX_TRIALS // mib} MiB, {database._MAX_LINE // 1024} KiB a line"
+    )
+    assert rows["`.npz`"] == [
+        f"what is there; compressed {array_file.MAX_EXPANDED_BYTES // mib} MiB",
+        "",
+        f"{array_file.MAX_ARRAYS:,} arrays of numbers, rank {array_file.MAX_RANK}, headers of "
+        f"{array_file._MAX_HEADER:,} bytes",
+    ]
