@@ -15,7 +15,7 @@ from tests.cache import quantised_once
 from tests.runtime.conftest import VOCABULARY, TinyModel
 
 HEADS = {
-    "embedding": ("sentence_embedding", "hidden_state", "embedding", 4),
+    "embedding": ("sentence_embedding", "hidden_state", "embedding", 3),
     "score": ("sequence_classification", "hidden_state", "logits", 1),
     "classes": ("sequence_classification", "hidden_state", "logits", 4),
     "tokens": ("token_classification", "token_logits", "pooled", 3),

@@ -81,9 +81,9 @@ def test_forms_of_the_result(encoder: Make) -> None:
     assert isinstance(listed, list) and all(isinstance(v, torch.Tensor) for v in listed)
     np.testing.assert_array_equal(torch.stack(listed).numpy(), vectors)
     np.testing.assert_array_equal(tiny.encode(np.array(texts)), vectors)
-    assert tiny.encode([]).shape == (0, 4)
+    assert tiny.encode([]).shape == (0, 3)
     one = tiny.encode("big", convert_to_tensor=True, normalize_embeddings=True)
-    assert one.shape == (4,)
+    assert one.shape == (3,)
     assert float(torch.linalg.norm(one.double())) == pytest.approx(1, abs=1e-7)
 
 
