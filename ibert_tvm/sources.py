@@ -1,8 +1,7 @@
-"""From a float model to integers in one step, with the calibration texts that come along."""
+"""From a float model to integers without a word on how: with the texts that come along."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from .texts import packaged_texts
 
 if TYPE_CHECKING:
     from .artefact import QuantizedModel
+    from .frontend import CanonicalModel
 
 _SEQ_LEN = 128
 """Tokens that calibration texts are cut off at, by default."""
@@ -18,19 +18,22 @@ _SEQ_LEN = 128
 Advance = Callable[[int, int], None]
 
 
-def quantize_source(
-    path: str | os.PathLike[str],
-    head: str | None = None,
+def default_texts(source: CanonicalModel) -> list[str] | None:
+    """Texts that a model is calibrated on by default; None if it came with its scales."""
+    has_scales = source.given is not None or source.released is not None
+    return None if has_scales else packaged_texts("calibration.txt")
+
+
+def quantize_by_default(
+    source: CanonicalModel,
     calibrating: Callable[[], AbstractContextManager[Advance]] | None = None,
 ) -> QuantizedModel:
-    """Import a model and quantise it as `ibert quantize` does by default.
+    """Quantise a model as `ibert quantize` does by default.
 
     Parameters
     ----------
-    path : path
-        What `ibert_tvm.load` takes.
-    head : str, optional
-        As `ibert_tvm.load` takes.
+    source : CanonicalModel
+        From `ibert_tvm.load`.
     calibrating : callable, optional
         Opened around calibration; what it gives is called with the steps done and there are.
 
@@ -42,14 +45,10 @@ def quantize_source(
     Raises
     ------
     IbertError
-        As `ibert_tvm.load` and `ibert_tvm.quantize` raise.
+        As `ibert_tvm.quantize` raises.
     """
-    from .frontend import load
     from .quantization import quantize
 
-    source = load(os.fspath(path), head=head)
-    has_scales = source.given is not None or source.released is not None
-    texts = None if has_scales else packaged_texts("calibration.txt")
     length = min(_SEQ_LEN, source.info.max_sequence_length or _SEQ_LEN)
     with nullcontext() if calibrating is None else calibrating() as advance:
-        return quantize(source, texts, seq_len=length, progress=advance)
+        return quantize(source, default_texts(source), seq_len=length, progress=advance)

@@ -18,11 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..artefact import QuantizedModel, is_artefact
+from ..artefact import QuantizedModel
 from ..errors import UsageError
 from ..files import files_sha256, locked
-from ..frontend.folder_files import hub_snapshot, read_json
-from ..sources import quantize_source
+from ..frontend import load
+from ..frontend.folder_files import hub_snapshot, is_source, read_json
+from ..sources import quantize_by_default
 from ..texts import data_file
 from ..version import __version__
 
@@ -154,7 +155,7 @@ def _content(model: Path) -> str:
     if model.is_file():
         return files_sha256([model])
     digest = hashlib.sha256()
-    everything = is_artefact(model)
+    everything = not is_source(model)
     _hash_files(digest, model, lambda path: everything or path.suffix in _MODEL_FILES)
     return digest.hexdigest()
 
@@ -168,7 +169,7 @@ def _hash_files(digest: Any, folder: Path, counts: Callable[[Path], bool]) -> No
 def _make(model: Path, options: Options, library: Path) -> None:
     from ..compiler import compile as compile_model
 
-    if is_artefact(model):
+    if not is_source(model):
         _logger.warning("compiling %s for %s; this is done once", model, options.target)
         quantized = QuantizedModel.load(model)
     else:
@@ -178,7 +179,7 @@ def _make(model: Path, options: Options, library: Path) -> None:
             model,
             options.target,
         )
-        quantized = quantize_source(model, options.head)
+        quantized = quantize_by_default(load(model, head=options.head))
     length = _length(quantized.info, model, options.max_seq_length)
     compiled = compile_model(quantized, options.target, [(batch, length) for batch in _BATCHES])
     compiled.export(library)

@@ -70,6 +70,14 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
+def is_source(path: Path) -> bool:
+    """Whether something looks like a float model that has to be quantised before it is compiled."""
+    if path.is_dir():
+        folder = hub_snapshot(path)
+        return any((folder / name).is_file() for name in ("config.json", "modules.json"))
+    return path.suffix.lower() == ".onnx"
+
+
 def hub_snapshot(folder: Path) -> Path:
     """Return the model folder in an entry of the Hugging Face hub's cache; `folder` if it is none.
 
