@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, compile, demo, doctor, eval, inspect, quantize, run, targets, tune
+from . import bench, compile, demo, doctor, eval, inspect, quantize, run, serve, targets, tune
 
 app = typer.Typer(
     name="ibert",
@@ -18,7 +18,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
 )
 # In the order in which they are used, which is that of the help.
-for _file in (quantize, compile, tune, run, eval, bench, inspect, targets, doctor, demo):
+for _file in (quantize, compile, tune, run, serve, eval, bench, inspect, targets, doctor, demo):
     app.command(_file.__name__.rpartition(".")[2])(_file.command)
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,9 @@ from .batches import Part, Text, run_batches
 from .entities import TaggedToken, entities, tagged_tokens
 from .prepared import Options, prepared_library
 from .progress import progress_bar
+from .scores import FUNCTIONS, normalized, ranked_classes, softmax
 from .spans import Span, best_span
-
-if TYPE_CHECKING:
-    import torch
+from .tensors import tensor_of
 
 _logger = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ _NEEDS = {
     "answer": (("span_logits",), "question_answering"),
 }
 """Kinds of output that a method reads, and the heads that have one."""
-_NORM_FLOOR = 1e-12
 _OVERLAP = 128
 """Tokens that windows of a long context share: an answer may lie across their border."""
 
@@ -211,7 +209,7 @@ class Encoder:
                 todo="give 'sentence_embedding', 'token_embeddings' or None",
             )
         single = isinstance(sentences, str)
-        prefix = self._prefix(prompt, prompt_name)
+        prefix = self.prompt_text(prompt, prompt_name)
         items = [sentences] if isinstance(sentences, str) else _listed(sentences)
         texts: list[Text] = [prefix + text for text in items] if prefix else list(items)
         results: list[Any]
@@ -219,10 +217,10 @@ class Encoder:
             results = self._features(texts, batch_size, show_progress_bar)
             return results[0] if single else results
         if output_value == "token_embeddings":
-            name = self._output("token_embeddings")
+            name = self.output_name("token_embeddings")
             results = [None] * len(texts)
             for part in self._parts(texts, batch_size, show_progress_bar):
-                values = _tensor(part.outputs[name].dequantize())
+                values = tensor_of(part.outputs[name].dequantize())
                 for place, row in enumerate(part.rows):
                     results[row] = values[place, : int(part.tokens.attention_mask[place].sum())]
             return results[0] if single else results
@@ -230,10 +228,10 @@ class Encoder:
         if normalize_embeddings:
             vectors = normalized(vectors)
         if convert_to_tensor:
-            return _tensor(vectors[0] if single else vectors)
+            return tensor_of(vectors[0] if single else vectors)
         if convert_to_numpy:
             return vectors[0] if single else vectors
-        return _tensor(vectors[0]) if single else list(_tensor(vectors))
+        return tensor_of(vectors[0]) if single else list(tensor_of(vectors))
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """As `encode`, with the model's prompt ``query`` where it has one and none is chosen."""
@@ -276,7 +274,7 @@ class Encoder:
         InputError
             If a text is no text.
         """
-        self._output("rerank")
+        self.output_name("rerank")
         if len(self.labels) != 1:
             raise self._refusal("rerank", f"it has {len(self.labels)} classes, and a score is one")
         pairs: list[Text] = [(query, document) for document in _listed(documents)]
@@ -317,20 +315,16 @@ class Encoder:
         InputError
             If a text is no text.
         """
-        self._output("classify")
-        chosen = function or ("sigmoid" if len(self.labels) == 1 else "softmax")
-        if chosen not in _FUNCTIONS:
+        self.output_name("classify")
+        if function not in (None, *FUNCTIONS):
             raise UsageError(
-                f"function is {function!r}", todo=f"give one of {', '.join(_FUNCTIONS)}"
+                f"function is {function!r}", todo=f"give one of {', '.join(FUNCTIONS)}"
             )
         items: list[Text] = [texts] if isinstance(texts, str) else list(_listed(texts, pairs=True))
         logits = self._vectors("classify", items, batch_size, False).dequantize()
-        scores = _FUNCTIONS[chosen](logits.astype(np.float64))
-        results: list[Any] = []
-        for row in scores:
-            order = np.argsort(-row, kind="stable")[:top_k]
-            ranked = [{"label": self._label(int(i)), "score": float(row[i])} for i in order]
-            results.append(ranked[0] if top_k == 1 else ranked)
+        results: list[Any] = ranked_classes(logits, self.labels, top_k, function)
+        if top_k == 1:
+            results = [classes[0] for classes in results]
         return results[0] if isinstance(texts, str) else results
 
     def tag(
@@ -363,7 +357,7 @@ class Encoder:
         InputError
             If a text is no text, or empty.
         """
-        name = self._output("tag")
+        name = self.output_name("tag")
         if aggregation_strategy not in ("simple", "none"):
             raise UsageError(
                 f"aggregation_strategy is {aggregation_strategy!r}", todo="give simple or none"
@@ -378,7 +372,7 @@ class Encoder:
         for (text, window), logits in zip(
             windows, self._run_windows([w for _, w in windows], name, batch_size), strict=True
         ):
-            tokens[text] += tagged_tokens(window, _softmax(logits), self._label)
+            tokens[text] += tagged_tokens(window, softmax(logits), self._label)
         grouped = aggregation_strategy == "simple"
         results = [entities(text, t, grouped) for text, t in zip(items, tokens, strict=True)]
         return results[0] if isinstance(texts, str) else results
@@ -409,7 +403,7 @@ class Encoder:
         InputError
             If a text is no text or empty, or the question leaves no room for the context.
         """
-        name = self._output("answer")
+        name = self.output_name("answer")
         overlap = min(_OVERLAP, self.max_seq_length // 2)
         overlap = min(overlap, max(0, (self.max_seq_length - self._length(question, context)) // 2))
         windows = self.tokenizer.windows((question, context), self.max_seq_length, overlap)
@@ -447,7 +441,24 @@ class Encoder:
             options = {**options, "prompt_name": name, "prompt": None if name else ""}
         return self.encode(sentences, **options)
 
-    def _prefix(self, prompt: str | None, name: str | None) -> str:
+    def prompt_text(self, prompt: str | None = None, name: str | None = None) -> str:
+        """What `encode` puts before texts.
+
+        Parameters
+        ----------
+        prompt, name : str, optional
+            Its arguments `prompt` and `prompt_name`.
+
+        Returns
+        -------
+        str
+            May be empty.
+
+        Raises
+        ------
+        UsageError
+            If there is no prompt of that name.
+        """
         if prompt is not None:
             return prompt
         chosen = name if name is not None else self.default_prompt_name
@@ -461,8 +472,24 @@ class Encoder:
             )
         return self.prompts[chosen]
 
-    def _output(self, method: str) -> str:
-        """Name of the output that a method reads; an error where the model has none."""
+    def output_name(self, method: str) -> str:
+        """Name of the output that a method reads.
+
+        Parameters
+        ----------
+        method : str
+            A method's name, or ``token_embeddings``.
+
+        Returns
+        -------
+        str
+            Of `library.metadata.outputs`.
+
+        Raises
+        ------
+        UsageError
+            If the model has none.
+        """
         kinds, heads = _NEEDS[method]
         for record in self.library.metadata.outputs:
             if record.kind in kinds:
@@ -494,7 +521,7 @@ class Encoder:
         self, method: str, texts: Sequence[Text], batch_size: int, bar: bool | None
     ) -> IntegerOutput:
         """One row of integers per text."""
-        name = self._output(method)
+        name = self.output_name(method)
         (record,) = (r for r in self.library.metadata.outputs if r.name == name)
         whole = np.zeros((len(texts), int(record.shape[-1])), record.dtype)
         for part in self._parts(texts, batch_size, bar):
@@ -503,16 +530,16 @@ class Encoder:
 
     def _features(
         self, texts: Sequence[Text], batch_size: int, bar: bool | None
-    ) -> list[dict[str, torch.Tensor]]:
+    ) -> list[dict[str, Any]]:
         names = [record.name for record in self.library.metadata.inputs]
-        results: list[dict[str, torch.Tensor]] = [{} for _ in texts]
+        results: list[dict[str, Any]] = [{} for _ in texts]
         for part in self._parts(texts, batch_size, bar):
             arrays: dict[str, NDArray[Any]] = dict(part.tokens.inputs(names))
             for record in self.library.metadata.outputs:
                 name = {"hidden_state": "token_embeddings"}.get(record.kind, record.name)
                 name = "sentence_embedding" if record.kind in _VECTORS else name
                 arrays[name] = part.outputs[record.name].dequantize()
-            tensors = {name: _tensor(array) for name, array in arrays.items()}
+            tensors = {name: tensor_of(array) for name, array in arrays.items()}
             for place, row in enumerate(part.rows):
                 results[row] = {name: tensor[place] for name, tensor in tensors.items()}
         return results
@@ -555,27 +582,6 @@ def _wanted(bar: bool | None) -> bool:
     return _logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG) if bar is None else bar
 
 
-def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors [texts, channels] scaled to length 1; one of zeros stays one."""
-    norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1, keepdims=True))
-    return (vectors / np.maximum(norms, _NORM_FLOOR)).astype(np.float32)
-
-
-def _softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    result: NDArray[np.float64] = powers / powers.sum(axis=-1, keepdims=True)
-    return result
-
-
-def sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)), without overflow."""
-    result: NDArray[np.float64] = 0.5 * (1 + np.tanh(0.5 * logits))
-    return result
-
-
-_FUNCTIONS = {"softmax": _softmax, "sigmoid": sigmoid, "none": lambda logits: logits}
-
-
 def _listed(texts: Any, pairs: bool = False) -> list[Any]:
     """Texts of any sequence as a list; what is none among them is named."""
     items = texts.tolist() if isinstance(texts, np.ndarray) else list(texts)
@@ -587,15 +593,3 @@ def _listed(texts: Any, pairs: bool = False) -> list[Any]:
                 todo="give a string" + (", or a pair of strings" if pairs else ""),
             )
     return items
-
-
-def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    try:
-        import torch
-    except ImportError as error:
-        raise UsageError(
-            "torch is not installed",
-            why="tensors were asked for",
-            todo="pip install 'ibert-tvm[torch]', or ask for arrays (convert_to_numpy=True)",
-        ) from error
-    return torch.from_numpy(np.ascontiguousarray(array))
