@@ -80,6 +80,10 @@ def run_batches(
         return tokenizer.encode([texts[row] for row in rows], max_length, allow_empty=True)
 
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    if len(batches) == 1:  # nothing to do meanwhile, and a thread to start costs more than one text
+        batch = tokens(order)
+        yield Part(order, batch, library.run(**batch.inputs(names), dequantize=False))
+        return
     with ThreadPoolExecutor(1, thread_name_prefix="ibert-tokens") as pool:
         waiting: list[Future[TokenizedBatch]] = []
         try:

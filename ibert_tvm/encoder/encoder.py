@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UsageError
+from ..frontend.folder_files import is_source
 from ..runtime import IntegerOutput, Library, load_library
 from ..tokenization import Tokenizer, Window
 from .batches import Part, Text, run_batches
@@ -95,15 +96,15 @@ class Encoder:
             self.library = model
         else:
             path = Path(model).expanduser()
-            if path.is_dir() or path.suffix == ".onnx":
-                path = prepared_library(path, Options(target, head, max_seq_length))
-            elif head is not None:
+            if head is not None and path.exists() and not is_source(path):
                 raise UsageError(
-                    "a head cannot be chosen for a library",
+                    "a head cannot be chosen any more",
                     where=str(path),
-                    why="it was compiled with the one that it has",
+                    why="it was quantised with the one that it has",
                     todo="leave head out, or give the model folder",
                 )
+            if path.is_dir() or is_source(path):
+                path = prepared_library(path, Options(target, head, max_seq_length))
             self.library = load_library(path, num_threads=num_threads, device=device)
         metadata = self.library.metadata
         self.max_seq_length = max_seq_length or metadata.max_seq_len

@@ -123,13 +123,13 @@ def test_a_folder_that_others_write_to_is_not_trusted(cache: Path) -> None:
     )
 
 
-def test_a_head_cannot_be_chosen_for_a_library(library: Path) -> None:
+def test_a_head_cannot_be_chosen_of_what_was_quantised(library: Path) -> None:
     with pytest.raises(UsageError) as caught:
         Encoder(library, head="none")
     assert str(caught.value) == (
-        "a head cannot be chosen for a library\n"
+        "a head cannot be chosen any more\n"
         f"  where: {library}\n"
-        "  why: it was compiled with the one that it has\n"
+        "  why: it was quantised with the one that it has\n"
         "  what to do: leave head out, or give the model folder"
     )
 
