@@ -68,12 +68,17 @@ class Service:
 
     def __init__(self, encoders: Mapping[str, Encoder], limits: Limits) -> None:
         self.encoders, self.limits = dict(encoders), limits
-        self._batchers: dict[str, Batcher] = {}
+        self._batchers: dict[tuple[str, str], Batcher] = {}  # by model and output
         self.metrics = Metrics({name: partial(self._waiting, name) for name in self.encoders})
-        for name, encoder in self.encoders.items():
-            self._batchers[name] = Batcher(
-                encoder.library,
-                encoder.output_name(self.methods(encoder)[0]),
+        needed = {
+            (name, encoder.output_name(method)): encoder.library
+            for name, encoder in self.encoders.items()
+            for method in self.methods(encoder)
+        }
+        for (name, output), library in needed.items():
+            self._batchers[name, output] = Batcher(
+                library,
+                output,
                 limits.batch_tokens,
                 limits.queue_tokens,
                 partial(self.metrics.batch, name),
@@ -118,7 +123,7 @@ class Service:
         return chosen, self.encoders[chosen]
 
     async def run(
-        self, name: str, texts: Sequence[Text], truncate: bool
+        self, name: str, method: str, texts: Sequence[Text], truncate: bool
     ) -> tuple[NDArray[np.float32], int]:
         """Compute texts together with those of other requests; also how many tokens they have."""
         if len(texts) > self.limits.texts:
@@ -129,7 +134,7 @@ class Service:
             )
         try:
             return await asyncio.wait_for(
-                self._answer(name, texts, truncate), self.limits.timeout_seconds
+                self._answer(name, method, texts, truncate), self.limits.timeout_seconds
             )
         except asyncio.TimeoutError as error:
             raise _TimeoutError(
@@ -139,10 +144,11 @@ class Service:
             ) from error
 
     async def _answer(
-        self, name: str, texts: Sequence[Text], truncate: bool
+        self, name: str, method: str, texts: Sequence[Text], truncate: bool
     ) -> tuple[NDArray[np.float32], int]:
+        batcher = self._batchers[name, self.encoders[name].output_name(method)]
         batch = await anyio.to_thread.run_sync(self._tokens, name, texts, truncate)
-        values = await asyncio.wrap_future(self._batchers[name].submit(batch))
+        values = await asyncio.wrap_future(batcher.submit(batch))
         return values, int(batch.attention_mask.sum())
 
     def close(self) -> None:
@@ -162,7 +168,7 @@ class Service:
         return batch
 
     def _waiting(self, name: str) -> float:
-        return self._batchers[name].waiting_tokens
+        return sum(b.waiting_tokens for (model, _), b in self._batchers.items() if model == name)
 
 
 def create_application(
@@ -232,7 +238,9 @@ def _add_routes(application: FastAPI, service: Service) -> None:
             )
         prefix = encoder.prompt_text(name=request.prompt_name)
         texts = [request.input] if isinstance(request.input, str) else request.input
-        vectors, tokens = await service.run(name, [prefix + t for t in texts], request.truncate)
+        vectors, tokens = await service.run(
+            name, "encode", [prefix + t for t in texts], request.truncate
+        )
         form = _base64 if request.encoding_format == "base64" else _as_is
         return _json(
             {
@@ -253,7 +261,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         name, _ = service.choose(request.model, "rerank")
         documents = [d.text if isinstance(d, Document) else d for d in request.documents]
         pairs = [(request.query, document) for document in documents]
-        logits, tokens = await service.run(name, pairs, request.truncate)
+        logits, tokens = await service.run(name, "rerank", pairs, request.truncate)
         order = np.argsort(-logits[:, 0], kind="stable")[: request.top_n]
         scores = sigmoid(logits[:, 0])
         results: list[dict[str, Any]] = [
@@ -275,7 +283,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         name, encoder = service.choose(request.model, "classify")
         given = [request.inputs] if isinstance(request.inputs, str) else request.inputs
         texts: list[Text] = [t if isinstance(t, str) else (t[0], t[1]) for t in given]
-        logits, tokens = await service.run(name, texts, request.truncate)
+        logits, tokens = await service.run(name, "classify", texts, request.truncate)
         classes = ranked_classes(logits, encoder.labels, request.top_k)
         return _json({"model": name, "results": classes, "usage": {"total_tokens": tokens}})
 
