@@ -73,9 +73,8 @@ def command(
 ) -> CommandResult:
     """Compile a model to a shared library, or to a package for a microcontroller.
 
-    Of a model folder this is `ibert quantize` with the texts that come with this package, and then
-    `ibert compile`. Quantise by yourself to choose texts, head and preset, and once for many
-    targets.
+    Of a model folder this is `ibert quantize` by default, then `ibert compile`.
+    Quantise first to choose texts, head and preset, or for several targets.
     """
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.emulation import emulator_command

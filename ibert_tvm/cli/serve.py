@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Option, echo
 
 from ..errors import UsageError
 from .options import DeviceOption, JsonFlag, VerboseFlag
@@ -47,11 +46,11 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Serve compiled models: /v1/embeddings as OpenAI's, /rerank as Cohere's, /classify.
+    """Serve models: /v1/embeddings as OpenAI's, /rerank as Cohere's, /classify.
 
-    Also /health, /metrics for Prometheus, and /docs. With a key in the environment variable
-    IBERT_API_KEY, clients have to send it. Texts of many requests are computed together. Stops on
-    SIGTERM or Ctrl-C when requests that run are answered.
+    Also /health, /metrics for Prometheus, and /docs. Stops on SIGTERM or Ctrl-C,
+    when requests that run are answered. With a key in the environment variable
+    IBERT_API_KEY, clients have to send it.
     """
     from ..frontend.errors import require
 
@@ -87,7 +86,7 @@ def command(
         address = "http://{}:{}".format(*socket.getsockname()[:2])
 
         def ready() -> None:
-            print(f"serving {', '.join(names)} on {address}", file=sys.stderr, flush=True)
+            echo(f"serving {', '.join(names)} on {address}", err=True)
 
         answered = serve(encoders, socket, limits, key, ready)
     document: dict[str, Any] = {"address": address, "models": names, "requests": answered}
