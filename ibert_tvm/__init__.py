@@ -7,6 +7,7 @@
     compiled = ibert.compile(quantized, target="host", shapes=[(1, 128)])
     compiled.export("model.so")
     outputs = ibert.run("model.so", input_ids=ids, attention_mask=mask)
+    vectors = ibert.Encoder("model.so").encode(["a text"])      # float32 [texts, channels]
 
 The attributes are loaded on first use: importing this package imports neither TVM nor torch.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .artefact import QuantizedModel
     from .compiler import compile
+    from .encoder import Encoder
     from .errors import IbertError
     from .frontend import load
     from .quantization import quantize
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .version import __version__
 
 __all__ = [
+    "Encoder",
     "IbertError",
     "Library",
     "QuantizedModel",
@@ -38,6 +41,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Encoder": "ibert_tvm.encoder",
     "IbertError": "ibert_tvm.errors",
     "Library": "ibert_tvm.runtime",
     "QuantizedModel": "ibert_tvm.artefact",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from .errors import ModelError, VerificationError
 from .evaluate import Fidelity, evaluate_integers, fidelity
 from .metrics import pairwise_cosine
-from .texts import data_file
+from .texts import packaged_texts
 
 if TYPE_CHECKING:
     from .artefact import QuantizedModel
@@ -170,12 +170,12 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
         seconds[name] = time.perf_counter() - started
 
     source = find_model()
-    sentences = _lines("demo_sentences.txt")
+    sentences = packaged_texts("demo_sentences.txt")
     with timed("import", f"import the float model from {source.name}/"):
         from .frontend import load
 
         model = load(source)
-    texts = _lines("calibration.txt")
+    texts = packaged_texts("calibration.txt")
     with timed("quantize", f"calibrate on {len(texts)} texts and lower to integers"):
         from .quantization import quantize
 
@@ -210,7 +210,7 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
         _check_exact(quantized, inputs, {name: o.values for name, o in outputs.items()})
     with timed("latency", "measure latency against the float model"):
         latencies = tuple(_latencies(library, source))
-    held_out = _lines("heldout.txt")
+    held_out = packaged_texts("heldout.txt")
     with timed("fidelity", f"compare on {len(held_out)} texts that calibration has not seen"):
         # The library, whose integers were just found to be those of the reference, is far faster.
         closeness = fidelity(library, model, held_out, seq_len=_SEQ_LEN)
@@ -231,11 +231,6 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
         fidelity=closeness,
         seconds=seconds,
     )
-
-
-def _lines(name: str) -> list[str]:
-    lines = data_file(name).read_text(encoding="utf-8").split("\n")
-    return [line.strip() for line in lines if line.strip()]
 
 
 def _check_exact(

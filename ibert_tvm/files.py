@@ -204,6 +204,32 @@ def _store(path: Path) -> None:
 
 
 @contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let one process at a time into the block; the others wait.
+
+    Parameters
+    ----------
+    path : path
+        A file that is made for the lock and stays: who removed it would let two in. The lock ends
+        with the process that holds it, however it ends.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be made.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}", why=str(error.strerror or error)) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def _workspace(parent: Path) -> Iterator[Path]:
     """Make a temporary folder, locked while it is in use, and remove those that were left behind.
 

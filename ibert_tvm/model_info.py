@@ -130,6 +130,10 @@ class ModelInfo:
         Batch and sequence length that the source was exported for, each None where it is free:
         the compiled model is compared with its source, so it is compiled for no other. None if
         both are free.
+    prompts : dict of str to str
+        What the source puts before texts, by name; the tokenizer gets it with the text.
+    default_prompt_name : str or None
+        The prompt of texts for which none is chosen; None to put nothing before them.
 
     Raises
     ------
@@ -155,6 +159,8 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
     image_size: tuple[int, ...] | None = None
     static_shape: tuple[int | None, int | None] | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -171,6 +177,8 @@ class ModelInfo:
             count = len(real.axes.split(", "))
             if len(self.image_size) != count or min(self.image_size) < 1:
                 raise ValueError(f"image_size is {self.image_size}: {real.axes} are needed")
+        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
+            raise ValueError(f"there is no prompt {self.default_prompt_name!r}, the default")
 
     @property
     def real_input(self) -> RealInput | None:
@@ -184,8 +192,8 @@ class ModelInfo:
             for key, value in asdict(self).items()
         }
         document["id2label"] = {str(key): label for key, label in self.id2label.items()}
-        for name in ("image_size", "static_shape"):
-            if document[name] is None:
+        for name in ("image_size", "static_shape", "prompts", "default_prompt_name"):
+            if document[name] in (None, {}):
                 del document[name]
         return document
 
@@ -254,6 +262,10 @@ def _is_integer(value: Any) -> bool:
     return type(value) is int
 
 
+def _is_texts_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_string, (*value, *value.values())))
+
+
 def _is_integer_or_null(value: Any) -> bool:
     return value is None or type(value) is int
 
@@ -286,5 +298,7 @@ _FIELDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("image_size",), _is_list(_is_integer), "a list of integers"),
     (("static_shape",), lambda v: isinstance(v, list) and len(v) == 2, "a list of two"),
     (("static_shape",), _is_list(_is_integer_or_null), "a list of integers or null"),
+    (("prompts",), _is_texts_by_name, "an object of strings"),
+    (("default_prompt_name",), _is_string, "a string"),
 )
 """What the fields of a document may hold, and how that is called."""

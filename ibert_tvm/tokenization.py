@@ -81,6 +81,29 @@ class TokenizedBatch:
         return {name: getattr(self, name) for name in names}
 
 
+@dataclass(frozen=True)
+class Window:
+    """Tokens of a text, or of a part of it, and where they come from.
+
+    Attributes
+    ----------
+    ids, type_ids : tuple of int
+        Of every token.
+    offsets : tuple of (int, int)
+        First character of every token and the one behind its last, in the text it comes from.
+    texts : tuple of (int or None)
+        0 or 1: the text of a pair that a token comes from; None for special tokens.
+    words : tuple of (int or None)
+        The word of its text that a token belongs to; None for special tokens.
+    """
+
+    ids: tuple[int, ...]
+    type_ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+    texts: tuple[int | None, ...]
+    words: tuple[int | None, ...]
+
+
 class Tokenizer:
     """A fast tokenizer built from a model's files.
 
@@ -113,6 +136,7 @@ class Tokenizer:
         texts: Sequence[str | tuple[str, str]],
         max_length: int,
         pad_to: int | None = None,
+        allow_empty: bool = False,
     ) -> TokenizedBatch:
         """Encode texts, or pairs of texts, with the model's special tokens.
 
@@ -124,6 +148,8 @@ class Tokenizer:
             Longer encodings are truncated to this many tokens, special tokens kept.
         pad_to : int, optional
             Length of the arrays; by default that of the longest encoding.
+        allow_empty : bool
+            Take empty texts, which are special tokens alone.
 
         Returns
         -------
@@ -132,9 +158,9 @@ class Tokenizer:
         Raises
         ------
         InputError
-            If there is no text, one is empty, or one is not a string.
+            If there is no text, one is empty, one is not a string, or one gives no token.
         """
-        items = [_checked(text, index) for index, text in enumerate(texts)]
+        items = [_checked(text, index, allow_empty) for index, text in enumerate(texts)]
         if not items:
             raise InputError("no text was given", todo="give at least one text")
         with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
@@ -144,15 +170,83 @@ class Tokenizer:
             if truncated:
                 self._tokenizer.enable_truncation(max_length)
                 encodings = self._tokenizer.encode_batch(items)
-        length = max(len(e.ids) for e in encodings) if pad_to is None else pad_to
-        ids = np.full((len(items), length), self.pad_id, dtype=np.int32)
+        for index, encoding in enumerate(encodings):
+            if not encoding.ids:
+                raise _no_token(index)
+        return self._padded([(e.ids, e.type_ids) for e in encodings], pad_to, truncated)
+
+    def windows(
+        self, text: str | tuple[str, str], max_length: int, overlap: int = 0
+    ) -> list[Window]:
+        """Encode a text of any length as one or several windows, so that no token is left out.
+
+        Parameters
+        ----------
+        text : str or (str, str)
+            A text; of a pair the second text is what goes on from window to window.
+        max_length : int
+            Most tokens of a window, special tokens counted.
+        overlap : int
+            Tokens that a window shares with the one before it.
+
+        Returns
+        -------
+        list of Window
+            At least one, in order.
+
+        Raises
+        ------
+        InputError
+            If a text is empty, is no string, gives no token, or leaves no room in a window.
+        """
+        _checked(text, 0)
+        pair = isinstance(text, tuple)
+        with self._lock:
+            self._tokenizer.no_truncation()
+            whole = self._tokenizer.encode(*(text if pair else (text,)))
+            taken = sum(place != (1 if pair else 0) for place in whole.sequence_ids)
+            if len(whole.ids) > max_length and max_length - taken <= overlap:
+                raise InputError(
+                    "the text leaves no room in a window",
+                    why=f"a window has {max_length} tokens, of which {taken} are the same in "
+                    f"every window and {overlap} overlap",
+                    todo="shorten the question, or compile with a larger --seq-len",
+                )
+            if len(whole.ids) > max_length:
+                strategy = "only_second" if pair else "only_first"
+                self._tokenizer.enable_truncation(max_length, stride=overlap, strategy=strategy)
+                whole = self._tokenizer.encode(*(text if pair else (text,)))
+        if not whole.ids:
+            raise _no_token(0)
+        return [
+            Window(
+                tuple(part.ids),
+                tuple(part.type_ids),
+                tuple(part.offsets),
+                tuple(part.sequence_ids),
+                tuple(part.word_ids),
+            )
+            for part in (whole, *whole.overflowing)
+        ]
+
+    def batch_of(self, windows: Sequence[Window]) -> TokenizedBatch:
+        """Pad windows to one length, in their order."""
+        return self._padded([(window.ids, window.type_ids) for window in windows], None, ())
+
+    def _padded(
+        self,
+        rows: Sequence[tuple[Sequence[int], Sequence[int]]],
+        pad_to: int | None,
+        truncated: tuple[int, ...],
+    ) -> TokenizedBatch:
+        length = max(len(row) for row, _ in rows) if pad_to is None else pad_to
+        ids = np.full((len(rows), length), self.pad_id, dtype=np.int32)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
-        for row, encoding in enumerate(encodings):
-            count = len(encoding.ids)
-            ids[row, :count] = encoding.ids
-            mask[row, :count] = 1
-            types[row, :count] = encoding.type_ids
+        for index, (row, type_ids) in enumerate(rows):
+            ids[index, : len(row)] = row
+            mask[index, : len(row)] = 1
+            types[index, : len(row)] = type_ids
         return TokenizedBatch(ids, mask, types, truncated)
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -225,7 +319,15 @@ def _roberta_tokenizer(bpe: Any, config: Mapping[str, Any]) -> Any:
     return fast
 
 
-def _checked(text: object, index: int) -> str | tuple[str, str]:
+def _no_token(index: int) -> InputError:
+    return InputError(
+        f"text {index} gives no token",
+        why="the tokenizer knows nothing in it and adds no special tokens",
+        todo="leave such texts out",
+    )
+
+
+def _checked(text: object, index: int, allow_empty: bool = False) -> str | tuple[str, str]:
     parts = text if isinstance(text, tuple) else (text,)
     if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
         raise InputError(
@@ -233,7 +335,7 @@ def _checked(text: object, index: int) -> str | tuple[str, str]:
             why=f"it is {text!r}",
             todo="give a string, or a pair of strings",
         )
-    if not all(part.strip() for part in parts):
+    if not (allow_empty or all(part.strip() for part in parts)):
         raise InputError(
             f"text {index} is empty",
             why="it holds no character other than white space",

@@ -66,7 +66,9 @@ def test_torch_and_transformers_are_needed_by_the_frontend_only():
         for path in _sources(package)
         if "frontend" not in path.parts and _imports(path) & {"torch", "transformers"}
     }
-    assert outside == set()
+    # What gives tensors to callers who ask for them, or is itself a module of torch.
+    given = {"encoder/tensors.py", "adapters/sentence_transformers.py"}
+    assert outside == {f"ibert_tvm/{path}" for path in given}
 
 
 def test_every_module_says_what_it_is_for():

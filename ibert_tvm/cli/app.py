@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from . import bench, compile, demo, doctor, eval, inspect, quantize, run, targets, tune, verify
+from . import (
+    bench,
+    compile,
+    demo,
+    doctor,
+    eval,
+    inspect,
+    quantize,
+    run,
+    serve,
+    targets,
+    tune,
+    verify,
+)
 
 app = typer.Typer(
     name="ibert",
@@ -18,7 +31,11 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
 )
 # In the order in which they are used, which is that of the help.
-for _file in (quantize, compile, tune, run, eval, bench, inspect, verify, targets, doctor, demo):
+_COMMANDS = (
+    *(quantize, compile, tune, run, serve, eval, bench),
+    *(inspect, verify, targets, doctor, demo),
+)
+for _file in _COMMANDS:
     app.command(_file.__name__.rpartition(".")[2])(_file.command)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -14,11 +15,20 @@ from .bare_metal import check_package_output, package_options, package_result
 from .gpu import check_gpu_toolchain, device_statements
 from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
-from .shape_options import BatchOption, SeqLenOption, parse_shapes
+from .shape_options import BatchOption, SeqLenOption, check_sizes, parse_shapes
+
+if TYPE_CHECKING:
+    from ..artefact import QuantizedModel
 
 
 def command(
-    model: Annotated[Path, Argument(help="A NAME.ibert folder from `ibert quantize`.")],
+    model: Annotated[
+        Path,
+        Argument(
+            help="A NAME.ibert folder from `ibert quantize`; or a Hugging Face folder or an ONNX "
+            "file, which is quantised on the way as `ibert quantize` does by default."
+        ),
+    ],
     output: Annotated[Path, Option("-o", "--output", help="The library to write.")],
     target: Annotated[
         str, Option(help="What to compile for; `ibert targets` lists the names.")
@@ -68,7 +78,11 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Compile a quantised model to a shared library, or to a package for a microcontroller."""
+    """Compile a model to a shared library, or to a package for a microcontroller.
+
+    Of a model folder this is `ibert quantize` by default, then `ibert compile`.
+    Quantise first to choose texts, head and preset, or for several targets.
+    """
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.aot.c_text import prefix_of
     from ibert_tvm.targets.emulation import emulator_command
@@ -78,9 +92,13 @@ def command(
     from ..compiler import checked_prefix
     from ..compiler import compile as compile_model
     from ..files import check_writable
+    from ..frontend.folder_files import is_source
     from .progress import status
 
-    shapes = parse_shapes(model, batch, seq_len)
+    float_model = is_source(model)
+    # Of a float model the sizes alone: what it has positions for, importing will show.
+    shapes = [] if float_model else parse_shapes(model, batch, seq_len)
+    check_sizes(batch, seq_len)
     description = get_target(target)
     runtime = check_runtime(description, runtime)
     if prefix is None and runtime == "none":
@@ -100,10 +118,14 @@ def command(
         check_writable(dump_ir)
 
     started = time.perf_counter()
+    on_the_way: dict[str, Any] = {}
+    if float_model:
+        shapes, quantized, on_the_way = _quantized(model, batch, seq_len)
     with status("loading") as show:
         from ..artefact import QuantizedModel
 
-        quantized = QuantizedModel.load(model)
+        if not float_model:
+            quantized = QuantizedModel.load(model)
         compiled = compile_model(
             quantized,
             target,
@@ -119,13 +141,18 @@ def command(
         _, check = compiled.export_checked(output, options, require_load)
     seconds = round(time.perf_counter() - started, 3)
     if options is not None:
-        return package_result(output, compiled.report, seconds)
+        result = package_result(output, compiled.report, seconds)
+        return replace(
+            result,
+            document={**result.document, **on_the_way},
+            shown=[*quantization_lines(on_the_way), *result.shown],
+        )
     header = None
     if compiled.bare is not None:
         from ibert_tvm.targets.aot.library import header_path
 
         header = header_path(output)
-    result: dict[str, Any] = {
+    document: dict[str, Any] = {
         "output": str(output),
         "target": target,
         "runtime": compiled.runtime,
@@ -135,11 +162,13 @@ def command(
         **({"header": str(header), "prefix": prefix} if header is not None else {}),
         "load_check": None if check is None else check.to_json(),
         "report": dict(compiled.report),
+        **on_the_way,
     }
 
     listed = ", ".join(f"{b}x{s}" for b, s in shapes)
     lines = [
-        f"wrote {output}: {result['bytes'] / 1e6:.1f} MB for {target}, "
+        *quantization_lines(on_the_way),
+        f"wrote {output}: {document['bytes'] / 1e6:.1f} MB for {target}, "
         f"shapes {listed} (batch x tokens), in {seconds:.1f} s",
         integer_only_statement(compiled.report),
     ]
@@ -153,7 +182,47 @@ def command(
         ]
     if check is not None:
         lines.append(f"library {check}")
-    return CommandResult(result, lines)
+    return CommandResult(document, lines)
+
+
+def _quantized(
+    model: Path, batch: str, seq_len: str | None
+) -> tuple[list[tuple[int, int]], QuantizedModel, dict[str, Any]]:
+    """Import and quantise a float model: the shapes to compile it for, it, and what to say."""
+    from ..frontend import load
+    from ..sources import default_texts, quantize_by_default
+    from .progress import progress, status
+
+    started = time.perf_counter()
+    with status("importing the model"):
+        source = load(model)
+    shapes = parse_shapes(model, batch, seq_len, source.info)
+    quantized = quantize_by_default(source, lambda: progress("calibrating"))
+    summary = {
+        "preset": quantized.preset,
+        "head": quantized.info.head,
+        "calibration_texts": len(default_texts(source) or ()),
+        "notes": list(quantized.info.notes),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    return shapes, quantized, {"quantized": summary}
+
+
+def quantization_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say how a float model was quantised on the way; nothing of one that was quantised."""
+    if not summary:
+        return []
+    facts = summary["quantized"]
+    what = (
+        f"the {facts['calibration_texts']} texts that come with this package"
+        if facts["calibration_texts"]
+        else "the scales that it came with"
+    )
+    return [
+        f"quantised on the way with {what}: preset {facts['preset']}, head {facts['head']}, in "
+        f"{facts['seconds']:.1f} s; `ibert quantize` takes texts like yours",
+        *(f"note: {note}" for note in facts["notes"]),
+    ]
 
 
 def memory_statement(report: Mapping[str, Any]) -> str:

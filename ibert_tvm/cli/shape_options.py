@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from ..errors import UsageError
+from ..model_info import ModelInfo
 from .options import parse_sizes
 
 BatchOption = Annotated[
@@ -23,15 +24,26 @@ SeqLenOption = Annotated[
 ]
 
 
-def parse_shapes(model: Path, batch: str, seq_len: str | None) -> list[tuple[int, int]]:
+def check_sizes(batch: str, seq_len: str | None) -> None:
+    """Refuse what is no list of sizes with a `UsageError`, before anything is known of a model."""
+    parse_sizes("--batch", batch)
+    if seq_len is not None:
+        parse_sizes("--seq-len", seq_len)
+
+
+def parse_shapes(
+    model: Path, batch: str, seq_len: str | None, info: ModelInfo | None = None
+) -> list[tuple[int, int]]:
     """Parse what ``--batch`` and ``--seq-len`` were given for a model.
 
     Parameters
     ----------
     model : pathlib.Path
-        A NAME.ibert folder.
+        A NAME.ibert folder, or what was imported.
     batch, seq_len : str or None
         Sizes with commas; None for the length that suits the model.
+    info : ModelInfo, optional
+        Of a model that was imported just now, for which there is no such folder.
 
     Returns
     -------
@@ -49,7 +61,7 @@ def parse_shapes(model: Path, batch: str, seq_len: str | None) -> list[tuple[int
 
     batches = parse_sizes("--batch", batch)
     lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
-    document = read_document(model)
+    document = read_document(model) if info is None else {"info": info.to_json()}
     if lengths is None:
         lengths = [_default_length(document)]
     shapes = [(b, s) for s in lengths for b in batches]

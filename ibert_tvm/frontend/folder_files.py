@@ -89,6 +89,41 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
+def is_source(path: Path) -> bool:
+    """Whether something looks like a float model that has to be quantised before it is compiled."""
+    if path.is_dir():
+        folder = hub_snapshot(path)
+        return any((folder / name).is_file() for name in ("config.json", "modules.json"))
+    return path.suffix.lower() == ".onnx"
+
+
+def hub_snapshot(folder: Path) -> Path:
+    """Return the model folder in an entry of the Hugging Face hub's cache; `folder` if it is none.
+
+    Such an entry, ``models--NAME``, holds one folder per commit in ``snapshots`` and the commit of
+    its branches in ``refs``.
+
+    Raises
+    ------
+    ModelSourceError
+        If there is no snapshot of the branch ``main``, and not exactly one of anything else.
+    """
+    snapshots, main = folder / "snapshots", folder / "refs" / "main"
+    if (folder / "config.json").exists() or not snapshots.is_dir():
+        return folder
+    held = sorted(entry.name for entry in snapshots.iterdir() if entry.is_dir())
+    commit = main.read_text(encoding="utf-8", errors="replace").strip() if main.is_file() else ""
+    chosen = commit if commit in held else held[0] if len(held) == 1 else None
+    if chosen is None:
+        raise ModelSourceError(
+            f"{folder.name} names no model folder",
+            where=str(folder),
+            why=f"it is an entry of the hub's cache with {len(held)} snapshots, none of them main",
+            todo=f"give one of its folders, {snapshots}/COMMIT",
+        )
+    return snapshots / chosen
+
+
 def inside(folder: Path, name: str, document: str) -> Path:
     """Return the place that a document of the folder names, which may not lie outside of it."""
     place = folder / name

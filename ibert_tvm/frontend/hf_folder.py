@@ -12,7 +12,7 @@ from ..model_info import HEADS
 from ..schema import STRING, either, one_of
 from ..tokenization import tokenizer_files
 from .errors import ModelSourceError
-from .folder_files import read_json, weight_files
+from .folder_files import hub_snapshot, read_json, weight_files
 from .sentence_pipeline import ACTIVATIONS, Pipeline, read_pipeline, transformer_place
 
 TESTED_ARCHITECTURES = (
@@ -71,7 +71,7 @@ class HfFolder:
     Attributes
     ----------
     path : Path
-        The folder as given.
+        The folder.
     model : Path
         Where configuration and weights are: `path`, or the Transformer folder of a
         sentence-transformers model.
@@ -143,6 +143,16 @@ class HfFolder:
             "sha256": files_sha256(self.weights),
             "tokenizer": tokenizer_files(self.model) or tokenizer_files(self.path),
             "notes": self._notes(head),
+            **self._prompts(head),
+        }
+
+    def _prompts(self, head: str) -> dict[str, Any]:
+        """What may be put before texts whose embedding is asked for."""
+        if head not in ("sentence_embedding", "sentence_transformer") or self.pipeline is None:
+            return {}
+        return {
+            "prompts": self.pipeline.prompts,
+            "default_prompt_name": self.pipeline.default_prompt,
         }
 
     def _notes(self, head: str) -> tuple[str, ...]:
@@ -173,7 +183,7 @@ class HfFolder:
         Parameters
         ----------
         path : path
-            The folder.
+            The folder, or an entry of the Hugging Face hub's cache that holds it.
 
         Returns
         -------
@@ -200,6 +210,7 @@ class HfFolder:
                 why="a model is a Hugging Face folder with config.json and weights",
                 todo="give the folder that contains the file",
             )
+        folder = hub_snapshot(folder)
         listed = folder / "modules.json"
         modules = read_json(listed, folder, [{}]) if listed.is_file() else None
         model = folder if modules is None else transformer_place(folder, modules)

@@ -7,7 +7,7 @@ an embedding without a part of its pipeline is another embedding.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,17 @@ class Pipeline:
         Whether it takes the logits of a masked-language model, not the hidden state.
     notes : tuple of str
         What is left to the caller.
+    prompts : dict of str to str
+        What may be put before texts, by name.
+    default_prompt : str or None
+        Name of the prompt where none is chosen.
     """
 
     steps: tuple[Step, ...]
     masked_lm: bool = False
     notes: tuple[str, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
 
     @property
     def pools(self) -> bool:
@@ -197,7 +203,15 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
         raise _refused("MLMTransformer", where, "only SpladePooling has a form behind its logits")
     if late and not pooled and Normalize() not in steps:
         steps.append(Normalize())  # PyLate does so when it encodes, unless it is told not to
-    return Pipeline(tuple(steps), masked_lm, _prompt_notes(folder))
+    prompts = _prompts(folder)
+    default = _prompt_settings(folder).get("default_prompt_name")
+    return Pipeline(
+        tuple(steps),
+        masked_lm,
+        _prompt_notes(prompts),
+        prompts,
+        default if isinstance(default, str) and default in prompts else None,
+    )
 
 
 def _modules(folder: Path, modules: Any) -> list[tuple[str, Path, str]]:
@@ -345,17 +359,21 @@ def _size(config: Mapping[str, Any], key: str, file: str) -> int:
     return value
 
 
+def _prompt_settings(folder: Path) -> dict[str, Any]:
+    file = folder / "config_sentence_transformers.json"
+    settings: dict[str, Any] = read_json(file, folder) if file.is_file() else {}
+    return settings
+
+
 def _prompts(folder: Path) -> dict[str, str]:
     """Prompts that the source puts before texts, by name, those that are empty left out."""
-    file = folder / "config_sentence_transformers.json"
-    prompts = read_json(file, folder).get("prompts") if file.is_file() else None
+    prompts = _prompt_settings(folder).get("prompts")
     if not isinstance(prompts, dict):
         return {}
     return {str(name): str(text) for name, text in prompts.items() if text}
 
 
-def _prompt_notes(folder: Path) -> tuple[str, ...]:
-    prompts = _prompts(folder)
+def _prompt_notes(prompts: Mapping[str, str]) -> tuple[str, ...]:
     if not prompts:
         return ()
     shown = ", ".join(f"{text!r} ({name})" for name, text in sorted(prompts.items()))

@@ -252,10 +252,33 @@ class Library:
         InputError
             If the library has no tokenizer, or a text is empty.
         """
-        batch = self.encode(texts)
+        return self.run_tokens(self.encode(texts), dequantize)
+
+    def run_tokens(self, batch: TokenizedBatch, dequantize: bool = True) -> dict[str, Any]:
+        """Run the model on texts that are tokens already, the short ones apart from the long ones.
+
+        Parameters
+        ----------
+        batch : TokenizedBatch
+            Texts of any lengths, padded at their end to that of the longest.
+        dequantize : bool
+            As in `run`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray or IntegerOutput
+            As `run` returns; outputs per token are 0 behind the end of a text.
+
+        Raises
+        ------
+        InputError, LibraryError
+            As `run` raises.
+        """
         inputs = batch.inputs([record.name for record in self.metadata.inputs])
         lengths = batch.attention_mask.sum(axis=1)
         compiled = np.unique([function.seq_len for function in self.metadata.functions])
+        if lengths.max(initial=0) > compiled[-1]:
+            return self.run(**inputs, dequantize=dequantize)  # which says what is wrong
         classes = compiled[np.searchsorted(compiled, lengths)]
         if all(function.packed for function in self.metadata.functions):
             classes[:] = classes.max()  # no padding is computed: as few calls as possible
@@ -267,7 +290,7 @@ class Library:
             parts.append((rows, self.run(**short, dequantize=False)))
         outputs: dict[str, Any] = {}
         for record in self.metadata.outputs:
-            extents = {"batch": len(texts), "seq_len": batch.input_ids.shape[1]}
+            extents = dict(zip(("batch", "seq_len"), batch.input_ids.shape, strict=True))
             shape = [extents.get(str(axis), axis) for axis in record.shape]
             whole = np.zeros(shape, dtype=record.dtype)
             for rows, part in parts:

@@ -194,6 +194,51 @@ def test_eval_cannot_say_why_of_a_library(
 
 
 @pytest.mark.slow
+def test_compile_quantises_a_model_folder_on_the_way(
+    ibert: Callable[..., Outcome], source: Path, tmp_path: Path
+) -> None:
+    direct, folder, after = tmp_path / "direct.so", tmp_path / "m.ibert", tmp_path / "after.so"
+    outcome = ibert("compile", source, "-o", direct, "--seq-len", "8", "--json")
+    assert outcome.code == 0, outcome.stderr
+    quantized = outcome.document["quantized"]
+    assert quantized.pop("seconds") > 0
+    assert quantized == {
+        "preset": "accurate",
+        "head": "sequence_classification",
+        "calibration_texts": 273,
+        "notes": [],
+    }
+    assert ibert("quantize", source, "-o", folder, "--seq-len", "24").code == 0
+    outcome = ibert("compile", folder, "-o", after, "--seq-len", "8", "--json")
+    assert outcome.code == 0 and "quantized" not in outcome.document
+    documents = [
+        ibert("run", library, "--text", "the cat sat", "--integers", "--json").document["outputs"]
+        for library in (direct, after)
+    ]
+    assert documents[0] == documents[1]
+    said = ibert("compile", source, "-o", direct, "--seq-len", "8").stdout
+    assert "with the 273 texts that come with this package: preset accurate" in said
+
+
+def test_compile_refuses_sizes_of_a_model_folder_before_it_quantises(
+    ibert: Callable[..., Outcome], source: Path, tmp_path: Path
+) -> None:
+    outcome = ibert("compile", source, "-o", tmp_path / "m.so", "--seq-len", "0")
+    assert (outcome.code, outcome.stderr.split("\n")[0]) == (
+        2,
+        "error: bad value for --seq-len: '0'",
+    )
+    outcome = ibert("compile", source, "-o", tmp_path / "m.so", "--seq-len", "25")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: cannot compile for 25 tokens\n"
+        f"  where: {source}\n"
+        "  why: the model has positions for 24 tokens\n"
+        "  what to do: give a --seq-len of at most 24\n",
+    )
+
+
+@pytest.mark.slow
 def test_dump_ir(ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path) -> None:
     outcome = ibert(
         "compile", artefact, "-o", tmp_path / "m.so", "--seq-len", "8",

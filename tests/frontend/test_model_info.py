@@ -27,6 +27,8 @@ INFO = ModelInfo(
     description="a test",
     tokenizer_files=("vocab.txt",),
     notes=("mind the gap",),
+    prompts={"query": "find: "},
+    default_prompt_name="query",
 )
 
 
@@ -47,6 +49,8 @@ def test_json_round_trip():
         ({"inputs": "input_ids"}, TypeError, "inputs must be a list of strings"),
         ({"outputs": []}, ValueError, "a model has at least one input and one output"),
         ({"max_sequence_length": 1.5}, TypeError, "max_sequence_length must be an integer or null"),
+        ({"prompts": {"query": 1}}, TypeError, "prompts must be an object of strings"),
+        ({"prompts": {}}, ValueError, "there is no prompt 'query', the default"),
         ({"colour": 1}, ValueError, "unknown fields: colour"),
         (
             {"outputs": [{"name": "a", "value": "b", "kind": "c"}]},

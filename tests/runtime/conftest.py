@@ -30,17 +30,18 @@ class TinyModel:
     metadata_changes: dict[str, Any] = field(default_factory=dict)
     pad_token_id: int = 0
     tokenizer: bool = True
+    channels: int = CHANNELS
 
     @property
     def table(self) -> NDArray[np.int8]:
         """int8 [vocabulary, channels]."""
-        size = (len(VOCABULARY), CHANNELS)
+        size = (len(VOCABULARY), self.channels)
         return np.random.default_rng(0).integers(-128, 128, size).astype(np.int8)
 
     @property
     def bias(self) -> NDArray[np.int32]:
         """int32 [channels]."""
-        return np.array([1, -2, 3, 1 << 20], dtype=np.int32)
+        return np.array([1, -2, 3, 1 << 20], dtype=np.int32)[: self.channels]
 
     def reference(
         self, ids: NDArray[Any], mask: NDArray[Any], types: NDArray[Any]
@@ -61,7 +62,7 @@ class TinyModel:
                 OutputInfo("hidden", "hidden", "hidden_state"),
                 OutputInfo("embedding", "embedding", "embedding"),
             ),
-            hidden_size=CHANNELS,
+            hidden_size=self.channels,
             num_layers=0,
             vocab_size=len(VOCABULARY),
             type_vocab_size=2,
@@ -90,14 +91,14 @@ class TinyModel:
                     "dtype": "int32",
                     "scale": 0.5,
                     "kind": "hidden_state",
-                    "shape": ["batch", "seq_len", CHANNELS],
+                    "shape": ["batch", "seq_len", self.channels],
                 },
                 {
                     "name": "embedding",
                     "dtype": "int32",
                     "scale": 0.25,
                     "kind": "embedding",
-                    "shape": ["batch", CHANNELS],
+                    "shape": ["batch", self.channels],
                 },
             ],
             "info": self.info.to_json(),

@@ -126,6 +126,17 @@ def test_texts_run_with_the_embedded_tokenizer(library: Library, tiny: TinyModel
     assert outputs["hidden"].values.shape == (2, 5, CHANNELS)
 
 
+def test_tokens_run_as_texts_do(library: Library) -> None:
+    texts = ["hello world", "small", "big " * 12]
+    batch = library.encode(texts)
+    expected = library.run_texts(texts)
+    for name, array in library.run_tokens(batch).items():
+        np.testing.assert_array_equal(array, expected[name])
+    assert library.tokenizer is not None
+    with pytest.raises(InputError, match="input_ids is too long"):
+        library.run_tokens(library.tokenizer.encode(["big " * 20], max_length=99))
+
+
 def test_short_texts_do_not_run_at_the_length_of_a_long_one(
     library: Library, tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

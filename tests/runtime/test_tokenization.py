@@ -119,6 +119,44 @@ def test_empty_text(wordpiece: Tokenizer, text: str | tuple[str, str]) -> None:
     )
 
 
+def test_empty_texts_are_special_tokens_where_they_are_allowed(wordpiece: Tokenizer) -> None:
+    batch = wordpiece.encode(["hello", "", ("", "hello")], max_length=8, allow_empty=True)
+    np.testing.assert_array_equal(batch.input_ids, [[2, 4, 3, 0], [2, 3, 0, 0], [2, 3, 4, 3]])
+
+
+def test_a_text_without_any_token() -> None:
+    vocabulary = {"hi": 0, "h": 1, "i": 2}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": [["h", "i"]]}
+    bare = Tokenizer({"tokenizer.json": json.dumps({"model": model}).encode()})
+    assert bare.encode(["hi"], max_length=8).input_ids.tolist() == [[0]]
+    with pytest.raises(InputError) as caught:
+        bare.encode(["hi", ""], max_length=8, allow_empty=True)
+    assert str(caught.value) == (
+        "text 1 gives no token\n"
+        "  why: the tokenizer knows nothing in it and adds no special tokens\n"
+        "  what to do: leave such texts out"
+    )
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_windows_hold_every_token_of_a_long_text(wordpiece: Tokenizer, overlap: int) -> None:
+    text = "hello worlds hello hello worlds"
+    for given, own, special in ((text, 0, 2), (("hello", text), 1, 4)):
+        windows = wordpiece.windows(given, max_length=special + 3, overlap=overlap)
+        seen: list[tuple[int, int]] = []
+        for number, window in enumerate(windows):
+            offsets = [o for o, t in zip(window.offsets, window.texts, strict=True) if t == own]
+            assert len(window.ids) <= special + 3
+            assert number == 0 or offsets[:overlap] == seen[-overlap:][:overlap]
+            seen += offsets[overlap if number else 0 :]
+        words = [text[start:end] for start, end in seen]
+        assert words == ["hello", "world", "s", "hello", "hello", "world", "s"]
+        batch = wordpiece.batch_of(windows)
+        assert batch.attention_mask.sum(axis=1).tolist() == [len(w.ids) for w in windows]
+    (whole,) = wordpiece.windows(text, max_length=99)
+    np.testing.assert_array_equal([whole.ids], wordpiece.encode([text], 99).input_ids)
+
+
 def test_no_texts_and_no_text(wordpiece: Tokenizer) -> None:
     with pytest.raises(InputError) as caught:
         wordpiece.encode([], max_length=8)

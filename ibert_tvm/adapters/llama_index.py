@@ -1,0 +1,78 @@
+"""A compiled model as LlamaIndex's `BaseEmbedding`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..encoder import Encoder
+from .requirements import require_package
+
+require_package("llama_index.core", __name__)
+
+from llama_index.core.base.embeddings.base import BaseEmbedding  # noqa: E402
+from llama_index.core.bridge.pydantic import PrivateAttr  # noqa: E402
+
+
+class IbertEmbedding(BaseEmbedding):
+    """Vectors for LlamaIndex's indices.
+
+    Parameters
+    ----------
+    model : path or Encoder
+        What `Encoder` takes, or one.
+    encode_options : mapping, optional
+        Arguments of `Encoder.encode`, for example ``{"normalize_embeddings": True}``.
+    encoder_options : mapping, optional
+        More arguments of `Encoder`, for a path.
+    **fields
+        Fields of `BaseEmbedding`, for example ``embed_batch_size``.
+
+    Raises
+    ------
+    IbertError
+        As `Encoder` raises.
+    """
+
+    _encoder: Encoder = PrivateAttr()
+    _encode_options: dict[str, Any] = PrivateAttr()
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Encoder,
+        encode_options: Mapping[str, Any] | None = None,
+        encoder_options: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        encoder = model if isinstance(model, Encoder) else Encoder(model, **(encoder_options or {}))
+        fields.setdefault("model_name", encoder.library.metadata.path.name)
+        super().__init__(**fields)
+        self._encoder = encoder
+        self._encode_options = dict(encode_options or {})
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name under which LlamaIndex speaks of it."""
+        return "IbertEmbedding"
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        vector: list[float] = self._encoder.encode_query(query, **self._encode_options).tolist()
+        return vector
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._get_text_embeddings([text])[0]
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        vectors = self._encoder.encode_document(texts, **self._encode_options)
+        return [vector.tolist() for vector in vectors]
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        return await asyncio.to_thread(self._get_text_embedding, text)
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return await asyncio.to_thread(self._get_text_embeddings, texts)

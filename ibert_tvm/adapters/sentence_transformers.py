@@ -1,0 +1,126 @@
+"""A compiled model as the module of a `SentenceTransformer`, for all that is done with one.
+
+    model = SentenceTransformer(modules=[IbertModule("model.so")])
+
+`Encoder.encode` alone is faster: here the package tokenises and computes in turns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ..encoder import Encoder
+from ..errors import UsageError
+from .requirements import require_package
+
+require_package("sentence_transformers", __name__)
+
+import torch  # noqa: E402
+from sentence_transformers.base.modules import InputModule  # noqa: E402
+
+
+class IbertModule(InputModule):
+    """Everything between texts and vectors, whatever modules the source had for it.
+
+    Parameters
+    ----------
+    model : path or Encoder
+        What `Encoder` takes, or one. The model gives vectors of texts or of tokens.
+    **options
+        More arguments of `Encoder`, for a path.
+
+    Raises
+    ------
+    UsageError
+        If the model gives no vectors.
+    IbertError
+        As `Encoder` raises.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | Encoder, **options: Any) -> None:
+        super().__init__()
+        self.encoder = model if isinstance(model, Encoder) else Encoder(model, **options)
+        if not {"embedding", "pooled", "hidden_state"} & {*self.encoder.kinds}:
+            raise UsageError(
+                "the model cannot be the module of a SentenceTransformer",
+                where=str(self.encoder.library.metadata.path),
+                why=f"it gives {', '.join(self.encoder.kinds).replace('_', ' ')}, and no vectors",
+                todo="give a model with the head sentence_transformer",
+            )
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, of this package."""
+        return self.encoder.tokenizer
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens that texts are cut off at."""
+        return self.encoder.max_seq_length
+
+    def get_embedding_dimension(self) -> int | None:
+        """Channels of the vectors; None where only tokens have some."""
+        return self.encoder.embedding_size
+
+    def preprocess(
+        self, inputs: Sequence[Any], prompt: str | None = None, **_options: Any
+    ) -> dict[str, Any]:
+        """Tokens of texts.
+
+        Parameters
+        ----------
+        inputs : sequence of str or of (str, str)
+            The texts.
+        prompt : str, optional
+            What is put before every text.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            int32 [texts, tokens] each.
+
+        Raises
+        ------
+        InputError
+            If a text is no text.
+        """
+        texts = self._prepend_prompt(list(inputs), prompt) if prompt else list(inputs)
+        batch = self.tokenizer.encode(texts, self.max_seq_length, allow_empty=True)
+        names = {"attention_mask", *(r.name for r in self.encoder.library.metadata.inputs)}
+        return {name: torch.from_numpy(array) for name, array in batch.inputs([*names]).items()}
+
+    def forward(self, features: dict[str, Any], **_options: Any) -> dict[str, Any]:
+        """Run the library.
+
+        Parameters
+        ----------
+        features : dict
+            What `preprocess` gave.
+
+        Returns
+        -------
+        dict
+            With ``sentence_embedding`` [texts, channels], ``token_embeddings`` [texts, tokens,
+            channels], or both, float32.
+        """
+        library = self.encoder.library
+        inputs: dict[str, Any] = {
+            record.name: features[record.name].cpu().numpy() for record in library.metadata.inputs
+        }
+        outputs = library.run(**inputs)
+        names = {"hidden_state": "token_embeddings"}
+        for record in library.metadata.outputs:
+            name = names.get(record.kind, "sentence_embedding")
+            features[name] = torch.from_numpy(outputs[record.name])
+        return features
+
+    def save(self, output_path: str, *_arguments: Any, **_options: Any) -> None:
+        """Refused, since a library is code, which no model folder should bring along."""
+        raise UsageError(
+            "a compiled model cannot be saved as a model folder",
+            where=output_path,
+            why="it is a library with machine code for one kind of processor",
+            todo=f"copy {self.encoder.library.metadata.path}",
+        )

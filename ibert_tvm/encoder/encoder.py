@@ -1,0 +1,596 @@
+"""`Encoder`: a compiled model for those who have strings."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, UsageError
+from ..frontend.folder_files import is_source
+from ..runtime import IntegerOutput, Library, load_library
+from ..tokenization import Tokenizer, Window
+from .batches import Part, Text, run_batches
+from .entities import TaggedToken, entities, tagged_tokens
+from .prepared import Options, prepared_library
+from .progress import progress_bar
+from .scores import FUNCTIONS, normalized, ranked_classes, softmax
+from .spans import Span, best_span
+from .tensors import tensor_of
+
+_logger = logging.getLogger(__name__)
+
+_VECTORS = ("embedding", "pooled")
+_NEEDS = {
+    "encode": (_VECTORS, "sentence_transformer, sentence_embedding or pooled"),
+    "token_embeddings": (("hidden_state",), "none"),
+    "rerank": (("logits",), "sequence_classification"),
+    "classify": (("logits",), "sequence_classification"),
+    "tag": (("token_logits",), "token_classification"),
+    "answer": (("span_logits",), "question_answering"),
+}
+"""Kinds of output that a method reads, and the heads that have one."""
+_OVERLAP = 128
+"""Tokens that windows of a long context share: an answer may lie across their border."""
+
+
+class Encoder:
+    """Texts in; vectors, scores, classes, entities or answers out, whatever the model's head gives.
+
+    The result for a text is the same, bit for bit, in whatever company it is given, and the same as
+    that of `Library.run`. Methods may be called from several threads.
+
+    Parameters
+    ----------
+    model : path or Library
+        A library that `ibert compile` wrote. Or what one can be made of: a NAME.ibert folder, a
+        model folder, an entry of the Hugging Face hub's cache, an ONNX file. The library is kept
+        for the next time (`ibert_tvm.encoder.prepared`).
+    num_threads : int, optional
+        As `load_library` takes.
+    device : str, optional
+        As `load_library` takes.
+    target : str
+        What to compile for, where a library is made.
+    head : str, optional
+        The head to import, where a model is; by default the one that its files ask for.
+    max_seq_length : int, optional
+        Longer texts are cut off at so many tokens. By default the longest compiled length; where a
+        library is made, what a sentence-transformers folder says, at most 512.
+
+    Attributes
+    ----------
+    library : Library
+        What runs.
+    max_seq_length : int
+        Tokens that texts are cut off at.
+    prompts : dict of str to str
+        Prompts of the model by name.
+    default_prompt_name : str or None
+        The prompt of texts for which none is chosen.
+
+    Raises
+    ------
+    UsageError
+        If the model takes no texts, has no tokenizer, or `max_seq_length` was not compiled.
+    IbertError
+        As `load_library` raises, and where a library is made, `load`, `quantize` and `compile`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Library,
+        *,
+        num_threads: int | None = None,
+        device: str | None = None,
+        target: str = "host",
+        head: str | None = None,
+        max_seq_length: int | None = None,
+    ) -> None:
+        if isinstance(model, Library):
+            self.library = model
+        else:
+            path = Path(model).expanduser()
+            if head is not None and path.exists() and not is_source(path):
+                raise UsageError(
+                    "a head cannot be chosen any more",
+                    where=str(path),
+                    why="it was quantised with the one that it has",
+                    todo="leave head out, or give the model folder",
+                )
+            if path.is_dir() or is_source(path):
+                path = prepared_library(path, Options(target, head, max_seq_length))
+            self.library = load_library(path, num_threads=num_threads, device=device)
+        metadata = self.library.metadata
+        self.max_seq_length = max_seq_length or metadata.max_seq_len
+        if not 0 < self.max_seq_length <= metadata.max_seq_len:
+            raise UsageError(
+                f"texts cannot be cut off at {self.max_seq_length} tokens",
+                where=str(metadata.path),
+                why=f"the longest compiled length is {metadata.max_seq_len}",
+                todo="give a max_seq_length up to it, or compile with a larger --seq-len",
+            )
+        if metadata.info.image_size is not None or self.library.tokenizer is None:
+            raise UsageError(
+                "the model cannot take texts",
+                where=str(metadata.path),
+                why="it takes images or features"
+                if metadata.info.image_size is not None
+                else "it came without tokenizer files",
+                todo="use `load_library` and `Library.run`",
+            )
+        self.tokenizer: Tokenizer = self.library.tokenizer
+        self.prompts = dict(metadata.info.prompts)
+        self.default_prompt_name = metadata.info.default_prompt_name
+
+    def close(self) -> None:
+        """Wait for calls that run, and let go of all buffers; later calls are refused."""
+        self.library.close()
+
+    def __enter__(self) -> Encoder:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Encoder({str(self.library.metadata.path)!r}, {', '.join(self.kinds)})"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the model's outputs are, of `ibert_tvm.model_info.OUTPUT_KINDS`."""
+        return tuple(record.kind for record in self.library.metadata.outputs)
+
+    @property
+    def embedding_size(self) -> int | None:
+        """Channels of the vectors; None where the model gives none."""
+        return self._size(_VECTORS)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes, empty where the model has none."""
+        return tuple(map(self._label, range(self._size(("logits", "token_logits")) or 0)))
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        normalize_embeddings: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
+        output_value: str | None = "sentence_embedding",
+    ) -> Any:
+        """Vectors of texts; every argument means what it means in sentence-transformers.
+
+        Parameters
+        ----------
+        sentences : str or sequence of str
+            A text, which gives one vector, or texts.
+        batch_size : int
+            Texts of a batch.
+        show_progress_bar : bool, optional
+            Show one on stderr; by default where this package logs information.
+        normalize_embeddings : bool
+            Scale vectors to length 1.
+        prompt_name : str, optional
+            Name in `prompts` of what is put before every text; by default `default_prompt_name`.
+        prompt : str, optional
+            What is put before every text; then `prompt_name` is not looked at.
+        convert_to_tensor : bool
+            Give one torch tensor instead of an array.
+        convert_to_numpy : bool
+            Give one array; if neither this nor the above, a list of tensors.
+        output_value : {"sentence_embedding", "token_embeddings", None}
+            Vectors of texts; a list of tensors [tokens, channels], one per text; or for each text
+            a dictionary of tensors: its tokens and every output of the model.
+
+        Returns
+        -------
+        numpy.ndarray, torch.Tensor, list or dict
+            float32 [texts, channels], or [channels] of one text.
+
+        Raises
+        ------
+        UsageError
+            If the model gives no such vectors, or an argument has no meaning.
+        InputError
+            If a text is no text.
+        """
+        if output_value not in ("sentence_embedding", "token_embeddings", None):
+            raise UsageError(
+                f"output_value is {output_value!r}",
+                todo="give 'sentence_embedding', 'token_embeddings' or None",
+            )
+        single = isinstance(sentences, str)
+        prefix = self.prompt_text(prompt, prompt_name)
+        items = [sentences] if isinstance(sentences, str) else _listed(sentences)
+        texts: list[Text] = [prefix + text for text in items] if prefix else list(items)
+        results: list[Any]
+        if output_value is None:
+            results = self._features(texts, batch_size, show_progress_bar)
+            return results[0] if single else results
+        if output_value == "token_embeddings":
+            name = self.output_name("token_embeddings")
+            results = [None] * len(texts)
+            for part in self._parts(texts, batch_size, show_progress_bar):
+                values = tensor_of(part.outputs[name].dequantize())
+                for place, row in enumerate(part.rows):
+                    results[row] = values[place, : int(part.tokens.attention_mask[place].sum())]
+            return results[0] if single else results
+        vectors = self._vectors("encode", texts, batch_size, show_progress_bar).dequantize()
+        if normalize_embeddings:
+            vectors = normalized(vectors)
+        if convert_to_tensor:
+            return tensor_of(vectors[0] if single else vectors)
+        if convert_to_numpy:
+            return vectors[0] if single else vectors
+        return tensor_of(vectors[0]) if single else list(tensor_of(vectors))
+
+    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """As `encode`, with the model's prompt ``query`` where it has one and none is chosen."""
+        return self._encode_with(("query",), sentences, options)
+
+    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """As `encode`, with the prompt ``document``, ``passage`` or ``corpus``, likewise."""
+        return self._encode_with(("document", "passage", "corpus"), sentences, options)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        batch_size: int = 32,
+    ) -> list[dict[str, Any]]:
+        """Order documents by what a model of pairs (a cross-encoder) gives each with the query.
+
+        Parameters
+        ----------
+        query : str
+            The query.
+        documents : sequence of str
+            Any number.
+        top_k : int, optional
+            Give only the best.
+        batch_size : int
+            Pairs of a batch.
+
+        Returns
+        -------
+        list of dict
+            ``corpus_id``, the place of a document, and ``score``, the model's logit as a float32,
+            best first; of equal scores the earlier document.
+
+        Raises
+        ------
+        UsageError
+            If the model gives no single score for a pair.
+        InputError
+            If a text is no text.
+        """
+        self.output_name("rerank")
+        if len(self.labels) != 1:
+            raise self._refusal("rerank", f"it has {len(self.labels)} classes, and a score is one")
+        pairs: list[Text] = [(query, document) for document in _listed(documents)]
+        scores = self._vectors("rerank", pairs, batch_size, False).dequantize()[:, 0]
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [{"corpus_id": int(i), "score": float(scores[i])} for i in order]
+
+    def classify(
+        self,
+        texts: str | Sequence[str | tuple[str, str]],
+        top_k: int | None = 1,
+        batch_size: int = 32,
+        function: str | None = None,
+    ) -> Any:
+        """Classes of texts, or of pairs of texts.
+
+        Parameters
+        ----------
+        texts : str or sequence of str or of (str, str)
+            A text, or any number of texts or pairs.
+        top_k : int or None
+            1 gives the best class; None all, and another number so many, as a list.
+        batch_size : int
+            Texts of a batch.
+        function : {"softmax", "sigmoid", "none"}, optional
+            What makes scores of logits; by default softmax, and sigmoid for a single class.
+
+        Returns
+        -------
+        dict, or list
+            ``label`` and ``score`` for each text, or a list of these, best first; without the outer
+            list for one text.
+
+        Raises
+        ------
+        UsageError
+            If the model does not classify texts, or an argument has no meaning.
+        InputError
+            If a text is no text.
+        """
+        self.output_name("classify")
+        if function not in (None, *FUNCTIONS):
+            raise UsageError(
+                f"function is {function!r}", todo=f"give one of {', '.join(FUNCTIONS)}"
+            )
+        items: list[Text] = [texts] if isinstance(texts, str) else list(_listed(texts, pairs=True))
+        logits = self._vectors("classify", items, batch_size, False).dequantize()
+        results: list[Any] = ranked_classes(logits, self.labels, top_k, function)
+        if top_k == 1:
+            results = [classes[0] for classes in results]
+        return results[0] if isinstance(texts, str) else results
+
+    def tag(
+        self,
+        texts: str | Sequence[str],
+        aggregation_strategy: str = "simple",
+        batch_size: int = 32,
+    ) -> Any:
+        """Entities in texts, of any length: a long one is tagged window by window.
+
+        Parameters
+        ----------
+        texts : str or sequence of str
+            A text, or any number.
+        aggregation_strategy : {"simple", "none"}
+            Neighbouring tokens of one class as one entity, or every token by itself.
+        batch_size : int
+            Windows of a batch.
+
+        Returns
+        -------
+        list of dict, or list of such lists
+            ``entity_group`` (or ``entity``), ``score``, ``word``, ``start`` and ``end``, without
+            what has the class ``O``.
+
+        Raises
+        ------
+        UsageError
+            If the model does not classify tokens, or the strategy is unknown.
+        InputError
+            If a text is no text, or empty.
+        """
+        name = self.output_name("tag")
+        if aggregation_strategy not in ("simple", "none"):
+            raise UsageError(
+                f"aggregation_strategy is {aggregation_strategy!r}", todo="give simple or none"
+            )
+        items = [texts] if isinstance(texts, str) else _listed(texts)
+        windows = [
+            (text, window)
+            for text, item in enumerate(items)
+            for window in self.tokenizer.windows(item, self.max_seq_length)
+        ]
+        tokens: list[list[TaggedToken]] = [[] for _ in items]
+        for (text, window), logits in zip(
+            windows, self._run_windows([w for _, w in windows], name, batch_size), strict=True
+        ):
+            tokens[text] += tagged_tokens(window, softmax(logits), self._label)
+        grouped = aggregation_strategy == "simple"
+        results = [entities(text, t, grouped) for text, t in zip(items, tokens, strict=True)]
+        return results[0] if isinstance(texts, str) else results
+
+    def answer(
+        self, question: str, context: str, max_answer_len: int = 15, batch_size: int = 32
+    ) -> dict[str, Any]:
+        """The part of a context of any length that answers a question best.
+
+        Parameters
+        ----------
+        question, context : str
+            The context is read in overlapping windows where it is long.
+        max_answer_len : int
+            Most tokens of an answer.
+        batch_size : int
+            Windows of a batch.
+
+        Returns
+        -------
+        dict
+            ``answer``, ``score``, ``start`` and ``end``, characters of the context.
+
+        Raises
+        ------
+        UsageError
+            If the model does not answer questions.
+        InputError
+            If a text is no text or empty, or the question leaves no room for the context.
+        """
+        name = self.output_name("answer")
+        overlap = min(_OVERLAP, self.max_seq_length // 2)
+        overlap = min(overlap, max(0, (self.max_seq_length - self._length(question, context)) // 2))
+        windows = self.tokenizer.windows((question, context), self.max_seq_length, overlap)
+        found: list[Span] = []
+        for window, logits in zip(
+            windows, self._run_windows(windows, name, batch_size), strict=True
+        ):
+            span = best_span(window, logits, max_answer_len)
+            found += [] if span is None else [span]
+        if not found:
+            raise InputError(
+                "the context holds no answer",
+                why="the tokenizer makes no token of it",
+                todo="give a context of words",
+            )
+        best = max(found, key=lambda span: span.score)
+        return {
+            "answer": context[best.start : best.end],
+            "score": best.score,
+            "start": best.start,
+            "end": best.end,
+        }
+
+    def _length(self, question: str, context: str) -> int:
+        """Tokens of every window that are not the context's."""
+        (whole,) = self.tokenizer.windows((question, context), 2**31 - 1)
+        return sum(text != 1 for text in whole.texts)
+
+    def _encode_with(
+        self, names: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]
+    ) -> Any:
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            name = next((name for name in names if name in self.prompts), None)
+            # No prompt at all where the model has none of that name: not the default one.
+            options = {**options, "prompt_name": name, "prompt": None if name else ""}
+        return self.encode(sentences, **options)
+
+    def prompt_text(self, prompt: str | None = None, name: str | None = None) -> str:
+        """What `encode` puts before texts.
+
+        Parameters
+        ----------
+        prompt, name : str, optional
+            Its arguments `prompt` and `prompt_name`.
+
+        Returns
+        -------
+        str
+            May be empty.
+
+        Raises
+        ------
+        UsageError
+            If there is no prompt of that name.
+        """
+        if prompt is not None:
+            return prompt
+        chosen = name if name is not None else self.default_prompt_name
+        if chosen is None:
+            return ""
+        if chosen not in self.prompts:
+            raise UsageError(
+                f"the model has no prompt {chosen!r}",
+                why=f"its prompts are {', '.join(self.prompts) or '(none)'}",
+                todo="give the name of one of them, or prompt=TEXT",
+            )
+        return self.prompts[chosen]
+
+    def output_name(self, method: str) -> str:
+        """Name of the output that a method reads.
+
+        Parameters
+        ----------
+        method : str
+            A method's name, or ``token_embeddings``.
+
+        Returns
+        -------
+        str
+            Of `library.metadata.outputs`.
+
+        Raises
+        ------
+        UsageError
+            If the model has none.
+        """
+        kinds, heads = _NEEDS[method]
+        for record in self.library.metadata.outputs:
+            if record.kind in kinds:
+                return record.name
+        raise self._refusal(method, f"its head is {self.library.metadata.info.head}", heads)
+
+    def _refusal(self, method: str, why: str, heads: str = "") -> UsageError:
+        kinds = ", ".join(self.kinds).replace("_", " ")
+        return UsageError(
+            f"the model cannot {method}"
+            if method != "token_embeddings"
+            else "the model gives no token embeddings",
+            where=str(self.library.metadata.path),
+            why=f"{why}; it gives {kinds}",
+            todo=f"compile the model with the head {heads}"
+            if heads
+            else "give a model with one class, a cross-encoder",
+        )
+
+    def _size(self, kinds: Sequence[str]) -> int | None:
+        """Last axis of the first output of one of these kinds."""
+        records = [r for r in self.library.metadata.outputs if r.kind in kinds]
+        return int(records[0].shape[-1]) if records else None
+
+    def _label(self, index: int) -> str:
+        return self.library.metadata.info.id2label.get(index, f"LABEL_{index}")
+
+    def _vectors(
+        self, method: str, texts: Sequence[Text], batch_size: int, bar: bool | None
+    ) -> IntegerOutput:
+        """One row of integers per text."""
+        name = self.output_name(method)
+        (record,) = (r for r in self.library.metadata.outputs if r.name == name)
+        whole = np.zeros((len(texts), int(record.shape[-1])), record.dtype)
+        for part in self._parts(texts, batch_size, bar):
+            whole[part.rows] = part.outputs[name].values
+        return IntegerOutput(whole, record.scale)
+
+    def _features(
+        self, texts: Sequence[Text], batch_size: int, bar: bool | None
+    ) -> list[dict[str, Any]]:
+        names = [record.name for record in self.library.metadata.inputs]
+        results: list[dict[str, Any]] = [{} for _ in texts]
+        for part in self._parts(texts, batch_size, bar):
+            arrays: dict[str, NDArray[Any]] = dict(part.tokens.inputs(names))
+            for record in self.library.metadata.outputs:
+                name = {"hidden_state": "token_embeddings"}.get(record.kind, record.name)
+                name = "sentence_embedding" if record.kind in _VECTORS else name
+                arrays[name] = part.outputs[record.name].dequantize()
+            tensors = {name: tensor_of(array) for name, array in arrays.items()}
+            for place, row in enumerate(part.rows):
+                results[row] = {name: tensor[place] for name, tensor in tensors.items()}
+        return results
+
+    def _parts(self, texts: Sequence[Text], batch_size: int, bar: bool | None) -> Iterator[Part]:
+        """Run all texts; say so where some were cut off."""
+        if batch_size < 1:
+            raise UsageError(f"batch_size is {batch_size}", todo="give a number of at least 1")
+        cut = 0
+        with progress_bar(_wanted(bar), len(texts)) as advance:
+            for part in run_batches(
+                self.library, self.tokenizer, texts, batch_size, self.max_seq_length
+            ):
+                cut += len(part.tokens.truncated)
+                yield part
+                advance(len(part.rows))
+        if cut:
+            _logger.warning(
+                "%d of %d texts were cut off at %d tokens", cut, len(texts), self.max_seq_length
+            )
+
+    def _run_windows(
+        self, windows: Sequence[Window], name: str, batch_size: int
+    ) -> list[NDArray[np.float32]]:
+        """Outputs of every token of every window."""
+        if batch_size < 1:
+            raise UsageError(f"batch_size is {batch_size}", todo="give a number of at least 1")
+        inputs = [record.name for record in self.library.metadata.inputs]
+        results: list[NDArray[np.float32]] = []
+        for start in range(0, len(windows), batch_size):
+            chosen = windows[start : start + batch_size]
+            batch = self.tokenizer.batch_of(chosen)
+            given: dict[str, Any] = dict(batch.inputs(inputs))
+            values = self.library.run(**given)[name]
+            results += [row[: len(w.ids)] for row, w in zip(values, chosen, strict=True)]
+        return results
+
+
+def _wanted(bar: bool | None) -> bool:
+    return _logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG) if bar is None else bar
+
+
+def _listed(texts: Any, pairs: bool = False) -> list[Any]:
+    """Texts of any sequence as a list; what is none among them is named."""
+    items = texts.tolist() if isinstance(texts, np.ndarray) else list(texts)
+    for index, item in enumerate(items):
+        if not isinstance(item, str | tuple if pairs else str):
+            raise InputError(
+                f"text {index} is not a text",
+                why=f"it is {item!r}",
+                todo="give a string" + (", or a pair of strings" if pairs else ""),
+            )
+    return items

@@ -1,0 +1,201 @@
+"""A library of a model that is none yet: quantised, compiled, and kept for the next time.
+
+What is kept lies under the user's cache folder (``$XDG_CACHE_HOME``, by default ``~/.cache``), in
+`ibert_tvm`, under a name that follows from everything that it depends on. Nothing is ever taken
+for something else, and removing the folder costs time only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..artefact import QuantizedModel
+from ..errors import UsageError
+from ..files import files_sha256, locked
+from ..frontend import load
+from ..frontend.folder_files import hub_snapshot, is_source, read_json
+from ..sources import quantize_by_default
+from ..texts import data_file
+from ..version import __version__
+
+if TYPE_CHECKING:
+    from ..model_info import ModelInfo
+
+_logger = logging.getLogger(__name__)
+
+_BATCHES = (1, 8, 32)
+"""Batch sizes to compile for: one text, few, many. More cost time to compile, fewer time to run."""
+_LONGEST = 512
+"""Most tokens of a text unless more are asked for: buffers grow with them."""
+_PACKAGES = ("ibert_tvm", "ibert_tvm.relay_passes", "ibert_tvm.schedules", "ibert_tvm.targets")
+_MODEL_FILES = (".json", ".txt", ".safetensors", ".bin", ".onnx", ".model")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a library is made with.
+
+    Attributes
+    ----------
+    target : str
+        What it is compiled for.
+    head : str or None
+        Of a model folder: the head; None for the one that its files ask for.
+    max_seq_length : int or None
+        Longest text in tokens; None for what the source says.
+    """
+
+    target: str = "host"
+    head: str | None = None
+    max_seq_length: int | None = None
+
+
+def cache_folder() -> Path:
+    """Folder of the libraries that were made, which is made if it is not there.
+
+    Raises
+    ------
+    UsageError
+        If others may write to it: a library is code.
+    """
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The specification has relative paths be ignored.
+    folder = (given if given.is_absolute() else Path.home() / ".cache") / "ibert_tvm"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            "there is no folder to keep compiled models in",
+            where=str(folder),
+            why=error.strerror or str(error),
+            todo="let XDG_CACHE_HOME name a folder that you may write to, or compile the model "
+            "with `ibert compile` and give the library",
+        ) from error
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise UsageError(
+            "compiled models are not taken from a folder that others can write to",
+            where=str(folder),
+            why="a library is code, which whoever put it there could choose",
+            todo=f"run chmod go-w {folder}, or let XDG_CACHE_HOME name another folder",
+        )
+    return folder
+
+
+def prepared_library(model: Path, options: Options) -> Path:
+    """Return the library of a model, which is made if it was not made before.
+
+    Two processes that want the same one make it once; who asks for another one does not wait.
+
+    Parameters
+    ----------
+    model : pathlib.Path
+        A model folder, an ONNX file or a NAME.ibert folder.
+    options : Options
+        What to make.
+
+    Returns
+    -------
+    pathlib.Path
+        In `cache_folder`.
+
+    Raises
+    ------
+    IbertError
+        As `ibert_tvm.load`, `quantize`, `compile` and `CompiledModel.export` raise.
+    """
+    model = hub_snapshot(model)
+    key = _key(model, options)
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    library = cache_folder() / f"{digest}.so"
+    if not library.is_file():
+        with locked(library.with_suffix(".lock")):
+            if not library.is_file():
+                _make(model, options, library)
+    return library
+
+
+def _key(model: Path, options: Options) -> dict[str, Any]:
+    """Everything that a library depends on."""
+    from ibert_tvm.targets import get_target
+
+    return {
+        "source": _content(model),
+        "options": asdict(options),
+        # A home folder may be shared by machines: "host" is not the same on all of them.
+        "target": repr(get_target(options.target)),
+        "batches": _BATCHES,
+        "calibration": files_sha256([data_file("calibration.txt")]),
+        "versions": {"ibert_tvm": __version__, "tvm": version("apache-tvm")},
+        "product": _product(),
+    }
+
+
+def _product() -> str:
+    """Hash of this project's own files: in a checkout they change without the version."""
+    digest = hashlib.sha256()
+    for name in _PACKAGES:
+        spec = find_spec(name)
+        for place in (spec.submodule_search_locations if spec else None) or ():
+            _hash_files(digest, Path(place), lambda path: path.suffix != ".pyc")
+    return digest.hexdigest()
+
+
+def _content(model: Path) -> str:
+    """Hash of a model's files, and of their names in it."""
+    if model.is_file():
+        return files_sha256([model])
+    digest = hashlib.sha256()
+    everything = not is_source(model)
+    _hash_files(digest, model, lambda path: everything or path.suffix in _MODEL_FILES)
+    return digest.hexdigest()
+
+
+def _hash_files(digest: Any, folder: Path, counts: Callable[[Path], bool]) -> None:
+    for path in sorted(folder.rglob("*")):
+        if counts(path) and path.is_file():
+            digest.update(f"{path.relative_to(folder)}\0{files_sha256([path])}\0".encode())
+
+
+def _make(model: Path, options: Options, library: Path) -> None:
+    from ..compiler import compile as compile_model
+
+    if not is_source(model):
+        _logger.warning("compiling %s for %s; this is done once", model, options.target)
+        quantized = QuantizedModel.load(model)
+    else:
+        _logger.warning(
+            "quantising %s with the texts that come with this package, and compiling it for %s; "
+            "this takes a minute or more, once",
+            model,
+            options.target,
+        )
+        quantized = quantize_by_default(load(model, head=options.head))
+    length = _length(quantized.info, model, options.max_seq_length)
+    compiled = compile_model(quantized, options.target, [(batch, length) for batch in _BATCHES])
+    compiled.export(library)
+
+
+def _length(info: ModelInfo, model: Path, asked: int | None) -> int:
+    """Tokens that texts are cut off at: as asked, or as the source and its positions allow."""
+    if asked is not None:
+        return asked
+    limits = (_LONGEST, _max_seq_length(model), info.max_sequence_length)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _max_seq_length(model: Path) -> int | None:
+    """What a sentence-transformers folder cuts texts off at; None where it says nothing."""
+    file = model / "sentence_bert_config.json"
+    settings = read_json(file, model) if file.is_file() else {}
+    length = settings.get("max_seq_length") if isinstance(settings, Mapping) else None
+    return length if type(length) is int and length > 0 else None

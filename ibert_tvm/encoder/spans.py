@@ -1,0 +1,68 @@
+"""The best answer in a context, from the scores of tokens to be its start and its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..tokenization import Window
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of the context.
+
+    Attributes
+    ----------
+    score : float
+        Probability of its start times that of its end.
+    start, end : int
+        Its first character and the one behind its last.
+    """
+
+    score: float
+    start: int
+    end: int
+
+
+def best_span(window: Window, logits: NDArray[np.float32], longest: int) -> Span | None:
+    """Most likely span of the second text of a window, widened to whole words.
+
+    As transformers' pipeline of question answering: probabilities are those among the tokens of
+    the context, and a span has one start, one end behind it and at most `longest` tokens.
+
+    Parameters
+    ----------
+    window : Window
+        Question and context.
+    logits : numpy.ndarray
+        float32 [tokens, 2]: of being the start, and the end.
+    longest : int
+        Most tokens of an answer.
+
+    Returns
+    -------
+    Span or None
+        None where the window holds no token of the context.
+    """
+    inside = np.array([text == 1 for text in window.texts])
+    if not inside.any():
+        return None
+    scores = np.where(inside[:, None], logits.astype(np.float64), -np.inf)
+    scores = np.exp(scores - scores.max(axis=0))
+    start, end = (scores / scores.sum(axis=0)).T
+    products = np.tril(np.triu(start[:, None] * end[None, :]), longest - 1)
+    first, last = (int(i) for i in np.unravel_index(products.argmax(), products.shape))
+    score = float(products[first, last])
+    while first > 0 and _one_word(window, first - 1, first):
+        first -= 1
+    while last + 1 < len(window.ids) and _one_word(window, last, last + 1):
+        last += 1
+    return Span(score, window.offsets[first][0], window.offsets[last][1])
+
+
+def _one_word(window: Window, a: int, b: int) -> bool:
+    """Whether two tokens of the context belong to one word."""
+    return window.texts[a] == window.texts[b] == 1 and window.words[a] == window.words[b]

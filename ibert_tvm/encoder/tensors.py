@@ -1,0 +1,42 @@
+"""Arrays as torch's tensors, for callers who ask for these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def tensor_of(array: NDArray[Any]) -> torch.Tensor:
+    """Return an array as a tensor that shares its memory.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Of any shape.
+
+    Returns
+    -------
+    torch.Tensor
+        Of the same shape and type.
+
+    Raises
+    ------
+    UsageError
+        If torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            "torch is not installed",
+            why="tensors were asked for",
+            todo="pip install 'ibert-tvm[torch]', or ask for arrays (convert_to_numpy=True)",
+        ) from error
+    return torch.from_numpy(np.ascontiguousarray(array))

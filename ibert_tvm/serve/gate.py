@@ -1,0 +1,124 @@
+"""What a request must pass before it is read: the key, the number of requests, its size."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from .limits import Limits
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN = ("/health",)
+"""Paths that need no key, and are answered however many requests there are."""
+
+
+class Gate:
+    """ASGI middleware.
+
+    Parameters
+    ----------
+    application : callable
+        What is behind it.
+    limits : Limits
+        Most requests at a time, the largest body, and how long it may take to come.
+    api_key : str or None
+        Key that clients must send as ``Authorization: Bearer KEY``; None to ask for none.
+    refused : callable
+        Called with the status of every request that is turned away here.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        limits: Limits,
+        api_key: str | None,
+        refused: Callable[[int], None],
+    ) -> None:
+        self._application = application
+        self._limits = limits
+        self._key = None if api_key is None else f"Bearer {api_key}".encode()
+        self._refused = refused
+        self._running = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle one connection as ASGI asks for."""
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._application(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        given = headers.get(b"authorization", b"")
+        if self._key is not None and not hmac.compare_digest(given, self._key):
+            await self._refuse(send, 401, "the API key is missing or wrong")
+            return
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self._limits.body_bytes:
+            await self._too_large(send)
+            return
+        if self._running >= self._limits.requests:
+            await self._refuse(send, 429, "too many requests at a time; try again later")
+            return
+        self._running += 1
+        try:
+            await self._pass(scope, receive, send)
+        finally:
+            self._running -= 1
+
+    async def _pass(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Read the body up to its limit, and only then let the application have it."""
+        try:
+            content = await asyncio.wait_for(self._body(receive), self._limits.timeout_seconds)
+        except asyncio.TimeoutError:
+            await self._refuse(send, 408, "the request did not arrive in time")
+            return
+        if content is None:
+            return
+        if len(content) > self._limits.body_bytes:
+            await self._too_large(send)
+            return
+        body: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+
+        async def replay() -> Message:
+            return body.pop() if body else await receive()
+
+        await self._application(scope, replay, send)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The body, or a beginning of it that is too large; None if the client has left."""
+        content = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            content += message.get("body", b"")
+            if not message.get("more_body", False) or len(content) > self._limits.body_bytes:
+                return bytes(content)
+
+    async def _too_large(self, send: Send) -> None:
+        await self._refuse(send, 413, f"a request has at most {self._limits.body_bytes} bytes")
+
+    async def _refuse(self, send: Send, status: int, what: str) -> None:
+        self._refused(status)
+        body = json.dumps(error_document(status, what)).encode()
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        if status == 429:
+            headers.append((b"retry-after", b"1"))
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def error_document(status: int, message: str) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}

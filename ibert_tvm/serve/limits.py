@@ -1,0 +1,51 @@
+"""How much a server takes at a time, so that its memory is bounded whatever clients do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ..errors import UsageError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a server.
+
+    Attributes
+    ----------
+    batch_tokens : int
+        Tokens that are computed at once: what is waiting is put together up to so many.
+    queue_tokens : int
+        Tokens that wait for one model; a request that finds more gets 429.
+    requests : int
+        Requests at a time, of all models; one more gets 429 before it is read.
+    texts : int
+        Texts of one request.
+    body_bytes : int
+        Size of one request.
+    timeout_seconds : float
+        A request that is not answered within it gets 503, and is not computed any more.
+    stop_seconds : float
+        Time for requests that run when the server is told to stop.
+
+    Raises
+    ------
+    UsageError
+        If one of them is not positive.
+    """
+
+    batch_tokens: int = 4096
+    queue_tokens: int = 131072
+    requests: int = 256
+    texts: int = 512
+    body_bytes: int = 2**20
+    timeout_seconds: float = 60.0
+    stop_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not value > 0:
+                raise UsageError(
+                    f"{item.name.replace('_', ' ')} is {value}", todo="give a positive number"
+                )

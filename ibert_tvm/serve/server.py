@@ -1,0 +1,131 @@
+"""The application on a socket, until it is told to stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+import uvicorn
+
+from ..encoder import Encoder
+from ..errors import UsageError
+from .application import create_application
+from .limits import Limits
+
+_logger = logging.getLogger(__name__)
+_BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket, so that an address that is taken shows before models are loaded.
+
+    Parameters
+    ----------
+    host : str
+        Address or name.
+    port : int
+        0 for a free one.
+
+    Returns
+    -------
+    socket.socket
+        Bound, for connections of TCP.
+
+    Raises
+    ------
+    UsageError
+        If the address cannot be had.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        opened = socket.socket(family, kind, protocol)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind(address)
+            opened.listen(_BACKLOG)
+        except OSError:
+            opened.close()
+            raise
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host}, port {port}",
+            why=error.strerror or str(error),
+            todo="choose another --host or --port",
+        ) from error
+    return opened
+
+
+class _Server(uvicorn.Server):
+    """Stops on a signal, and does not raise it again when it has stopped: that is no failure."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit  # the second time
+        self.should_exit = True
+
+
+def serve(
+    encoders: Mapping[str, Encoder],
+    opened: socket.socket,
+    limits: Limits,
+    api_key: str | None,
+    ready: Callable[[], None],
+) -> int:
+    """Answer requests until SIGINT or SIGTERM; those that run are answered before it returns.
+
+    Parameters
+    ----------
+    encoders : mapping of str to Encoder
+        Models by name.
+    opened : socket.socket
+        From `listen`.
+    limits : Limits
+        How much is taken at a time.
+    api_key : str or None
+        What clients must send.
+    ready : callable
+        Called when requests are answered.
+
+    Returns
+    -------
+    int
+        Requests that were answered.
+
+    Raises
+    ------
+    UsageError
+        If a model cannot be served.
+    """
+    address = opened.getsockname()[0]
+    if api_key is None and not ipaddress.ip_address(address).is_loopback:
+        _logger.warning(
+            "listening on %s without a key: whoever reaches this machine can use the models; set "
+            "IBERT_API_KEY",
+            address,
+        )
+    application = create_application(encoders, limits, api_key)
+    config = uvicorn.Config(
+        application,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(limits.stop_seconds),
+    )
+    server = _Server(config, ready)
+    try:
+        server.run(sockets=[opened])
+    finally:
+        application.state.service.close()
+    return server.server_state.total_requests

@@ -1,0 +1,127 @@
+"""Encoders in the packages that they are adapted to, compared with what they give alone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ibert_tvm import Encoder
+from ibert_tvm.errors import UsageError
+from tests.encoder.small_encoders import tiny
+from tests.extras import needs
+
+TEXTS = ["hello world", "small big small", "", "big", "world hello small small"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    prompts = {"query": "small ", "document": "big "}
+    return Encoder(
+        tiny("embedding", prompts=prompts).build(tmp_path_factory.mktemp("adapters") / "tiny.so")
+    )
+
+
+def test_langchain_embeds_queries_and_documents(encoder: Encoder) -> None:
+    needs("langchain_core")
+    from langchain_core.vectorstores import InMemoryVectorStore
+
+    from ibert_tvm.adapters.langchain import IbertEmbeddings
+
+    embeddings = IbertEmbeddings(encoder, {"normalize_embeddings": True})
+    alone = encoder.encode(TEXTS, prompt_name="document", normalize_embeddings=True)
+    assert embeddings.embed_documents(TEXTS) == alone.tolist()
+    query = encoder.encode("big", prompt_name="query", normalize_embeddings=True)
+    assert embeddings.embed_query("big") == query.tolist()
+    assert asyncio.run(embeddings.aembed_query("big")) == query.tolist()
+    store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
+    (found,) = store.similarity_search("big", k=1)
+    assert found.page_content == TEXTS[int((alone @ query).argmax())]
+
+
+def test_llama_index_embeds_queries_and_documents(encoder: Encoder) -> None:
+    needs("llama_index.core")
+    from ibert_tvm.adapters.llama_index import IbertEmbedding
+
+    embedding = IbertEmbedding(encoder, embed_batch_size=2)
+    alone = encoder.encode(TEXTS, prompt_name="document").tolist()
+    assert embedding.get_text_embedding_batch(TEXTS) == alone
+    assert embedding.get_text_embedding(TEXTS[1]) == alone[1]
+    query = encoder.encode("big", prompt_name="query").tolist()
+    assert embedding.get_query_embedding("big") == query
+    assert asyncio.run(embedding.aget_query_embedding("big")) == query
+    assert asyncio.run(embedding.aget_text_embedding_batch(TEXTS)) == alone
+    assert embedding.model_name == "tiny.so"
+
+
+@pytest.mark.slow  # importing the package takes seconds
+def test_sentence_transformers_has_a_module(encoder: Encoder) -> None:
+    needs("sentence_transformers")
+    from sentence_transformers import SentenceTransformer, util
+
+    from ibert_tvm.adapters.sentence_transformers import IbertModule
+
+    model = SentenceTransformer(modules=[IbertModule(encoder)], device="cpu")
+    assert model.get_embedding_dimension() == encoder.embedding_size
+    assert model.max_seq_length == encoder.max_seq_length
+    vectors = model.encode(TEXTS, batch_size=2)
+    np.testing.assert_array_equal(vectors, encoder.encode(TEXTS))
+    np.testing.assert_array_equal(model.encode("big"), encoder.encode("big"))
+    prompted = model.encode(TEXTS, prompt="small ")
+    np.testing.assert_array_equal(prompted, encoder.encode(TEXTS, prompt="small "))
+    for own, other in zip(
+        encoder.encode(TEXTS, output_value="token_embeddings"),
+        model.encode(TEXTS, output_value="token_embeddings"),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(own.numpy(), other.numpy())
+    unit = model.encode(TEXTS, normalize_embeddings=True, convert_to_tensor=True)
+    np.testing.assert_allclose(
+        unit.numpy(), encoder.encode(TEXTS, normalize_embeddings=True), rtol=1e-6
+    )
+    found = util.semantic_search(model.encode("big", convert_to_tensor=True), unit, top_k=2)
+    cosines = unit.numpy() @ encoder.encode("big")
+    assert [hit["corpus_id"] for hit in found[0]] == list(np.argsort(-cosines)[:2])
+    with pytest.raises(UsageError, match="a compiled model cannot be saved as a model folder"):
+        model.save_pretrained("nowhere")
+
+
+@pytest.mark.slow
+def test_a_model_without_vectors_is_no_module(tmp_path: Path) -> None:
+    needs("sentence_transformers")
+    from ibert_tvm.adapters.sentence_transformers import IbertModule
+
+    model = tiny("tokens")
+    outputs = [{**output, "kind": "token_logits"} for output in model.metadata["outputs"]]
+    model.metadata_changes["outputs"] = outputs
+    path = model.build(tmp_path / "tokens.so")
+    with pytest.raises(UsageError) as caught:
+        IbertModule(path)
+    assert str(caught.value) == (
+        "the model cannot be the module of a SentenceTransformer\n"
+        f"  where: {path}\n"
+        "  why: it gives token logits, token logits, and no vectors\n"
+        "  what to do: give a model with the head sentence_transformer"
+    )
+
+
+def test_without_the_package_an_adapter_says_what_to_install() -> None:
+    code = (
+        "import importlib.util as u, sys\n"
+        "real = u.find_spec\n"
+        "u.find_spec = lambda n, *a: None if n == 'langchain_core' else real(n, *a)\n"
+        "from ibert_tvm.errors import IbertError\n"
+        "try:\n    import ibert_tvm.adapters.langchain\n"
+        "except IbertError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "this adapter needs langchain_core, which is not installed\n"
+        "  where: ibert_tvm.adapters.langchain\n"
+        "  why: packages that a model can be used in are optional\n"
+        "  what to do: pip install 'ibert-tvm[adapters]', or that package alone\n"
+    )

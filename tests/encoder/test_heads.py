@@ -1,0 +1,177 @@
+"""Scores, classes, entities and answers, compared with what the library gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ibert_tvm import Encoder
+from ibert_tvm.encoder.entities import TaggedToken, entities
+from ibert_tvm.encoder.spans import best_span
+from ibert_tvm.errors import InputError, UsageError
+from ibert_tvm.tokenization import Window
+
+Make = Callable[..., Encoder]
+DOCUMENTS = ["big", "hello world", "small small", "hello", "big"]
+
+
+def softmax(row: np.ndarray) -> np.ndarray:
+    powers = np.exp(row.astype(np.float64) - row.max())
+    return powers / powers.sum()
+
+
+def test_rerank_orders_by_the_models_score(encoder: Make) -> None:
+    model = encoder("score")
+    scores = [
+        float(model.library.run_texts([("small world", d)])["embedding"][0, 0]) for d in DOCUMENTS
+    ]
+    assert len(set(scores)) == len(scores) - 1  # two documents are equal
+    ranked = model.rerank("small world", DOCUMENTS, batch_size=2)
+    assert [r["score"] for r in ranked] == sorted(scores, reverse=True)
+    assert all(r["score"] == scores[r["corpus_id"]] for r in ranked)
+    places = [r["corpus_id"] for r in ranked]
+    assert places.index(0) < places.index(4)
+    assert model.rerank("small world", DOCUMENTS, top_k=2) == ranked[:2]
+    assert model.rerank("small world", []) == []
+
+
+def test_classify_names_the_classes(encoder: Make) -> None:
+    model = encoder("classes")
+    logits = model.library.run_texts(DOCUMENTS)["embedding"]
+    for text, row, result in zip(DOCUMENTS, logits, model.classify(DOCUMENTS), strict=True):
+        best = int(row.argmax())
+        assert result["label"] == ["calm", "wild", "odd", "big"][best]
+        assert result["score"] == pytest.approx(softmax(row)[best], abs=1e-12)
+        assert model.classify(text) == result
+    (every,) = model.classify([("hello", "big")], top_k=None, function="none")
+    pair = model.library.run_texts([("hello", "big")])["embedding"][0]
+    assert [e["score"] for e in every] == sorted(pair.tolist(), reverse=True)
+    raw = model.classify("big", function="sigmoid")
+    assert raw["score"] == pytest.approx(1 / (1 + np.exp(-logits[0].max().astype(float))))
+
+
+def test_one_class_has_a_probability_of_its_own(encoder: Make) -> None:
+    model = encoder("score")
+    logit = float(model.library.run_texts(["big"])["embedding"][0, 0])
+    assert model.classify("big") == {
+        "label": "LABEL_0",
+        "score": pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-12),
+    }
+
+
+def test_tag_names_the_words_of_a_text_of_any_length(encoder: Make) -> None:
+    model = encoder("tokens")
+    text = "hello big world small " * 9  # windows of 16 tokens, 14 of them words
+    words = text.split()
+    expected = {}
+    for word in set(words):
+        batch = model.tokenizer.encode([word], 16)
+        expected[word] = softmax(model.library.run(batch.input_ids)["hidden"][0, 1])
+    found = model.tag(text, aggregation_strategy="none", batch_size=2)
+    places = [text[f["start"] : f["end"]] for f in found]
+    labels = ["O", "B-SIZE", "I-SIZE"]
+    assert places == [w for w in words if expected[w].argmax() != 0]
+    for entity in found:
+        row = expected[entity["word"]]
+        assert entity["entity"] == labels[int(row.argmax())]
+        assert entity["score"] == pytest.approx(row.max(), abs=1e-12)
+    assert model.tag([text, text], aggregation_strategy="none") == [found, found]
+
+
+def test_neighbours_of_one_class_are_one_entity() -> None:
+    text = "New York and Ann Bob"
+    labels = ["B-LOC", "I-LOC", "O", "I-PER", "B-PER"]
+    starts = [0, 4, 9, 13, 17]
+    tokens = [
+        TaggedToken(label, 0.5 + 0.1 * i, start, start + len(text[start:].split()[0]))
+        for i, (label, start) in enumerate(zip(labels, starts, strict=True))
+    ]
+    assert entities(text, tokens, grouped=True) == [
+        {"entity_group": "LOC", "score": 0.55, "word": "New York", "start": 0, "end": 8},
+        {"entity_group": "PER", "score": pytest.approx(0.8), "word": "Ann", "start": 13, "end": 16},
+        {"entity_group": "PER", "score": 0.9, "word": "Bob", "start": 17, "end": 20},
+    ]
+
+
+def test_answer_is_the_best_span_of_all_windows(encoder: Make) -> None:
+    model = encoder("spans")
+    question, context = "small world", "hello big " * 12 + "world"
+    answer = model.answer(question, context, max_answer_len=3)
+    assert answer["answer"] == context[answer["start"] : answer["end"]]
+    rows = {
+        word: model.library.run(
+            model.tokenizer.encode([("small", word)], 16).input_ids,
+            token_type_ids=model.tokenizer.encode([("small", word)], 16).token_type_ids,
+        )["hidden"][0, 3]
+        for word in set(context.split())
+    }
+    # Every window repeats the same words: the best span of one is that of its logits.
+    best = -1.0
+    for window in model.tokenizer.windows((question, context), 16, 5):
+        words = [
+            context[a:b] for (a, b), t in zip(window.offsets, window.texts, strict=True) if t == 1
+        ]
+        start, end = (softmax(np.array([rows[w][i] for w in words])) for i in (0, 1))
+        for a, b in itertools.combinations_with_replacement(range(len(words)), 2):
+            best = max(best, start[a] * end[b] if b - a < 3 else 0)
+    assert answer["score"] == pytest.approx(best, abs=1e-12)
+
+
+def test_a_span_is_widened_to_whole_words() -> None:
+    window = Window(
+        ids=(0, 1, 2, 3, 4, 5),
+        type_ids=(0,) * 6,
+        offsets=((0, 0), (0, 3), (0, 0), (0, 4), (4, 7), (8, 9)),
+        texts=(None, 0, None, 1, 1, 1),
+        words=(None, 0, None, 0, 0, 1),
+    )
+    logits = np.zeros((6, 2), np.float32)
+    logits[1] = 90  # of the question, which is no answer
+    logits[4] = 8
+    span = best_span(window, logits, 15)
+    assert span is not None and (span.start, span.end) == (0, 7)
+    longer = np.zeros((6, 2), np.float32)
+    longer[3, 0] = longer[5, 1] = 8
+    span = best_span(window, longer, 15)
+    assert span is not None and (span.start, span.end) == (0, 9)
+    span = best_span(window, longer, 2)  # no longer one than that
+    assert span is not None and span.score < 1e-3
+
+
+def test_a_question_that_leaves_no_room(encoder: Make) -> None:
+    with pytest.raises(InputError) as caught:
+        encoder("spans").answer("big " * 14, "hello world")
+    assert str(caught.value) == (
+        "the text leaves no room in a window\n"
+        "  why: a window has 16 tokens, of which 17 are the same in every window and 0 overlap\n"
+        "  what to do: shorten the question, or compile with a larger --seq-len"
+    )
+
+
+def test_a_method_that_the_head_does_not_have(encoder: Make) -> None:
+    model = encoder("embedding")
+    path = model.library.metadata.path
+    calls = {
+        "rerank": lambda: model.rerank("a", ["b"]),
+        "classify": lambda: model.classify("a"),
+        "tag": lambda: model.tag("a"),
+        "answer": lambda: model.answer("a", "b"),
+    }
+    heads = ["sequence_classification"] * 2 + ["token_classification", "question_answering"]
+    for (method, call), head in zip(calls.items(), heads, strict=True):
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"the model cannot {method}\n"
+            f"  where: {path}\n"
+            "  why: its head is sentence_embedding; it gives hidden state, embedding\n"
+            f"  what to do: compile the model with the head {head}"
+        )
+    for kind, method in (("score", "encode"), ("classes", "encode")):
+        with pytest.raises(UsageError, match=f"the model cannot {method}"):
+            getattr(encoder(kind), method)("a")
+    with pytest.raises(UsageError, match="it has 4 classes, and a score is one"):
+        encoder("classes").rerank("a", ["b"])

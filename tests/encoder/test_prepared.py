@@ -1,0 +1,207 @@
+"""Libraries that an encoder makes of models: once, for everything that they depend on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ibert_tvm import Encoder
+from ibert_tvm.encoder import prepared
+from ibert_tvm.encoder.prepared import Options, cache_folder, prepared_library
+from ibert_tvm.errors import UsageError
+from ibert_tvm.frontend import ModelSourceError
+from ibert_tvm.frontend.hf_folder import HfFolder
+from tests.encoder.small_encoders import bert, save_bert
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ibert_tvm"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Something that has files like a model."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "README.md").write_text("read me")
+    return folder
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every library that is made, slowly, of what is no model."""
+    libraries: list[Path] = []
+
+    def make(_model: Path, _options: Options, library: Path) -> None:
+        libraries.append(library)
+        time.sleep(0.1)
+        library.write_bytes(b"a library")
+
+    monkeypatch.setattr(prepared, "_make", make)
+    return libraries
+
+
+def test_it_is_made_once_for_each_content_and_option(model: Path, made: list[Path]) -> None:
+    first = prepared_library(model, Options())
+    (model / "README.md").write_text("no part of the model")
+    assert prepared_library(model, Options()) == first
+    assert len(made) == 1
+    others = [prepared_library(model, Options(max_seq_length=64))]
+    others.append(prepared_library(model, Options(head="none")))
+    others.append(prepared_library(model, Options(target="x86-64")))
+    (model / "config.json").write_text('{"another": 1}')
+    others.append(prepared_library(model, Options()))
+    (model / "config.json").rename(model / "tokenizer.json")
+    others.append(prepared_library(model, Options()))
+    assert len({first, *others}) == 6 == len(made)
+
+
+def test_another_version_makes_it_again(
+    model: Path, made: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared_library(model, Options())
+    monkeypatch.setattr(prepared, "_product", lambda: "other sources")
+    prepared_library(model, Options())
+    assert len(set(made)) == 2
+
+
+def test_the_sources_of_all_packages_count() -> None:
+    assert len(prepared._product()) == 64
+    found = {Path(place).name for name in prepared._PACKAGES for place in _places(name)}
+    assert found == {"ibert_tvm", "relay_passes", "schedules", "targets"}
+
+
+def _places(name: str) -> list[str]:
+    spec = prepared.find_spec(name)
+    assert spec is not None
+    return list(spec.submodule_search_locations or ())
+
+
+def test_two_at_once_make_it_once(model: Path, made: list[Path]) -> None:
+    results: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(prepared_library(model, Options())))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and results == made * 3
+
+
+def test_where_it_is_kept(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache_folder() == cache
+    assert cache.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "ibert_tvm"
+
+
+def test_a_folder_that_others_write_to_is_not_trusted(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    with pytest.raises(UsageError) as caught:
+        cache_folder()
+    assert str(caught.value) == (
+        "compiled models are not taken from a folder that others can write to\n"
+        f"  where: {cache}\n"
+        "  why: a library is code, which whoever put it there could choose\n"
+        f"  what to do: run chmod go-w {cache}, or let XDG_CACHE_HOME name another folder"
+    )
+
+
+def test_a_head_cannot_be_chosen_of_what_was_quantised(library: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        Encoder(library, head="none")
+    assert str(caught.value) == (
+        "a head cannot be chosen any more\n"
+        f"  where: {library}\n"
+        "  why: it was quantised with the one that it has\n"
+        "  what to do: leave head out, or give the model folder"
+    )
+
+
+def test_an_entry_of_the_hubs_cache_is_its_snapshot(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="making a model folder needs torch")
+    entry = tmp_path / "models--some--bert"
+    (entry / "snapshots").mkdir(parents=True)
+    save_bert(entry / "snapshots" / "12ab")
+    assert HfFolder.read(entry).path == entry / "snapshots" / "12ab"
+    save_bert(entry / "snapshots" / "34cd")
+    with pytest.raises(ModelSourceError) as caught:
+        HfFolder.read(entry)
+    assert str(caught.value) == (
+        "models--some--bert names no model folder\n"
+        f"  where: {entry}\n"
+        "  why: it is an entry of the hub's cache with 2 snapshots, none of them main\n"
+        f"  what to do: give one of its folders, {entry}/snapshots/COMMIT"
+    )
+    (entry / "refs").mkdir()
+    (entry / "refs" / "main").write_text("34cd\n")
+    assert HfFolder.read(entry).path == entry / "snapshots" / "34cd"
+    (entry / "refs" / "main").write_text("../../elsewhere")
+    with pytest.raises(ModelSourceError):
+        HfFolder.read(entry)
+
+
+_USE = """
+import sys
+import numpy as np
+from ibert_tvm import Encoder
+np.save(sys.argv[2], Encoder(sys.argv[1], target="x86-64").encode(["hello world", "big"]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_that_want_one_model_make_one_library(tmp_path: Path, cache: Path) -> None:
+    pytest.importorskip("torch", reason="importing a model needs torch")
+    folder = save_bert(tmp_path / "model")
+    files = [tmp_path / f"{name}.npy" for name in "ab"]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _USE, folder, file], stderr=subprocess.PIPE)
+        for file in files
+    ]
+    said = [process.communicate()[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert sum("quantising" in text for text in said) == 1
+    (library,) = cache.glob("*.so")
+    encoder = Encoder(folder, target="x86-64")
+    assert encoder.library.metadata.path == library
+    assert encoder.max_seq_length == 16  # what the folder cuts texts off at
+    assert encoder.prompts == {"query": "hello: "}
+    for file in files:
+        np.testing.assert_array_equal(np.load(file), encoder.encode(["hello world", "big"]))
+    assert encoder.encode_query("big").tolist() == encoder.encode("hello: big").tolist()
+    os.remove(library)
+
+
+@pytest.mark.slow
+def test_an_artefact_is_compiled(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ibert_tvm.evaluate import evaluate_integers
+
+    quantized = bert()
+    artefact = quantized.save(tmp_path / "bert.ibert")
+    with caplog.at_level(logging.WARNING):
+        encoder = Encoder(artefact, target="x86-64", max_seq_length=8)
+    said = [r.message for r in caplog.records if r.name == prepared.__name__]
+    assert said == [f"compiling {artefact} for x86-64; this is done once"]
+    batch = encoder.tokenizer.encode(["small world"], 8)
+    integers = evaluate_integers(quantized, batch.inputs(quantized.input_names))
+    (record,) = encoder.library.metadata.outputs
+    scaled = (integers[record.name][0].astype(np.float64) * record.scale).astype(np.float32)
+    np.testing.assert_array_equal(encoder.encode("small world"), scaled)

@@ -1,0 +1,352 @@
+"""The server's answers, each compared with what the library gives."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ibert_tvm import Encoder
+from ibert_tvm.errors import UsageError
+from tests.encoder.small_encoders import tiny
+from tests.encoder.test_encode import texts_of
+from tests.extras import needs
+
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "orjson", "httpx")
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Encoder]:
+    for package in PACKAGES:
+        needs(package)
+    folder = tmp_path_factory.mktemp("serve")
+    return {
+        kind: Encoder(tiny(kind, **info).build(folder / f"{kind}.so"))
+        for kind, info in {
+            "embedding": {"prompts": {"query": "small "}},
+            "score": {},
+            "classes": {},
+        }.items()
+    }
+
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def served(encoders: dict[str, Encoder]) -> Iterator[Callable[..., Run]]:
+    """Run a coroutine with a client of an application that has some limits."""
+    import httpx
+
+    from ibert_tvm.serve.application import create_application
+    from ibert_tvm.serve.limits import Limits
+
+    services = []
+
+    def make(key: str | None = None, names: tuple[str, ...] = (), **limits: Any) -> Run:
+        chosen = {name: encoders[name] for name in names or encoders}
+        application = create_application(chosen, Limits(**limits), key)
+        services.append(application.state.service)
+
+        def run(use: Callable[[Any], Awaitable[None]]) -> None:
+            async def connected() -> None:
+                transport = httpx.ASGITransport(application, raise_app_exceptions=False)
+                async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+                    await use(client)
+
+            asyncio.run(connected())
+
+        return run
+
+    yield make
+    for service in services:
+        service.close()
+
+
+def vectors_of(answer: Any) -> np.ndarray:
+    assert answer.status_code == 200, answer.text
+    rows = [item["embedding"] for item in answer.json()["data"]]
+    assert [item["index"] for item in answer.json()["data"]] == list(range(len(rows)))
+    return np.array(rows, dtype=np.float32)
+
+
+def test_embeddings_are_the_librarys(
+    served: Callable[..., Run], encoders: dict[str, Encoder]
+) -> None:
+    texts = texts_of(20, 12)
+    expected = encoders["embedding"].encode(texts)
+
+    async def use(client: Any) -> None:
+        answer = await client.post("/v1/embeddings", json={"input": texts, "model": "embedding"})
+        np.testing.assert_array_equal(vectors_of(answer), expected)
+        document = answer.json()
+        tokens = int(encoders["embedding"].tokenizer.encode(texts, 16, allow_empty=True)
+                     .attention_mask.sum())  # fmt: skip
+        assert document["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+        assert (document["object"], document["model"]) == ("list", "embedding")
+        one = await client.post("/v1/embeddings", json={"input": texts[3]})
+        np.testing.assert_array_equal(vectors_of(one), expected[3:4])
+        request = {"input": texts, "encoding_format": "base64", "dimensions": 3, "user": "me"}
+        coded = (await client.post("/v1/embeddings", json=request)).json()["data"]
+        rows = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in coded]
+        np.testing.assert_array_equal(np.stack(rows), expected)
+        request = {"input": texts, "prompt_name": "query"}
+        prompted = await client.post("/v1/embeddings", json={**request, "truncate": True})
+        np.testing.assert_array_equal(
+            vectors_of(prompted), encoders["embedding"].encode(texts, prompt_name="query")
+        )
+
+    served()(use)
+
+
+def test_rerank_and_classify_are_the_librarys(
+    served: Callable[..., Run], encoders: dict[str, Encoder]
+) -> None:
+    documents = ["big", "hello world", "small small", "hello", "big"]
+
+    async def use(client: Any) -> None:
+        request = {"query": "small world", "documents": documents}
+        expected = encoders["score"].rerank("small world", documents)
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            answer = (await client.post(path, json=request)).json()
+            assert [r["index"] for r in answer["results"]] == [r["corpus_id"] for r in expected]
+            for result, own in zip(answer["results"], expected, strict=True):
+                assert result["relevance_score"] == pytest.approx(
+                    1 / (1 + np.exp(-own["score"])), abs=1e-12
+                )
+        request |= {"documents": [{"text": d} for d in documents], "top_n": 2}
+        best = (await client.post("/rerank", json={**request, "return_documents": True})).json()
+        assert [r["document"]["text"] for r in best["results"]] == [
+            documents[r["corpus_id"]] for r in expected[:2]
+        ]
+        inputs: list[Any] = ["big", ["hello", "small"]]
+        answer = await client.post("/classify", json={"inputs": inputs, "model": "classes"})
+        expected = encoders["classes"].classify(["big", ("hello", "small")], top_k=None)
+        assert answer.json()["results"] == expected
+
+    served()(use)
+
+
+def test_many_requests_share_batches_and_nobody_gets_anothers_answer(
+    served: Callable[..., Run], encoders: dict[str, Encoder]
+) -> None:
+    texts = [texts_of(count, 12)[: count % 5 + 1] for count in range(1, 41)]
+
+    async def use(client: Any) -> None:
+        answers = await asyncio.gather(
+            *(client.post("/v1/embeddings", json={"input": some}) for some in texts)
+        )
+        for answer, some in zip(answers, texts, strict=True):
+            np.testing.assert_array_equal(vectors_of(answer), encoders["embedding"].encode(some))
+        lines = (await client.get("/metrics")).text.splitlines()
+        counts = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        assert float(counts['ibert_texts_total{model="embedding"}']) == sum(map(len, texts))
+        assert float(counts['ibert_batch_texts_count{model="embedding"}']) < len(texts)
+        answered = 'ibert_requests_total{path="/v1/embeddings",status="200"}'
+        assert float(counts[answered]) == len(texts)
+
+    served(batch_tokens=64)(use)
+
+
+@pytest.fixture
+def held(
+    encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[threading.Event]:
+    """The embedding model computes nothing until the event is set."""
+    library, event = encoders["embedding"].library, threading.Event()
+    run = library.run_tokens
+
+    def wait(*arguments: Any) -> Any:
+        event.wait()
+        return run(*arguments)
+
+    monkeypatch.setattr(library, "run_tokens", wait)
+    yield event
+    event.set()
+
+
+def test_a_flood_is_turned_away_and_the_rest_is_answered(
+    served: Callable[..., Run], encoders: dict[str, Encoder], held: threading.Event
+) -> None:
+    async def use(client: Any) -> None:
+        flood = [
+            asyncio.create_task(client.post("/v1/embeddings", json={"input": "big world"}))
+            for _ in range(60)
+        ]
+        # One is computed, and 12 with 4 tokens each wait.
+        for _ in range(2000):
+            done = [task for task in flood if task.done()]
+            if len(done) >= 47:
+                break
+            await asyncio.sleep(0.01)
+        assert {task.result().status_code for task in done} == {429}
+        assert all(task.result().headers["retry-after"] == "1" for task in done)
+        waiting = [task for task in flood if task not in done]
+        assert len(waiting) in (12, 13)
+        held.set()
+        for task in waiting:
+            np.testing.assert_array_equal(
+                vectors_of(await task), [encoders["embedding"].encode("big world")]
+            )
+        again = await client.post("/v1/embeddings", json={"input": "big world"})
+        assert again.status_code == 200
+
+    served(queue_tokens=50, batch_tokens=4, requests=100)(use)
+
+
+def test_requests_at_a_time_are_limited_but_not_the_question_for_health(
+    served: Callable[..., Run], held: threading.Event
+) -> None:
+    async def use(client: Any) -> None:
+        first = [
+            asyncio.create_task(client.post("/v1/embeddings", json={"input": "big"}))
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0.1)
+        refused = await client.post("/v1/embeddings", json={"input": "big"})
+        assert refused.status_code == 429
+        assert refused.json()["error"] == {
+            "message": "too many requests at a time; try again later",
+            "type": "rate_limit_error",
+            "param": None,
+            "code": 429,
+        }
+        assert (await client.get("/health")).json()["status"] == "ok"
+        held.set()
+        assert [(await task).status_code for task in first] == [200, 200]
+
+    served(requests=2)(use)
+
+
+def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
+    served: Callable[..., Run], encoders: dict[str, Encoder], held: threading.Event
+) -> None:
+    async def use(client: Any) -> None:
+        answers = await asyncio.gather(
+            *(client.post("/v1/embeddings", json={"input": "big"}) for _ in range(5))
+        )
+        assert [answer.status_code for answer in answers] == [503] * 5
+        assert "the request was not answered in time" in answers[0].json()["error"]["message"]
+        held.set()
+        assert (await client.post("/v1/embeddings", json={"input": "big"})).status_code == 200
+        lines = (await client.get("/metrics")).text.splitlines()
+        computed = [line for line in lines if line.startswith("ibert_texts_total")]
+        # What was being computed when it was given up, and the last one.
+        assert computed == ['ibert_texts_total{model="embedding"} 2.0']
+
+    served(names=("embedding",), timeout_seconds=1.0, batch_tokens=1)(use)
+
+
+@pytest.mark.parametrize(
+    ("path", "request_", "status", "message"),
+    [
+        ("/v1/embeddings", {"input": "a", "model": "x"}, 404, "there is no model 'x'"),
+        ("/v1/embeddings", {"input": "a", "model": "score"}, 400, "score cannot encode"),
+        ("/v1/embeddings", {"input": []}, 400, "at least 1 item"),
+        ("/v1/embeddings", {"input": [[1, 2]]}, 400, "valid string"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 2}, 400, "dimensions is 2"),
+        ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "has no prompt 'x'"),
+        ("/v1/embeddings", {"input": "big " * 99}, 400, "text 0 is too long"),
+        ("/v1/embeddings", {"input": ["a"] * 9}, 400, "the request has 9 texts"),
+        ("/v1/embeddings", {"input": ["big " * 12] * 8}, 400, "the request is too large"),
+        ("/classify", {"inputs": "a"}, 400, "the request names no model"),
+        ("/classify", {"inputs": [["a"]], "model": "classes"}, 400, "at least 2 items"),
+        ("/rerank", {"query": "a", "documents": [], "model": "score"}, 400, "at least 1 item"),
+        ("/elsewhere", {}, 404, "Not Found"),
+    ],
+)
+def test_what_cannot_be_answered(
+    served: Callable[..., Run], path: str, request_: Any, status: int, message: str
+) -> None:
+    async def use(client: Any) -> None:
+        answer = await client.post(path, json=request_)
+        assert answer.status_code == status
+        assert message in answer.json()["error"]["message"]
+
+    served(texts=8, queue_tokens=64)(use)
+
+
+def test_what_is_no_document_or_too_large(served: Callable[..., Run]) -> None:
+    async def stream() -> Any:
+        for _ in range(40):
+            yield b"a" * 64
+
+    async def use(client: Any) -> None:
+        answer = await client.post("/v1/embeddings", content=b"{")
+        assert answer.status_code == 400
+        large = json.dumps({"input": "a" * 2000}).encode()
+        for content in (large, stream()):  # with its length, and without
+            answer = await client.post("/v1/embeddings", content=content)
+            assert answer.status_code == 413
+            assert answer.json()["error"]["message"] == "a request has at most 1000 bytes"
+
+    served(body_bytes=1000)(use)
+
+
+def test_a_key_is_asked_for(served: Callable[..., Run]) -> None:
+    async def use(client: Any) -> None:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+            answer = await client.post("/v1/embeddings", json={"input": "a"}, headers=headers)
+            assert answer.status_code == 401
+        assert (await client.get("/metrics")).status_code == 401
+        assert (await client.get("/health")).status_code == 200
+        right = {"authorization": "Bearer secret"}
+        answer = await client.post("/v1/embeddings", json={"input": "a"}, headers=right)
+        assert answer.status_code == 200
+        assert 'status="401"} 4.0' in (await client.get("/metrics", headers=right)).text
+
+    served(key="secret")(use)
+
+
+def test_a_defect_is_answered_and_told_to_nobody(
+    served: Callable[..., Run], encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(client: Any) -> None:
+        with monkeypatch.context() as patch:
+            broken = {"run_tokens": lambda *_: 1 / 0}
+            for name, value in broken.items():
+                patch.setattr(encoders["embedding"].library, name, value)
+            answer = await client.post("/v1/embeddings", json={"input": "a"})
+            assert answer.status_code == 500 and "ZeroDivision" not in answer.text
+        answer = await client.post("/v1/embeddings", json={"input": "a"})
+        assert answer.status_code == 200
+
+    served()(use)
+
+
+def test_models_are_listed(served: Callable[..., Run]) -> None:
+    async def use(client: Any) -> None:
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [(m["id"], m["methods"]) for m in listed] == [
+            ("embedding", ["encode"]),
+            ("score", ["rerank", "classify"]),
+            ("classes", ["classify"]),
+        ]
+        assert (await client.get("/docs")).status_code == 200
+
+    served()(use)
+
+
+def test_a_model_that_gives_nothing_of_texts_is_refused(tmp_path: Path) -> None:
+    needs("fastapi")
+    from ibert_tvm.serve.application import create_application
+
+    model = tiny("tokens")
+    outputs = [{**output, "kind": "token_logits"} for output in model.metadata["outputs"]]
+    model.metadata_changes["outputs"] = outputs
+    path = model.build(tmp_path / "tokens.so")
+    with pytest.raises(UsageError) as caught:
+        create_application({"tokens": Encoder(path)})
+    assert str(caught.value) == (
+        "the model cannot be served\n"
+        f"  where: {path}\n"
+        "  why: its head is token_classification; it gives token logits, token logits\n"
+        "  what to do: serve models that give vectors, scores or classes of texts"
+    )
