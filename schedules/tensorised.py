@@ -45,6 +45,7 @@ def tile_matrix_product(
     tile: tuple[int, int] | None = None,
     unroll: int = 1,
     depth_block: int | None = None,
+    interleaved: bool = False,
 ) -> s_tir.schedule.LoopRV | None:
     """Schedule the innermost (rows, columns, depth) loops around a reduction block.
 
@@ -70,6 +71,8 @@ def tile_matrix_product(
     depth_block
         Entries of the depth that an outer loop goes over at a time, a multiple of what the
         instruction takes; not for microkernels, which take all of it.
+    interleaved
+        Whether another product reads the same activations and was scheduled before.
 
     Returns
     -------
@@ -82,7 +85,7 @@ def tile_matrix_product(
     if dot.name in MICROKERNELS:
         _multiply_at_once(sch, block, dot)
         return None
-    drain = _interleave_rows(sch, block, dot) if dot.rows > 1 else None
+    drain = _interleave_rows(sch, block, dot, not interleaved) if dot.rows > 1 else None
     rows, columns, depth = sch.get_loops(block)[-3:]
     vectors, lane = sch.split(columns, [None, dot.lanes])
     groups = math.gcd((depth_block or extent(sch, depth)) // dot.depth, dot.groups)
@@ -136,9 +139,9 @@ def _multiply_at_once(
 
 
 def _interleave_rows(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction, operand: bool
 ) -> s_tir.schedule.SBlockRV:
-    """Lay activations and accumulators out as the instruction takes them.
+    """Lay activations, if `operand`, and accumulators out as the instruction takes them.
 
     Returns
     -------
@@ -146,17 +149,18 @@ def _interleave_rows(
         The block that brings accumulators into rows.
     """
     rows, depth = dot.rows, dot.depth
-    sch.transform_layout(
-        block,
-        ("read", 0),
-        lambda *index: [
-            *index[:-2],
-            index[-2] // rows,
-            index[-1] // depth,
-            index[-2] % rows,
-            index[-1] % depth,
-        ],
-    )
+    if operand:
+        sch.transform_layout(
+            block,
+            ("read", 0),
+            lambda *index: [
+                *index[:-2],
+                index[-2] // rows,
+                index[-1] // depth,
+                index[-2] % rows,
+                index[-1] % depth,
+            ],
+        )
     drain = sch.cache_write(block, 0, "global")
     sch.transform_layout(
         block,

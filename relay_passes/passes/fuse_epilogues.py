@@ -34,6 +34,7 @@ class FuseEpilogues:
 
     An operation joins the kernel of its operand when its other operands exist before that kernel
     runs. Where the rows of a kernel are heads, it has no constants by channel, either.
+    Runs of the sums of a matrix product join its kernel, whose epilogue reads several columns then.
     What needs a whole row, its largest entry for example, joins a kernel that keeps rows.
     Of the two operands of a residual addition, the one computed last brings the kernel; the
     other one's requantisation, if nothing else uses it, moves into the addition::
@@ -119,10 +120,19 @@ class _FunctionFuser:
 
     def _accepts(self, group: _Group, index: int) -> bool:
         """Whether a kernel goes on with what a binding computes of its result."""
-        if self._has(index, "elementwise"):
+        if self._has(index, "elementwise") or self._halves(index):
             return self._has(group.anchor, "takes_epilogue")
         anchor = self.bindings[group.anchor].value
         return self._has(group.anchor, "row_statistics") and rows_per_token(anchor) == 1
+
+    def _halves(self, index: int) -> bool:
+        """Whether a binding is a run of the sums of a product of which nothing but runs is read."""
+        if not self._has(index, "view"):
+            return False
+        (operand,) = variables(self.bindings[index].value)
+        product = self.position.get(operand, -1)
+        runs = all(self._has(user, "view") for user in self.users[operand])
+        return product >= 0 and runs and self._has(product, "matrix_product")
 
     def _root(self, var: relax.Var) -> int:
         """Position of the operation that the elementwise chain ending in `var` starts from.
@@ -186,7 +196,7 @@ class _FunctionFuser:
             if index in owner or traits is None:
                 continue
             group = None
-            if traits.elementwise or traits.joins_rows:
+            if traits.elementwise or traits.joins_rows or self._halves(index):
                 producers = [
                     self.position[operand]
                     for operand in variables(self.bindings[index].value)
@@ -247,13 +257,15 @@ class _FunctionFuser:
         """Build the private function of a group; return it, its arguments and its results."""
         members = sorted(group.members)
         inside = {self.bindings[index].var for index in members}
-        split = {self.bindings[at].value.args[0] for at in members if self._has(at, "view")}
+        views = {at for at in members if self._has(at, "view")}
+        views = {at for at in views if self.bindings[at].value.args[0] not in inside}
+        split = {self.bindings[at].value.args[0] for at in views}
         arguments: list[relax.Var] = []
         for index in members:
             for operand in variables(self.bindings[index].value):
                 # Each run of channels is an argument of its own: attention finds queries, keys and
                 # values at different rows of the same tensor.
-                again = self._has(index, "view")
+                again = index in views
                 if operand not in inside and (again or operand not in arguments):
                     arguments.append(operand)
         results = [
@@ -278,7 +290,7 @@ class _FunctionFuser:
                 for index in members:
                     call = self.bindings[index].value
                     operands = [renamed.get(arg, arg) for arg in call.args]
-                    if self._has(index, "view"):
+                    if index in views:
                         operands = [next(runs)]
                     moved = relax.Call(call.op, operands, call.attrs)
                     var = self.bindings[index].var

@@ -105,7 +105,8 @@ def lower_to_kernels(
     watch = observe or (lambda phase, module: None)
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
-    steps: list[ProgramPass] = [RepeatRows(), OffsetActivations(layout), MergeProjections()]
+    merge = MergeProjections(layout.run_columns)
+    steps: list[ProgramPass] = [RepeatRows(), OffsetActivations(layout), merge]
     if pack:
         steps.append(PackTokens())
     for first in steps:
