@@ -99,7 +99,7 @@ class AttentionRule(Rule[s_tir.Schedule]):
         for name, by_lane in stages.lanes.items():
             steps = None if keys is None else keys // stages.graph.stages[by_lane].extents[-1]
             blocks = reduce_by_lane(sch, sch.get_sblock(by_lane), steps)
-            if blocks is not None:
+            if keys is not None and blocks is not None:
                 mark_key_loop(sch, blocks, keys)
             reduce_lanes(sch, sch.get_sblock(name), stages.graph.stages[name].combine)
         if target.vector_lanes == 1:
@@ -110,12 +110,12 @@ class AttentionRule(Rule[s_tir.Schedule]):
         tiles = dict(zip(both, product_tiles(func, dot, stages.scores.sizes[2]), strict=True))
         for product in sorted(stages.products, key=lambda product: product.name in both):
             exact = exact_instruction(dot, func, product.name)
-            block, tile = sch.get_sblock(product.name), tiles.get(product.name)
+            block, registers = sch.get_sblock(product.name), tiles.get(product.name)
             depth = keys if product.name in (stages.context.name, *stages.value_sums) else None
             if keys is not None and product is stages.scores:
                 split_keys(sch, block, keys, 2)
-            blocks = tile_matrix_product(sch, block, exact, tile, depth_block=depth)
-            if blocks is not None:
+            blocks = tile_matrix_product(sch, block, exact, registers, depth_block=depth)
+            if keys is not None and blocks is not None:
                 mark_key_loop(sch, blocks, keys)
         return sch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -188,7 +188,7 @@ def _run_of_product(
     operands["weight"] = operands["weight"].run(first, count)
     bias = operands["bias"]
     operands["bias"] = domain.define("bias", (count,), lambda n: bias[n + first])
-    return operator_of(product).body(domain, **operands)
+    return cast(Stage, operator_of(product).body(domain, **operands))
 
 
 def _stored(stage: Stage, dtype: str) -> te.Tensor:
