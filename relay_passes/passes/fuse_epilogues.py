@@ -58,18 +58,21 @@ class FuseEpilogues:
     ----------
     into_norms
         Whether LayerNorm takes in what only it reads.
+    columns
+        What runs of a product's columns must be multiples of to join its kernel; 0 where none can.
     """
 
     name = "fuse_epilogues"
 
-    def __init__(self, into_norms: bool = False) -> None:
+    def __init__(self, into_norms: bool = False, columns: int = 0) -> None:
         self.into_norms = into_norms
+        self.columns = columns
 
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         builder = relax.BlockBuilder()
         for name, function in relax_functions(program.module).items():
-            _FunctionFuser(builder, name, function, self.into_norms).run()
+            _FunctionFuser(builder, name, function, self.into_norms, self.columns).run()
         return program.with_module(builder.get())
 
 
@@ -80,8 +83,10 @@ class _FunctionFuser:
         name: str,
         function: relax.Function,
         into_norms: bool = False,
+        columns: int = 0,
     ) -> None:
         self.into_norms = into_norms
+        self.columns = columns
         self.builder = builder
         self.name = name
         self.function = function
@@ -126,13 +131,23 @@ class _FunctionFuser:
         return self._has(group.anchor, "row_statistics") and rows_per_token(anchor) == 1
 
     def _halves(self, index: int) -> bool:
-        """Whether a binding is a run of the sums of a product of which nothing but runs is read."""
-        if not self._has(index, "view"):
+        """Whether a binding is a run of a product's sums that its kernel can find by itself.
+
+        Nothing but runs of one width, of whole vectors, may be read of them.
+        """
+        if not self.columns or not self._has(index, "view"):
             return False
         (operand,) = variables(self.bindings[index].value)
         product = self.position.get(operand, -1)
-        runs = all(self._has(user, "view") for user in self.users[operand])
-        return product >= 0 and runs and self._has(product, "matrix_product")
+        users = self.users[operand]
+        if product < 0 or not self._has(product, "matrix_product") or operand in self.escaping:
+            return False
+        if not all(self._has(user, "view") for user in users):
+            return False
+        channels = int(operand.ty.shape.values[-1])
+        runs = [operator_of(self.bindings[user].value).run_of(channels) for user in users]
+        whole = all(size % self.columns == 0 for run in runs for size in run)
+        return whole and len({width for _first, width in runs}) == 1
 
     def _root(self, var: relax.Var) -> int:
         """Position of the operation that the elementwise chain ending in `var` starts from.

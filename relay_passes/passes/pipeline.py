@@ -116,7 +116,7 @@ def lower_to_kernels(
     bounds = analyse_ranges(program.module, program.parameters, max_seq_len=longest)
     passes: tuple[ProgramPass, ...] = (
         SpecialiseShapes(shapes),
-        FuseEpilogues(into_norms),
+        FuseEpilogues(into_norms, layout.run_columns),
         EmitKernels(layout, bounds.values),
         *([ConstantsAsArguments()] if compact else []),
         ShareKernels(),

@@ -257,8 +257,11 @@ def test_both_sides_of_a_gate_become_one_layer_whose_kernel_stores_neither() -> 
     made = [name for name, _ in calls(after.module["main"])]
     assert made.count("linear") == 1 and made.count("split_channels") == 2
     np.testing.assert_array_equal(outputs_of(after), outputs_of(before))
-    fused = FuseEpilogues()(SpecialiseShapes([(2, 4)])(after))
-    assert list(kernels(fused.module)) == ["z.projections"]
+    static = SpecialiseShapes([(2, 4)])(after)
+    assert list(kernels(FuseEpilogues(columns=CHANNELS)(static).module)) == ["z.projections"]
+    for columns in (0, 2 * CHANNELS):  # such runs are copied
+        apart = kernels(FuseEpilogues(columns=columns)(static).module)
+        assert [op for op, _ in apart["z.projections"]] == ["linear"] and {"gate", "up"} <= {*apart}
     assert MergeProjections(CHANNELS)(after) is after
 
 
