@@ -83,6 +83,8 @@ class ModelSpec:
         Class of its configuration in transformers.
     gated : bool
         Whether its feed-forward layers have a gate.
+    kv_heads, head_dim : int
+        Heads of keys and values, and channels of a head, where the dimensions above do not say so.
     """
 
     name: str
@@ -94,10 +96,18 @@ class ModelSpec:
     real: bool = False
     config: str = "BertConfig"
     gated: bool = False
+    kv_heads: int = 0
+    head_dim: int = 0
+
+    @property
+    def _attention_width(self) -> int:
+        return self.heads * self.head_dim if self.head_dim else self.hidden
 
     @property
     def _layer_weights(self) -> int:
-        return 4 * self.hidden**2 + (2 + self.gated) * self.hidden * self.intermediate
+        shared = (self.kv_heads or self.heads) / self.heads
+        projections = round((2 + 2 * shared) * self.hidden * self._attention_width)
+        return projections + (2 + self.gated) * self.hidden * self.intermediate
 
     def macs(self, cell: Cell) -> int:
         """Multiply-accumulates of all matrix products: linear layers, Q K^T, and P V.
@@ -105,7 +115,7 @@ class ModelSpec:
         Of all keys, also of those that a window leaves out.
         """
         linear = cell.batch * cell.seq_len * self._layer_weights
-        attention = 2 * cell.batch * cell.seq_len**2 * self.hidden
+        attention = 2 * cell.batch * cell.seq_len**2 * self._attention_width
         return self.layers * (linear + attention)
 
     def weight_bytes(self, bytes_per_weight: int) -> int:
@@ -129,6 +139,18 @@ MODELS = {
         ModelSpec("mpnet-base", 12, 768, 12, 3072, (), config="MPNetConfig"),
         ModelSpec("modernbert-base", 22, 768, 12, 1152, (), config="ModernBertConfig", gated=True),
         ModelSpec("nomic-base", 12, 768, 12, 3072, (), config="NomicBertConfig", gated=True),
+        ModelSpec(
+            "qwen3-0.6b",
+            28,
+            1024,
+            16,
+            3072,
+            (),
+            config="Qwen3Config",
+            gated=True,
+            kv_heads=8,
+            head_dim=128,
+        ),
     )
 }
 
@@ -171,6 +193,7 @@ def model_folder(spec: ModelSpec, cache: Path) -> Path:
     import torch
     import transformers
 
+    grouped = {"num_key_value_heads": spec.kv_heads, "head_dim": spec.head_dim}
     config = getattr(transformers, spec.config)(
         vocab_size=VOCABULARY,
         hidden_size=spec.hidden,
@@ -180,6 +203,7 @@ def model_folder(spec: ModelSpec, cache: Path) -> Path:
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=None,
+        **(grouped if spec.kv_heads else {}),
     )
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(config)

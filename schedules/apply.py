@@ -14,6 +14,7 @@ from ibert_tvm.targets import TargetDescription
 from .attention import AttentionRule
 from .cuda import CUDA_RULES
 from .errors import ScheduleError
+from .key_blocks import skip_key_blocks
 from .linear import LinearRule
 from .row_guard import guard_rows
 from .rows import RowsRule, SerialRule
@@ -81,7 +82,7 @@ def schedule_kernel(
 
 def _finished(sch: s_tir.Schedule, name: str, target: TargetDescription) -> tirx.PrimFunc:
     """What becomes of the marks that rules for processors leave."""
-    func = without_tile(request_panels(guard_rows(sch.mod["main"], name)))
+    func = without_tile(request_panels(guard_rows(skip_key_blocks(sch.mod["main"]), name)))
     return keep_whole_vectors(func) if target.whole_vectors else func
 
 

@@ -6,12 +6,15 @@ Strategy
 2. Per head, K and V are packed for the dot-product instruction (emission lays the packed operands
 out),
    Q is brought to the type that the instruction's broadcast operand has.
-3. Per block of rows: scores in a small buffer, row maximum, exponentials as bytes, row sum, PV, and
+3. Per block of rows, over the keys that one of them may see (`ibert_tvm.schedules.key_blocks`):
+scores in a small buffer, row maximum, exponentials as bytes, row sum, PV, and
 the
    division by the row sum in the requantisation. Nothing of size sequence x sequence exists.
 """
 
 from __future__ import annotations
+
+import math
 
 from tvm import s_tir, tirx
 
@@ -19,6 +22,8 @@ from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .attention_stages import AttentionStages
 from .intrinsics.microkernels import is_microkernel
+from .intrinsics.mve import MICROKERNELS
+from .key_blocks import key_block, mark_key_loop, split_keys, split_sum
 from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
 from .rule import (
@@ -67,6 +72,11 @@ class AttentionRule(Rule[s_tir.Schedule]):
             queries = stages.queries.name
             per_rows = [queries, *per_rows]
             per_head = [name for name in per_head if name != queries]
+        keys = _blocks_of_keys(func, dot, stages)
+        if keys is not None:
+            # Bytes with an offset are corrected by the sum of the values that they weigh.
+            per_rows = [*stages.value_sums, *per_rows]
+            per_head = [name for name in per_head if name not in stages.value_sums]
         for names, loop in ((per_rows, row_tiles), (per_head, heads)):
             for name in reversed(names):
                 sch.compute_at(sch.get_sblock(name), loop, preserve_unit_loops=True)
@@ -77,10 +87,20 @@ class AttentionRule(Rule[s_tir.Schedule]):
             vectorise_innermost(sch, output, target.vector_lanes)
         # Interleaved rows of an operand lie in runs of that many entries.
         run = dot.depth if dot.rows > 1 else target.vector_lanes
+        if keys is not None:
+            for name in stages.by_key:
+                split_keys(sch, sch.get_sblock(name), keys)
+            products = {product.name for product in stages.products}
+            for name in stages.value_sums:
+                if name not in products:
+                    split_sum(sch, sch.get_sblock(name), keys)
         for name in stages.elementwise:
             vectorise_innermost(sch, sch.get_sblock(name), min(run, target.vector_lanes))
         for name, by_lane in stages.lanes.items():
-            reduce_by_lane(sch, sch.get_sblock(by_lane))
+            steps = None if keys is None else keys // stages.graph.stages[by_lane].extents[-1]
+            blocks = reduce_by_lane(sch, sch.get_sblock(by_lane), steps)
+            if keys is not None and blocks is not None:
+                mark_key_loop(sch, blocks, keys)
             reduce_lanes(sch, sch.get_sblock(name), stages.graph.stages[name].combine)
         if target.vector_lanes == 1:
             fuse_row_passes(sch, stages.reductions)
@@ -90,8 +110,25 @@ class AttentionRule(Rule[s_tir.Schedule]):
         tiles = dict(zip(both, product_tiles(func, dot, stages.scores.sizes[2]), strict=True))
         for product in sorted(stages.products, key=lambda product: product.name in both):
             exact = exact_instruction(dot, func, product.name)
-            tile_matrix_product(sch, sch.get_sblock(product.name), exact, tiles.get(product.name))
+            block, registers = sch.get_sblock(product.name), tiles.get(product.name)
+            depth = keys if product.name in (stages.context.name, *stages.value_sums) else None
+            if keys is not None and product is stages.scores:
+                split_keys(sch, block, keys, 2)
+            blocks = tile_matrix_product(sch, block, exact, registers, depth_block=depth)
+            if keys is not None and blocks is not None:
+                mark_key_loop(sch, blocks, keys)
         return sch
+
+
+def _blocks_of_keys(
+    func: tirx.PrimFunc, dot: DotInstruction, stages: AttentionStages
+) -> int | None:
+    """Keys of a block that may be skipped; None where the instruction takes all at once."""
+    if is_microkernel(dot) or dot.name in MICROKERNELS:
+        return None
+    lanes = (stages.graph.stages[name].extents[-1] for name in stages.lanes.values())
+    step = math.lcm(dot.lanes, dot.depth, *lanes)
+    return key_block(func, stages.scores.sizes[1], step)
 
 
 RegisterTile = tuple[int, int]

@@ -45,6 +45,10 @@ class AttentionStages:
         Names of those that are computed once per head, what heads share first.
     per_rows
         Names of those that are computed for each block of rows, in order.
+    by_key
+        Names of entries that are computed for a block of rows and all keys.
+    value_sums
+        Names of sums of the values over the keys.
     elementwise
         Names of those that are worth vectors: copies that a product reads packed move by shuffles,
         and no processor divides vectors of integers.
@@ -78,6 +82,9 @@ class AttentionStages:
         self.per_rows = [name for name in order if name in on_rows and name != last] + [last]
         once = [name for name in order if name not in on_rows]
         self.per_head = sorted(once, key=lambda name: len(graph.stages[name].axes) > _ROW)
+        weighed = {self.weights.name, *graph.sources([self.weights.name])}
+        self.by_key = [name for name in self.per_rows if name in weighed and self._has_keys(name)]
+        self.value_sums = [name for name in self.per_head if self._sums_values(name)]
         self.elementwise = [name for name in [*order, self.attended] if self._takes_vectors(name)]
         self.lanes: dict[str, str] = {}
         self.reductions: dict[str, str | None] = {}
@@ -132,6 +139,14 @@ class AttentionStages:
                     found.append(part.name)
                     todo.append(part.name)
         return found
+
+    def _has_keys(self, name: str) -> bool:
+        stage = self.graph.stages[name]
+        return not stage.reduced and stage.extents == self.scores.stage.extents
+
+    def _sums_values(self, name: str) -> bool:
+        stage = self.graph.stages[name]
+        return bool(stage.reduced) and self.values.name in self.graph.reads(stage)
 
     def _takes_vectors(self, name: str) -> bool:
         stage = self.graph.stages[name]

@@ -2,7 +2,8 @@
 
 Strategy
 --------
-1. Inline the epilogue into the blocks that write results.
+1. Inline the epilogue into the blocks that write results. Where it reads two products, both sides
+   of a gate, their loops over tiles become one.
 2. Columns in tiles of ``tile_vectors`` vectors, rows in the tile that emission chose and padded to;
    column tiles outermost, so that one packed weight panel stays in cache while all rows pass over
    it.
@@ -20,7 +21,7 @@ from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .intrinsics.microkernels import is_microkernel
 from .microkernel import schedule_linear
-from .products import linear_product
+from .products import linear_products
 from .row_guard import mark_row_loop
 from .rule import (
     Rule,
@@ -43,32 +44,39 @@ class LinearRule(Rule[s_tir.Schedule]):
 
     def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """See the module's strategy."""
-        product = linear_product(func)
-        if product is None:
+        products = linear_products(func)
+        if not products:
             raise NotElementwise("the kernel is no matrix product of rows and columns")
+        product = products[0]
         dot = exact_instruction(target.dot, func, product.name)
         sch = s_tir.Schedule(func)
         if is_microkernel(dot):
             return schedule_linear(sch, func, product, dot)
         copied = product.lhs if "ibert.lhs_copied" in func.attrs else None
-        inline_elementwise(sch, keep={product.name, *([] if copied is None else [copied.name])})
-        block = sch.get_sblock(product.name)
-        rows, columns, depth = sch.get_loops(block)
-        tuned = tile_of(func, LinearTile)
-        tile = tuned or default_tile(func, dot, extent(sch, columns) // dot.lanes)
-        width = dot.lanes * tile.vectors
-        row_tiles, row = sch.split(rows, [None, tile.rows])
-        tiles = extent(sch, row_tiles)
-        column_tiles, column = sch.split(columns, [None, width])
-        parallel = _order_tiles(sch, tile, (row_tiles, column_tiles), (row, column, depth))
+        names = [one.name for one in products]
+        inline_elementwise(sch, keep={*names, *([] if copied is None else [copied.name])})
+        tile = tile_of(func, LinearTile) or default_tile(func, dot, product.sizes[1] // dot.lanes)
+        marks = [_order_tiles(sch, sch.get_sblock(name), tile, dot) for name in names]
+        if len(names) > 1:
+            sch.merge(*(_innermost(sch, sch.get_sblock(name)) for name in names))
+        block = sch.get_sblock(names[0])
+        parallel = sch.get_loops(block)[0]
+        sch.parallel(parallel)
+        mark_row_loop(sch, parallel, *marks[0])
         if target.prefetches_weights and tile.prefetch and _is_plain(tile):
-            mark_panel_loop(sch, parallel, block, tile.vectors, tiles)
-        innermost = sch.get_loops(block)[-4]
+            _tile, count, _repeats = marks[0]
+            mark_panel_loop(sch, parallel, block, tile.vectors, count, len(names))
         for output in output_blocks(sch):
-            sch.reverse_compute_at(output, innermost)
+            sch.reverse_compute_at(output, _innermost(sch, block))
             vectorise_innermost(sch, output, target.vector_lanes)
-        registers = (tile.rows, tile.vectors) if tuned else None
-        tile_matrix_product(sch, sch.get_sblock(product.name), dot, registers, tile.unroll)
+        registers = (tile.rows, tile.vectors) if tile_of(func, LinearTile) else None
+        interleaved = False
+        for name in names:
+            exact = exact_instruction(target.dot, func, name)
+            tile_matrix_product(
+                sch, sch.get_sblock(name), exact, registers, tile.unroll, interleaved=interleaved
+            )
+            interleaved = True
         if copied is not None:
             copy = sch.get_sblock(copied.name)
             sch.parallel(sch.get_loops(copy)[0])
@@ -100,36 +108,35 @@ def _is_plain(tile: LinearTile) -> bool:
     return (tile.row_block, tile.column_block, tile.rows_outermost) == (1, 1, 0)
 
 
+def _innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> s_tir.schedule.LoopRV:
+    """Innermost loop over tiles round a product."""
+    return sch.get_loops(block)[-4]
+
+
 def _order_tiles(
-    sch: s_tir.Schedule,
-    tile: LinearTile,
-    tiles: tuple[s_tir.schedule.LoopRV, s_tir.schedule.LoopRV],
-    inside: tuple[s_tir.schedule.LoopRV, ...],
-) -> s_tir.schedule.LoopRV:
-    """Order the loops over row and column tiles; the parallel loop over tasks comes first.
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: LinearTile, dot: DotInstruction
+) -> tuple[int, int, int]:
+    """Put the loops over tasks, one loop, and over the tiles of a task round those of a tile.
 
     Returns
     -------
-    LoopRV
-        The parallel loop.
+    tuple of int
+        What `mark_row_loop` is to say of the loop over tasks: rows, tiles and repeats.
     """
-    row_tiles, column_tiles = tiles
+    rows, columns, depth = sch.get_loops(block)
+    row_tiles, row = sch.split(rows, [None, tile.rows])
+    column_tiles, column = sch.split(columns, [None, dot.lanes * tile.vectors])
     if _is_plain(tile):
         count = extent(sch, row_tiles)
-        sch.reorder(column_tiles, row_tiles, *inside)
-        parallel = sch.fuse(column_tiles, row_tiles)
-        sch.parallel(parallel)
-        mark_row_loop(sch, parallel, tile.rows, count)
-        return parallel
+        sch.reorder(column_tiles, row_tiles, row, column, depth)
+        sch.fuse(column_tiles, row_tiles)
+        return tile.rows, count, 1
     row_blocks, row_tile = sch.split(row_tiles, [None, tile.row_block])
     column_blocks, column_tile = sch.split(column_tiles, [None, tile.column_block])
-    rows, columns = extent(sch, row_blocks), extent(sch, column_blocks)
+    count, repeats = extent(sch, row_blocks), extent(sch, column_blocks)
     blocks, each = (row_blocks, column_blocks), (row_tile, column_tile)
     if not tile.rows_outermost:
-        blocks, each = blocks[::-1], each[::-1]
-    sch.reorder(*blocks, *each, *inside)
-    parallel = sch.fuse(*blocks)
-    sch.parallel(parallel)
-    repeats = columns if tile.rows_outermost else 1
-    mark_row_loop(sch, parallel, tile.rows * tile.row_block, rows, repeats)
-    return parallel
+        blocks, each, repeats = blocks[::-1], each[::-1], 1
+    sch.reorder(*blocks, *each, row, column, depth)
+    sch.fuse(*blocks)
+    return tile.rows * tile.row_block, count, repeats

@@ -54,13 +54,22 @@ def matrix_products(graph: StageGraph) -> list[MatrixProduct]:
     return products
 
 
-def linear_product(func: tirx.PrimFunc) -> MatrixProduct | None:
-    """The product of a kernel that has one, of rows and columns; None of any other."""
+def linear_products(func: tirx.PrimFunc) -> list[MatrixProduct]:
+    """The products of a kernel that has them of the same rows and columns; none of any other.
+
+    Where there are several, they multiply the same with runs of one weight.
+    """
     try:
         products = matrix_products(StageGraph.of(func))
     except NotElementwise:
-        return None
-    return products[0] if len(products) == 1 and len(products[0].stage.axes) == 2 else None
+        return []
+    alike = len({product.stage.extents for product in products}) == 1
+    return products if alike and len(products[0].stage.axes) == 2 else []
+
+
+def linear_product(func: tirx.PrimFunc) -> MatrixProduct | None:
+    """One of `linear_products`; None of a kernel without."""
+    return next(iter(linear_products(func)), None)
 
 
 def _factors(stage: StageDefinition) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:

@@ -9,6 +9,8 @@ token is skipped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
@@ -28,7 +30,8 @@ ROWS_PER_TOKEN = "ibert.rows_per_token"
 """Attribute of a kernel whose rows are not tokens but their heads: how many each token has."""
 _ROWS = "ibert.rows"
 _SEQUENCES = "ibert.sequences"
-_TOKENS = "ibert.tokens"
+TOKENS = "ibert.tokens"
+"""Mark of a loop over the tokens of a sequence: tiles, rows of a tile, repeats."""
 _STORES = "ibert.stores_tokens"
 
 
@@ -72,7 +75,7 @@ def mark_token_loop(
     sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tile: int = 1, tiles: int | None = None
 ) -> None:
     """Say which tokens of its sequence a loop goes over, as `mark_row_loop` says rows."""
-    sch.annotate(loop, _TOKENS, [_count(sch, loop, tiles), tile, 1])
+    sch.annotate(loop, TOKENS, [_count(sch, loop, tiles), tile, 1])
 
 
 def mark_token_store(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
@@ -87,7 +90,7 @@ def _count(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tiles: int | None) 
     return int(sch.get(loop).extent) if tiles is None else tiles
 
 
-class _Guards:
+class Guards:
     """What is inserted in one kernel; `starts` is None in a kernel on tokens in place."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
@@ -155,22 +158,20 @@ class _Guards:
 
     def loop(self, loop: tirx.For) -> tirx.For:
         """Guard a marked loop; remove the marks of any."""
-        marks = {key: loop.annotations[key] for key in (_ROWS, _TOKENS) if key in loop.annotations}
+        marks = {key: loop.annotations[key] for key in (_ROWS, TOKENS) if key in loop.annotations}
         if not marks and _SEQUENCES not in loop.annotations:
             return loop
         body = loop.body
         if self.starts is not None and marks:
             ((key, mark),) = marks.items()
-            tiles, tile, repeats = (int(size) for size in mark)
-            place = loop.loop_var if repeats == 1 else loop.loop_var // repeats
-            first = (place if tiles * repeats == int(loop.extent) else place % tiles) * tile
+            first, _tile = first_row(loop, mark)
             limit = self.rows() if key == _ROWS else self.length(self.sequence)
             body = tirx.IfThenElse(first < limit, body, None)
             self.found += 1
         rest = {
             key: value
             for key, value in loop.annotations.items()
-            if key not in (_ROWS, _TOKENS, _SEQUENCES)
+            if key not in (_ROWS, TOKENS, _SEQUENCES)
         }
         return changed(loop, body=body, annotations=rest)
 
@@ -191,6 +192,13 @@ class _Guards:
             writes = [_whole(region) for region in writes]
         rest = {key: value for key, value in block.annotations.items() if key != _STORES}
         return changed(block, body=body, writes=writes, annotations=rest)
+
+
+def first_row(loop: tirx.For, mark: Sequence[int]) -> tuple[tirx.Expr, int]:
+    """First row or token that an iteration of a marked loop works on, and how many there are."""
+    tiles, tile, repeats = (int(size) for size in mark)
+    place = loop.loop_var if repeats == 1 else loop.loop_var // repeats
+    return (place if tiles * repeats == int(loop.extent) else place % tiles) * tile, tile
 
 
 def _whole(region: ir.TensorRegion) -> ir.TensorRegion:
@@ -220,7 +228,7 @@ def guard_rows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         If the kernel is told the rows and its rule marked no loop: it would work on rows without a
         token for nothing.
     """
-    guards = _Guards(func)
+    guards = Guards(func)
     rewrites = [
         (tirx.For, guards.loop),
         (s_tir.SBlock, guards.block),

@@ -77,13 +77,27 @@ def vectorise_innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, lan
     sch.vectorize(loop)
 
 
-def reduce_by_lane(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Vectorise a reduction whose last spatial loop runs over the lanes of a vector."""
+def reduce_by_lane(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, steps: int | None = None
+) -> s_tir.schedule.LoopRV | None:
+    """Vectorise a reduction whose last spatial loop runs over the lanes of a vector.
+
+    Returns
+    -------
+    LoopRV or None
+        A loop over blocks of so many `steps`, where they are given.
+    """
     lane, step = sch.get_loops(block)[-2:]
-    sch.reorder(step, lane)
+    blocks = None
+    if steps is not None:
+        blocks, step = sch.split(step, [None, steps])
+        sch.reorder(blocks, step, lane)
+    else:
+        sch.reorder(step, lane)
     sch.vectorize(lane)
-    zero = sch.decompose_reduction(block, step)
+    zero = sch.decompose_reduction(block, step if blocks is None else blocks)
     sch.vectorize(sch.get_loops(zero)[-1])
+    return blocks
 
 
 def reduce_lanes(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, kind: str) -> None:

@@ -44,7 +44,9 @@ def tile_matrix_product(
     dot: DotInstruction,
     tile: tuple[int, int] | None = None,
     unroll: int = 1,
-) -> None:
+    depth_block: int | None = None,
+    interleaved: bool = False,
+) -> s_tir.schedule.LoopRV | None:
     """Schedule the innermost (rows, columns, depth) loops around a reduction block.
 
     Rows are one register tile already; columns are a multiple of the instruction's lanes and depth
@@ -66,17 +68,27 @@ def tile_matrix_product(
         Rows and vectors of a smaller tile than the kernel's.
     unroll
         Steps of the depth that are written out.
+    depth_block
+        Entries of the depth that an outer loop goes over at a time, a multiple of what the
+        instruction takes; not for microkernels, which take all of it.
+    interleaved
+        Whether another product reads the same activations and was scheduled before.
+
+    Returns
+    -------
+    LoopRV or None
+        The loop over blocks of the depth, where there is one.
     """
     if is_microkernel(dot):
         multiply_by_microkernel(sch, block, dot)
-        return
+        return None
     if dot.name in MICROKERNELS:
         _multiply_at_once(sch, block, dot)
-        return
-    drain = _interleave_rows(sch, block, dot) if dot.rows > 1 else None
+        return None
+    drain = _interleave_rows(sch, block, dot, not interleaved) if dot.rows > 1 else None
     rows, columns, depth = sch.get_loops(block)[-3:]
     vectors, lane = sch.split(columns, [None, dot.lanes])
-    groups = math.gcd(extent(sch, depth) // dot.depth, dot.groups)
+    groups = math.gcd((depth_block or extent(sch, depth)) // dot.depth, dot.groups)
     chunks, inner = sch.split(depth, [None, groups * dot.depth])
     width = largest_divisor(extent(sch, vectors), tile[1] if tile else dot.tile_vectors)
     tiles, vector = sch.split(vectors, [None, width])
@@ -97,7 +109,10 @@ def tile_matrix_product(
     if intrinsic is None:
         sch.reorder(inner, lane)
         sch.vectorize(lane)
-    zero = sch.decompose_reduction(block, chunks)
+    blocks = None
+    if depth_block is not None:
+        blocks, chunks = sch.split(chunks, [None, depth_block // (groups * dot.depth)])
+    zero = sch.decompose_reduction(block, chunks if blocks is None else blocks)
     zeroed = sch.get_loops(zero)[-3 if drain is None else -4 :]
     for loop in zeroed[:-1]:
         sch.unroll(loop)
@@ -108,6 +123,7 @@ def tile_matrix_product(
     if unroll > 1:
         _, step = sch.split(chunks, [None, unroll])
         sch.unroll(step)
+    return blocks
 
 
 def _multiply_at_once(
@@ -123,9 +139,9 @@ def _multiply_at_once(
 
 
 def _interleave_rows(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction, operand: bool
 ) -> s_tir.schedule.SBlockRV:
-    """Lay activations and accumulators out as the instruction takes them.
+    """Lay activations, if `operand`, and accumulators out as the instruction takes them.
 
     Returns
     -------
@@ -133,17 +149,18 @@ def _interleave_rows(
         The block that brings accumulators into rows.
     """
     rows, depth = dot.rows, dot.depth
-    sch.transform_layout(
-        block,
-        ("read", 0),
-        lambda *index: [
-            *index[:-2],
-            index[-2] // rows,
-            index[-1] // depth,
-            index[-2] % rows,
-            index[-1] % depth,
-        ],
-    )
+    if operand:
+        sch.transform_layout(
+            block,
+            ("read", 0),
+            lambda *index: [
+                *index[:-2],
+                index[-2] // rows,
+                index[-1] // depth,
+                index[-2] % rows,
+                index[-1] % depth,
+            ],
+        )
     drain = sch.cache_write(block, 0, "global")
     sch.transform_layout(
         block,

@@ -28,6 +28,7 @@ def mark_panel_loop(
     block: s_tir.schedule.SBlockRV,
     panel: int,
     tiles: int,
+    runs: int = 1,
 ) -> None:
     """Say that a loop goes over column tiles and, inside them, over row tiles.
 
@@ -45,13 +46,15 @@ def mark_panel_loop(
         Blocks of the packed weight, along its first axis, that a column tile reads.
     tiles
         Number of row tiles.
+    runs
+        Panels of a column tile, equally far apart in the packed weight.
     """
     if tiles < _FEWEST_TILES:
         return
     func = sch.mod["main"]
     weight = sch.get(block).reads[-1].source
     place = next(index for index, param in enumerate(func.params) if param.same_as(weight))
-    sch.annotate(loop, _PANEL, [place, panel, tiles])
+    sch.annotate(loop, _PANEL, [place, panel, tiles, runs])
 
 
 def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -60,17 +63,21 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def request(loop: tirx.For) -> tirx.For:
         if _PANEL not in loop.annotations:
             return loop
-        place, panel, tiles = (int(value) for value in loop.annotations[_PANEL])
+        place, panel, tiles, runs = (int(value) for value in loop.annotations[_PANEL])
         weight = func.params[place]
-        _blocks, *inner = (int(size) for size in weight.shape)
+        blocks, *inner = (int(size) for size in weight.shape)
         lines = math.ceil(panel * math.prod(inner) / (tiles * _CACHE_LINE))
-        line = tirx.Var("line", "int32")
+        line, run = tirx.Var("line", "int32"), tirx.Var("run", "int32")
         # Behind the last panel lies the next weight, or nothing: a request never faults.
         next_panel = (loop.loop_var // tiles + 1) * panel
+        if runs > 1:
+            next_panel = next_panel + run * (blocks // runs)
         byte = ((loop.loop_var % tiles) * lines + line) * _CACHE_LINE
         address = tirx.address_of(tirx.BufferLoad(weight, [next_panel, 0, 0, byte]))
         call = tirx.call_intrin("void", "tirx.prefetch", address, _READ, _INTO_L2, _DATA)
         requests = tirx.For(line, 0, lines, tirx.ForKind.SERIAL, tirx.Evaluate(call))
+        if runs > 1:
+            requests = tirx.For(run, 0, runs, tirx.ForKind.SERIAL, requests)
         rest = {key: value for key, value in loop.annotations.items() if key != _PANEL}
         return changed(loop, body=tirx.SeqStmt([requests, loop.body]), annotations=rest)
 

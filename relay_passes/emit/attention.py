@@ -34,6 +34,9 @@ class KernelHeads(HeadStages):
         self.key_count = shape.seq_len
         domain.attributes["ibert.row_tile"] = shape.tile
         domain.attributes["ibert.whole_tiles"] = shape.whole
+        before, after = (min(x, shape.seq_len - 1) for x in (attention.before, attention.after))
+        if shape.starts is not None or min(before, after) < shape.seq_len - 1:
+            domain.attributes["ibert.window"] = [before, after, shape.seq_len]
         if shape.starts is not None:
             domain.keys = [self.k.tensor, self.v.tensor]
         domain.note_operands("score_products", self.q.low, self.k.low)

@@ -7,7 +7,7 @@ its interval allows; what it computes comes from the specification.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,14 +34,23 @@ class PackedWeight:
         [N, K] int8, as the program has it.
     tensor
         Placeholder of the packed form.
+    first
+        Row of the packed form that row 0 of the array is; a whole number of the layout's lanes.
     """
 
     array: np.ndarray
     tensor: te.Tensor
+    first: int = 0
+
+    def run(self, first: int, rows: int) -> PackedWeight:
+        """Some of the rows, in the same place."""
+        return replace(self, array=self.array[first : first + rows], first=self.first + first)
 
 
 class KernelDomain(KernelBlocks):
     """The domain of one kernel under construction."""
+
+    _activations: Stage | None = None
 
     # -- stages ---------------------------------------------------------------------------------
 
@@ -148,20 +157,23 @@ class KernelDomain(KernelBlocks):
         """Define the product with a packed weight, and the addition of the bias."""
         layout = self.layout
         rows, columns = x.shape[0], weight.array.shape[0]
-        lhs = self._lhs(x)
-        self.note_operands("accumulator", lhs.low, int(weight.array.min(initial=0)))
+        name = f"accumulator_{weight.first}" if weight.first else "accumulator"
+        # Of several runs of a weight, all multiply the same.
+        lhs = self._activations = self._activations or self._lhs(x)
+        self.note_operands(name, lhs.low, int(weight.array.min(initial=0)))
         padded_rows, padded_depth = lhs.shape
         packed = self._widened(weight.tensor)
         lanes, step = layout.lanes, layout.depth
+        first = weight.first // lanes
         k = te.reduce_axis((0, padded_depth), name="k")
         products = te.compute(
             (padded_rows, layout.padded_columns(columns)),
             lambda m, n: te.sum(
                 lhs.tensor[m, k].astype("int32")
-                * packed[n // lanes, k // step, n % lanes, k % step].astype("int32"),
+                * packed[n // lanes + first, k // step, n % lanes, k % step].astype("int32"),
                 axis=k,
             ),
-            name="accumulator",
+            name=name,
         )
         # Of partial sums too: an interval of x without 0 is widened to it.
         low, high = accumulator_bounds(weight.array, min(x.low, 0), max(x.high, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -102,10 +102,18 @@ class GroupEmitter:
             var: self._packed(var) if var in weights else self._argument(var, split)
             for var in function.params
         }
+        products = _products_read_by_runs(function)
         for block in function.body.blocks:
             for binding in block.bindings:
+                if binding.var in products:
+                    continue
                 if is_integer_op(binding.value):
                     operands = operands_of(binding.value)
+                    of_run = products.get(operands.get("x"))
+                    if of_run is not None:
+                        operator = operator_of(binding.value)
+                        stages[binding.var] = _run_of_product(domain, of_run, operator, stages)
+                        continue
                     stages[binding.var] = operator_of(binding.value).body(
                         domain, **{name: stages[var] for name, var in operands.items()}
                     )
@@ -161,6 +169,26 @@ class GroupEmitter:
             return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)
         low, high = self.bounds.get(var.name, dtype_bounds(dtype))
         return Stage(tensor, low, high, self.layout.arithmetic)
+
+
+def _products_read_by_runs(function: relax.Function) -> dict[relax.Var, relax.Call]:
+    """Matrix products of a fused function of whose sums runs of channels are read."""
+    inner = [binding for block in function.body.blocks for binding in block.bindings]
+    views = [b.value for b in inner if is_integer_op(b.value) and traits_of(b.value).view]
+    read = [operands_of(view)["x"] for view in views]
+    return {binding.var: binding.value for binding in inner if binding.var in read}
+
+
+def _run_of_product(
+    domain: KernelDomain, product: relax.Call, view: Any, stages: Mapping[relax.Var, Any]
+) -> Stage:
+    """A run of the columns of a product: the product with these rows of its weight."""
+    operands = {name: stages[var] for name, var in operands_of(product).items()}
+    first, count = view.run_of(operands["weight"].array.shape[0])
+    operands["weight"] = operands["weight"].run(first, count)
+    bias = operands["bias"]
+    operands["bias"] = domain.define("bias", (count,), lambda n: bias[n + first])
+    return cast(Stage, operator_of(product).body(domain, **operands))
 
 
 def _stored(stage: Stage, dtype: str) -> te.Tensor:

@@ -106,6 +106,14 @@ class KernelLayout:
         return self.row_lanes or self.lanes
 
     @property
+    def run_columns(self) -> int:
+        """What runs of a product's columns must be multiples of for one epilogue to read several.
+
+        0 where none can: a microkernel's tile is as narrow as its registers are few.
+        """
+        return 0 if self.scalar else self.lanes
+
+    @property
     def widens_lhs(self) -> bool:
         """Whether kernels widen activations, whatever their signedness."""
         return self.lhs_dtype in ("int16", "int32")

@@ -34,6 +34,7 @@ class FuseEpilogues:
 
     An operation joins the kernel of its operand when its other operands exist before that kernel
     runs. Where the rows of a kernel are heads, it has no constants by channel, either.
+    Runs of the sums of a matrix product join its kernel, whose epilogue reads several columns then.
     What needs a whole row, its largest entry for example, joins a kernel that keeps rows.
     Of the two operands of a residual addition, the one computed last brings the kernel; the
     other one's requantisation, if nothing else uses it, moves into the addition::
@@ -57,18 +58,21 @@ class FuseEpilogues:
     ----------
     into_norms
         Whether LayerNorm takes in what only it reads.
+    columns
+        What runs of a product's columns must be multiples of to join its kernel; 0 where none can.
     """
 
     name = "fuse_epilogues"
 
-    def __init__(self, into_norms: bool = False) -> None:
+    def __init__(self, into_norms: bool = False, columns: int = 0) -> None:
         self.into_norms = into_norms
+        self.columns = columns
 
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         builder = relax.BlockBuilder()
         for name, function in relax_functions(program.module).items():
-            _FunctionFuser(builder, name, function, self.into_norms).run()
+            _FunctionFuser(builder, name, function, self.into_norms, self.columns).run()
         return program.with_module(builder.get())
 
 
@@ -79,8 +83,10 @@ class _FunctionFuser:
         name: str,
         function: relax.Function,
         into_norms: bool = False,
+        columns: int = 0,
     ) -> None:
         self.into_norms = into_norms
+        self.columns = columns
         self.builder = builder
         self.name = name
         self.function = function
@@ -119,10 +125,29 @@ class _FunctionFuser:
 
     def _accepts(self, group: _Group, index: int) -> bool:
         """Whether a kernel goes on with what a binding computes of its result."""
-        if self._has(index, "elementwise"):
+        if self._has(index, "elementwise") or self._halves(index):
             return self._has(group.anchor, "takes_epilogue")
         anchor = self.bindings[group.anchor].value
         return self._has(group.anchor, "row_statistics") and rows_per_token(anchor) == 1
+
+    def _halves(self, index: int) -> bool:
+        """Whether a binding is a run of a product's sums that its kernel can find by itself.
+
+        Nothing but runs of one width, of whole vectors, may be read of them.
+        """
+        if not self.columns or not self._has(index, "view"):
+            return False
+        (operand,) = variables(self.bindings[index].value)
+        product = self.position.get(operand, -1)
+        users = self.users[operand]
+        if product < 0 or not self._has(product, "matrix_product") or operand in self.escaping:
+            return False
+        if not all(self._has(user, "view") for user in users):
+            return False
+        channels = int(operand.ty.shape.values[-1])
+        runs = [operator_of(self.bindings[user].value).run_of(channels) for user in users]
+        whole = all(size % self.columns == 0 for run in runs for size in run)
+        return whole and len({width for _first, width in runs}) == 1
 
     def _root(self, var: relax.Var) -> int:
         """Position of the operation that the elementwise chain ending in `var` starts from.
@@ -186,7 +211,7 @@ class _FunctionFuser:
             if index in owner or traits is None:
                 continue
             group = None
-            if traits.elementwise or traits.joins_rows:
+            if traits.elementwise or traits.joins_rows or self._halves(index):
                 producers = [
                     self.position[operand]
                     for operand in variables(self.bindings[index].value)
@@ -247,13 +272,15 @@ class _FunctionFuser:
         """Build the private function of a group; return it, its arguments and its results."""
         members = sorted(group.members)
         inside = {self.bindings[index].var for index in members}
-        split = {self.bindings[at].value.args[0] for at in members if self._has(at, "view")}
+        views = {at for at in members if self._has(at, "view")}
+        views = {at for at in views if self.bindings[at].value.args[0] not in inside}
+        split = {self.bindings[at].value.args[0] for at in views}
         arguments: list[relax.Var] = []
         for index in members:
             for operand in variables(self.bindings[index].value):
                 # Each run of channels is an argument of its own: attention finds queries, keys and
                 # values at different rows of the same tensor.
-                again = self._has(index, "view")
+                again = index in views
                 if operand not in inside and (again or operand not in arguments):
                     arguments.append(operand)
         results = [
@@ -278,7 +305,7 @@ class _FunctionFuser:
                 for index in members:
                     call = self.bindings[index].value
                     operands = [renamed.get(arg, arg) for arg in call.args]
-                    if self._has(index, "view"):
+                    if index in views:
                         operands = [next(runs)]
                     moved = relax.Call(call.op, operands, call.attrs)
                     var = self.bindings[index].var

@@ -1,4 +1,4 @@
-"""Compute queries, keys and values of an attention layer in one matrix product."""
+"""Compute linear layers of one activation that meet later in one matrix product."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _operands(call: relax.Call, constants: bool) -> dict[str, relax.Var]:
 
 
 class MergeProjections:
-    """Merge the linear layers that make queries, keys and values of one activation.
+    """Merge the linear layers that make queries, keys and values, or both sides of a gate.
 
     Expects ``main`` over ``integer.*`` operators. Where two or three operands of an attention layer
     are linear layers of the same activation, requantised with the same attributes (and before that
@@ -91,19 +91,38 @@ class MergeProjections:
         v = requantise_short(linear(x, wv, bv), mv)    c = attention(q, k, v, ...)
         c = attention(q, k, v, ...)
 
+    Two layers of one activation and of equal width are rows of one as well if what is computed of
+    their sums entry by entry meets in one operation, the product of a gate. The kernel of that
+    layer finds both sums in its registers, and nothing of them is stored::
+
+        g = linear(x, wg, bg)                          y = linear(x, w, b)
+        u = linear(x, wu, bu)                       →  g, u = split_channels(y, 0..1)
+        z = multiply(silu(requantise(g)),              z = multiply(silu(requantise(g)),
+                     requantise(u))                                 requantise(u))
+
     A weight that some other layer reads as well stays where it is, and its layer too.
+
+    Parameters
+    ----------
+    columns
+        What the width of two layers that meet must be a multiple of; 0 where kernels cannot find
+        two sums at once.
     """
 
     name = "merge_projections"
 
+    def __init__(self, columns: int = 0) -> None:
+        self.columns = columns
+
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
-        return _Merger(program).merged()
+        return _Merger(program, self.columns).merged()
 
 
 class _Merger(Rewriter):
-    def __init__(self, program: IntegerProgram) -> None:
+    def __init__(self, program: IntegerProgram, columns: int) -> None:
         super().__init__(program.module["main"])
+        self.columns = columns
         self.program = program
         self.parameters = dict(program.parameters)
         self.made_by = {binding.var: binding for binding in bindings(self.function)}
@@ -171,6 +190,10 @@ class _Merger(Rewriter):
                 if len(parts) > 1:
                     name = f"{binding.value.attrs['name']}.projections"
                     groups[name] = sorted(parts, key=lambda part: position[part.requantised.var])
+            meeting = self._meeting(binding) if self.columns else []
+            if meeting:
+                name = f"{binding.value.attrs['name']}.projections"
+                groups[name] = sorted(meeting, key=lambda part: position[part.linear.var])
         return self._without_shared_weights(groups)
 
     def _read_in_place(self, binding: relax.VarBinding) -> list[relax.Expr]:
@@ -183,6 +206,30 @@ class _Merger(Rewriter):
             further = [] if maker is None else self._read_in_place(maker)
             found += further or [operands[name]]
         return found
+
+    def _meeting(self, binding: relax.VarBinding) -> list[_Projection]:
+        """Both layers whose sums an elementwise operation brings together; none elsewhere."""
+        traits = traits_of(binding.value)
+        if traits is None or not traits.elementwise:
+            return []
+        values = _operands(binding.value, constants=False).values()
+        found = [self._sums_behind(value) for value in values]
+        parts = [part for part in found if part is not None]
+        alike = len({(part.source, part.channels) for part in parts}) == 1
+        whole = all(part.channels % self.columns == 0 for part in parts)
+        return parts if len(parts) == len(found) == 2 and alike and whole else []
+
+    def _sums_behind(self, value: relax.Expr) -> _Projection | None:
+        """Layer of whose sums a value is computed entry by entry, and nothing else is."""
+        maker = self.made_by.get(value)
+        while maker is not None and self.readers[maker.var] == 1:
+            traits = traits_of(maker.value)
+            if traits is None or not (traits.matrix_product or traits.elementwise):
+                return None
+            if traits.matrix_product:
+                return _Projection((maker,))
+            maker = self.made_by.get(operands_of(maker.value).get("x"))
+        return None
 
     def _projection(self, operand: relax.Expr) -> _Projection | None:
         requantised = self.made_by.get(operand)
@@ -234,7 +281,8 @@ class _Merger(Rewriter):
             # The other operands are the same of all parts.
             step = with_operands(substitute(binding.value, new), x=value, **constants)
             last = index == len(parts[0].steps) - 1
-            label = f"{name}.matmul" if last else f"{name}.{index}" if index else name
+            label = f"{name}.matmul" if last else f"{name}.{index}"
+            label = label if index else name
             value = emit(with_attributes(step, name=label))
         requantised = value
         equal = len({part.channels for part in parts}) == 1

@@ -105,7 +105,8 @@ def lower_to_kernels(
     watch = observe or (lambda phase, module: None)
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
-    steps: list[ProgramPass] = [RepeatRows(), OffsetActivations(layout), MergeProjections()]
+    merge = MergeProjections(layout.run_columns)
+    steps: list[ProgramPass] = [RepeatRows(), OffsetActivations(layout), merge]
     if pack:
         steps.append(PackTokens())
     for first in steps:
@@ -115,7 +116,7 @@ def lower_to_kernels(
     bounds = analyse_ranges(program.module, program.parameters, max_seq_len=longest)
     passes: tuple[ProgramPass, ...] = (
         SpecialiseShapes(shapes),
-        FuseEpilogues(into_norms),
+        FuseEpilogues(into_norms, layout.run_columns),
         EmitKernels(layout, bounds.values),
         *([ConstantsAsArguments()] if compact else []),
         ShareKernels(),

@@ -20,8 +20,14 @@ CASES = [(name, preset) for name in MODELS for preset in ("accurate", "paper")]
 @pytest.mark.parametrize(
     ("target", "name", "preset"),
     examples(
-        [(target, *case) for target in ("rpi4", "armv7-neon") for case in CASES],
+        [
+            (target, *case)
+            for target in ("rpi4", "aarch64-dotprod", "aarch64-i8mm", "armv7-neon")
+            for case in CASES
+        ],
         ("rpi4", "silu", "accurate"),
+        ("aarch64-dotprod", "sigmoid", "accurate"),
+        ("aarch64-i8mm", "silu", "accurate"),
         ("armv7-neon", "gelu", "paper"),
         unpack=True,
         otherwise="record",

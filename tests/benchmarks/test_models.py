@@ -16,6 +16,8 @@ from benchmarks.peers.base import Peer
         ("bert-base", "1x128", 11.17),
         ("bert-base", "8x256", 183.6),
         ("bert-large", "1x128", 39.46),
+        ("modernbert-base", "1x128", 14.67),
+        ("qwen3-0.6b", "1x128", 58.25),  # heads of 128 channels, half as many of keys
     ],
 )
 def test_work_counts_linear_layers_and_both_attention_products(model, cell, gmacs):

@@ -81,8 +81,16 @@ def lowered(name: str, preset: str, target: str) -> Lowered:
 
 
 @pytest.mark.parametrize("name", examples(MODELS, "silu"))
-def test_the_gate_is_the_epilogue_of_a_matrix_product(name: str) -> None:
+def test_both_sides_of_the_gate_are_one_kernel(name: str) -> None:
     found = kernels(lowered(name, "accurate", "x86-64-v3").fused.module)
+    (gate,) = ([op for op, _ in k] for k in found.values() if "multiply" in [op for op, _ in k])
+    assert gate.count("linear") == 1 and gate.count("split_channels") == 2 and name in gate
+    assert gate[-2:] == ["multiply", "requantise_short"]
+
+
+@pytest.mark.parametrize("name", examples(MODELS, "silu"))
+def test_without_vectors_the_gate_is_the_epilogue_of_one_side(name: str) -> None:
+    found = kernels(lowered(name, "accurate", "cortex-m4").fused.module)
     (gate,) = (k for k in found.values() if "multiply" in [op for op, _ in k])
     assert [op for op, _ in gate] == ["linear", "requantise_short", "multiply", "requantise_short"]
     activations = [[op for op, _ in k] for k in found.values() if name in [op for op, _ in k]]

@@ -236,3 +236,40 @@ def test_the_merged_encoder_computes_what_the_program_says(hidden: int) -> None:
     assert after is not before
     for got, want in zip(outputs_of(after), outputs_of(before), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def gate(p: ProgramBuilder, inputs, width: int = CHANNELS, read_again: bool = False):
+    """A gate whose sides are linear layers of the same value, with scales of their own."""
+    x = inputs["x"]
+    sides = [p.linear(label, x, width) for label in ("gate", "up")]
+    rows = [
+        p.requantise_short(f"{label}_8", side, 2.0**-gain, channels=width)
+        for label, side, gain in zip(("gate", "up"), sides, (8, 9), strict=True)
+    ]
+    passed = p.emit(integer.relu(rows[0], name="relu"))
+    product = p.emit(integer.multiply(passed, rows[1], name="z"))
+    return [product, sides[1]] if read_again else [product]
+
+
+def test_both_sides_of_a_gate_become_one_layer_whose_kernel_stores_neither() -> None:
+    before = small_program(gate, x="int8")
+    after = MergeProjections(CHANNELS)(before)
+    made = [name for name, _ in calls(after.module["main"])]
+    assert made.count("linear") == 1 and made.count("split_channels") == 2
+    np.testing.assert_array_equal(outputs_of(after), outputs_of(before))
+    static = SpecialiseShapes([(2, 4)])(after)
+    assert list(kernels(FuseEpilogues(columns=CHANNELS)(static).module)) == ["z.projections"]
+    for columns in (0, 2 * CHANNELS):  # such runs are copied
+        apart = kernels(FuseEpilogues(columns=columns)(static).module)
+        assert [op for op, _ in apart["z.projections"]] == ["linear"] and {"gate", "up"} <= {*apart}
+    assert MergeProjections(CHANNELS)(after) is after
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [(0, {}), (16, {"width": 24}), (CHANNELS, {"read_again": True})],
+    ids=["no_kernel", "width", "another_reader"],
+)
+def test_sides_of_a_gate_stay_apart(columns: int, options: dict[str, object]) -> None:
+    before = small_program(lambda p, inputs: gate(p, inputs, **options), x="int8")
+    assert MergeProjections(columns)(before) is before

@@ -29,7 +29,7 @@ from tests.passes.small import CHANNELS, calls, kernels, small_program
 from tests.passes.test_merge_projections import attention, projections
 from tests.passes.test_unpadded_attention import SHAPE, batch
 
-POSITIONS = 24
+POSITIONS = 76
 Projections = Callable[[Any, relax.Var], list[relax.Var]]
 
 

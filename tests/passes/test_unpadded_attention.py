@@ -24,7 +24,7 @@ from tests.passes.execution import Compiled
 from tests.passes.small import CHANNELS, kernels, small_program
 from tests.twins import runnable_target
 
-POSITIONS, SHAPE = 24, (3, 20)
+POSITIONS, SHAPE = 96, (3, 72)
 
 
 def program(bias: bool, short: bool = True, sharing: int = 1, **window: int) -> IntegerProgram:
@@ -72,7 +72,7 @@ def batch() -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     mask = np.ones(SHAPE, "int32")
     mask[1, 7:] = 0
-    mask[2, [0, 1, 5, 6, 7, 15]] = 0
+    mask[2, [0, 1, 5, 6, 7, 15, *range(20, 50)]] = 0
     return {"input_ids": random.integers(2, 50, SHAPE).astype("int32"), "attention_mask": mask}
 
 

@@ -22,9 +22,14 @@ from tests.schedules.machine import TARGETS, Kernels, runnable
 # Sizes that no tile divides, and sizes that all do; a padded sequence beside a whole one.
 ODD = AttentionCase(seq_len=20, batch=2, head_dim=40, padded=(5,))
 WHOLE = AttentionCase(seq_len=64, heads=1, head_dim=32, mask="")
+# Several blocks of keys, of which a tile of queries sees some.
+LONG = AttentionCase(seq_len=104, batch=2, heads=1, head_dim=40, padded=(50,))
 CASES = {
     "causal": replace(ODD, after=0),
     "sliding": replace(ODD, before=3, after=2),
+    "sliding_over_blocks": replace(LONG, before=20, after=9),
+    "causal_over_blocks": replace(LONG, seq_len=128, head_dim=32, after=0, padded=()),
+    "published_sliding_over_blocks": replace(LONG, preset="paper", before=20, after=9),
     "by_distance": replace(ODD, bias="distance"),
     "one_for_all_heads": replace(ODD, bias="shared", mask=""),
     "by_query_and_key": replace(ODD, bias="pairs"),
@@ -45,7 +50,15 @@ CASES = {
     "published_causal": replace(ODD, preset="paper", after=0),
     "published_by_distance_and_window": replace(ODD, preset="paper", bias="distance", before=4),
 }
-FEW = ("causal", "by_distance", "computed", "capped", "grouped", "published_by_distance_and_window")
+FEW = (
+    "causal",
+    "sliding_over_blocks",
+    "by_distance",
+    "computed",
+    "capped",
+    "grouped",
+    "published_by_distance_and_window",
+)
 # What its kernels have of their own, besides these.
 OF_A_GPU = ("by_query_and_key", "pairs_of_tokens", "computed_of_keys_in_a_window")
 OF_A_GPU += (

@@ -53,6 +53,10 @@ class ChannelRun(Operator):
         """That of x."""
         return types["x"].dtype
 
+    def run_of(self, channels: int) -> tuple[int, int]:
+        """First channel and number of channels, of so many."""
+        return self.first, self.channels
+
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""
         x = operands["x"]

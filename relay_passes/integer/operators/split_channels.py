@@ -58,14 +58,19 @@ class SplitChannels(Operator):
         """That of x."""
         return types["x"].dtype
 
+    def run_of(self, channels: int) -> tuple[int, int]:
+        """First channel and number of channels, of so many."""
+        width = channels // self.parts
+        return self.index * width, width
+
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         """See the class."""
         x = operands["x"]
         *leading, channels = x.shape
-        width = channels // self.parts
+        first, width = self.run_of(channels)
         return domain.define(
             "run_of_channels",
             (*leading, width),
-            lambda *index: x[(*index[:-1], index[-1] + self.index * width)],
+            lambda *index: x[(*index[:-1], index[-1] + first)],
             x.dtype,
         )

@@ -1,0 +1,127 @@
+"""Skipping blocks of keys that no query of a tile sees.
+
+Attention works on a tile of queries at a time. Where a window limits how far a key may lie from its
+query, or where tokens are packed and a sequence has fewer keys than the bucket, a tile sees a run
+of the keys; the others weigh exactly 0. Rules split their loops over keys into blocks and say so,
+and the loops over blocks then begin and end with those that hold a key some query of the tile sees.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .nodes import changed
+from .row_guard import TOKENS, Guards, first_row
+
+WINDOW = "ibert.window"
+"""Attribute of an attention kernel that emission sets: how far before its query and behind it a key
+may lie, and the keys of a sequence without padding. In a kernel without it, all keys may count."""
+_KEYS = "ibert.key_blocks"
+_WORK = "ibert.macs"
+
+LARGEST_BLOCK = 32
+"""Keys. A window of 128 keys and 8 queries in blocks of 32 makes 160 to 192 keys."""
+
+
+def key_block(func: tirx.PrimFunc, keys: int, step: int) -> int | None:
+    """Keys of a block, where a kernel has keys to skip.
+
+    Parameters
+    ----------
+    func
+        Unscheduled kernel.
+    keys
+        Its padded keys, a multiple of `step`.
+    step
+        What a block is to be a multiple of.
+
+    Returns
+    -------
+    int or None
+        None where every tile of queries sees all keys, or all are one block.
+    """
+    if func.attrs is None or WINDOW not in func.attrs:
+        return None
+    sizes = [size for size in range(step, max(LARGEST_BLOCK, step) + 1, step) if keys % size == 0]
+    return sizes[-1] if sizes[-1] < keys else None
+
+
+def mark_key_loop(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, block: int) -> None:
+    """Say that iteration i of a loop works on the keys from ``i * block``, `block` of them.
+
+    The loop must lie inside of one that `ibert_tvm.schedules.row_guard.mark_token_loop` marks.
+    """
+    sch.annotate(loop, _KEYS, block)
+
+
+def split_keys(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, size: int, inner: int = 1
+) -> None:
+    """Put a marked loop over blocks of `size` keys round the rows of a tile.
+
+    The loop over keys is the last but `inner` - 1 of those round `block`, and that over rows comes
+    before it.
+    """
+    rows, keys, *depth = sch.get_loops(block)[-1 - inner :]
+    blocks, key = sch.split(keys, [None, size])
+    sch.reorder(blocks, rows, key, *depth)
+    mark_key_loop(sch, blocks, size)
+
+
+def split_sum(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, size: int) -> None:
+    """Put a marked loop over blocks of `size` keys round a sum over keys, the last loop."""
+    blocks, _key = sch.split(sch.get_loops(block)[-1], [None, size])
+    sch.decompose_reduction(block, blocks)
+    mark_key_loop(sch, blocks, size)
+
+
+def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let marked loops go over the blocks that hold a key which a query of the tile may see.
+
+    Places of packed tokens rise at least as fast as their rows, so rows that are too far apart have
+    places that are, too; and behind the rows of a sequence there is no key of it.
+
+    Parameters
+    ----------
+    func
+        Scheduled kernel, with the marks of `ibert_tvm.schedules.row_guard`.
+
+    Returns
+    -------
+    tirx.PrimFunc
+        Without marks of this module; its attribute ``ibert.macs`` counts the keys that are left, of
+        sequences without padding.
+    """
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(func, (tirx.For, loops.append))
+    blocks = [int(loop.annotations[_KEYS]) for loop in loops if _KEYS in loop.annotations]
+    if not blocks:
+        return func
+    (tokens,) = (loop for loop in loops if TOKENS in loop.annotations)
+    query, tile = first_row(tokens, tokens.annotations[TOKENS])
+    before, after, length = (int(size) for size in func.attrs[WINDOW])
+    guards = Guards(func)
+
+    def seen(query: tirx.Expr, end: tirx.Expr | int, block: int) -> tuple[tirx.Expr, tirx.Expr]:
+        """First block that a tile of queries sees, of keys up to `end`, and how many."""
+        low = tirx.max(query - before, 0)
+        high = tirx.min(query + (tile - 1 + after), end - 1)
+        first = tirx.truncdiv(low, block)
+        return first, tirx.truncdiv(high, block) + 1 - first
+
+    def skip(loop: tirx.For) -> tirx.For:
+        if _KEYS not in loop.annotations:
+            return loop
+        end = length if guards.starts is None else guards.length(guards.sequence)
+        first, count = seen(query, end, int(loop.annotations[_KEYS]))
+        rest = {key: value for key, value in loop.annotations.items() if key != _KEYS}
+        return changed(loop, min=first, extent=count, annotations=rest)
+
+    func = tvm_ffi.structural_map(func, (tirx.For, skip))
+    pairs = 0
+    for place in range(0, length, tile):
+        first, count = (int(x) for x in seen(tirx.const(place, "int32"), length, blocks[0]))
+        keys = min((first + count) * blocks[0], length) - first * blocks[0]
+        pairs += min(tile, length - place) * keys
+    return func.with_attr(_WORK, int(func.attrs[_WORK]) * pairs // length**2)
