@@ -31,7 +31,8 @@ class Traits:
     sums : bool
         It adds two values of one scale; of the two, the one made last brings the kernel.
     view : bool
-        The result is a run of its operand's channels, which a reader may find in place.
+        The result is a run of its operand's channels, which a reader may find in place:
+        ``run_of(channels)`` says which.
     reads_views : tuple of str
         Operands that are read in place where a view makes them.
     offsets : bool

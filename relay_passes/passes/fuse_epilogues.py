@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -145,7 +146,8 @@ class _FunctionFuser:
         if not all(self._has(user, "view") for user in users):
             return False
         channels = int(operand.ty.shape.values[-1])
-        runs = [operator_of(self.bindings[user].value).run_of(channels) for user in users]
+        views: list[Any] = [operator_of(self.bindings[user].value) for user in users]
+        runs = [view.run_of(channels) for view in views]
         whole = all(size % self.columns == 0 for run in runs for size in run)
         return whole and len({width for _first, width in runs}) == 1
 
