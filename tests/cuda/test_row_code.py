@@ -64,7 +64,7 @@ def test_machine_code_has_no_floating_point_and_keeps_numbers_in_registers(targe
 
 # Instructions of a thread for 8 channels (GELU, LayerNorm) of 768, as measured and a tenth more:
 # what is spelled with one clamp, shift or division too many shows here.
-MOST_INSTRUCTIONS = {"gelu": 176, "requantise": 106, "layer_norm": 343, "embedding": 97}
+MOST_INSTRUCTIONS = {"gelu": 211, "requantise": 106, "layer_norm": 343, "embedding": 97}
 
 
 def test_machine_code_takes_no_more_instructions_than_it_needs() -> None:

@@ -1,0 +1,23 @@
+"""Texts on which fidelity is measured."""
+
+from __future__ import annotations
+
+from benchmarks.models import calibration_texts
+from benchmarks.texts import HALVES, SETS, texts
+
+
+def test_no_text_is_in_two_places() -> None:
+    seen = set(calibration_texts())
+    for name in SETS:
+        chosen_on, published = (texts(name, half) for half in HALVES)
+        assert min(len(chosen_on), len(published)) >= 100, name
+        for text in (*chosen_on, *published):
+            assert text.strip(), name
+            assert text not in seen, text
+            seen.add(text)
+
+
+def test_texts_are_the_same_in_every_process() -> None:
+    assert texts("docstrings") == texts("docstrings")
+    assert len(texts("docstrings")) == 300
+    assert {"OK", "!", "Not Found"} <= set(texts("short and odd"))
