@@ -64,7 +64,10 @@ def test_one_cell_is_built_measured_reported_interrupted_and_continued(tmp_path:
         if "minutes once everything is built" in line:
             break
     forever.send_signal(signal.SIGINT)
-    _, stderr = forever.communicate(timeout=60)
+    try:
+        _, stderr = forever.communicate(timeout=60)
+    finally:
+        forever.kill()  # its workers end when their input does
     assert forever.returncode == 130
     assert stderr.splitlines()[-1] == (
         f"interrupted; finished cells are in {tmp_path / 'out' / 'cpu'}.*, --resume continues"
