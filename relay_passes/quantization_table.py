@@ -39,8 +39,9 @@ STREAM_LIMIT = (1 << 20) - 1
 # The released code has 22 bits there, and the exponentials' range has no other home than a stream.
 RELEASED_STREAM_LIMIT = 1 << 21
 MOST_COLUMNS = 32
-FARTHEST_ZERO_POINT = 2**13
 """Into which a channel of a matrix operand may be split."""
+FARTHEST_ZERO_POINT = 2**13
+"""Largest zero point of a channel: requantisation adds it in 16 bits."""
 ROW_LIMIT = (1 << 15) - 1
 """Largest integer of a value that is brought to 8 bits row by row."""
 

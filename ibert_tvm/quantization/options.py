@@ -30,8 +30,8 @@ class CalibrationOptions:
         is meant. More than 0.8 makes the weights the harder part.
     split_share : float
         Columns that channels with outliers may be split into, as a share of the channels, in
-        [0, 1]: that much longer are the products with them. None by default; 1/48 serves models
-        whose feed-forward layers have channels far larger than the others (MPNet).
+        [0, 1]: that much longer are the products with them. 1/48 serves models whose feed-forward
+        layers have channels far larger than the others (MPNet).
     channel_zero_points : bool
         Give each channel of what linear layers read a zero point of its own, so that its range lies
         around its centre (preset ``accurate``). The next bias takes it off again.
@@ -47,7 +47,7 @@ class CalibrationOptions:
         (GPTQ); otherwise to the nearest.
     centre : bool
         Let biases make up for what rounding in two steps adds in the mean to what linear layers
-        read (preset ``accurate``). It costs nothing, but changes integers; off by default.
+        read (preset ``accurate``). It costs nothing.
     sample_tokens : int
         Tokens of which whole rows are kept for the searches.
     seed : int
