@@ -328,7 +328,8 @@ class _Diagnosis:
             and self.local[self._key(place)].computing.any()
         ]
         self._try(
-            "biases take off what requantisation adds in the mean: CalibrationOptions.centre",
+            "biases take off what requantisation adds in the mean: CalibrationOptions.centre, "
+            "where it is off",
             {
                 self._key(place): Treatment(
                     True, True, offset=self.local[self._key(place)].mean_error
@@ -345,7 +346,7 @@ class _Diagnosis:
         ]
         self._try(
             f"ranges {_WIDER} times as wide where values are clipped, {len(clipped)} of them: "
-            "other calibration texts, or observer minmax",
+            "other calibration texts, or observer minmax, where it is another",
             {self._key(place): Treatment(True, True, _WIDER, _WIDER) for place in clipped},
         )
         order = sorted(roundings.items(), key=lambda item: -(_mean(item[1].alone) or 0.0))
