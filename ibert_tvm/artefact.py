@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from .errors import ArtefactError, DocumentError
 from .files import write_folder
-from .integrity import MANIFEST, check_manifest, write_manifest
+from .integrity import MANIFEST, SIGNATURE, check_manifest, write_manifest
 from .model_info import ModelInfo
 from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, refused
 from .strict_json import decode, read_bytes
@@ -136,6 +136,7 @@ class QuantizedModel:
             If the program has what the format does not hold, for example a name of another
             alphabet.
         """
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         from ibert_tvm.relay_passes.integer.document import write_document
@@ -152,7 +153,10 @@ class QuantizedModel:
             (folder / _MODEL).write_text(program, encoding="utf-8")
             # safetensors writes strides away silently: a transposed view would be stored wrong.
             arrays = {name: np.ascontiguousarray(a) for name, a in self.parameters.items()}
-            save_file(arrays, folder / _PARAMETERS)
+            try:
+                save_file(arrays, folder / _PARAMETERS)
+            except SafetensorError as error:
+                raise OSError(str(error)) from error
             (folder / _QUANTIZATION).write_text(text, encoding="utf-8")
             if self.tokenizer:
                 (folder / _TOKENIZER).mkdir()
@@ -198,7 +202,7 @@ def is_artefact(path: str | os.PathLike[str]) -> bool:
     if folder.is_symlink() or not folder.is_dir():
         return False
     names = {entry.name for entry in folder.iterdir()}
-    return {_MODEL, _QUANTIZATION} <= names and names <= {*_REQUIRED, _TOKENIZER}
+    return {_MODEL, _QUANTIZATION} <= names and names <= {*_REQUIRED, _TOKENIZER, SIGNATURE}
 
 
 def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:

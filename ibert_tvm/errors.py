@@ -9,8 +9,17 @@ package may import.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+
+_LACKS = {
+    errno.ENOMEM: "memory",
+    errno.ENOSPC: "space on the disk",
+    errno.EDQUOT: "space on the disk",
+    errno.EMFILE: "open files",
+    errno.ENFILE: "open files",
+}
 
 
 class ExitCode(IntEnum):
@@ -148,19 +157,36 @@ def error_lines(error: BaseException) -> list[str]:
     return lines or [type(error).__name__]
 
 
+def _refused_by_system(error: MemoryError | OSError) -> ErrorReport | None:
+    """A machine that has no more of something, which no reader or writer expected."""
+    number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno
+    lacks = _LACKS.get(number or 0)
+    if lacks is None:
+        return None
+    what, todo = f"the system has no more {lacks}", "free some, or raise the limit"
+    why = str(error) or type(error).__name__
+    message = str(IbertError(what, why=why, todo=todo))
+    return ErrorReport(
+        type(error).__name__, int(ExitCode.TARGET), message, what, why=why, todo=todo
+    )
+
+
 def describe(error: BaseException) -> ErrorReport | None:
     """Describe an expected error; return None for one that is a defect of the program.
 
     Parameters
     ----------
     error : BaseException
-        Anything caught at the top of the command line.
+        Anything caught at the top of the command line. A machine without memory, space or open
+        files is expected, whoever found out.
 
     Returns
     -------
     ErrorReport or None
         None means that a traceback is the right thing to show.
     """
+    if isinstance(error, (MemoryError, OSError)):
+        return _refused_by_system(error)
     if not isinstance(error, IbertError):
         return None
     return ErrorReport(

@@ -15,12 +15,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from .errors import OutputError
 
-_TEMPORARY_PREFIX = ".ibert-tmp-"
+TEMPORARY_PREFIX = ".ibert-tmp-"
+"""What names begin with that are there while something is written."""
 # Between making a workspace and locking it another process must not take it for one left behind.
 _LEFT_BEHIND_SECONDS = 60.0
 # What steps aside where two folders cannot be exchanged in one step.
@@ -57,7 +58,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     try:
         # Creating a file is the only honest test: permission bits say nothing about a read-only
         # or special file system.
-        with tempfile.TemporaryFile(dir=parent, prefix=_TEMPORARY_PREFIX):
+        with tempfile.TemporaryFile(dir=parent, prefix=TEMPORARY_PREFIX):
             pass
     except OSError as error:
         raise OutputError(
@@ -101,16 +102,13 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
             why="there is a folder of that name",
             todo="choose another output, or remove the folder",
         )
-    with _workspace(target.parent) as folder:
+    with _refusing(target), workspace(target.parent) as folder:
         temporary = folder / target.name
         yield temporary
-        try:
-            temporary.chmod(_default_mode())
-            _store(temporary)
-            os.replace(temporary, target)
-            _store(target.parent)
-        except OSError as error:
-            raise OutputError(f"cannot write {target}", why=str(error.strerror or error)) from error
+        temporary.chmod(_default_mode())
+        store(temporary)
+        os.replace(temporary, target)
+        store(target.parent)
 
 
 @contextmanager
@@ -147,20 +145,30 @@ def write_folder(
             why=f"something is there already, and it is not {kind}",
             todo="choose another output, or remove it yourself",
         )
-    with _workspace(target.parent) as workspace:
-        fresh = workspace / "new"
+    with _refusing(target), workspace(target.parent) as place:
+        fresh = place / "new"
         fresh.mkdir()
         yield fresh
-        try:
-            for entry in fresh.rglob("*"):
-                if entry.is_file():
-                    entry.chmod(_default_mode())  # safetensors makes files for their owner alone
-                _store(entry)
-            _store(fresh)
-            _put_in_place(fresh, target, workspace / _ASIDE if exists else None)
-            _store(target.parent)
-        except OSError as error:
-            raise OutputError(f"cannot write {target}", why=str(error.strerror or error)) from error
+        for entry in fresh.rglob("*"):
+            if entry.is_file():
+                entry.chmod(_default_mode())  # safetensors makes files for their owner alone
+            store(entry)
+        store(fresh)
+        _put_in_place(fresh, target, place / _ASIDE if exists else None)
+        store(target.parent)
+
+
+@contextmanager
+def _refusing(target: Path) -> Iterator[None]:
+    """A disk that is full or fails, on the way to an output, as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {target}",
+            why=str(error.strerror or error),
+            todo="choose an output in a folder that you may write to, on a disk with space",
+        ) from error
 
 
 def _put_in_place(fresh: Path, target: Path, aside: Path | None) -> None:
@@ -194,7 +202,7 @@ def _exchange(a: Path, b: Path) -> bool:
     raise OSError(code, os.strerror(code))
 
 
-def _store(path: Path) -> None:
+def store(path: Path) -> None:
     """Have a file or the names in a folder written to disk, not only to the system's cache."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -230,21 +238,40 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _workspace(parent: Path) -> Iterator[Path]:
+def workspace(parent: Path) -> Iterator[Path]:
     """Make a temporary folder, locked while it is in use, and remove those that were left behind.
 
     A killed process leaves its folder, but no lock.
+
+    Parameters
+    ----------
+    parent : pathlib.Path
+        The folder that it is made in.
+
+    Yields
+    ------
+    pathlib.Path
+        The temporary folder, which is removed in the end.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
     """
-    for entry in parent.glob(f"{_TEMPORARY_PREFIX}*"):
-        _sweep(entry)
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix=_TEMPORARY_PREFIX))
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    sweep(parent)
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=TEMPORARY_PREFIX))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        stack.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+
+
+def sweep(parent: Path) -> None:
+    """Remove from a folder what killed processes left behind."""
+    for entry in parent.glob(f"{TEMPORARY_PREFIX}*"):
+        _sweep(entry)
 
 
 def _sweep(folder: Path) -> None:

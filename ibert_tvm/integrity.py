@@ -18,6 +18,8 @@ from .schema import STRING, check, integer, one_of
 from .strict_json import read_json
 
 MANIFEST = "manifest.json"
+SIGNATURE = "signature.json"
+"""Of the manifest's hash, see `ibert_tvm.signature`; the manifest does not list it."""
 _SEAL = "sha256"
 _MAX_MANIFEST_BYTES = 2**20
 _MAX_DEPTH = 4
@@ -56,7 +58,7 @@ def write_manifest(folder: Path) -> None:
     files = {
         name: {"sha256": file_sha256(folder / name), "bytes": (folder / name).stat().st_size}
         for name in sorted(names)
-        if name != MANIFEST
+        if name not in (MANIFEST, SIGNATURE)
     }
     document = {"format": "ibert-manifest", "version": 1, "files": files}
     (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

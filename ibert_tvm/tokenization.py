@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DocumentError, InputError, ModelError
+from .errors import DocumentError, IbertError, InputError, ModelError
 from .strict_json import decode, parse, read_bytes
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
@@ -29,6 +30,8 @@ MAX_TOKENIZER_BYTES = 64 * 2**20
 MAX_CHARACTERS = 2**20
 """Of a text."""
 _MAX_DEPTH = 16
+_BEHAVIOUR = "its vocabulary and settings"
+"""What errors name where encoding fails with files that could be read."""
 
 
 def tokenizer_files(folder: str | Path) -> dict[str, bytes]:
@@ -165,11 +168,13 @@ class Tokenizer:
             raise InputError("no text was given", todo="give at least one text")
         with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
             self._tokenizer.no_truncation()
-            encodings = self._tokenizer.encode_batch(items)
+            with _refusing(_BEHAVIOUR):
+                encodings = self._tokenizer.encode_batch(items)
             truncated = tuple(i for i, e in enumerate(encodings) if len(e.ids) > max_length)
             if truncated:
                 self._tokenizer.enable_truncation(max_length)
-                encodings = self._tokenizer.encode_batch(items)
+                with _refusing(_BEHAVIOUR):
+                    encodings = self._tokenizer.encode_batch(items)
         for index, encoding in enumerate(encodings):
             if not encoding.ids:
                 raise _no_token(index)
@@ -203,7 +208,8 @@ class Tokenizer:
         pair = isinstance(text, tuple)
         with self._lock:
             self._tokenizer.no_truncation()
-            whole = self._tokenizer.encode(*(text if pair else (text,)))
+            with _refusing(_BEHAVIOUR):
+                whole = self._tokenizer.encode(*(text if pair else (text,)))
             taken = sum(place != (1 if pair else 0) for place in whole.sequence_ids)
             if len(whole.ids) > max_length and max_length - taken <= overlap:
                 raise InputError(
@@ -215,7 +221,8 @@ class Tokenizer:
             if len(whole.ids) > max_length:
                 strategy = "only_second" if pair else "only_first"
                 self._tokenizer.enable_truncation(max_length, stride=overlap, strategy=strategy)
-                whole = self._tokenizer.encode(*(text if pair else (text,)))
+                with _refusing(_BEHAVIOUR):
+                    whole = self._tokenizer.encode(*(text if pair else (text,)))
         if not whole.ids:
             raise _no_token(0)
         return [
@@ -240,6 +247,9 @@ class Tokenizer:
         truncated: tuple[int, ...],
     ) -> TokenizedBatch:
         length = max(len(row) for row, _ in rows) if pad_to is None else pad_to
+        largest = max(self.pad_id, *(max(row, default=0) for row, _ in rows))
+        if largest > np.iinfo(np.int32).max:
+            raise _damaged(_BEHAVIOUR, f"a token has the id {largest}")
         ids = np.full((len(rows), length), self.pad_id, dtype=np.int32)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
@@ -274,7 +284,7 @@ class Tokenizer:
                     todo="quantise the model again from a folder with its tokenizer files",
                 )
             paths = [str(Path(folder) / name) for name in group]
-            try:
+            with _refusing(", ".join(group)):
                 if group[0] == "tokenizer.json":
                     return FastTokenizer.from_file(paths[0])
                 if group[0] == "vocab.txt":
@@ -285,10 +295,6 @@ class Tokenizer:
                         handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
                     )._tokenizer
                 return _roberta_tokenizer(ByteLevelBPETokenizer(*paths), config)
-            except ModelError:
-                raise
-            except Exception as error:  # tokenizers raises bare Exception
-                raise _damaged(", ".join(group), str(error)) from error
 
     def _find_pad_id(self, config: Mapping[str, Any]) -> int:
         token = config.get("pad_token") or self._json("special_tokens_map.json").get("pad_token")
@@ -350,6 +356,19 @@ def _checked(text: object, index: int, allow_empty: bool = False) -> str | tuple
             todo="cut it: tokens behind the compiled sequence length are not read anyway",
         )
     return text  # type: ignore[return-value]
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """What tokenizers raises, bare Exception or a panic of Rust's, as an error of ours."""
+    try:
+        yield
+    except IbertError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise _damaged(name, str(error)) from error
+        raise
 
 
 def _damaged(name: str, why: str) -> ModelError:

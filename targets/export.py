@@ -22,7 +22,7 @@ import numpy as np
 from .description import TargetDescription
 from .elf_check import check_elf
 from .library_check import LibraryCheck, check_library
-from .linking import replacing, run_tool, unwritable
+from .linking import kept_in_memory, replacing, run_tool, unwritable
 from .registry import check_runtime
 from .seal import seal_library
 from .toolchain import find_linker
@@ -161,13 +161,15 @@ def export_library(
         def pack(module: tvm.runtime.Module, *_: Any) -> str:
             return pack_device_code(module, device, work, linker, description)
 
-        executable.export_library(
-            str(work / "model.so"),
-            fcompile=link,
-            fpack_imports=None if device is None else pack,
-            addons=[str(work / name) for name in objects],
-            workspace_dir=str(work),
-        )
+        # Names that TVM gives the objects of a module, and of what it imports.
+        with kept_in_memory(work / "lib0.o", work / "devc.o"):
+            executable.export_library(
+                str(work / "model.so"),
+                fcompile=link,
+                fpack_imports=None if device is None else pack,
+                addons=[str(work / name) for name in objects],
+                workspace_dir=str(work),
+            )
         made, check = work / "model.so", None
         if description.emulator is None:
             check_elf(made, description)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ibert_tvm.errors import TargetError
+from ibert_tvm.files import store, workspace
 
 from .description import TargetDescription
 from .programs import output_of
@@ -80,15 +80,16 @@ def replacing(path: Path, name: str) -> Iterator[Path]:
     TargetError
         If the folder cannot be made, or the file cannot be put in its place.
     """
-    try:
-        scratch = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    with scratch as folder:
-        work = Path(folder).resolve()
+    with ExitStack() as stack:
+        try:
+            work = stack.enter_context(workspace(path.parent)).resolve()
+        except OSError as error:
+            raise unwritable(path, error) from error
         yield work
         try:
+            store(work / name)
             os.replace(work / name, path)
+            store(path.parent)
         except OSError as error:
             raise TargetError(
                 what=f"cannot write {path}",
@@ -96,3 +97,22 @@ def replacing(path: Path, name: str) -> Iterator[Path]:
                 why=error.strerror or str(error),
                 todo="choose another output path",
             ) from error
+
+
+@contextmanager
+def kept_in_memory(*paths: Path) -> Iterator[None]:
+    """Let paths be written to memory: LLVM ends the process where a disk is full.
+
+    Parameters
+    ----------
+    paths
+        Files that are not there. In the block they are links to memory, and what is written to
+        them can be read by the processes that it starts.
+    """
+    with ExitStack() as stack:
+        for path in paths:
+            descriptor = os.memfd_create(path.name)
+            stack.callback(os.close, descriptor)
+            path.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+            stack.callback(path.unlink, missing_ok=True)
+        yield

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64, MOST_BUFFERS = 64, LONGEST_NAME = 64, ABI_VERSION = 2, CONTEXT_BYTES = 256 };
+enum { ALIGNMENT = 64, MOST_BUFFERS = 64, LONGEST_NAME = 64, ABI_VERSION = 3, CONTEXT_BYTES = 256 };
 
-/* Of ibert_model.h, version 2; a context is smaller than CONTEXT_BYTES. */
+/* Of ibert_model.h, version 3; a context is smaller than CONTEXT_BYTES. */
 typedef struct {
     int32_t batch;
     int32_t seq_len;
@@ -68,10 +68,12 @@ int main(int argc, char **argv) {
     int32_t (*find_shape)(int32_t, int32_t, ibert_shape *);
     uint64_t (*fingerprint)(void);
     int32_t (*init)(void *, uint32_t, uint64_t, void *, size_t);
-    int32_t (*run)(void *, int32_t, int32_t, const void *const *, void *const *);
+    int32_t (*run)(void *, int32_t, int32_t, const void *const *, const size_t *, void *const *,
+                   const size_t *);
     const char *(*describe)(int32_t);
     const char *prefix;
     void *buffers[MOST_BUFFERS], *context, *arena;
+    size_t sizes[MOST_BUFFERS];
     ibert_shape shape;
     int32_t batch, seq_len, inputs, outputs, index, status;
 
@@ -101,10 +103,10 @@ int main(int argc, char **argv) {
     find(prefix, "run", &run);
     find(prefix, "strerror", &describe);
     for (index = 0; index < inputs + outputs; index++) {
-        size_t bytes = (size_t)strtoull(argv[8 + 2 * index], NULL, 10);
-        buffers[index] = aligned(bytes);
+        sizes[index] = (size_t)strtoull(argv[8 + 2 * index], NULL, 10);
+        buffers[index] = aligned(sizes[index]);
         if (index < inputs) {
-            read_file(argv[7 + 2 * index], buffers[index], bytes);
+            read_file(argv[7 + 2 * index], buffers[index], sizes[index]);
         }
     }
     status = find_shape(batch, seq_len, &shape);
@@ -121,13 +123,13 @@ int main(int argc, char **argv) {
     if (status != 0) {
         fail("init", describe(status));
     }
-    status = run(context, batch, seq_len, (const void *const *)buffers, buffers + inputs);
+    status = run(context, batch, seq_len, (const void *const *)buffers, sizes, buffers + inputs,
+                 sizes + inputs);
     if (status != 0) {
         fail("run", describe(status));
     }
     for (index = inputs; index < inputs + outputs; index++) {
-        size_t bytes = (size_t)strtoull(argv[8 + 2 * index], NULL, 10);
-        write_file(argv[7 + 2 * index], buffers[index], bytes);
+        write_file(argv[7 + 2 * index], buffers[index], sizes[index]);
     }
     return 0;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import errno
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
@@ -118,6 +119,24 @@ def test_what_is_not_known_is_left_out() -> None:
 @pytest.mark.parametrize("error", [ValueError("a defect"), KeyboardInterrupt()])
 def test_defects_have_no_report(error: BaseException) -> None:
     assert describe(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError(), "the system has no more memory"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "the system has no more space on the disk",
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), "the system has no more open files"),
+    ],
+)
+def test_a_system_without_something(error: BaseException, what: str) -> None:
+    report = describe(error)
+    assert report is not None and (report.what, report.exit_code) == (what, 4)
+    assert report.message.startswith(f"{what}\n  why: ")
+    assert describe(OSError(errno.EINVAL, "Invalid argument")) is None
 
 
 def test_errors_pass_between_processes() -> None:

@@ -86,8 +86,8 @@ def test_all_is_stored_before_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored: list[str] = []
-    store, put = files._store, files._put_in_place
-    monkeypatch.setattr(files, "_store", lambda path: (stored.append(path.name), store(path)))
+    store, put = files.store, files._put_in_place
+    monkeypatch.setattr(files, "store", lambda path: (stored.append(path.name), store(path)))
     monkeypatch.setattr(
         files, "_put_in_place", lambda *given: (stored.append("renamed"), put(*given))
     )

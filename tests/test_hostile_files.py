@@ -27,7 +27,7 @@ from ibert_tvm import (
     tokenization,
 )
 from ibert_tvm.array_file import read_arrays
-from ibert_tvm.errors import DocumentError, ModelError
+from ibert_tvm.errors import DocumentError, ModelError, TargetError
 from ibert_tvm.frontend import folder_files
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.folder_files import inside, weight_files
@@ -37,6 +37,9 @@ from ibert_tvm.runtime import library_file
 from ibert_tvm.schedules.tuning import database
 from ibert_tvm.targets.bare_metal import document as package
 from ibert_tvm.targets.rpc import address
+from ibert_tvm.targets.rpc.errors import BoardError
+from ibert_tvm.targets.rpc.processor import BoardDescription
+from ibert_tvm.targets.seal import seal_library
 
 DEEP = "[" * 100_000
 DOCUMENTATION = Path(__file__).parents[1] / "docs" / "security.md"
@@ -175,6 +178,21 @@ def test_documents_of_model_folders(tmp_path: Path, name: str, content: str, why
     assert str(tmp_path / name) in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "encoder_layers", "depth"])
+def test_a_million_layers(tmp_path: Path, key: str) -> None:
+    config = {"model_type": "bert", key: 10**6, "layer_norm_eps": 1e-12}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    with _bounded(), pytest.raises(ModelSourceError) as caught:
+        HfFolder.read(tmp_path)
+    assert str(caught.value) == (
+        "config.json asks for too many layers\n"
+        f"  where: {tmp_path / 'config.json'}\n"
+        f"  why: {key} is 1000000; 1024 are allowed\n"
+        "  what to do: correct the file"
+    )
+
+
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "/x", "..", "a/../../b"])
 def test_places_outside_of_a_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelSourceError, match=r"^modules\.json names a file outside"):
@@ -204,6 +222,59 @@ def test_a_text_of_50_mb() -> None:
     tokenizer = tokenization.Tokenizer({"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"})
     with _bounded(), pytest.raises(tokenization.InputError, match=r"^text 1 is too long"):
         tokenizer.encode(["a", "b" * 50_000_000], 16)
+
+
+def test_a_vocabulary_without_its_unknown_token() -> None:
+    tokenizer = tokenization.Tokenizer({"vocab.txt": b"[PAD]\n[CLS]\n[SEP]\n"})
+    with pytest.raises(ModelError) as caught:
+        tokenizer.encode(["a"], 16)
+    assert str(caught.value) == (
+        "the tokenizer cannot be read\n"
+        "  where: its vocabulary and settings\n"
+        "  why: WordPiece error: Missing [UNK] token from the vocabulary\n"
+        "  what to do: copy the tokenizer files of the model again"
+    )
+
+
+def test_a_token_of_more_than_31_bits() -> None:
+    words = {"[PAD]": 2**31, "[UNK]": 1}
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"}
+    text = json.dumps({"version": "1.0", "model": model, "added_tokens": []})
+    tokenizer = tokenization.Tokenizer({"tokenizer.json": text.encode()})
+    with pytest.raises(ModelError, match="why: a token has the id 2147483648"):
+        tokenizer.encode(["a"], 16)
+
+
+# -- libraries that the linker left, and boards -------------------------------------------------
+
+
+def test_an_elf_file_whose_section_is_longer_than_a_disk(tmp_path: Path) -> None:
+    """It made the writer of seals hash for ever, and take all memory."""
+    import subprocess
+
+    file = tmp_path / "model.so"
+    subprocess.run(
+        ["gcc", "-shared", "-nostdlib", "-x", "c", "-", "-o", file], input=b"int a = 1;", check=True
+    )
+    content = bytearray(file.read_bytes())
+    (headers,) = struct.unpack_from("<Q", content, 40)
+    struct.pack_into("<Q", content, headers + 64 + 32, 2**62)  # sh_size of the first section
+    file.write_bytes(content)
+    with _bounded(), pytest.raises(TargetError) as caught:
+        seal_library(file)
+    assert str(caught.value).startswith(
+        "the linked library model.so cannot be sealed\n  why: its ELF headers are damaged: section "
+    )
+    assert caught.value.todo == "check that there is space on the disk, and compile again"
+
+
+@pytest.mark.parametrize(
+    "text", ["capabilities x", "machine aarch64\ncapabilities 1", "processors"]
+)
+def test_what_a_board_says_of_itself(text: str) -> None:
+    with pytest.raises(BoardError) as caught:
+        BoardDescription.parse(text)
+    assert caught.value.what == "what the board says about itself cannot be read"
 
 
 # -- the checker --------------------------------------------------------------------------------

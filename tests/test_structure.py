@@ -9,9 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
-# Errors, and the readers of files of strangers.
-_READERS = ("errors", "strict_json", "schema", "integrity", "file_seal")
-FOR_ALL = {f"ibert_tvm.{name}" for name in _READERS}
+# Errors, the readers of files of strangers, and the writing of outputs.
+_SHARED = ("errors", "strict_json", "schema", "integrity", "file_seal", "files")
+FOR_ALL = {f"ibert_tvm.{name}" for name in _SHARED}
 # docs/architecture.md: imports point one way.
 MAY_IMPORT = {
     "relay_passes": {*FOR_ALL, "tvm", "tvm_ffi", "numpy", "scipy"},

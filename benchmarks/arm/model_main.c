@@ -29,10 +29,12 @@ int main(void) {
     ibert_shape shape;
     const void *in[IBERT_NUM_INPUTS];
     void *out[IBERT_NUM_OUTPUTS];
+    size_t in_bytes[IBERT_NUM_INPUTS], out_bytes[IBERT_NUM_OUTPUTS];
     if (ibert_get_shape(0, &shape) != IBERT_OK) return 64;
     size_t offset = 0;
     for (int32_t number = 0; number < IBERT_NUM_INPUTS; ++number) {
         const size_t size = bytes_of(ibert_input(number), &shape);
+        in_bytes[number] = size;
         in[number] = (uint8_t *)inputs + offset;
         if (fread((uint8_t *)inputs + offset, 1, size, stdin) != size) return 65;
         offset += (size + 7) / 8 * 8;
@@ -40,15 +42,15 @@ int main(void) {
     offset = 0;
     for (int32_t number = 0; number < IBERT_NUM_OUTPUTS; ++number) {
         out[number] = (uint8_t *)outputs + offset;
-        offset += (bytes_of(ibert_output(number), &shape) + 7) / 8 * 8;
+        out_bytes[number] = bytes_of(ibert_output(number), &shape);
+        offset += (out_bytes[number] + 7) / 8 * 8;
     }
     int32_t status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
     if (status != IBERT_OK) return status;
-    status = ibert_run(&context, shape.batch, shape.seq_len, in, out);
+    status = ibert_run(&context, shape.batch, shape.seq_len, in, in_bytes, out, out_bytes);
     if (status != IBERT_OK) return status;
     for (int32_t number = 0; number < IBERT_NUM_OUTPUTS; ++number) {
-        const size_t size = bytes_of(ibert_output(number), &shape);
-        if (fwrite(out[number], 1, size, stdout) != size) return 66;
+        if (fwrite(out[number], 1, out_bytes[number], stdout) != out_bytes[number]) return 66;
     }
     return 0;
 }

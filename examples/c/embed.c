@@ -73,9 +73,11 @@ int main(int argc, char **argv) {
 
     const void *inputs[IBERT_NUM_INPUTS];
     void *outputs[IBERT_NUM_OUTPUTS];
+    size_t input_bytes[IBERT_NUM_INPUTS], output_bytes[IBERT_NUM_OUTPUTS];
     for (int32_t i = 0; i < IBERT_NUM_INPUTS; i++) {
         const ibert_tensor *tensor = ibert_input(i);
-        int32_t *values = calloc(count_entries(tensor, &shape), sizeof *values);
+        const size_t count = count_entries(tensor, &shape);
+        int32_t *values = calloc(count, sizeof *values);
         if (values == NULL || tensor->type != IBERT_INT32) {
             fprintf(stderr, "no memory, or input %s is no int32\n", tensor->name);
             return EXIT_FAILURE;
@@ -89,17 +91,20 @@ int main(int argc, char **argv) {
             } /* token_type_ids stay 0 */
         }
         inputs[i] = values;
+        input_bytes[i] = count * sizeof *values;
     }
     for (int32_t i = 0; i < IBERT_NUM_OUTPUTS; i++) {
         const ibert_tensor *tensor = ibert_output(i);
-        outputs[i] = calloc(count_entries(tensor, &shape), entry_bytes(tensor->type));
+        output_bytes[i] = count_entries(tensor, &shape) * entry_bytes(tensor->type);
+        outputs[i] = calloc(1, output_bytes[i]);
         if (outputs[i] == NULL) {
             fprintf(stderr, "no memory\n");
             return EXIT_FAILURE;
         }
     }
 
-    status = ibert_run(&context, shape.batch, shape.seq_len, inputs, outputs);
+    status = ibert_run(&context, shape.batch, shape.seq_len, inputs, input_bytes, outputs,
+                       output_bytes);
     if (status != IBERT_OK) {
         return fail("ibert_run", status);
     }

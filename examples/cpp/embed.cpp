@@ -47,17 +47,21 @@ class Encoder {
         check(ibert_find_shape(1, static_cast<int32_t>(ids.size()), &shape), "ibert_find_shape");
         std::vector<std::vector<int32_t>> arrays;
         std::vector<const void *> inputs;
+        std::vector<std::size_t> input_bytes, output_bytes;
         for (int32_t i = 0; i < IBERT_NUM_INPUTS; i++) {
             arrays.push_back(filled(*ibert_input(i), ids, shape));
             inputs.push_back(arrays.back().data());
+            input_bytes.push_back(arrays.back().size() * sizeof(int32_t));
         }
         std::vector<std::vector<int64_t>> memory; // of the largest type, so aligned for each
         std::vector<void *> outputs;
         for (int32_t i = 0; i < IBERT_NUM_OUTPUTS; i++) {
             memory.emplace_back(entries(*ibert_output(i), shape));
             outputs.push_back(memory.back().data());
+            output_bytes.push_back(memory.back().size() * sizeof(int64_t));
         }
-        check(ibert_run(&context_, shape.batch, shape.seq_len, inputs.data(), outputs.data()),
+        check(ibert_run(&context_, shape.batch, shape.seq_len, inputs.data(), input_bytes.data(),
+                        outputs.data(), output_bytes.data()),
               "ibert_run");
         return real(*ibert_output(0), outputs[0], entries(*ibert_output(0), shape));
     }

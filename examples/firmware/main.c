@@ -117,7 +117,7 @@ int main(void) {
   int32_t status = ibert_get_shape(0, &shape);
   if (status != IBERT_OK) return status;
 
-  size_t offset = 0, in_bytes[IBERT_NUM_INPUTS];
+  size_t offset = 0, in_bytes[IBERT_NUM_INPUTS], out_bytes[IBERT_NUM_OUTPUTS];
   for (int32_t number = 0; number < IBERT_NUM_INPUTS; ++number) {
     const ibert_tensor *const tensor = ibert_input(number);
     in[number] = (uint8_t *)inputs + offset;
@@ -128,7 +128,8 @@ int main(void) {
   for (int32_t number = 0; number < IBERT_NUM_OUTPUTS; ++number) {
     const ibert_tensor *const tensor = ibert_output(number);
     out[number] = (uint8_t *)outputs + offset;
-    offset += (size_t)(elements(tensor, &shape) * entry_bytes(tensor) + 7) / 8 * 8;
+    out_bytes[number] = (size_t)(elements(tensor, &shape) * entry_bytes(tensor));
+    offset += (out_bytes[number] + 7) / 8 * 8;
   }
 
   const int32_t file = host_open("inputs.bin", "r");
@@ -146,7 +147,8 @@ int main(void) {
 
   status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
   if (status == IBERT_OK)
-    status = ibert_run(&context, shape.batch, shape.seq_len, (const void *const *)in, out);
+    status = ibert_run(&context, shape.batch, shape.seq_len, (const void *const *)in, in_bytes, out,
+                       out_bytes);
   if (status != IBERT_OK) {
     host_print(ibert_strerror(status));
     host_print("\n");

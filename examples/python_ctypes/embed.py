@@ -13,7 +13,7 @@ import ctypes
 import sys
 from typing import Any
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 OK = 0
 BATCH, SEQ_LEN = -1, -2
 TYPES = {
@@ -59,6 +59,16 @@ class Shape(ctypes.Structure):
         ("arena_bytes", ctypes.c_size_t),
         ("num_kernels", ctypes.c_int32),
     )
+
+
+def addresses(arrays: list[Any]) -> Any:
+    """Array of pointers, as the interface takes them."""
+    return (ctypes.c_void_p * len(arrays))(*map(ctypes.addressof, arrays))
+
+
+def sizes(arrays: list[Any]) -> Any:
+    """Array of the bytes of each."""
+    return (ctypes.c_size_t * len(arrays))(*map(ctypes.sizeof, arrays))
 
 
 class Model:
@@ -127,8 +137,7 @@ class Model:
                 ctypes.byref(self.context),
                 shape.batch,
                 shape.seq_len,
-                (ctypes.c_void_p * len(inputs))(*map(ctypes.addressof, inputs)),
-                (ctypes.c_void_p * len(outputs))(*map(ctypes.addressof, outputs)),
+                *(given(group) for group in (inputs, outputs) for given in (addresses, sizes)),
             )
         )
         return {

@@ -16,6 +16,7 @@ from . import (
     quantize,
     run,
     serve,
+    sign,
     targets,
     tune,
     verify,
@@ -33,7 +34,7 @@ app = typer.Typer(
 # In the order in which they are used, which is that of the help.
 _COMMANDS = (
     *(quantize, compile, tune, run, serve, eval, bench),
-    *(inspect, verify, targets, doctor, demo),
+    *(inspect, verify, sign, targets, doctor, demo),
 )
 for _file in _COMMANDS:
     app.command(_file.__name__.rpartition(".")[2])(_file.command)

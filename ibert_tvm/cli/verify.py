@@ -24,6 +24,9 @@ def command(
     output: Annotated[
         Path, Option("-o", "--output", help="Where to write the certificate.")
     ] = Path("verify.json"),
+    key: Annotated[
+        Path | None, Option(help="PEM file of a public key that it has to be signed with.")
+    ] = None,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
@@ -34,6 +37,7 @@ def command(
     from .progress import status
 
     check_writable(output)
+    signed = [] if key is None else [_signer(path.expanduser(), key.expanduser())]
     with status("reading") as show:
         from ..verification import verify
 
@@ -47,7 +51,7 @@ def command(
     document = certificate.to_json()
     with write_file(output) as temporary:
         temporary.write_text(json_module.dumps(document, indent=1) + "\n", encoding="utf-8")
-    lines = [f"{path}: sha256 {certificate.sha256}"]
+    lines = [f"{path}: sha256 {certificate.sha256}", *signed]
     for check in certificate.checks:
         facts = [
             f"{key.replace('_', ' ')} {value}"
@@ -62,6 +66,13 @@ def command(
     lines.append(f"wrote {output}")
     code = ExitCode.OK if certificate.passed else ExitCode.VERIFICATION
     return CommandResult({"output": str(output), **document}, lines, code)
+
+
+def _signer(path: Path, key: Path) -> str:
+    """Check the signature; say whose it is."""
+    from ..signature import check_signature
+
+    return f"signature: passed (key {check_signature(path, key)})"
 
 
 def _widths(bits: dict[str, dict[str, Any]]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 from ..files import files_sha256
 from ..model_info import HEADS
 from ..schema import STRING, either, one_of
+from ..strict_json import shown
 from ..tokenization import tokenizer_files
 from .errors import ModelSourceError
 from .folder_files import hub_snapshot, read_json, weight_files
@@ -42,6 +45,9 @@ def _is_names(value: Any) -> bool:
 
 
 _NULL = one_of(None)
+MAX_LAYERS = 1024
+"""Of a model folder: what is built before its weights are looked at."""
+_LAYERS = re.compile(r"(?:^|_)(?:layers?|depth)$")
 _CONFIG = {
     "model_type?": either(STRING, _NULL),
     "architectures?": either((_is_names, "a list of strings"), _NULL),
@@ -222,7 +228,20 @@ class HfFolder:
                 why="it decides which transformers class the weights belong to",
                 todo=f"add it; tested values: {', '.join(TESTED_ARCHITECTURES)}",
             )
+        _check_layers(config, model / "config.json")
         return cls(folder, model, config, weight_files(model), modules)
+
+
+def _check_layers(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse a number of layers that would take hours and all memory to build."""
+    for key, value in config.items():
+        if _LAYERS.search(key) and type(value) in (int, float) and value > MAX_LAYERS:
+            raise ModelSourceError(
+                "config.json asks for too many layers",
+                where=str(file),
+                why=f"{key} is {shown(value)}; {MAX_LAYERS} are allowed",
+                todo="correct the file",
+            )
 
 
 def check_head(head: str | None, default: str) -> str:

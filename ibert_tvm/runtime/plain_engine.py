@@ -19,7 +19,7 @@ from .engine import ObservableEngine, Observer
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .threads import concurrent_calls
 
-_ABI_VERSION = 2
+_ABI_VERSION = 3
 # A context of this version is smaller (docs/c-api.md); its members are private.
 _CONTEXT_BYTES = 256
 _HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
@@ -61,7 +61,8 @@ class PlainEngine(ObservableEngine):
         self.fingerprint = int(fingerprint())
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self.init = self._function("init", pointer, ctypes.c_uint32, ctypes.c_uint64, pointer, size)
-        self.run = self._function("run", pointer, ctypes.c_int32, ctypes.c_int32, pointer, pointer)
+        arrays = (pointer, pointer) * 2  # addresses and sizes of inputs, then of outputs
+        self.run = self._function("run", pointer, ctypes.c_int32, ctypes.c_int32, *arrays)
         self.set_hook = self._function("set_hook", pointer, _HOOK, pointer)
 
     def _function(self, name: str, *arguments: Any) -> Any:
@@ -123,7 +124,7 @@ class PlainContext:
 
     def _run(self, function: FunctionRecord, call: _Call) -> None:
         shape = (function.batch, function.seq_len)
-        self._engine.check(self._engine.run(self._address, *shape, *call.pointers))
+        self._engine.check(self._engine.run(self._address, *shape, *call.arguments))
 
     @contextmanager
     def _hooked(self, hook: Callable[[Any, int, int], int]) -> Iterator[None]:
@@ -142,10 +143,11 @@ class _Call:
     def __init__(self, metadata: LibraryMetadata, function: FunctionRecord) -> None:
         self.inputs = input_buffers(metadata, function)
         self.outputs = [aligned_zeros(*kind) for kind in metadata.output_kinds(function)]
-        self.pointers = [
-            (ctypes.c_void_p * len(group))(*(array.ctypes.data for array in group))
-            for group in (list(self.inputs.values()), self.outputs)
-        ]
+        self.arguments: list[Any] = []
+        for group in (list(self.inputs.values()), self.outputs):
+            addresses = (array.ctypes.data for array in group)
+            self.arguments.append((ctypes.c_void_p * len(group))(*addresses))
+            self.arguments.append((ctypes.c_size_t * len(group))(*(a.nbytes for a in group)))
 
 
 def _timed(function: FunctionRecord, observe: Observer) -> Callable[[Any, int, int], int]:

@@ -7,16 +7,18 @@ loses nothing but the line that was being written.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import DocumentError
+from ibert_tvm.errors import DocumentError, OutputError
+from ibert_tvm.files import TEMPORARY_PREFIX, sweep, write_file
 from ibert_tvm.integrity import check_sealed, sealed
 from ibert_tvm.schema import NUMBER, STRING, check
 from ibert_tvm.strict_json import decode, parse, read_bytes, read_json
@@ -180,7 +182,9 @@ class TuningDatabase:
         if not (path / _ABOUT).exists():
             try:
                 path.mkdir(parents=True, exist_ok=True)
-                there = sorted(entry.name for entry in path.iterdir())
+                names = sorted(entry.name for entry in path.iterdir())
+                # What a killed process left is removed by the next one that writes.
+                there = [name for name in names if not name.startswith(TEMPORARY_PREFIX)]
                 if there:
                     some = ", ".join([*there[:3], *(["..."] if there[3:] else [])])
                     raise DatabaseError(
@@ -190,11 +194,13 @@ class TuningDatabase:
                         todo="give an empty or a new folder",
                     )
                 about = {"format": FORMAT, "name": target.name, "target": _identity(target)}
-                temporary = path / f".{_ABOUT}.{os.getpid()}"
-                temporary.write_text(json.dumps(sealed(about), indent=2) + "\n", encoding="utf-8")
-                temporary.replace(path / _ABOUT)
+                text = json.dumps(sealed(about), indent=2) + "\n"
+                with write_file(path / _ABOUT) as temporary:
+                    temporary.write_text(text, encoding="utf-8")
             except OSError as error:
-                raise _unwritable(path, error) from error
+                raise _unwritable(path, error.strerror or str(error)) from error
+            except OutputError as error:
+                raise _unwritable(path, error.why) from error
         return cls.open(path, target)
 
     @staticmethod
@@ -258,7 +264,7 @@ class TuningDatabase:
         try:
             stream = file.open("ab")
         except OSError as error:
-            raise _unwritable(self.folder, error) from error
+            raise _unwritable(self.folder, error.strerror or str(error)) from error
         with stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -269,6 +275,7 @@ class TuningDatabase:
                     why="another `ibert tune` writes to it",
                     todo="wait until that is done, or give another folder",
                 ) from error
+            sweep(self.folder)
             if self.dropped:
                 whole = file.read_bytes().rfind(b"\n") + 1
                 os.truncate(file, whole)
@@ -279,13 +286,19 @@ class TuningDatabase:
         """Add a measurement; it is on disk when this returns. Only inside of `writing`."""
         line = json.dumps(sealed(trial.to_json()), sort_keys=True) + "\n"
         file = self.folder / _TRIALS
+        size = None
         try:
-            with file.open("ab") as stream:
-                stream.write(line.encode())
-                stream.flush()
+            with file.open("ab", buffering=0) as stream:
+                size = stream.tell()
+                written = stream.write(line.encode())
+                if written != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(stream.fileno())
         except OSError as error:
-            raise _unwritable(self.folder, error) from error
+            if size is not None:  # half of a line would spoil the next one
+                with suppress(OSError):
+                    os.truncate(file, size)
+            raise _unwritable(self.folder, error.strerror or str(error)) from error
         self.trials.append(trial)
 
     # -- asking -------------------------------------------------------------------------------
@@ -355,10 +368,10 @@ def _damaged(file: Path, why: str) -> DatabaseError:
     )
 
 
-def _unwritable(path: Path, error: OSError) -> DatabaseError:
+def _unwritable(path: Path, why: str) -> DatabaseError:
     return DatabaseError(
         what=f"cannot write the tuning database {path}",
         where=str(path),
-        why=error.strerror or str(error),
+        why=why,
         todo="give a folder that you may write to, with space left",
     )

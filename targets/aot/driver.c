@@ -60,8 +60,14 @@ static int32_t in_range(const ibert_tensor *tensor, const void *values, uint32_t
     return 1;
 }
 
+/* Bytes of an input or output; no compiled shape comes near the limit of size_t. */
+static size_t count_bytes(const ibert_tensor *tensor, const ibert_shape *shape) {
+    return (size_t)count_entries(tensor, shape) * item_size(tensor->type);
+}
+
 static int32_t check_tensors(const ibert_shape *shape, const void *const *inputs,
-                             void *const *outputs) {
+                             const size_t *input_bytes, void *const *outputs,
+                             const size_t *output_bytes) {
     int32_t i;
     for (i = 0; i < IBERT_NUM_INPUTS; i++) {
         const ibert_tensor *tensor = &input_tensors[i];
@@ -71,6 +77,9 @@ static int32_t check_tensors(const ibert_shape *shape, const void *const *inputs
         if (((uintptr_t)inputs[i] & (item_size(tensor->type) - 1)) != 0) {
             return IBERT_ERROR_INPUT_ALIGNMENT;
         }
+        if (input_bytes[i] < count_bytes(tensor, shape)) {
+            return IBERT_ERROR_BUFFER_SIZE;
+        }
     }
     for (i = 0; i < IBERT_NUM_OUTPUTS; i++) {
         if (outputs[i] == NULL) {
@@ -78,6 +87,9 @@ static int32_t check_tensors(const ibert_shape *shape, const void *const *inputs
         }
         if (((uintptr_t)outputs[i] & (item_size(output_tensors[i].type) - 1)) != 0) {
             return IBERT_ERROR_OUTPUT_ALIGNMENT;
+        }
+        if (output_bytes[i] < count_bytes(&output_tensors[i], shape)) {
+            return IBERT_ERROR_BUFFER_SIZE;
         }
     }
     for (i = 0; i < IBERT_NUM_INPUTS; i++) {
@@ -94,7 +106,7 @@ static int32_t hooked(ibert_context *context, int32_t done, int32_t total) {
 }
 
 static int32_t run(ibert_context *context, const ibert_shape *shape, const void *const *inputs,
-                   void *const *outputs,
+                   const size_t *input_bytes, void *const *outputs, const size_t *output_bytes,
                    int32_t (*body)(ibert_context *, const void *const *, void *const *)) {
     int32_t status;
     if (context == NULL) {
@@ -110,7 +122,7 @@ static int32_t run(ibert_context *context, const ibert_shape *shape, const void 
         return IBERT_ERROR_ARENA_SIZE;
     }
     context->busy = 1;
-    status = check_tensors(shape, inputs, outputs);
+    status = check_tensors(shape, inputs, input_bytes, outputs, output_bytes);
     if (status == IBERT_OK) {
         status = hooked(context, 0, shape->num_kernels) ? IBERT_ERROR_CANCELLED
                                                         : body(context, inputs, outputs);
@@ -132,8 +144,10 @@ static int32_t run(ibert_context *context, const ibert_shape *shape, const void 
 
 /* @functions */
 int32_t ibert_run(ibert_context *context, int32_t batch, int32_t seq_len,
-                  const void *const *inputs, void *const *outputs) {
-    if (context == NULL || inputs == NULL || outputs == NULL) {
+                  const void *const *inputs, const size_t *input_bytes, void *const *outputs,
+                  const size_t *output_bytes) {
+    if (context == NULL || inputs == NULL || input_bytes == NULL || outputs == NULL ||
+        output_bytes == NULL) {
         return IBERT_ERROR_NULL_POINTER;
     }
 /* @choices */

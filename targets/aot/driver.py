@@ -14,6 +14,7 @@ from .interface import Interface, ShapeSpec, TensorSpec, item_size
 from .model import BareKernel
 
 _DRIVER = Path(__file__).with_name("driver.c")
+_ARRAYS = "inputs, input_bytes, outputs, output_bytes"
 _RANGE = """\
     if (tensor->type == {constant}) {{
         const {c_type} *entries = (const {c_type} *)values;
@@ -229,11 +230,17 @@ def _entry(interface: Interface, index: int) -> str:
         f"{function_prototype(interface, function.batch, function.seq_len)} {{\n"
         f"    const void *inputs[IBERT_NUM_INPUTS];\n"
         f"    void *outputs[IBERT_NUM_OUTPUTS];\n"
-        + "".join(f"    inputs[{i}] = {name};\n" for i, name in enumerate(inputs))
-        + "".join(f"    outputs[{i}] = {name};\n" for i, name in enumerate(outputs))
-        + f"    return run(context, &shapes[{index}], inputs, outputs, body_{suffix});\n"
+        f"    size_t input_bytes[IBERT_NUM_INPUTS], output_bytes[IBERT_NUM_OUTPUTS];\n"
+        + "".join(_assigned("input", i, name) for i, name in enumerate(inputs))
+        + "".join(_assigned("output", i, name) for i, name in enumerate(outputs))
+        + f"    return run(context, &shapes[{index}], {_ARRAYS}, body_{suffix});\n"
         "}\n\n"
     )
+
+
+def _assigned(kind: str, index: int, name: str) -> str:
+    """What puts an argument of a typed function into the arrays of all."""
+    return f"    {kind}s[{index}] = {name};\n    {kind}_bytes[{index}] = {name}_bytes;\n"
 
 
 def _choice(index: int, function: ShapeSpec) -> str:
@@ -241,6 +248,6 @@ def _choice(index: int, function: ShapeSpec) -> str:
     suffix = shape_suffix(function.batch, function.seq_len)
     return (
         f"    if (batch == {function.batch} && seq_len == {function.seq_len}) {{\n"
-        f"        return run(context, &shapes[{index}], inputs, outputs, body_{suffix});\n"
+        f"        return run(context, &shapes[{index}], {_ARRAYS}, body_{suffix});\n"
         "    }\n"
     )

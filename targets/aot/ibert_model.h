@@ -98,12 +98,15 @@ int32_t ibert_set_hook(ibert_context *context, ibert_hook hook, void *user);
 
 /* Run the model on inputs of a compiled shape.
  *
- * inputs, outputs  IBERT_NUM_INPUTS and IBERT_NUM_OUTPUTS pointers, in the order of ibert_input and
- *                  ibert_output, to arrays without gaps that are aligned to the type of their
- *                  entries and overlap neither each other nor the arena
+ * inputs, outputs            IBERT_NUM_INPUTS and IBERT_NUM_OUTPUTS pointers, in the order of
+ *                            ibert_input and ibert_output, to arrays without gaps that are aligned
+ *                            to the type of their entries and overlap neither each other nor the
+ *                            arena
+ * input_bytes, output_bytes  the size of each array; what is smaller than the shape needs is refused
  */
 int32_t ibert_run(ibert_context *context, int32_t batch, int32_t seq_len,
-                  const void *const *inputs, void *const *outputs);
+                  const void *const *inputs, const size_t *input_bytes, void *const *outputs,
+                  const size_t *output_bytes);
 
 /* @functions */
 /* Version of the compiled code. */

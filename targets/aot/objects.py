@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tvm import tirx
 
 from ..binutils import binary_tool
 from ..description import TargetDescription
-from ..linking import run_tool
+from ..linking import kept_in_memory, run_tool
 from .symbols import check_undefined, undefined_symbols
 
 # TVM adds conversions of half floats to every object, whether something calls them or not.
@@ -79,8 +80,9 @@ def kernel_object(
     """
     target = tvm.target.Target(dict(description.tvm_target))
     module = tvm.IRModule({symbol: finalise(func, target)})
-    with tempfile.TemporaryDirectory(prefix="ibert-kernel-") as folder:
-        work = Path(folder)
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ibert-kernel-")))
+        stack.enter_context(kept_in_memory(work / "kernel.o"))
         generate = partial(_generate, module, description, work / "kernel.o")
         if not description.retry_options:
             generate()

@@ -45,7 +45,7 @@ def readme(document: Mapping[str, Any]) -> str:
         helpers=f" ({', '.join(f'`{name}`' for name in helpers)})" if helpers else "",
         arrays=_arrays(document),
         call=function["symbol"],
-        arguments=", ".join(names),
+        arguments=(",\n" + 15 * " ").join(f"{name}, sizeof {name}" for name in names),
         padding=_padding(document),
         largest=", ".join(f"largest: {one['name']}, {one['bytes']}" for one in largest),
         peak=f"{peak['layer']}, batch {peak['batch']}, {peak['seq_len']} tokens",

@@ -66,20 +66,31 @@ class BoardDescription:
 
     @classmethod
     def parse(cls, text: str, tvm_version: str = "") -> BoardDescription:
-        """Read what ``ibert_board`` of a library (``targets/board.c``) wrote."""
+        """Read what ``ibert_board`` of a library (``targets/board.c``) wrote.
+
+        Raises
+        ------
+        BoardError
+            If the board says something else.
+        """
         fields: dict[str, str] = {}
         head, _, cpuinfo = text.partition("cpuinfo\n")
         for line in head.splitlines():
             name, _, value = line.partition(" ")
             fields[name] = value
         machine = fields.get("machine", "")
-        words = [int(word, 16) for word in fields.get("capabilities", "0 0").split()]
-        return cls(
-            machine,
-            int(fields.get("processors", "1")),
-            _features(machine, words, cpuinfo),
-            tvm_version,
-        )
+        try:
+            words = [int(word, 16) for word in fields.get("capabilities", "0 0").split()]
+            processors = int(fields.get("processors", "1"))
+            features = _features(machine, words, cpuinfo)
+        except (ValueError, IndexError) as error:
+            raise BoardError(
+                what="what the board says about itself cannot be read",
+                where="processors, capabilities",
+                why=str(error),
+                todo="check that a library of ours runs there; compile it again",
+            ) from error
+        return cls(machine, processors, features, tvm_version)
 
 
 def _features(machine: str, words: Sequence[int], cpuinfo: str) -> frozenset[str]:

@@ -122,7 +122,10 @@ def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: P
         "  ibert_context context;\n"
         "  int status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena,\n"
         "                          sizeof arena);\n"
-        "  if (status == 0) status = ibert_run(&context, 1, 32, inputs, outputs);\n"
+        "  size_t input_bytes[IBERT_NUM_INPUTS], output_bytes[1] = {sizeof out};\n"
+        "  for (int i = 0; i < IBERT_NUM_INPUTS; ++i) input_bytes[i] = 32 * sizeof(int32_t);\n"
+        "  if (status == 0)\n"
+        "    status = ibert_run(&context, 1, 32, inputs, input_bytes, outputs, output_bytes);\n"
         "  fwrite(out, 1, IBERT_OUTPUT_BYTES, stdout);\n  return status;\n}\n"
     )
     sources = [str(path) for path in (*folder.glob("*.c"), tmp_path / "main.c")]
@@ -274,7 +277,7 @@ def test_projects_of_either_floating_point_convention_link(
     (tmp_path / "main.c").write_text(
         '#include "ibert_model.h"\n'
         "float real(float scale, int32_t value) { return scale * (float)value; }\n"
-        "int main(void) { return ibert_run(0, 1, 32, 0, 0) + (int)real(2.0f, 1); }\n"
+        "int main(void) { return ibert_run(0, 1, 32, 0, 0, 0, 0) + (int)real(2.0f, 1); }\n"
     )
     command = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", f"-mfloat-abi={convention}"]
     if convention != "soft":
@@ -298,7 +301,7 @@ def test_two_packages_link_into_one_program(
     (tmp_path / "main.c").write_text(
         '#include "ibert_model.h"\n#include "small_model.h"\n'
         "int main(void) {\n"
-        "  return ibert_run(0, 1, 32, 0, 0) + small_run(0, 1, 16, 0, 0) +\n"
+        "  return ibert_run(0, 1, 32, 0, 0, 0, 0) + small_run(0, 1, 16, 0, 0, 0, 0) +\n"
         "         (IBERT_FINGERPRINT == SMALL_FINGERPRINT);\n}\n"
     )
     command = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", "-nostdlib"]

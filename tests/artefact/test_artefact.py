@@ -111,8 +111,13 @@ def test_failed_save_leaves_the_old_artefact(
 
     before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
     monkeypatch.setattr(safetensors.numpy, "save_file", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OutputError) as caught:
         quantized.save(folder)
+    assert str(caught.value) == (
+        f"cannot write {folder}\n"
+        "  why: disk full\n"
+        "  what to do: choose an output in a folder that you may write to, on a disk with space"
+    )
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
     assert [p.name for p in folder.parent.iterdir()] == ["tiny.ibert"]
 

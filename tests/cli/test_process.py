@@ -75,6 +75,7 @@ def test_help_lists_the_commands(ibert: Callable[..., Outcome]) -> None:
         "eval",
         "inspect",
         "verify",
+        "sign",
         "targets",
         "doctor",
         "demo",

@@ -181,7 +181,7 @@ def test_a_refused_directory_is_an_error_for_root_too(
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("tempfile.TemporaryDirectory", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
     path = tmp_path / "model.so"
     with pytest.raises(TargetError) as caught:
         build.export(path)

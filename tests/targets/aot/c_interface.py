@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 BATCH, SEQ_LEN = -1, -2
 DTYPES = {1: "int8", 2: "uint8", 3: "int16", 4: "int32", 5: "int64"}
 Hook = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
@@ -84,6 +84,16 @@ def pointers(arrays: Sequence[np.ndarray | None]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*addresses)
 
 
+def sizes(arrays: Sequence[np.ndarray | None]) -> Any:
+    """Array of bytes; of NULL none."""
+    return (ctypes.c_size_t * len(arrays))(*(0 if a is None else a.nbytes for a in arrays))
+
+
+def arguments(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray | None]) -> Any:
+    """What `ibert_run` takes of arrays."""
+    return pointers(inputs), sizes(inputs), pointers(outputs), sizes(outputs)
+
+
 class Caller:
     """A context with an arena that holds nothing but rubbish, between two walls."""
 
@@ -134,7 +144,7 @@ class Caller:
         batch, seq_len = ordered[0].shape[:2]
         outputs = self.outputs(batch, seq_len, offset)
         status = self.library.ibert_run(
-            ctypes.byref(self.context), batch, seq_len, pointers(ordered), pointers(outputs)
+            ctypes.byref(self.context), batch, seq_len, *arguments(ordered, outputs)
         )
         assert status == 0, self.library.ibert_strerror(status)
         for array, old in zip(ordered, before, strict=True):

@@ -81,7 +81,7 @@ def test_the_header_names_everything() -> None:
     text = header_text(interface, Sizes(16, {(1, 8): 160, (2, 16): 320}, 1234), "A title */.")
     for line in (
         "/* A title * /. */",
-        "#define IBERT_ABI_VERSION 2u",
+        "#define IBERT_ABI_VERSION 3u",
         "#define IBERT_ALIGNMENT 16",
         "#define IBERT_WEIGHT_BYTES 1234",
         "#define IBERT_ARENA_BYTES 320",
@@ -96,7 +96,9 @@ def test_the_header_names_everything() -> None:
         '#define IBERT_SOURCE_SHA256 "ab"',
         "int32_t ibert_run_b2_s16(",
         "    const uint8_t *pixel_values,",
-        "    int16_t *sentence_embedding);",
+        "    size_t pixel_values_bytes,",
+        "    int16_t *sentence_embedding,",
+        "    size_t sentence_embedding_bytes);",
     ):
         assert f"{line}\n" in text
     for code, name, meaning in STATUSES:
@@ -121,4 +123,5 @@ def test_codes_of_results_never_change() -> None:
         (12, "INDEX"),
         (13, "KERNEL"),
         (14, "MODEL"),
+        (15, "BUFFER_SIZE"),
     ]

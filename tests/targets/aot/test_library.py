@@ -198,7 +198,7 @@ def test_metadata_say_how_to_call_it(compiled, library_path: Path) -> None:
     with library_path.open("rb") as stream:
         content = ELFFile(stream).get_section_by_name(".ibert.metadata").data()
     document = json.loads(content)
-    assert (document["runtime"], document["abi_version"], document["alignment"]) == ("none", 2, 64)
+    assert (document["runtime"], document["abi_version"], document["alignment"]) == ("none", 3, 64)
     assert [f["symbol"] for f in document["functions"]] == [
         f.symbol for f in compiled.bare.functions
     ]

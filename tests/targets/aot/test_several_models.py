@@ -93,7 +93,8 @@ static int call_{prefix}(void) {{
     int32_t status = {prefix}_init(&context, {macro}_ABI_VERSION, {macro}_FINGERPRINT,
                                    {prefix}_arena, sizeof {prefix}_arena);
     if (status == {macro}_OK) {{
-        status = {prefix}_run_b1_s8(&context, ids, mask, out);
+        status = {prefix}_run_b1_s8(&context, ids, sizeof ids, mask, sizeof mask, out,
+                                    sizeof out);
     }}
     if (status == {macro}_OK) {{
         printf("%d %d %d %d\\n", (int)out[0], (int)out[1], (int)out[2], (int)out[3]);
@@ -181,7 +182,8 @@ def test_contexts_of_another_model_are_refused(
         "    first_context context;\n"
         "    if (first_init(&context, FIRST_ABI_VERSION, FIRST_FINGERPRINT, arena, sizeof arena))\n"
         "        return 99;\n"
-        "    return second_model_run_b1_s8((second_model_context *)&context, ids, mask, out);\n"
+        "    return second_model_run_b1_s8((second_model_context *)&context, ids, sizeof ids,\n"
+        "                                  mask, sizeof mask, out, sizeof out);\n"
         "}\n"
     )
     _run("cc", *FLAGS, "main.c", *linked, "-o", "main", folder=tmp_path)

@@ -20,8 +20,8 @@ from tests.targets.aot.c_interface import (
     Hook,
     Shape,
     aligned,
+    arguments,
     load,
-    pointers,
 )
 
 CODES = {name.removeprefix("IBERT_ERROR_"): code for code, name, _ in STATUSES}
@@ -45,7 +45,7 @@ def run(
     """Status of a call; a refused one leaves the outputs as they were."""
     before = [None if array is None else array.copy() for array in outputs]
     chosen = ctypes.byref(caller.context) if context is None else context
-    status = caller.library.ibert_run(chosen, *shape, pointers(inputs), pointers(outputs))
+    status = caller.library.ibert_run(chosen, *shape, *arguments(inputs, outputs))
     if status != 0:
         for array, old in zip(outputs, before, strict=True):
             if array is not None:
@@ -111,9 +111,7 @@ def test_a_call_needs_a_context(caller: Caller) -> None:
     assert run(caller, inputs, outputs) == CODES["IBERT_OK"]
     for context in (Context(), Context(magic=7)):
         assert run(caller, inputs, outputs, context=ctypes.byref(context)) == CODES["CONTEXT"]
-        unknown = caller.library.ibert_run(
-            ctypes.byref(context), 9, 9, pointers(inputs), pointers(outputs)
-        )
+        unknown = caller.library.ibert_run(ctypes.byref(context), 9, 9, *arguments(inputs, outputs))
         assert unknown == CODES["CONTEXT"]
     null = ctypes.c_void_p(None)
     assert run(caller, inputs, outputs, context=null) == CODES["NULL_POINTER"]
@@ -146,8 +144,22 @@ def test_pointers_that_are_null(caller: Caller) -> None:
     null = ctypes.c_void_p(None)
     function = caller.library.ibert_run
     context = ctypes.byref(caller.context)
-    assert function(context, *SHAPE, null, pointers(outputs)) == CODES["NULL_POINTER"]
-    assert function(context, *SHAPE, pointers(inputs), null) == CODES["NULL_POINTER"]
+    good = arguments(inputs, outputs)
+    for index in range(len(good)):
+        given = [*good[:index], null, *good[index + 1 :]]
+        assert function(context, *SHAPE, *given) == CODES["NULL_POINTER"]
+
+
+def test_arrays_that_are_smaller_than_the_shape_needs(caller: Caller) -> None:
+    inputs, outputs = arrays(caller)
+    for group, size in ((inputs, 4), (outputs, 1)):
+        for index, array in enumerate(group):
+            whole = group[index]
+            group[index] = array.view("uint8").ravel()[:-size]
+            assert run(caller, inputs, outputs) == CODES["BUFFER_SIZE"]
+            group[index] = whole
+    larger = [np.ones((SHAPE[0] + 1, SHAPE[1]), "int32") for _ in inputs]
+    assert run(caller, larger, outputs) == CODES["IBERT_OK"]
 
 
 def shifted(array: np.ndarray, by: int) -> np.ndarray:
@@ -208,7 +220,7 @@ def test_the_hook_sees_every_kernel_and_can_end_a_run(caller: Caller, compiled) 
     assert set(nested) == {CODES["BUSY"]}
     for last in (0, 1, total):
         seen.clear()
-        status = caller.library.ibert_run(context, *SHAPE, pointers(inputs), pointers(outputs))
+        status = caller.library.ibert_run(context, *SHAPE, *arguments(inputs, outputs))
         assert status == CODES["CANCELLED"]
         assert [done for _, done, _ in seen] == list(range(last + 1))
     # A cancelled run leaves a context that works.
