@@ -135,6 +135,7 @@ def quantize(
 def _fidelity(model: CanonicalModel, preset: str | None, asked: str | None) -> str | None:
     """The fidelity of a model; none, and refused, where nothing can be chosen."""
     own = model.released is not None and (preset == RELEASED or preset is None)
+    own = own or (model.trained is not None and preset in (None, model.trained.preset))
     if preset in (None, DEFAULT_PRESET) and not own and model.given is None:
         if asked is not None and asked not in FIDELITIES:
             raise UsageError(
@@ -187,6 +188,10 @@ def calibrate(
     """
     from ibert_tvm.relay_passes.lower import requirements
 
+    trained = model.trained
+    if trained is not None and calibration is None and preset in (None, trained.preset):
+        needed = requirements(model.module, trained.preset)
+        return trained.table(needed, model.parameters), {"source": "the scales of its training"}
     own = model.released
     if preset == RELEASED or (
         preset is None and own is not None and (own.trained or calibration is None)

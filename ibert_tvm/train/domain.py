@@ -30,9 +30,7 @@ _EXACT = 2**24
 """float32 has every integer up to here."""
 
 
-def exact_product(
-    a: torch.Tensor, b: torch.Tensor, largest_a: int, largest_b: int
-) -> torch.Tensor:
+def exact_product(a: torch.Tensor, b: torch.Tensor, largest_a: int, largest_b: int) -> torch.Tensor:
     """``a @ b`` of integers, exactly, by float matrix products.
 
     In float32 where no partial sum can reach 2^24, cut along the inner axis if it must be; in

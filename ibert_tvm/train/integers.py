@@ -97,9 +97,7 @@ def _run(
             continue
         tensor = operands[operand.name].to(torch.int64)
         pairs = operand.shape in ("b s H s", "b s s")
-        if not pairs and (
-            is_per_token(tensor.shape) or (split > 1 and not operand.is_constant)
-        ):
+        if not pairs and (is_per_token(tensor.shape) or (split > 1 and not operand.is_constant)):
             tensor = tensor.reshape(rows_of(tuple(tensor.shape), split))
         stages[operand.name] = TensorStage(tensor, dtypes[operand.name])
     result = operator.body(domain, **stages)

@@ -103,7 +103,7 @@ class TensorArray(NDArrayOperatorsMixin):
         return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
 
     @property
-    def T(self) -> TensorArray:  # noqa: N802 (NumPy's name)
+    def T(self) -> TensorArray:
         """Axes in reverse."""
         return TensorArray(self.tensor.permute(*reversed(range(self.ndim))))
 
@@ -298,9 +298,7 @@ def _pad(device: torch.device, array: Any, widths: Any) -> TensorArray:
     return TensorArray(torch.nn.functional.pad(tensor_of(array, device), flat))
 
 
-def _sliding_window_view(
-    device: torch.device, array: Any, shape: Any, axis: Any
-) -> TensorArray:
+def _sliding_window_view(device: torch.device, array: Any, shape: Any, axis: Any) -> TensorArray:
     widths, axes = (shape, axis) if isinstance(axis, tuple) else ((shape,), (axis,))
     tensor = tensor_of(array, device)
     for width, along in zip(widths, axes, strict=True):
