@@ -65,6 +65,12 @@ class Examples:
         )
 
 
+class _Tabs(csv.excel_tab):
+    """Columns between tabs, and nothing is quoted."""
+
+    quoting = csv.QUOTE_NONE
+
+
 def read_examples(
     file: Path, text_columns: Sequence[str] | None = None, label_column: str | None = None
 ) -> Examples:
@@ -82,9 +88,8 @@ def read_examples(
 
     Returns
     -------
-
-    Examples
-    --------
+    read : Examples
+        In the order of the file.
 
     Raises
     ------
@@ -96,18 +101,16 @@ def read_examples(
     except DocumentError as error:
         raise UsageError(f"cannot read {file}", why=error.what) from error
     if file.suffix.lower() not in (".tsv", ".csv"):
-        texts = tuple((line.strip(),) for line in content.splitlines() if line.strip())
-        return _not_empty(file, Examples(texts))
-    tabs = file.suffix.lower() == ".tsv"
+        lines = tuple((line.strip(),) for line in content.splitlines() if line.strip())
+        return _not_empty(file, Examples(lines))
     # A quotation mark in a TSV is a character, as in the files of GLUE.
-    quoting = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
-    rows = csv.reader(
-        io.StringIO(content, newline=""), delimiter="\t" if tabs else ",", quoting=quoting
-    )
+    dialect = _Tabs if file.suffix.lower() == ".tsv" else csv.excel
+    rows = csv.reader(io.StringIO(content, newline=""), dialect)
     try:
         header = next(rows, [])
         found = _columns(file, header, text_columns, label_column)
-        texts, labels = [], []
+        texts: list[tuple[str, ...]] = []
+        labels: list[str] = []
         for row in rows:
             if not row:
                 continue

@@ -103,4 +103,4 @@ def _run(
     result = operator.body(domain, **stages)
     assert isinstance(result, TensorStage)
     shape = operator.result_type(types).shape
-    return result.tensor.reshape(shape)  # type: ignore[arg-type]
+    return result.tensor.reshape(shape)

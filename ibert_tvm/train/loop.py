@@ -185,7 +185,7 @@ class Loop:
         count = sum(len(batch) for batch in batches)
         for batch in batches:
             part = self.loss(batch.tolist()) * (len(batch) / count)
-            part.backward()  # type: ignore[no-untyped-call]
+            part.backward()
             self.tracked.loss_sum += part.item()
         torch.nn.utils.clip_grad_norm_(self.parameters, _LARGEST_GRADIENT)
         self.optimiser.step()

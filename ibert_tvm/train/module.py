@@ -198,8 +198,9 @@ class IntegerModel(torch.nn.Module):
             real = rows.values[:, :channels] * rows.scale[:, None]
             if quant.channel_divisor is not None:
                 real = real / quant.channel_divisor
-            numbers[self._needed[name].weight] = real.astype(np.float32)
-            result[parameter] = real.astype(np.float32).T if source.transposed else real
+            kept = real.astype(np.float32)
+            numbers[self._needed[name].weight] = kept
+            result[parameter] = kept.T if source.transposed else kept
         again = scales.table(self._needed, numbers)
         same = {
             self._sources[self._needed[name].weight].parameter

@@ -171,7 +171,7 @@ def _limit(clamp: str, function: Callable[..., Any]) -> Callable[[Any, Any], tor
             a, b = b, a
         if not isinstance(b, torch.Tensor):
             return a.clamp(**{clamp: b})
-        return function(a, b)  # type: ignore[no-any-return]
+        return function(a, b)
 
     return limited
 
@@ -181,11 +181,11 @@ def _floor_divide(a: Any, b: Any) -> torch.Tensor:
 
 
 def _left_shift(a: Any, b: Any) -> torch.Tensor:
-    return a << b  # type: ignore[no-any-return]
+    return a << b
 
 
 def _power(a: Any, b: Any) -> torch.Tensor:
-    return a * a if b == 2 else torch.pow(a, b)  # type: ignore[no-any-return]
+    return a * a if b == 2 else torch.pow(a, b)
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -196,7 +196,7 @@ def _binary(name: str) -> Callable[[Any, Any], torch.Tensor]:
     """Python's operator, which takes numbers on either side."""
     import operator
 
-    return getattr(operator, name)  # type: ignore[no-any-return]
+    return getattr(operator, name)
 
 
 _UFUNCS: dict[str, Callable[..., Any]] = {

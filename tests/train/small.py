@@ -62,14 +62,17 @@ def tensors(arrays: dict[str, NDArray[np.int64]]) -> dict[str, torch.Tensor]:
 
 
 @functools.cache
-def _model(name: str) -> Any:
+def _prepared(name: str, preset: str) -> tuple[IntegerModel, dict[str, torch.Tensor]]:
     torch.manual_seed(3)
-    return MODELS[name]()
-
-
-def integer_model(name: str, preset: str = "accurate", **settings: Any) -> IntegerModel:
-    """A small model, prepared; a new one each time, of the same numbers."""
     calibration = [batch(seed) for seed in range(20, 24)]
-    torch.manual_seed(3)
     head = HEADS.get(name)
-    return prepare(MODELS[name](), preset, calibration, head=head, **settings)
+    model = prepare(MODELS[name](), preset, calibration, head=head, learn_scales=True)
+    return model, {key: tensor.clone() for key, tensor in model.state_dict().items()}
+
+
+def integer_model(name: str, preset: str = "accurate") -> IntegerModel:
+    """A small model, prepared once; its numbers are those of the beginning again."""
+    model, state = _prepared(name, preset)
+    model.load_state_dict(state)
+    model.zero_grad()
+    return model

