@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..train.scales import FILE, read_scales
+from ..trained_scales import FILE, read_scales
 from .errors import ModelSourceError, require
 from .hf_folder import HfFolder, check_head, given_tokenizer, head_of_class
 
 if TYPE_CHECKING:
     import torch
 
-    from ..train.scales import TrainedScales
+    from ..trained_scales import TrainedScales
     from .model import CanonicalModel
 
 

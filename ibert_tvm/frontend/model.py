@@ -16,7 +16,7 @@ from .report import ImportReport
 if TYPE_CHECKING:
     import tvm
 
-    from ..train.scales import TrainedScales
+    from ..trained_scales import TrainedScales
     from .ibert_checkpoint.quantization import IbertQuantization
 
 

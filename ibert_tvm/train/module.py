@@ -31,9 +31,9 @@ from ..artefact import QuantizedModel
 from ..errors import UsageError
 from ..files import write_folder
 from ..quantization import quantize
+from ..trained_scales import FILE, TrainedScales
 from .integers import IntegerProgram
 from .losses import loss_of
-from .scales import FILE, TrainedScales
 from .sources import WeightSource, weight_sources
 from .straight_through import FloatTwin, Reading, readings, replaced
 
@@ -172,7 +172,7 @@ class IntegerModel(torch.nn.Module):
         """Integers of a layer that were made before, if its weights are still the same."""
         source = self._sources.get(self._needed[name].weight)
         own = dict(self.model.named_parameters())
-        state = None if source is None else _version(own[source.parameter])
+        state = None if source is None else tuple(_version(own[p]) for p in source.parameters)
         if name not in self._rows or self._rows[name][0] != state:
             self._rows[name] = state, make()
         return self._rows[name][1]
@@ -191,7 +191,7 @@ class IntegerModel(torch.nn.Module):
         scales = TrainedScales.of_table(table, self.info.head)
         for parameter, (name, *others) in layers.items():
             source = self._sources[self._needed[name].weight]
-            if others or source.rows is not None:
+            if others or not source.is_whole:
                 continue
             rows, quant = table.weights[name], table.matmul[self._reads(name)]
             channels = numbers[self._needed[name].weight].shape[1]
@@ -255,22 +255,52 @@ class IntegerModel(torch.nn.Module):
 
     # -- forward ----------------------------------------------------------------------------------
 
-    def forward(self, **inputs: Any) -> ModelOutput:
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+    ) -> ModelOutput:
         """Compute the outputs: the numbers that the integers stand for.
 
         Parameters
         ----------
-        **inputs
-            Tensors of the model's inputs, [batch, seq_len] int64 (``attention_mask`` all ones and
-            ``token_type_ids`` all 0 where they are missing), or images or features; and what a loss
-            is computed of: ``labels``, or ``start_positions`` and ``end_positions``.
+        input_ids, attention_mask, token_type_ids : torch.Tensor, optional
+            [batch, seq_len] int64. A mask that is missing is all ones, types are all 0; types are
+            not looked at where the model has one.
+        labels, start_positions, end_positions : torch.Tensor, optional
+            What a loss is computed of, see `ibert_tvm.train.losses.loss_of`.
+        pixel_values, input_features : torch.Tensor, optional
+            Images or features, float32.
 
         Returns
         -------
         transformers.utils.ModelOutput
-            The outputs by name, and where there are labels `loss`.
+            The outputs by name, and where there are labels `loss` before them.
+
+        Raises
+        ------
+        UsageError
+            If an input is missing, or one that the model does not take.
         """
-        labels = {name: inputs.pop(name) for name in _LABELS if name in inputs}
+        tokens = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "pixel_values": pixel_values,
+            "input_features": input_features,
+        }
+        answers = {
+            "labels": labels,
+            "start_positions": start_positions,
+            "end_positions": end_positions,
+        }
+        inputs = {name: tensor for name, tensor in tokens.items() if tensor is not None}
         given = self._inputs(inputs)
         lowered = self.lowered()
         integers = lowered.program.run(self._integer_inputs(lowered, given))
@@ -286,7 +316,8 @@ class IntegerModel(torch.nn.Module):
                     value = value * given["attention_mask"].unsqueeze(-1)
                 real = replaced(value, real)
             result[info.name] = real
-        return loss_of(result, self.info.outputs[0], self.config, labels)
+        wanted = {name: tensor for name, tensor in answers.items() if tensor is not None}
+        return loss_of(result, self.info.outputs[0], self.config, wanted)
 
     def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         names = self.info.inputs
@@ -392,9 +423,6 @@ class IntegerModel(torch.nn.Module):
 def is_trained(folder: Path) -> bool:
     """Whether a folder holds a model that `IntegerModel.save` wrote."""
     return (folder / FILE).is_file()
-
-
-_LABELS = ("labels", "start_positions", "end_positions")
 
 
 class _Lowered:

@@ -14,8 +14,8 @@ from ..frontend import load
 from ..frontend.hf_folder import HfFolder, check_head
 from ..frontend.transformers_import import load_folder
 from ..quantization import calibrate, options_of
+from ..trained_scales import TrainedScales
 from .module import IntegerModel
-from .scales import TrainedScales
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable

@@ -1,9 +1,10 @@
 """Which parameters of a torch model the weights of its canonical form are.
 
 Importing a model keeps most weights as they are, and takes rows of others (fused projections, the
-pairs of rotary embeddings). What is found again in the model, by its content, is trained as the
-model's own parameter, so that the model is saved as its library saves it. Weights that were
-computed of others on the way (1 + w of some norms, batch norms) stay as they were imported.
+pairs of rotary embeddings), or adds 1 (some norms), a number that multiplies (some embeddings) or
+the row of an only token type. What is found again in the model, by its content, is trained as the
+model's own parameter, so that the model is saved as its library saves it, and is imported to the
+same numbers. Weights that were computed in another way (batch norms) stay as they were.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+_FEW = 4
+"""Rows of a table that may be added to another: token types are few."""
 
 __all__ = ["WeightSource", "weight_sources"]
 
@@ -30,19 +34,40 @@ class WeightSource:
         Which rows of it, int64; None for all, in order.
     transposed : bool
         Whether rows are columns there.
+    factor, offset : float
+        What it is multiplied with, and what is added.
+    row : tuple of (str, int), or None
+        A row of another parameter that is added to every row.
     """
 
     parameter: str
     rows: NDArray[np.int64] | None = None
     transposed: bool = False
+    factor: float = 1.0
+    offset: float = 0.0
+    row: tuple[str, int] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a parameter as it is, or its transpose."""
+        return self.rows is None and self.row is None and (self.factor, self.offset) == (1.0, 0.0)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All that it depends on."""
+        return (self.parameter, *(() if self.row is None else self.row[:1]))
 
     def read(self, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the canonical weight, from which gradients flow back."""
         tensor = parameters[self.parameter]
         tensor = tensor.T if self.transposed else tensor
-        if self.rows is None:
-            return tensor
-        return tensor[torch.from_numpy(self.rows).to(tensor.device)]
+        if self.rows is not None:
+            tensor = tensor[torch.from_numpy(self.rows).to(tensor.device)]
+        if self.factor != 1.0:
+            tensor = tensor * self.factor
+        if self.offset != 0.0:
+            tensor = tensor + self.offset
+        return tensor if self.row is None else tensor + parameters[self.row[0]][self.row[1]]
 
 
 def weight_sources(
@@ -83,13 +108,38 @@ def weight_sources(
 def _by_name(
     name: str, weight: NDArray[np.float32], arrays: Mapping[str, NDArray[np.float32]]
 ) -> WeightSource | None:
-    """The parameter of that name, behind a prefix of either, if it has the same numbers."""
+    """The parameter of that name, behind a prefix of either, if it gives the same numbers."""
     for other, array in arrays.items():
-        same = name == other or name.endswith(f".{other}") or other.endswith(f".{name}")
-        if same and np.array_equal(array, weight):
+        if not (name == other or name.endswith(f".{other}") or other.endswith(f".{name}")):
+            continue
+        if np.array_equal(array, weight):
             return WeightSource(other)
-        if same and array.ndim == 2 and np.array_equal(array.T, weight):
+        if array.ndim == 2 and np.array_equal(array.T, weight):
             return WeightSource(other, transposed=True)
+        if array.shape == weight.shape and array.size:
+            return _changed(other, array, weight, arrays)
+    return None
+
+
+def _changed(
+    name: str,
+    array: NDArray[np.float32],
+    weight: NDArray[np.float32],
+    arrays: Mapping[str, NDArray[np.float32]],
+) -> WeightSource | None:
+    """A parameter to which a number or a row was added, or that was multiplied with a number."""
+    if np.array_equal(array + np.float32(1), weight):
+        return WeightSource(name, offset=1.0)
+    place = np.unravel_index(np.abs(array).argmax(), array.shape)
+    if array[place] != 0:
+        ratio = weight[place] / array[place]
+        if np.array_equal(array * ratio, weight):
+            return WeightSource(name, factor=float(ratio))
+    for other, rows in arrays.items():
+        if array.ndim == 2 and rows.ndim == 2 and rows.shape[1:] == array.shape[1:]:
+            for number, row in enumerate(rows[:_FEW]):
+                if np.array_equal(array + row, weight):
+                    return WeightSource(name, row=(other, number))
     return None
 
 

@@ -144,6 +144,8 @@ class TensorArray(NDArrayOperatorsMixin):
 
     def repeat(self, count: int, axis: int) -> TensorArray:
         """Each entry of an axis so many times."""
+        if count == 1:
+            return self
         return TensorArray(self.tensor.repeat_interleave(count, dim=axis))
 
     def sum(self, axis: int, keepdims: bool = False) -> TensorArray:

@@ -95,9 +95,9 @@ def test_calibration_is_where_training_starts() -> None:
 def test_unknown_inputs_are_refused() -> None:
     model = integer_model("bert")
     with pytest.raises(UsageError) as caught:
-        model(ids=torch.zeros((1, 3), dtype=torch.int64))
+        model(pixel_values=torch.zeros((1, 3, 8, 8)))
     assert str(caught.value) == (
-        "got inputs ids\n"
+        "got inputs pixel_values\n"
         "  where: IntegerModel.forward\n"
         "  why: the model takes input_ids, attention_mask\n"
         "  what to do: pass these, and labels"

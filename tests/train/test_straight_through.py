@@ -33,7 +33,7 @@ def test_with_integers_gradients_point_where_those_of_float_do() -> None:
     model.zero_grad()
     model(**given, labels=labels).loss.backward()
     found = torch.cat([p.grad.flatten() for p in model.model.parameters()])
-    assert torch.nn.functional.cosine_similarity(found, wanted, dim=0) > 0.97
+    assert torch.nn.functional.cosine_similarity(found, wanted, dim=0) > 0.95
 
 
 def test_what_was_clamped_has_no_gradient() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ibert_tvm.errors import ModelError
 from ibert_tvm.relay_passes.lower import requirements
-from ibert_tvm.train.scales import FILE, TrainedScales, read_scales
+from ibert_tvm.trained_scales import FILE, TrainedScales, read_scales
 from tests.golden.models import canonical, table
 
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import strict_json
-from ..errors import DocumentError, ModelError
-from ..schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
-from ..strict_json import shown
+from . import strict_json
+from .errors import DocumentError, ModelError
+from .rounding import nearest, nearest_fine
+from .schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
+from .strict_json import shown
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
@@ -259,8 +260,6 @@ def _linear(
     def make() -> WeightQuant:
         from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
-        from ..quantization.weights import nearest
-
         moved = matrix
         if quant.channel_divisor is not None:
             moved = matrix * quant.channel_divisor.astype(np.float32)
@@ -276,12 +275,8 @@ def _embedding(
     def make() -> WeightQuant:
         from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
-        from ..quantization.weights import FINE_LEVELS, nearest
-
-        if bits == 8:
-            return WeightQuant(nearest(matrix, scale), scale)
-        rows = np.clip(np.rint(matrix / scale[:, None]), -FINE_LEVELS, FINE_LEVELS)
-        return WeightQuant(rows.astype(np.int16), scale)
+        rounded = nearest(matrix, scale) if bits == 8 else nearest_fine(matrix, scale)
+        return WeightQuant(rounded, scale)
 
     return make
 
