@@ -144,7 +144,7 @@ class TrainedScales:
         Raises
         ------
         ModelError
-            If the model has other layers than those of these scales.
+            If the model has other layers than those of these scales, or a weight is no number.
         """
         make = known or (lambda _name, _weight, made: made())
         reads = {layer: value.name for value in needed.values() for layer in value.layers}
@@ -154,6 +154,9 @@ class TrainedScales:
         }
         for section, layers in wanted.items():
             _check_layers(layers, set(getattr(self, section)), section)
+        for name, quant in self.activations.matmul.items():
+            if name in needed:
+                _check_channels(name, quant, needed[name].channels)
         weights, embeddings = {}, {}
         for name, scale in self.weights.items():
             matrix = parameters[needed[name].weight]
@@ -252,6 +255,12 @@ def read_scales(file: Path) -> TrainedScales:
         ) from error
 
 
+def _check_channels(name: str, quant: ActivationQuant, channels: int) -> None:
+    for array in (quant.channel_divisor, quant.splits, quant.channel_zero_point):
+        if array is not None and array.size != channels:
+            raise _other_model(f"{name} has {channels} channels, and {array.size} of its scales")
+
+
 def _linear(
     matrix: NDArray[np.float32], scale: NDArray[np.float64], quant: ActivationQuant
 ) -> Callable[[], WeightQuant]:
@@ -289,6 +298,13 @@ def _check_layers(wanted: set[str], found: set[str], section: str) -> None:
 
 
 def _check_rows(name: str, matrix: NDArray[np.float32], scale: NDArray[np.float64]) -> None:
+    if not np.isfinite(matrix).all():
+        raise ModelError(
+            "a weight is infinite or not a number",
+            where=name,
+            why="it has no nearest integer",
+            todo="train with a smaller learning rate, or check the checkpoint",
+        )
     if scale.shape != matrix.shape[:1]:
         raise _other_model(f"{name} has {len(matrix)} rows, and {scale.size} scales")
 

@@ -34,7 +34,8 @@ def exact_product(a: torch.Tensor, b: torch.Tensor, largest_a: int, largest_b: i
     """``a @ b`` of integers, exactly, by float matrix products.
 
     In float32 where no partial sum can reach 2^24, cut along the inner axis if it must be; in
-    float64 below 2^53. Every product and partial sum is then an integer that the type has.
+    float64 below 2^53. Every product and partial sum is then an integer that the type has. Where
+    torch was told that float32 products may be less precise (TF32, bfloat16), all are float64.
 
     Parameters
     ----------
@@ -61,7 +62,8 @@ def exact_product(a: torch.Tensor, b: torch.Tensor, largest_a: int, largest_b: i
             todo="use narrower operands",
         )
     run = (_EXACT - 1) // term
-    if run * 4 < inner:  # many short products would take longer than one of twice the width
+    # Many short products would take longer than one of twice the width.
+    if run * 4 < inner or torch.get_float32_matmul_precision() != "highest":
         return (a.double() @ b.double()).to(torch.int64)
     left, right = a.float(), b.float()
     if inner <= run:

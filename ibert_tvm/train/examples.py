@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,8 @@ class Examples:
             values = tuple(float(label) for label in self.labels or ("",))
         except ValueError:
             return None
-        return None if all(value.is_integer() for value in values) else values
+        whole = all(value.is_integer() for value in values)
+        return None if whole or not all(map(math.isfinite, values)) else values
 
     def split(self, share: float, order: Sequence[int]) -> tuple[Examples, Examples]:
         """Take the last `share` of an order of the examples apart; one at least."""

@@ -38,6 +38,8 @@ _logger = logging.getLogger(__name__)
 _DEV_SHARE = 0.1
 _SETTINGS, _FLOAT, _START = "settings.json", "float", "start"
 _TRAINING = ".training"
+_EMBEDDINGS = ("none", "pooled", "sentence_embedding", "sentence_transformer")
+"""Heads whose output is a vector of a text, or of each token."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,15 @@ class _Run:
                 "there are no labels, and nothing else to learn",
                 why="without labels the float model itself is what is learned",
                 todo="give --distill embeddings (or logits), or data with a column of labels",
+            )
+        head = "sequence_classification" if self.labelled else self.folder.default_head
+        kind = "embeddings" if head in _EMBEDDINGS else "logits"
+        if self.settings.distillation not in ("none", kind):
+            raise UsageError(
+                f"{self.settings.distillation} cannot be distilled from this model",
+                where=str(self.folder.path),
+                why=f"with the head {head} it gives {kind}",
+                todo=f"give --distill {kind}",
             )
         numbers = self.data.numbers() if self.labelled else None
         self.regression = numbers is not None

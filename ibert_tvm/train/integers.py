@@ -67,7 +67,9 @@ class IntegerProgram:
             dtypes = {name: types[value].dtype for name, value in step.operands.items()}
             operands = {name: values[value] for name, value in step.operands.items()}
             try:
-                values[step.name] = _run(step.operator, operands, dtypes, self.device)
+                # Within torch's mixed precision products would not be exact.
+                with torch.autocast(self.device.type, enabled=False):
+                    values[step.name] = _run(step.operator, operands, dtypes, self.device)
             except CompilerError as error:
                 raise error.at(step.operator.where) from None
             types[step.name] = step.type

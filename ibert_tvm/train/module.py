@@ -307,7 +307,9 @@ class IntegerModel(torch.nn.Module):
         result = ModelOutput()
         twin: Mapping[str, torch.Tensor] | None = None
         if torch.is_grad_enabled():
-            twin = self._twin(lowered).run(self._float_inputs(lowered, given), integers)
+            values = self._float_inputs(lowered, given)
+            with torch.autocast(lowered.program.device.type, enabled=False):
+                twin = self._twin(lowered).run(values, integers)
         for output, info in zip(lowered.scales["outputs"], self.info.outputs, strict=True):
             real = (integers[output["value"]].double() * output["scale"]).float()
             if twin is not None:

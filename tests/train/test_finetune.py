@@ -132,6 +132,19 @@ def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Pa
     )
 
 
+def test_logits_of_embeddings_cannot_be_distilled(folder: Path, tmp_path: Path) -> None:
+    data = Examples((("a",), ("b",), ("c",)))
+    settings = FinetuneSettings(distillation="logits")
+    with pytest.raises(UsageError) as caught:
+        finetune(folder, data, tmp_path / "out", settings)
+    assert str(caught.value) == (
+        "logits cannot be distilled from this model\n"
+        f"  where: {folder}\n"
+        "  why: with the head none it gives embeddings\n"
+        "  what to do: give --distill embeddings"
+    )
+
+
 def test_another_training_is_not_gone_on_with(folder: Path, tmp_path: Path) -> None:
     work = tmp_path / "out.training"
     work.mkdir()

@@ -40,6 +40,22 @@ def test_products_are_exact_at_their_bounds(inner: int, a: int, b: int) -> None:
     np.testing.assert_array_equal(exact_product(left, right, a, b).numpy(), wanted)
 
 
+def test_mixed_precision_changes_no_integer() -> None:
+    model = quantized("bert")
+    given = {key: torch.from_numpy(np.array(array)) for key, array in inputs("bert").items()}
+    program = IntegerProgram(model.program, model.parameters, torch.device("cpu"))
+    wanted = program.run(given)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            found = program.run(given)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for key, values in wanted.items():
+        assert torch.equal(found[key], values), key
+
+
 def test_a_product_that_no_float_holds_is_refused() -> None:
     one = torch.ones((1, 1), dtype=torch.int64)
     with pytest.raises(RangeError) as caught:

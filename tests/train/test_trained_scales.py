@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,4 +86,28 @@ def test_scales_of_another_model_are_refused() -> None:
         f"  why: the scales lack {gone}, one of its weights\n"
         "  what to do: load the model with the head that it was trained with, or remove the file "
         "and calibrate anew"
+    )
+
+
+def test_scales_by_channel_and_weights_are_checked() -> None:
+    model = canonical("bert")
+    needed = requirements(model.module, "accurate")
+    found = scales()
+    name, quant = next(
+        item for item in found.activations.matmul.items() if item[1].channel_divisor is not None
+    )
+    matmul = {**found.activations.matmul, name: replace(quant, channel_divisor=np.ones(3))}
+    wrong = replace(found, activations=replace(found.activations, matmul=matmul))
+    channels = needed[name].channels
+    with pytest.raises(ModelError, match=f"{name} has {channels} channels, and 3 of its scales"):
+        wrong.table(needed, model.parameters)
+    layer = next(iter(found.weights))
+    weight = np.full_like(model.parameters[needed[layer].weight], np.nan)
+    with pytest.raises(ModelError) as caught:
+        found.table(needed, {**model.parameters, needed[layer].weight: weight})
+    assert str(caught.value) == (
+        "a weight is infinite or not a number\n"
+        f"  where: {layer}\n"
+        "  why: it has no nearest integer\n"
+        "  what to do: train with a smaller learning rate, or check the checkpoint"
     )
