@@ -161,10 +161,10 @@ class TrainedScales:
         for name, scale in self.weights.items():
             matrix = parameters[needed[name].weight]
             _check_rows(name, matrix, scale)
-            quant = self.activations.matmul.get(reads[name])
-            if quant is None:
+            operand = self.activations.matmul.get(reads[name])
+            if operand is None:
                 raise _other_model(f"no scale of {reads[name]}, which {name} reads")
-            weights[name] = make(name, matrix, _linear(matrix, scale, quant))
+            weights[name] = make(name, matrix, _linear(matrix, scale, operand))
         for name, (bits, scale) in self.embeddings.items():
             matrix = parameters[needed[name].weight]
             _check_rows(name, matrix, scale)

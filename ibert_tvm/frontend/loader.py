@@ -94,8 +94,8 @@ def load(
         folder = HfFolder.read(source)
         trained = _trained(folder)
         if trained is not None and head in (None, trained.head):
-            return replace(load_folder_as(folder, trained.head, verify), trained=trained)
-        return load_folder_as(
+            return replace(_load_folder(folder, trained.head, verify), trained=trained)
+        return _load_folder(
             folder, folder.default_head if head is None else check_head(head, "none"), verify
         )
     _require("torch")
@@ -130,7 +130,7 @@ def load(
     return load_module(source, inputs, image_size, verify)
 
 
-def load_folder_as(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
+def _load_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     """Import the model of a folder with a head; see `load`."""
     if folder.model_type == "ibert":
         from .ibert_checkpoint.load import load_ibert
