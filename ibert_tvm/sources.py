@@ -20,7 +20,7 @@ Advance = Callable[[int, int], None]
 
 def default_texts(source: CanonicalModel) -> list[str] | None:
     """Texts that a model is calibrated on by default; None if it came with its scales."""
-    has_scales = source.given is not None or source.released is not None
+    has_scales = any(x is not None for x in (source.given, source.released, source.trained))
     return None if has_scales else packaged_texts("calibration.txt")
 
 

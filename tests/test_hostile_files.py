@@ -25,6 +25,7 @@ from ibert_tvm import (
     schema,
     strict_json,
     tokenization,
+    trained_scales,
 )
 from ibert_tvm.array_file import read_arrays
 from ibert_tvm.errors import DocumentError, ModelError, TargetError
@@ -303,6 +304,11 @@ def test_limits_are_those_that_are_documented() -> None:
         ("metadata of a library", library_file._MAX_METADATA, library_file._MAX_DEPTH),
         ("seal of a library", file_seal._MAX_BYTES, file_seal._MAX_DEPTH),
         ("`database.json`", database._MAX_ABOUT, database._MAX_DEPTH),
+        (
+            "`ibert_scales.json` of a trained model",
+            trained_scales.MAX_BYTES,
+            trained_scales._MAX_DEPTH,
+        ),
         ("JSON of a model folder", folder_files.MAX_BYTES, folder_files.MAX_DEPTH),
         ("answer of a tracker", address._LARGEST_MESSAGE, address._MAX_DEPTH),
         ("`ibert_model.json` of a package", package._MAX_BYTES, package._MAX_DEPTH),

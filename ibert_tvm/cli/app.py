@@ -12,6 +12,7 @@ from . import (
     demo,
     doctor,
     eval,
+    finetune,
     inspect,
     quantize,
     run,
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 # In the order in which they are used, which is that of the help.
 _COMMANDS = (
-    *(quantize, compile, tune, run, serve, eval, bench),
+    *(finetune, quantize, compile, tune, run, serve, eval, bench),
     *(inspect, verify, sign, targets, doctor, demo),
 )
 for _file in _COMMANDS:

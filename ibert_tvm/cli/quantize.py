@@ -200,6 +200,8 @@ def _has_scales(source: CanonicalModel, preset: Preset | None) -> bool:
     """Tell whether a model came with scales that `preset` uses, so that nothing is estimated."""
     if source.given is not None:
         return True
+    if source.trained is not None and preset in (None, source.trained.preset):
+        return True
     return source.released is not None and preset in (None, Preset.released)
 
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..trained_scales import FILE, read_scales
 from .errors import ModelSourceError, require
 from .hf_folder import HfFolder, check_head, given_tokenizer, head_of_class
 
 if TYPE_CHECKING:
     import torch
 
+    from ..trained_scales import TrainedScales
     from .model import CanonicalModel
 
 
@@ -90,15 +92,12 @@ def load(
         return load_exported_file(Path(source).expanduser(), inputs, verify, trust)
     if isinstance(source, (str, Path)):
         folder = HfFolder.read(source)
-        chosen = folder.default_head if head is None else check_head(head, "none")
-        if folder.model_type == "ibert":
-            from .ibert_checkpoint.load import load_ibert
-
-            return load_ibert(folder, chosen, verify)
-        _require("torch", "transformers")
-        from .transformers_import import import_folder
-
-        return import_folder(folder, chosen, verify)
+        trained = _trained(folder)
+        if trained is not None and head in (None, trained.head):
+            return replace(_load_folder(folder, trained.head, verify), trained=trained)
+        return _load_folder(
+            folder, folder.default_head if head is None else check_head(head, "none"), verify
+        )
     _require("torch")
     import torch
 
@@ -129,6 +128,28 @@ def load(
     from .torch_load import load_module
 
     return load_module(source, inputs, image_size, verify)
+
+
+def _load_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
+    """Import the model of a folder with a head; see `load`."""
+    if folder.model_type == "ibert":
+        from .ibert_checkpoint.load import load_ibert
+
+        return load_ibert(folder, head, verify)
+    _require("torch", "transformers")
+    from .transformers_import import import_folder
+
+    return import_folder(folder, head, verify)
+
+
+def _trained(folder: HfFolder) -> TrainedScales | None:
+    """Scales of a model that was trained with integers."""
+    file = folder.path / FILE
+    if not file.exists():
+        return None
+    scales = read_scales(file)
+    check_head(scales.head, "none")
+    return scales
 
 
 def _check_plain(head: str | None, what: str) -> None:

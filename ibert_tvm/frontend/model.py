@@ -16,6 +16,7 @@ from .report import ImportReport
 if TYPE_CHECKING:
     import tvm
 
+    from ..trained_scales import TrainedScales
     from .ibert_checkpoint.quantization import IbertQuantization
 
 
@@ -42,6 +43,8 @@ class CanonicalModel:
         Scales and integers that a quantised source came with; `ibert_tvm.quantize` uses them.
     released : IbertQuantization or None
         Ranges of an I-BERT checkpoint, for the preset ``released``.
+    trained : TrainedScales or None
+        Scales that the model was trained with (`ibert_tvm.train`); `ibert_tvm.quantize` uses them.
     """
 
     module: tvm.IRModule
@@ -52,3 +55,4 @@ class CanonicalModel:
     verified_error: float | None = None
     given: GivenQuantization | None = None
     released: IbertQuantization | None = None
+    trained: TrainedScales | None = None

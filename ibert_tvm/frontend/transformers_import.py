@@ -93,6 +93,13 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     return described(result, **folder.provenance(head))
 
 
+def float_module(folder: HfFolder, head: str) -> ModelWithHead | ImageModelWithHead:
+    """Load the float model of a folder as a torch module with one output; see `import_folder`."""
+    after = _after(folder, head)
+    model, _ = load_folder(folder, head)
+    return wrap(model, head, after).eval()
+
+
 def _after(folder: HfFolder, head: str) -> SentenceHead | None:
     """What follows the model of a folder with this head."""
     if head == "sentence_embedding":

@@ -59,7 +59,8 @@ def quantize(
         Texts, or batches of token ids: integer arrays [batch, seq_len] by input name. Some dozens
         of sequences that resemble later use. A checkpoint that was trained with quantisation
         needs none, and uses them only for ranges that it lacks; so does a model that came
-        quantised (ONNX QDQ).
+        quantised (ONNX QDQ). A model that `ibert_tvm.train` tuned needs none, and is calibrated
+        anew if there are some.
     preset : {"accurate", "paper", "released"}, optional
         Forms of the non-linear functions, and what calibration may do (docs/numerics.md). By
         default "released" for a checkpoint that was trained with quantisation, the only kind that
@@ -106,7 +107,7 @@ def quantize(
         changes: dict[str, Any] = {"seq_len": seq_len, "widen": widen}
         if observer is not None:
             changes["observer"] = observer
-        fidelity = _fidelity(model, preset, fidelity)
+        fidelity = _fidelity(model, preset, fidelity, _takes_trained(model, calibration, preset))
         options = options_of(fidelity or PLAIN_FIDELITY, **changes)
     else:
         fidelity = None
@@ -132,9 +133,12 @@ def quantize(
     )
 
 
-def _fidelity(model: CanonicalModel, preset: str | None, asked: str | None) -> str | None:
+def _fidelity(
+    model: CanonicalModel, preset: str | None, asked: str | None, takes_trained: bool
+) -> str | None:
     """The fidelity of a model; none, and refused, where nothing can be chosen."""
     own = model.released is not None and (preset == RELEASED or preset is None)
+    own = own or takes_trained
     if preset in (None, DEFAULT_PRESET) and not own and model.given is None:
         if asked is not None and asked not in FIDELITIES:
             raise UsageError(
@@ -187,6 +191,10 @@ def calibrate(
     """
     from ibert_tvm.relay_passes.lower import requirements
 
+    trained = model.trained
+    if trained is not None and _takes_trained(model, calibration, preset):
+        needed = requirements(model.module, trained.preset)
+        return trained.table(needed, model.parameters), {"source": "the scales of its training"}
     own = model.released
     if preset == RELEASED or (
         preset is None and own is not None and (own.trained or calibration is None)
@@ -206,6 +214,14 @@ def calibrate(
     builder = TableBuilder(needed, model.parameters, preset, options)
     table, report = observe_and_build(model, batches, builder, options, progress)
     return table, _summary(batches, options, report)
+
+
+def _takes_trained(
+    model: CanonicalModel, calibration: Calibration | None, preset: str | None
+) -> bool:
+    """Whether the scales of a training are taken: unless it is calibrated anew."""
+    trained = model.trained
+    return trained is not None and calibration is None and preset in (None, trained.preset)
 
 
 def _complete(

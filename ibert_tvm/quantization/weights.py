@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
+from ..rounding import FINE_LEVELS, LEVELS, nearest, nearest_fine
+
 __all__ = ["compensated_rounding", "nearest", "quantize_embedding", "row_scales"]
 
-LEVELS = 127
-FINE_LEVELS = 2**13 - 1
 _CLIPPINGS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85)
 # A row whose weights vanish beside those of the others gets fewer levels instead of a scale so
 # small that its bias would leave int32.
@@ -57,12 +57,6 @@ def row_scales(
         best = np.where(better, candidate, best)
         smallest = np.where(better, error, smallest)
     return best
-
-
-def nearest(weight: NDArray[np.float32], scale: NDArray[np.float64]) -> NDArray[np.int8]:
-    """Round every weight to its nearest integer; int8 [N, K] in -127..127."""
-    steps = np.rint(weight / scale[:, None].astype(np.float32))
-    return np.clip(steps, -LEVELS, LEVELS).astype(np.int8)
 
 
 def compensated_rounding(
@@ -131,8 +125,7 @@ def quantize_embedding(
     scale = row_scales(table)
     if fine:
         scale = scale * (LEVELS / FINE_LEVELS)
-        rows = np.rint(table / scale[:, None])
-        return WeightQuant(np.clip(rows, -FINE_LEVELS, FINE_LEVELS).astype(np.int16), scale)
+        return WeightQuant(nearest_fine(table, scale), scale)
     if not per_row:
         scale = np.full_like(scale, scale.max())
     return WeightQuant(nearest(table, scale), scale)

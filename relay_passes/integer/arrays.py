@@ -74,16 +74,17 @@ class _Axis(np.ndarray):
     def __array_finalize__(self, obj: Any) -> None:
         self.axis = None
 
-    @staticmethod
-    def mesh(shape: tuple[int, ...]) -> list[_Axis]:
-        axes = []
-        for axis, extent in enumerate(shape):
-            view = [1] * len(shape)
-            view[axis] = extent
-            index = np.arange(extent).reshape(view).view(_Axis)
-            index.axis = axis
-            axes.append(index)
-        return axes
+
+def mesh(shape: tuple[int, ...]) -> list[Any]:
+    """Return the indices of all axes as arrays that broadcast; each knows its ``axis``."""
+    axes = []
+    for axis, extent in enumerate(shape):
+        view = [1] * len(shape)
+        view[axis] = extent
+        index = np.arange(extent).reshape(view).view(_Axis)
+        index.axis = axis
+        axes.append(index)
+    return axes
 
 
 class ArrayTensor:
@@ -137,7 +138,7 @@ class ArrayDomain:
         self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
     ) -> ArrayTensor:
         """Apply the function to the mesh."""
-        value = np.broadcast_to(np.asarray(entry(*_Axis.mesh(shape))), shape)
+        value = np.broadcast_to(np.asarray(entry(*mesh(shape))), shape)
         self.stages[name] = ArrayTensor(value, dtype, self.kind)
         return self.stages[name]
 
@@ -171,7 +172,7 @@ class ArrayDomain:
         entry: Callable[..., Entry],
         dtype: str,
     ) -> ArrayTensor:
-        terms = np.broadcast_to(np.asarray(entry(*_Axis.mesh(whole)), self.kind), whole)
+        terms = np.broadcast_to(np.asarray(entry(*mesh(whole)), self.kind), whole)
         self.stages[name] = ArrayTensor(reduce(terms, axis=-1), dtype, self.kind)
         return self.stages[name]
 

@@ -174,7 +174,7 @@ def not_equal(a: Value, b: Value) -> Any:
 def indicator(condition: Any) -> Value:
     """1 where a condition holds, else 0."""
     if not isinstance(condition, Condition):
-        return np.asarray(condition).astype(np.int64)
+        return np.where(condition, 1, 0)
     expr = None if condition.expr is None else condition.expr.astype("int32")
     return Ranged(0, 1, expr, arithmetic=condition.arithmetic)
 

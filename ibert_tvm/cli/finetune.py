@@ -1,0 +1,131 @@
+"""`ibert finetune`: a float model and examples to a model that was trained with its integers."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from .options import JsonFlag, VerboseFlag
+from .quantize import Preset
+from .result import CommandResult
+from .tables import Table
+
+
+class Distill(str, Enum):
+    """What of the float model is learned."""
+
+    none = "none"
+    logits = "logits"
+    embeddings = "embeddings"
+
+
+def command(
+    model: Annotated[Path, Argument(help="A Hugging Face folder of a float model.")],
+    data: Annotated[
+        Path,
+        Option(
+            help="A TSV or CSV whose first line names columns; any other file has a text on each "
+            "line, and no labels.",
+        ),
+    ],
+    output: Annotated[
+        Path, Option("-o", "--output", help="The folder to write, for `ibert quantize`.")
+    ],
+    dev: Annotated[
+        Path | None,
+        Option(help="What decides which epoch was best. [default: a tenth of the data]"),
+    ] = None,
+    text_columns: Annotated[
+        str | None,
+        Option(help="The column of the texts, or two for pairs: a,b. [default: what is found]"),
+    ] = None,
+    label_column: Annotated[
+        str | None, Option(help="The column of the labels. [default: label or score]")
+    ] = None,
+    distill: Annotated[
+        Distill,
+        Option(help="Learn what the float model gives, too; or alone, without labels."),
+    ] = Distill.none,
+    preset: Annotated[Preset, Option(help="Numerics.")] = Preset.accurate,
+    float_epochs: Annotated[
+        int, Option(help="Epochs in float before that; 0 for a model that is tuned already.")
+    ] = 3,
+    epochs: Annotated[int, Option(help="Epochs with integers; the paper has 6 or 12.")] = 6,
+    float_learning_rate: Annotated[float, Option(help="Largest one in float.")] = 2e-5,
+    learning_rate: Annotated[
+        float, Option(help="Largest one with integers; the paper has 5e-7 to 2e-6.")
+    ] = 2e-6,
+    dropout: Annotated[float, Option(help="In float; the paper has 0 or 0.1.")] = 0.1,
+    batch: Annotated[int, Option(help="Examples of a forward pass.")] = 16,
+    accumulate: Annotated[int, Option(help="Forward passes of a step.")] = 1,
+    seq_len: Annotated[int, Option(help="Truncate texts to this many tokens.")] = 128,
+    patience: Annotated[
+        int, Option(help="End a stage after so many epochs without a better dev set; 0: never.")
+    ] = 0,
+    learn_scales: Annotated[
+        bool, Option("--learn-scales", help="Train the scales of activations, too.")
+    ] = False,
+    seed: Annotated[int, Option(help="Of everything random.")] = 0,
+    json: JsonFlag = False,
+    verbose: VerboseFlag = False,
+) -> CommandResult:
+    """Tune a model with the integers that will run; goes on where it was killed."""
+    from ..frontend.errors import require
+    from ..train.examples import read_examples
+
+    columns = text_columns.split(",") if text_columns else None
+    examples = read_examples(data.expanduser(), columns, label_column)
+    held_out = None if dev is None else read_examples(dev.expanduser(), columns, label_column)
+    require(
+        "torch",
+        "transformers",
+        to="training a model",
+        why="torch and transformers are optional: a quantised model runs without them",
+        todo="pip install 'ibert-tvm[torch]'",
+    )
+    from ..train.finetune import finetune
+    from ..train.settings import FinetuneSettings
+    from .progress import progress
+
+    settings = FinetuneSettings(
+        preset=preset.value,
+        float_epochs=float_epochs,
+        epochs=epochs,
+        float_learning_rate=float_learning_rate,
+        learning_rate=learning_rate,
+        dropout=dropout,
+        batch_size=batch,
+        accumulation=accumulate,
+        seq_len=seq_len,
+        seed=seed,
+        distillation=distill.value,
+        patience=patience,
+        learn_scales=learn_scales,
+    )
+    started = time.perf_counter()
+    result = finetune(model, examples, output, settings, held_out, progress)
+    document: dict[str, Any] = {
+        "output": str(output),
+        "settings": settings.to_json(),
+        "examples": result.examples,
+        "dev_examples": result.dev_examples,
+        "labels": list(result.labels),
+        "float": result.float_stage,
+        "integers": result.integer_stage,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    rows = [
+        ("with integers, calibrated only", f"{result.integer_stage['before']:.5f}"),
+        ("with integers, tuned", f"{result.integer_stage['best']:.5f}"),
+    ]
+    if result.float_stage is not None and result.float_stage["best"] is not None:
+        rows.insert(0, ("in float", f"{result.float_stage['best']:.5f}"))
+    head = (
+        f"wrote {output}: tuned on {result.examples} examples, score of {result.dev_examples} "
+        f"others, in {document['seconds']:.0f} s; next: ibert quantize {output} -o NAME.ibert"
+    )
+    return CommandResult(document, [head, Table((), rows)])

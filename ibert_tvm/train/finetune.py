@@ -1,0 +1,420 @@
+"""`finetune`: a float model and examples to a model that was trained with its integers.
+
+Two stages, as in I-BERT's paper: float, for which the model gets a head if it lacks one, then
+integers. Beside the output lies the folder of the training until it is done, from which one that
+was killed goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from ..errors import OutputError, UsageError
+from ..files import check_writable, files_sha256, write_folder
+from ..frontend.hf_folder import HfFolder, head_of_class
+from ..frontend.transformers_import import float_module
+from ..tokenization import Tokenizer, tokenizer_files
+from .examples import Examples
+from .loop import Loop, Schedule, Tracked
+from .losses import embedding_loss, logits_loss
+from .module import IntegerModel, is_trained
+from .preparation import prepare
+from .settings import FinetuneSettings
+
+__all__ = ["FinetuneResult", "finetune"]
+
+_logger = logging.getLogger(__name__)
+_DEV_SHARE = 0.1
+_SETTINGS, _FLOAT, _START = "settings.json", "float", "start"
+_TRAINING = ".training"
+_EMBEDDINGS = ("none", "pooled", "sentence_embedding", "sentence_transformer")
+"""Heads whose output is a vector of a text, or of each token."""
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What a fine-tuning has come to.
+
+    Attributes
+    ----------
+    float_stage : dict or None
+        History of the float stage, with the best score of the dev set; None if there was none.
+    integer_stage : dict
+        The same with integers; ``before`` is the score of calibration alone.
+    labels : tuple of str
+        Names of the classes, in the order of the logits.
+    examples, dev_examples : int
+        How many there were.
+    """
+
+    float_stage: dict[str, Any] | None
+    integer_stage: dict[str, Any]
+    labels: tuple[str, ...]
+    examples: int
+    dev_examples: int
+
+
+def finetune(
+    model: str | Path,
+    data: Examples,
+    output: str | Path,
+    settings: FinetuneSettings | None = None,
+    dev: Examples | None = None,
+    progress: Callable[[str], Any] | None = None,
+) -> FinetuneResult:
+    """Tune a model with the integers that will run.
+
+    Parameters
+    ----------
+    model : path
+        A Hugging Face folder of a float model.
+    data : Examples
+        What it is tuned on.
+    output : path
+        The folder to write; `ibert quantize` and ``from_pretrained`` read it.
+    settings : FinetuneSettings, optional
+        By default the paper's recipe.
+    dev : Examples, optional
+        What decides which epoch was best; by default a tenth of the data is taken apart.
+    progress : callable, optional
+        ``progress(name)`` is a context that yields ``advance(done, total)``.
+
+    Returns
+    -------
+    FinetuneResult
+
+    Raises
+    ------
+    UsageError
+        If examples and settings do not go together, or there is a training of others.
+    """
+    settings = settings or FinetuneSettings()
+    target = check_writable(output)
+    if target.exists() and not is_trained(target) and any(target.iterdir()):
+        raise OutputError(
+            f"cannot write {target}",
+            why="something is there already, and it is not a trained model",
+            todo="choose another output, or remove it yourself",
+        )
+    run = _Run(HfFolder.read(model), data, dev, settings, target, progress or _silent)
+    return run.finish()
+
+
+@contextmanager
+def _silent(_name: str) -> Iterator[Callable[[int, int], None]]:
+    yield lambda _done, _total: None
+
+
+class _Run:
+    """One fine-tuning."""
+
+    def __init__(
+        self,
+        folder: HfFolder,
+        data: Examples,
+        dev: Examples | None,
+        settings: FinetuneSettings,
+        target: Path,
+        progress: Callable[[str], Any],
+    ) -> None:
+        self.folder, self.settings, self.target = folder, settings, target
+        self.progress = progress
+        if dev is None:
+            order = np.random.default_rng([settings.seed, 1]).permutation(len(data)).tolist()
+            data, dev = data.split(_DEV_SHARE, order)
+        self.data, self.dev = data, dev
+        self.work = target.with_name(f"{target.name}{_TRAINING}")
+        self.tokenizer_files = tokenizer_files(folder.model) or tokenizer_files(folder.path)
+        if not self.tokenizer_files:
+            raise UsageError(
+                "texts cannot be tokenised",
+                where=str(folder.path),
+                why="the folder has no tokenizer files",
+                todo="copy them there from the model that it was made from",
+            )
+        self.tokenizer = Tokenizer(self.tokenizer_files)
+        self._check()
+
+    def _check(self) -> None:
+        if (self.data.labels is None) != (self.dev.labels is None):
+            raise UsageError(
+                "one of the data and the dev set has labels, the other has none",
+                todo="give both with labels, or both without",
+            )
+        self.labelled = self.data.labels is not None
+        if not self.labelled and self.settings.distillation == "none":
+            raise UsageError(
+                "there are no labels, and nothing else to learn",
+                why="without labels the float model itself is what is learned",
+                todo="give --distill embeddings (or logits), or data with a column of labels",
+            )
+        head = "sequence_classification" if self.labelled else self.folder.default_head
+        kind = "embeddings" if head in _EMBEDDINGS else "logits"
+        if self.settings.distillation not in ("none", kind):
+            raise UsageError(
+                f"{self.settings.distillation} cannot be distilled from this model",
+                where=str(self.folder.path),
+                why=f"with the head {head} it gives {kind}",
+                todo=f"give --distill {kind}",
+            )
+        numbers = self.data.numbers() if self.labelled else None
+        self.regression = numbers is not None
+        self.names: tuple[str, ...] = ()
+        if self.labelled and not self.regression:
+            self.names = tuple(sorted(set(self.data.labels or ()), key=_natural))
+            unknown = sorted(set(self.dev.labels or ()) - set(self.names))
+            if unknown or len(self.names) < 2:
+                raise UsageError(
+                    f"the dev set has a class {unknown[0]!r}, the data has none"
+                    if unknown
+                    else f"all examples have the label {self.names[0]!r}",
+                    why=f"the classes are {', '.join(self.names)}",
+                    todo="give data in which every class occurs",
+                )
+
+    # -- the whole --------------------------------------------------------------------------------
+
+    def finish(self) -> FinetuneResult:
+        """Run both stages, write the output, and remove the folder of the training."""
+        self._open()
+        float_stage = None
+        source = self.folder.path
+        if self.labelled:
+            float_stage = self._float_stage()
+            source = self.work / _FLOAT
+        integer_stage = self._integer_stage(source)
+        shutil.rmtree(self.work)
+        return FinetuneResult(float_stage, integer_stage, self.names, len(self.data), len(self.dev))
+
+    def _open(self) -> None:
+        """Make the folder of the training, or see that it is one of this model and these data."""
+        document = {
+            "settings": self.settings.to_json(),
+            "model": files_sha256(self.folder.weights),
+            "data": self.data.digest,
+            "dev": self.dev.digest,
+        }
+        text = json.dumps(document, indent=1, sort_keys=True)
+        file = self.work / _SETTINGS
+        if self.work.exists():
+            if not file.is_file() or file.read_text(encoding="utf-8") != text:
+                raise UsageError(
+                    f"there is another training in {self.work}",
+                    why="its model, data or settings are others",
+                    todo="finish it with these, choose another output, or remove the folder",
+                )
+            _logger.info("going on with the training in %s", self.work)
+            return
+        with write_folder(self.work, False, "a training") as fresh:
+            (fresh / _SETTINGS).write_text(text, encoding="utf-8")
+
+    def _schedule(self, epochs: int, rate: float, stage: int) -> Schedule:
+        s = self.settings
+        return Schedule(
+            len(self.data), epochs, s.batch_size, s.accumulation, rate, s.weight_decay, s.warmup,
+            s.seed * 2 + stage, s.patience, s.checkpoint_steps,
+        )  # fmt: skip
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def _inputs(
+        self, examples: Examples, indices: Sequence[int], names: Sequence[str]
+    ) -> dict[str, torch.Tensor]:
+        texts: list[Any] = [
+            text if len(text) == 2 else text[0] for text in (examples.texts[i] for i in indices)
+        ]
+        batch = self.tokenizer.encode(texts, self.settings.seq_len, allow_empty=True)
+        arrays = batch.inputs(names)
+        return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
+
+    def _labels(self, examples: Examples, indices: Sequence[int]) -> torch.Tensor:
+        labels = examples.labels or ()
+        if self.regression:
+            return torch.tensor([float(labels[i]) for i in indices])
+        places = {name: place for place, name in enumerate(self.names)}
+        return torch.tensor([places[labels[i]] for i in indices])
+
+    def _dev_batches(self) -> Iterator[list[int]]:
+        size = self.settings.batch_size
+        for start in range(0, len(self.dev), size):
+            yield list(range(start, min(start + size, len(self.dev))))
+
+    def _score(self, logits_of: Callable[[Sequence[int]], torch.Tensor]) -> float:
+        """Accuracy of the dev set, or of numbers the negative mean squared error."""
+        total = 0.0
+        for indices in self._dev_batches():
+            logits, labels = logits_of(indices), self._labels(self.dev, indices)
+            if self.regression:
+                total -= float(((logits.reshape(labels.shape) - labels) ** 2).sum())
+            else:
+                total += float((logits.argmax(-1) == labels).sum())
+        return total / len(self.dev)
+
+    # -- stages -----------------------------------------------------------------------------------
+
+    def _float_stage(self) -> dict[str, Any]:
+        done = self.work / _FLOAT
+        file = done / "history.json"
+        if file.is_file():
+            history: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return history
+        settings = self.settings
+        torch.manual_seed(settings.seed)
+        model = self._with_head()
+        names = tuple(_inputs_of(model))
+        for part in model.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = settings.dropout
+
+        def loss(indices: Sequence[int]) -> torch.Tensor:
+            inputs = self._inputs(self.data, indices, names)
+            labels = self._labels(self.data, indices)
+            return model(**inputs, labels=labels).loss
+
+        def score() -> float:
+            return self._score(lambda i: model(**self._inputs(self.dev, i, names)).logits)
+
+        history = {"history": [], "best": None}
+        if settings.float_epochs:
+            schedule = self._schedule(settings.float_epochs, settings.float_learning_rate, 0)
+            with self.progress("tuning in float") as advance:
+                checkpoint = self.work / "float.pt"
+                tracked = Loop(model, loss, score, schedule, checkpoint, advance).run()
+            history = _history(tracked)
+        with write_folder(done, False) as fresh:
+            model.eval().save_pretrained(fresh)
+            for name, content in self.tokenizer_files.items():
+                (fresh / name).write_bytes(content)
+            (fresh / "history.json").write_text(json.dumps(history), encoding="utf-8")
+        return history
+
+    def _with_head(self) -> Any:
+        """The model with a head for these labels: its own if it fits, otherwise a new one."""
+        labels = self.names or ("score",)
+        problem = "regression" if self.regression else "single_label_classification"
+        classes = self.folder.config.get("architectures") or [""]
+        has_head = head_of_class(str(classes[0])) == "sequence_classification"
+        return transformers.AutoModelForSequenceClassification.from_pretrained(
+            self.folder.model,
+            local_files_only=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            id2label=dict(enumerate(labels)),
+            label2id={name: place for place, name in enumerate(labels)},
+            problem_type=problem,
+            ignore_mismatched_sizes=has_head,
+        )
+
+    def _integer_stage(self, source: Path) -> dict[str, Any]:
+        settings = self.settings
+        start = self.work / _START
+        if not start.exists():
+            with self.progress("calibrating") as advance:
+                first = prepare(
+                    source,
+                    settings.preset,
+                    self._calibration(),
+                    seq_len=settings.seq_len,
+                    progress=advance,
+                )
+            first.save(start)
+        # From the files, whether the training goes on or begins, so that both are the same.
+        model = prepare(start, learn_scales=settings.learn_scales)
+        names = model.info.inputs
+        output = model.info.outputs[0]
+        teacher = None
+        if settings.distillation != "none":
+            teacher = float_module(HfFolder.read(source), model.info.head)
+
+        def distance(result: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            assert teacher is not None
+            with torch.no_grad():
+                wanted = teacher(**inputs)
+            found = result[output.name]
+            if wanted.ndim == 3:
+                kept = inputs["attention_mask"] != 0
+                wanted, found = wanted[kept], found[kept]
+            if settings.distillation == "logits":
+                return logits_loss(found, wanted)
+            return embedding_loss(found, wanted)
+
+        def loss(indices: Sequence[int]) -> torch.Tensor:
+            inputs = self._inputs(self.data, indices, names)
+            labels = {"labels": self._labels(self.data, indices)} if self.labelled else {}
+            result = model(**inputs, **labels)
+            total: torch.Tensor = result["loss"] if self.labelled else torch.zeros(())
+            return total if teacher is None else total + distance(result, inputs)
+
+        def score() -> float:
+            if self.labelled:
+                return self._score(lambda i: model(**self._inputs(self.dev, i, names))[output.name])
+            total = 0.0
+            for indices in self._dev_batches():
+                inputs = self._inputs(self.dev, indices, names)
+                total -= float(distance(model(**inputs), inputs)) * len(indices)
+            return total / len(self.dev)
+
+        file, before = self.work / "integers.pt", self._before(model, score)
+        schedule = self._schedule(settings.epochs, settings.learning_rate, 1)
+        with self.progress("tuning with integers") as advance:
+            loop = Loop(model, loss, score, schedule, file, advance)
+            loop.tracked.best = before  # what calibration alone gives is not made worse
+            loop.best = {name: x.clone() for name, x in model.state_dict().items()}
+            tracked = loop.run()
+        model.eval().save(self.target)
+        return {**_history(tracked), "before": before}
+
+    def _before(self, model: IntegerModel, score: Callable[[], float]) -> float:
+        model.eval()
+        with torch.no_grad():
+            return score()
+
+    def _calibration(self) -> list[Any]:
+        """Some of the training texts, tokenised: pairs too."""
+        count = min(self.settings.calibration, len(self.data))
+        random = np.random.default_rng([self.settings.seed, 2])
+        chosen = random.permutation(len(self.data))[:count].tolist()
+        names = ("input_ids", "attention_mask", *self._type_ids())
+        size = self.settings.batch_size
+        parts = [chosen[start : start + size] for start in range(0, count, size)]
+        return [
+            {name: x.numpy() for name, x in self._inputs(self.data, part, names).items()}
+            for part in parts
+        ]
+
+    def _type_ids(self) -> tuple[str, ...]:
+        config = transformers.AutoConfig.from_pretrained(
+            self.folder.model, local_files_only=True, trust_remote_code=False
+        )
+        takes = int(getattr(config, "type_vocab_size", 0) or 0) > 1
+        return ("token_type_ids",) if takes else ()
+
+
+def _inputs_of(model: Any) -> tuple[str, ...]:
+    from ..frontend.transformers_import import input_names
+
+    return input_names(model)
+
+
+def _history(tracked: Tracked) -> dict[str, Any]:
+    return {"history": tracked.history, "best": tracked.best, "steps": tracked.step}
+
+
+def _natural(label: str) -> tuple[int, float, str]:
+    """Numbers by size, then names."""
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label

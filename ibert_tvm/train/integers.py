@@ -1,0 +1,108 @@
+"""Run an integer program on torch tensors: every integer is that of the NumPy reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ibert_tvm.relay_passes.errors import CompilerError, LoweringError
+from ibert_tvm.relay_passes.integer.operator import Operator, Serial
+from ibert_tvm.relay_passes.integer.program import Program
+from ibert_tvm.relay_passes.integer.types import TensorType, is_per_token, rows_of
+
+from .domain import TensorDomain, TensorStage
+
+__all__ = ["IntegerProgram"]
+
+
+class IntegerProgram:
+    """A program with its constants on a device.
+
+    Parameters
+    ----------
+    program : Program
+        Of the integer dialect, as lowering makes it.
+    parameters : mapping of str to numpy.ndarray
+        Its constants.
+    device : torch.device
+        Where it runs.
+    """
+
+    def __init__(
+        self, program: Program, parameters: Mapping[str, NDArray[np.integer]], device: torch.device
+    ) -> None:
+        self.program = program
+        self.device = device
+        self._constants = {
+            name: torch.from_numpy(parameters[name]).to(device) for name in program.parameters
+        }
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute every value.
+
+        Parameters
+        ----------
+        inputs : mapping of str to torch.Tensor
+            Integers [batch, seq_len], and what else the program takes.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            int64, by name of the step.
+
+        Raises
+        ------
+        RangeError
+            If an id is no row of its table.
+        LoweringError
+            If the program was prepared for the compiler.
+        """
+        values = dict(self._constants)
+        values |= {name: inputs[name].to(self.device) for name in self.program.inputs}
+        types = {**self.program.inputs, **self.program.parameters}
+        for step in self.program.steps:
+            dtypes = {name: types[value].dtype for name, value in step.operands.items()}
+            operands = {name: values[value] for name, value in step.operands.items()}
+            try:
+                # Within torch's mixed precision products would not be exact.
+                with torch.autocast(self.device.type, enabled=False):
+                    values[step.name] = _run(step.operator, operands, dtypes, self.device)
+            except CompilerError as error:
+                raise error.at(step.operator.where) from None
+            types[step.name] = step.type
+        return {step.name: values[step.name] for step in self.program.steps}
+
+
+def _run(
+    operator: Operator,
+    operands: Mapping[str, torch.Tensor],
+    dtypes: Mapping[str, str],
+    device: torch.device,
+) -> torch.Tensor:
+    if isinstance(operator, Serial):
+        raise LoweringError(
+            f"{operator.OP} cannot be evaluated with torch",
+            operator.where,
+            "it belongs to programs whose padding was left out, which only the compiler makes",
+            "give the program as lowering made it",
+        )
+    batch = next(iter(operands.values())).shape[0]
+    domain = TensorDomain(batch, operator.name, device)
+    types = {name: TensorType(tuple(x.shape), dtypes[name]) for name, x in operands.items()}
+    split = operator.rows_per_token(types)
+    stages = {}
+    for operand in operator.OPERANDS:
+        if operand.name not in operands:
+            continue
+        tensor = operands[operand.name].to(torch.int64)
+        pairs = operand.shape in ("b s H s", "b s s")
+        if not pairs and (is_per_token(tensor.shape) or (split > 1 and not operand.is_constant)):
+            tensor = tensor.reshape(rows_of(tuple(tensor.shape), split))
+        stages[operand.name] = TensorStage(tensor, dtypes[operand.name])
+    result = operator.body(domain, **stages)
+    assert isinstance(result, TensorStage)
+    shape = operator.result_type(types).shape
+    return result.tensor.reshape(shape)

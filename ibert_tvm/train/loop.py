@@ -1,0 +1,248 @@
+"""The loop of a training: steps, checkpoints, early stop, and going on where it was killed.
+
+A training that was killed and goes on makes the same steps as one that was not: the order of the
+data follows from seed and epoch, and a checkpoint has everything else that steps depend on (model,
+optimiser, random numbers of dropout, what the dev set said).
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import ModelError
+from ..files import write_file
+
+__all__ = ["Loop", "Schedule", "Tracked"]
+
+_logger = logging.getLogger(__name__)
+_LARGEST_GRADIENT = 1.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What the loop needs of the settings of a stage.
+
+    Parameters
+    ----------
+    examples : int
+        Training examples.
+    epochs, batch_size, accumulation, seed, patience, checkpoint_steps
+        See `ibert_tvm.train.settings.FinetuneSettings`.
+    learning_rate, weight_decay, warmup
+        See there.
+    """
+
+    examples: int
+    epochs: int
+    batch_size: int
+    accumulation: int
+    learning_rate: float
+    weight_decay: float
+    warmup: float
+    seed: int
+    patience: int
+    checkpoint_steps: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of the optimiser."""
+        return -(-self.examples // (self.batch_size * self.accumulation))
+
+    @property
+    def steps(self) -> int:
+        """Of all epochs."""
+        return self.steps_per_epoch * self.epochs
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: up in a line, then down to 0."""
+        warm = int(self.steps * self.warmup)
+        if step < warm:
+            return self.learning_rate * (step + 1) / warm
+        return self.learning_rate * (self.steps - step) / max(self.steps - warm, 1)
+
+    def batches(self, step: int) -> list[np.ndarray]:
+        """Indices of the examples of a step, by forward pass."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.examples)
+        size = self.batch_size * self.accumulation
+        chosen = order[place * size : (place + 1) * size]
+        return [chosen[i : i + self.batch_size] for i in range(0, len(chosen), self.batch_size)]
+
+
+@dataclass
+class Tracked:
+    """What a training has come to.
+
+    Attributes
+    ----------
+    step : int
+        Steps that were made.
+    best, best_step : float, int
+        The best score of the dev set, and when.
+    waited : int
+        Epochs since then.
+    history : list of dict
+        Per epoch: loss of the training, score of the dev set.
+    loss_sum : float
+        Of the steps of this epoch.
+    """
+
+    step: int = 0
+    best: float = float("-inf")
+    best_step: int = 0
+    waited: int = 0
+    loss_sum: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class Loop:
+    """Trains a module.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its parameters that need gradients are trained.
+    loss : callable
+        ``loss(indices) -> tensor``: mean over these examples.
+    score : callable
+        ``score() -> float`` of the dev set, larger is better; called behind each epoch.
+    schedule : Schedule
+        When and how.
+    file : pathlib.Path
+        The checkpoint.
+    advance : callable
+        Called with steps done and steps there are.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Callable[[Sequence[int]], torch.Tensor],
+        score: Callable[[], float],
+        schedule: Schedule,
+        file: Path,
+        advance: Callable[[int, int], None],
+    ) -> None:
+        self.module, self.loss, self.score = module, loss, score
+        self.schedule, self.file, self.advance = schedule, file, advance
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.AdamW(
+            [
+                {"params": [p for p in self.parameters if p.ndim > 1]},
+                {"params": [p for p in self.parameters if p.ndim <= 1], "weight_decay": 0.0},
+            ],
+            lr=schedule.learning_rate,
+            weight_decay=schedule.weight_decay,
+        )
+        self.tracked = Tracked()
+        self.best: dict[str, torch.Tensor] | None = None
+
+    def run(self) -> Tracked:
+        """Train to the end, or until the dev set no longer gets better; keep the best weights.
+
+        Returns
+        -------
+        Tracked
+            What happened.
+        """
+        schedule, tracked = self.schedule, self.tracked
+        self.resume()
+        saved = time.monotonic()
+        while tracked.step < schedule.steps and not self._stopped:
+            self._step(tracked.step)
+            tracked.step += 1
+            self.advance(tracked.step, schedule.steps)
+            ended = tracked.step % schedule.steps_per_epoch == 0
+            if ended:
+                self._measure()
+            if ended or tracked.step % schedule.checkpoint_steps == 0:
+                self.save()
+                _logger.info("checkpoint after %.0f s", time.monotonic() - saved)
+                saved = time.monotonic()
+        if self.best is not None:
+            self.module.load_state_dict(self.best)
+        return tracked
+
+    @property
+    def _stopped(self) -> bool:
+        return 0 < self.schedule.patience <= self.tracked.waited
+
+    def _step(self, step: int) -> None:
+        self.module.train()
+        rate = self.schedule.rate(step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        batches = self.schedule.batches(step)
+        count = sum(len(batch) for batch in batches)
+        for batch in batches:
+            part = self.loss(batch.tolist()) * (len(batch) / count)
+            part.backward()
+            self.tracked.loss_sum += part.item()
+        torch.nn.utils.clip_grad_norm_(self.parameters, _LARGEST_GRADIENT)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def _measure(self) -> None:
+        tracked = self.tracked
+        self.module.eval()
+        with torch.no_grad():
+            score = self.score()
+        tracked.history.append(
+            {"loss": tracked.loss_sum / self.schedule.steps_per_epoch, "score": score}
+        )
+        tracked.loss_sum = 0.0
+        _logger.info("epoch %d: %s", len(tracked.history), tracked.history[-1])
+        if score > tracked.best:
+            tracked.best, tracked.best_step, tracked.waited = score, tracked.step, 0
+            self.best = {name: x.clone() for name, x in self.module.state_dict().items()}
+        else:
+            tracked.waited += 1
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the checkpoint, whole or not at all."""
+        state = {
+            "module": self.module.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "random": torch.get_rng_state(),
+            "tracked": dict(vars(self.tracked)),
+            "best": self.best,
+        }
+        with write_file(self.file) as path:
+            torch.save(state, path)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one.
+
+        Raises
+        ------
+        ModelError
+            If it cannot be read.
+        """
+        if not self.file.is_file():
+            return
+        try:
+            state: dict[str, Any] = torch.load(self.file, weights_only=True)
+            self.module.load_state_dict(state["module"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            torch.set_rng_state(state["random"])
+            self.best = state["best"]
+            for name, value in state["tracked"].items():
+                setattr(self.tracked, name, value)
+        except (RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError) as error:
+            raise ModelError(
+                f"cannot read {self.file}",
+                why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                todo="remove the folder of the training, and start again",
+            ) from error
+        _logger.info("going on behind step %d", self.tracked.step)

@@ -1,0 +1,107 @@
+"""Settings of a fine-tuning; the defaults are the recipe of I-BERT's paper."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import UsageError
+
+__all__ = ["DISTILLATIONS", "FinetuneSettings"]
+
+DISTILLATIONS = ("none", "logits", "embeddings")
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """How a model is tuned: in float first, then with integers.
+
+    The paper's recipe (section 4.1): full precision first, then integers only, learning rates of
+    5e-7 to 2e-6, dropout 0 or 0.1, 6 epochs for the large tasks of GLUE and 12 for the small.
+
+    Parameters
+    ----------
+    preset : str
+        Numerics.
+    float_epochs, epochs : int
+        Passes over the data in float, 0 for a model that is tuned already, and with integers.
+    float_learning_rate, learning_rate : float
+        Largest, of each stage; it grows over `warmup` of the steps and falls to 0 in the rest.
+    dropout : float
+        In the float stage. With integers there is none: the forward pass is what will run.
+    batch_size, accumulation : int
+        Sequences of a forward pass, and passes of a step.
+    weight_decay, warmup : float
+        Of AdamW, and share of the steps.
+    seq_len : int
+        Texts are truncated to this many tokens.
+    seed : int
+        Of the order of the data, of new heads and of dropout.
+    distillation : {"none", "logits", "embeddings"}
+        What of the float model is learned, beside the labels if there are any.
+    patience : int
+        Epochs without a better dev set after which a stage ends; 0 to never end it.
+    learn_scales : bool
+        Train scales of matrix operands too.
+    calibration : int
+        Training texts that scales are chosen from.
+    checkpoint_steps : int
+        Steps between two checkpoints.
+
+    Raises
+    ------
+    UsageError
+        If a setting is out of range.
+    """
+
+    preset: str = "accurate"
+    float_epochs: int = 3
+    epochs: int = 6
+    float_learning_rate: float = 2e-5
+    learning_rate: float = 2e-6
+    dropout: float = 0.1
+    batch_size: int = 16
+    accumulation: int = 1
+    weight_decay: float = 0.1
+    warmup: float = 0.06
+    seq_len: int = 128
+    seed: int = 0
+    distillation: str = "none"
+    patience: int = 0
+    learn_scales: bool = False
+    calibration: int = 256
+    checkpoint_steps: int = 100
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("float_epochs", 0, 10_000),
+            ("epochs", 1, 10_000),
+            ("float_learning_rate", 0, 1),
+            ("learning_rate", 0, 1),
+            ("dropout", 0, 0.9),
+            ("batch_size", 1, 65_536),
+            ("accumulation", 1, 65_536),
+            ("weight_decay", 0, 1),
+            ("warmup", 0, 1),
+            ("seq_len", 2, 65_536),
+            ("seed", 0, 2**31 - 1),
+            ("patience", 0, 10_000),
+            ("calibration", 1, 1_000_000),
+            ("checkpoint_steps", 1, 10**9),
+        ):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and least <= value <= most):
+                raise UsageError(
+                    f"{name.replace('_', ' ')} is {value}",
+                    why=f"it lies from {least} to {most}",
+                )
+        if self.distillation not in DISTILLATIONS:
+            raise UsageError(
+                f"unknown distillation {self.distillation!r}",
+                todo=f"use one of: {', '.join(DISTILLATIONS)}",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings by name."""
+        return asdict(self)

@@ -1,0 +1,319 @@
+"""The scales of a model in training: what stays while its weights change, and its file.
+
+Integer weights follow from float weights and these scales by rounding to the nearest, here and
+nowhere else: in every step of a training, and when `ibert quantize` reads what was trained. So both
+have the same integers. This module needs neither torch nor what it trains with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import strict_json
+from .errors import DocumentError, ModelError
+from .rounding import nearest, nearest_fine
+from .schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
+from .strict_json import shown
+
+if TYPE_CHECKING:
+    from ibert_tvm.relay_passes.lower import Requirement
+    from ibert_tvm.relay_passes.quantization_table import (
+        ActivationQuant,
+        QuantizationTable,
+        WeightQuant,
+    )
+
+__all__ = ["FILE", "TrainedScales", "read_scales"]
+
+FILE = "ibert_scales.json"
+"""In the folder of a trained model, beside its configuration."""
+SCHEMA_VERSION = 1
+MAX_BYTES = 256 * 2**20
+_MAX_DEPTH = 8
+_NUMBERS = (
+    lambda value: isinstance(value, list) and all(type(x) in (int, float) for x in value),
+    "a list of numbers",
+)
+_INTEGERS = (
+    lambda value: isinstance(value, list) and all(type(x) is int for x in value),
+    "a list of integers",
+)
+_ACTIVATION = {
+    "scale": SCALE,
+    "low": INTEGER,
+    "high": INTEGER,
+    "zero_point": INTEGER,
+    "channel_divisor?": _NUMBERS,
+    "splits?": _INTEGERS,
+    "by_row?": FLAG,
+    "channel_zero_point?": _INTEGERS,
+}
+_SCHEMA = {
+    "schema_version": INTEGER,
+    "preset": STRING,
+    "head": STRING,
+    "centred": FLAG,
+    "matmul": {"*": _ACTIVATION},
+    "stream": {"*": _ACTIVATION},
+    "grids": {"*": _ACTIVATION},
+    "weights": {"*": _NUMBERS},
+    "embeddings": {"*": {"bits": one_of(8, 16), "scale": _NUMBERS}},
+    "norm_shifts": {"*": integer(0, 31)},
+}
+_BY_CHANNEL = ("channel_divisor", "splits", "channel_zero_point")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedScales:
+    """A quantisation table without its integers.
+
+    Attributes
+    ----------
+    activations : QuantizationTable
+        Everything but weights and embeddings.
+    weights : dict of str to numpy.ndarray
+        Scale per row, float64 [N], by canonical name of the linear layer.
+    embeddings : dict of str to tuple of (int, numpy.ndarray)
+        Bits of the integers, 8 or 16, and scale per row, by canonical name of the embedding.
+    head : str
+        The head that it was trained with, one of `ibert_tvm.model_info.HEADS`.
+    """
+
+    activations: QuantizationTable
+    weights: Mapping[str, NDArray[np.float64]]
+    embeddings: Mapping[str, tuple[int, NDArray[np.float64]]]
+    head: str
+
+    @property
+    def preset(self) -> str:
+        """Numerics that it was trained with."""
+        return self.activations.preset
+
+    @classmethod
+    def of_table(cls, table: QuantizationTable, head: str) -> TrainedScales:
+        """Keep the scales of a table and drop its integers."""
+        return cls(
+            replace(table, weights={}, embeddings={}),
+            {name: rows.scale for name, rows in table.weights.items()},
+            {
+                name: (8 * rows.values.dtype.itemsize, rows.scale)
+                for name, rows in table.embeddings.items()
+            },
+            head,
+        )
+
+    def with_scales(self, scales: Mapping[str, float]) -> TrainedScales:
+        """Return the same with other scales of matrix operands, by canonical name."""
+        table = self.activations
+        matmul = {
+            name: replace(quant, scale=scales.get(name, quant.scale))
+            for name, quant in table.matmul.items()
+        }
+        return replace(self, activations=replace(table, matmul=matmul))
+
+    def table(
+        self,
+        needed: Mapping[str, Requirement],
+        parameters: Mapping[str, NDArray[np.float32]],
+        known: Callable[[str, NDArray[np.float32], Callable[[], WeightQuant]], WeightQuant]
+        | None = None,
+    ) -> QuantizationTable:
+        """Round float weights to a whole table.
+
+        Parameters
+        ----------
+        needed : mapping of str to Requirement
+            Of the model and the preset, from `ibert_tvm.relay_passes.lower.requirements`.
+        parameters : mapping of str to numpy.ndarray
+            Float weights by canonical parameter name.
+        known : callable, optional
+            ``known(name, weight, make)`` returns the integers of a layer, made by ``make()`` where
+            they are not known yet.
+
+        Returns
+        -------
+        QuantizationTable
+
+        Raises
+        ------
+        ModelError
+            If the model has other layers than those of these scales, or a weight is no number.
+        """
+        make = known or (lambda _name, _weight, made: made())
+        reads = {layer: value.name for value in needed.values() for layer in value.layers}
+        wanted = {
+            section: {name for name, value in needed.items() if value.section == section}
+            for section in ("weights", "embeddings")
+        }
+        for section, layers in wanted.items():
+            _check_layers(layers, set(getattr(self, section)), section)
+        for name, quant in self.activations.matmul.items():
+            if name in needed:
+                _check_channels(name, quant, needed[name].channels)
+        weights, embeddings = {}, {}
+        for name, scale in self.weights.items():
+            matrix = parameters[needed[name].weight]
+            _check_rows(name, matrix, scale)
+            operand = self.activations.matmul.get(reads[name])
+            if operand is None:
+                raise _other_model(f"no scale of {reads[name]}, which {name} reads")
+            weights[name] = make(name, matrix, _linear(matrix, scale, operand))
+        for name, (bits, scale) in self.embeddings.items():
+            matrix = parameters[needed[name].weight]
+            _check_rows(name, matrix, scale)
+            embeddings[name] = make(name, matrix, _embedding(matrix, scale, bits))
+        return replace(self.activations, weights=weights, embeddings=embeddings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of the file."""
+        document, arrays = self.activations.to_json()
+        for section in ("matmul", "stream", "grids"):
+            for entry in document[section].values():
+                entry |= {key: arrays[entry[key]].tolist() for key in _BY_CHANNEL if key in entry}
+        return {
+            **document,
+            "schema_version": SCHEMA_VERSION,
+            "head": self.head,
+            "weights": {name: scale.tolist() for name, scale in self.weights.items()},
+            "embeddings": {
+                name: {"bits": bits, "scale": scale.tolist()}
+                for name, (bits, scale) in self.embeddings.items()
+            },
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the file into a folder that is being made."""
+        text = json.dumps(self.to_json(), separators=(",", ":"), sort_keys=True)
+        (folder / FILE).write_text(text, encoding="utf-8")
+
+
+def read_scales(file: Path) -> TrainedScales:
+    """Read and check the file of a trained model.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+        `FILE` of its folder.
+
+    Returns
+    -------
+    TrainedScales
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read, or something in it has a wrong type or value.
+    """
+    from ibert_tvm.relay_passes.quantization_table import (
+        SCHEMA_VERSION as TABLE_VERSION,
+    )
+    from ibert_tvm.relay_passes.quantization_table import (
+        QuantizationTable,
+        QuantizationTableError,
+    )
+
+    try:
+        document = strict_json.read_json(file, MAX_BYTES, _MAX_DEPTH)
+        check(document, _SCHEMA)
+        if document["schema_version"] != SCHEMA_VERSION:
+            raise DocumentError(
+                f"it has schema version {shown(document['schema_version'])}",
+                why=f"this version of ibert_tvm reads {SCHEMA_VERSION}",
+            )
+        arrays: dict[str, NDArray[Any]] = {}
+        activations = {**document, "schema_version": TABLE_VERSION, "weights": {}, "embeddings": {}}
+        for section in ("matmul", "stream", "grids"):
+            for name, entry in document[section].items():
+                for key in _BY_CHANNEL:
+                    if key in entry:
+                        arrays[f"{section}.{name}.{key}"] = np.array(entry[key])
+                        entry[key] = f"{section}.{name}.{key}"
+        return TrainedScales(
+            QuantizationTable.from_json(activations, arrays),
+            {name: np.array(scale, np.float64) for name, scale in document["weights"].items()},
+            {
+                name: (entry["bits"], np.array(entry["scale"], np.float64))
+                for name, entry in document["embeddings"].items()
+            },
+            document["head"],
+        )
+    except (DocumentError, QuantizationTableError, OverflowError) as error:
+        what = getattr(error, "what", str(error))
+        why = "; ".join(filter(None, (what, getattr(error, "why", ""))))
+        raise ModelError(
+            f"cannot read {file}",
+            where=getattr(error, "where", ""),
+            why=why,
+            todo="copy the folder of the trained model again, or remove the file to calibrate anew",
+        ) from error
+
+
+def _check_channels(name: str, quant: ActivationQuant, channels: int) -> None:
+    for array in (quant.channel_divisor, quant.splits, quant.channel_zero_point):
+        if array is not None and array.size != channels:
+            raise _other_model(f"{name} has {channels} channels, and {array.size} of its scales")
+
+
+def _linear(
+    matrix: NDArray[np.float32], scale: NDArray[np.float64], quant: ActivationQuant
+) -> Callable[[], WeightQuant]:
+    """How the integers of a linear layer are made: the divisor of its input moves into it."""
+
+    def make() -> WeightQuant:
+        from ibert_tvm.relay_passes.quantization_table import WeightQuant
+
+        moved = matrix
+        if quant.channel_divisor is not None:
+            moved = matrix * quant.channel_divisor.astype(np.float32)
+        rounded = nearest(moved, scale)
+        return WeightQuant(rounded if quant.splits is None else rounded[:, quant.columns], scale)
+
+    return make
+
+
+def _embedding(
+    matrix: NDArray[np.float32], scale: NDArray[np.float64], bits: int
+) -> Callable[[], WeightQuant]:
+    def make() -> WeightQuant:
+        from ibert_tvm.relay_passes.quantization_table import WeightQuant
+
+        rounded = nearest(matrix, scale) if bits == 8 else nearest_fine(matrix, scale)
+        return WeightQuant(rounded, scale)
+
+    return make
+
+
+def _check_layers(wanted: set[str], found: set[str], section: str) -> None:
+    if wanted != found:
+        other = sorted(wanted ^ found)[0]
+        lacks = "lack" if other in wanted else "have"
+        raise _other_model(f"the scales {lacks} {other}, one of its {section}")
+
+
+def _check_rows(name: str, matrix: NDArray[np.float32], scale: NDArray[np.float64]) -> None:
+    if not np.isfinite(matrix).all():
+        raise ModelError(
+            "a weight is infinite or not a number",
+            where=name,
+            why="it has no nearest integer",
+            todo="train with a smaller learning rate, or check the checkpoint",
+        )
+    if scale.shape != matrix.shape[:1]:
+        raise _other_model(f"{name} has {len(matrix)} rows, and {scale.size} scales")
+
+
+def _other_model(why: str) -> ModelError:
+    return ModelError(
+        "the scales of a training do not belong to this model",
+        where=FILE,
+        why=why,
+        todo="load the model with the head that it was trained with, or remove the file and "
+        "calibrate anew",
+    )

@@ -1,0 +1,174 @@
+"""Fine-tuning from files, killed and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import ibert_tvm as ibert
+from ibert_tvm.errors import UsageError
+from ibert_tvm.train.examples import Examples
+from ibert_tvm.train.finetune import finetune
+from ibert_tvm.train.settings import FinetuneSettings
+
+WORDS = [f"word{number}" for number in range(40)]
+SETTINGS = ["--float-epochs", 1, "--epochs", 2, "--batch", 4, "--seq-len", 16, "--seed", 3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT without a head, and its vocabulary."""
+    place = tmp_path_factory.mktemp("finetune") / "source"
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    torch.manual_seed(0)
+    transformers.BertModel(
+        transformers.BertConfig(
+            vocab_size=len(vocabulary),
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=48,
+            max_position_embeddings=24,
+            type_vocab_size=1,
+        )
+    ).save_pretrained(place)
+    (place / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    return place
+
+
+def texts(count: int) -> list[tuple[str, str]]:
+    """Texts, and which half of the words they are of."""
+    random = np.random.default_rng(2)
+    rows = []
+    for number in range(count):
+        half = number % 2
+        words = random.choice(WORDS[20 * half : 20 * half + 20], 6)
+        rows.append((" ".join(words), ("first", "second")[half]))
+    return rows
+
+
+def write_tsv(path: Path, count: int = 40) -> Path:
+    lines = ["sentence\tlabel", *("\t".join(row) for row in texts(count))]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "ibert_tvm", "finetune", *map(str, arguments), "--json"]
+
+
+def integers(trained: Path) -> dict[str, Any]:
+    """Those that are deployed."""
+    quantized = ibert.quantize(ibert.load(trained, verify=False))
+    return dict(quantized.parameters)
+
+
+@pytest.mark.slow
+def test_a_training_that_was_killed_ends_with_the_same_integers(
+    folder: Path, tmp_path: Path
+) -> None:
+    data = write_tsv(tmp_path / "data.tsv")
+    options = [folder, "--data", data, *SETTINGS]
+    done = subprocess.run(
+        command(*options, "-o", tmp_path / "whole"), capture_output=True, text=True, check=True
+    )
+    document = json.loads(done.stdout)
+    assert document["labels"] == ["first", "second"] and document["examples"] == 36
+    assert document["integers"]["best"] >= document["integers"]["before"]
+    work = tmp_path / "killed.training"
+    for sign in ("float.pt", "start", "integers.pt"):  # one kill in each stage, and between
+        with subprocess.Popen(
+            command(*options, "-o", tmp_path / "killed"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            while not (work / sign).exists() and process.poll() is None:
+                time.sleep(0.01)
+            os.kill(process.pid, signal.SIGKILL)
+    assert not (tmp_path / "killed").exists()
+    subprocess.run(command(*options, "-o", tmp_path / "killed"), capture_output=True, check=True)
+    assert not work.exists()
+    wanted, found = integers(tmp_path / "whole"), integers(tmp_path / "killed")
+    assert wanted.keys() == found.keys()
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.slow
+def test_embeddings_are_distilled_without_labels(folder: Path, tmp_path: Path) -> None:
+    data = Examples(tuple((text,) for text, _ in texts(48)))
+    settings = FinetuneSettings(
+        preset="paper",
+        epochs=2,
+        batch_size=8,
+        learning_rate=1e-5,
+        distillation="embeddings",
+        calibration=16,
+    )
+    result = finetune(folder, data, tmp_path / "out", settings)
+    assert result.float_stage is None and result.labels == ()
+    stage = result.integer_stage
+    scores = [entry["score"] for entry in stage["history"]]
+    assert len(scores) == 2 and stage["steps"] == 2 * 6
+    assert stage["best"] == max(stage["before"], *scores)
+    trained = ibert.load(tmp_path / "out", verify=False).trained
+    assert trained is not None and trained.preset == "paper"
+
+
+def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        finetune(folder, Examples((("a",), ("b",))), tmp_path / "out")
+    assert str(caught.value) == (
+        "there are no labels, and nothing else to learn\n"
+        "  why: without labels the float model itself is what is learned\n"
+        "  what to do: give --distill embeddings (or logits), or data with a column of labels"
+    )
+
+
+def test_logits_of_embeddings_cannot_be_distilled(folder: Path, tmp_path: Path) -> None:
+    data = Examples((("a",), ("b",), ("c",)))
+    settings = FinetuneSettings(distillation="logits")
+    with pytest.raises(UsageError) as caught:
+        finetune(folder, data, tmp_path / "out", settings)
+    assert str(caught.value) == (
+        "logits cannot be distilled from this model\n"
+        f"  where: {folder}\n"
+        "  why: with the head none it gives embeddings\n"
+        "  what to do: give --distill embeddings"
+    )
+
+
+def test_another_training_is_not_gone_on_with(folder: Path, tmp_path: Path) -> None:
+    work = tmp_path / "out.training"
+    work.mkdir()
+    (work / "settings.json").write_text("{}", encoding="utf-8")
+    data = Examples((("a",), ("b",), ("c",)), ("0", "1", "0"))
+    with pytest.raises(UsageError) as caught:
+        finetune(folder, data, tmp_path / "out", dev=data)
+    assert str(caught.value) == (
+        f"there is another training in {work}\n"
+        "  why: its model, data or settings are others\n"
+        "  what to do: finish it with these, choose another output, or remove the folder"
+    )
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        FinetuneSettings(dropout=1.5)
+    assert str(caught.value) == "dropout is 1.5\n  why: it lies from 0 to 0.9"
+    with pytest.raises(UsageError) as caught:
+        FinetuneSettings(distillation="all")
+    assert str(caught.value) == (
+        "unknown distillation 'all'\n  what to do: use one of: none, logits, embeddings"
+    )

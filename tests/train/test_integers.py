@@ -1,0 +1,77 @@
+"""Programs on torch tensors: every integer is that of the NumPy reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.train.domain import exact_product
+from ibert_tvm.train.integers import IntegerProgram
+from tests.examples import examples
+from tests.golden.models import MODELS, evaluated, inputs, quantized
+
+SMALL = [name for name, golden in MODELS.items() if not golden.whole]
+FAST = [name for name, golden in MODELS.items() if golden.fast]
+
+
+@pytest.mark.parametrize("name", examples(SMALL, *FAST))
+def test_every_integer_is_that_of_the_reference(name: str) -> None:
+    model = quantized(name)
+    _, wanted = evaluated(name)
+    given = {key: torch.from_numpy(np.array(array)) for key, array in inputs(name).items()}
+    found = IntegerProgram(model.program, model.parameters, torch.device("cpu")).run(given)
+    assert found.keys() == wanted.keys()
+    for key, values in found.items():
+        np.testing.assert_array_equal(values.numpy(), wanted[key], err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("inner", "a", "b"),
+    [(8, 127, 127), (1041, 127, 127), (3000, 255, 128), (40, 2**15, 2**20), (5000, 2**15, 127)],
+)
+def test_products_are_exact_at_their_bounds(inner: int, a: int, b: int) -> None:
+    left = torch.full((2, inner), a)
+    left[1, ::2] = -a + 1
+    right = torch.full((inner, 3), b)
+    right[:, 1] -= 1
+    wanted = (left.numpy().astype(object) @ right.numpy().astype(object)).astype(np.int64)
+    np.testing.assert_array_equal(exact_product(left, right, a, b).numpy(), wanted)
+
+
+def test_mixed_precision_changes_no_integer() -> None:
+    model = quantized("bert")
+    given = {key: torch.from_numpy(np.array(array)) for key, array in inputs("bert").items()}
+    program = IntegerProgram(model.program, model.parameters, torch.device("cpu"))
+    wanted = program.run(given)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            found = program.run(given)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for key, values in wanted.items():
+        assert torch.equal(found[key], values), key
+
+
+def test_a_product_that_no_float_holds_is_refused() -> None:
+    one = torch.ones((1, 1), dtype=torch.int64)
+    with pytest.raises(RangeError) as caught:
+        exact_product(one, one, 2**30, 2**30)
+    assert str(caught.value) == (
+        "a matrix product may not fit 53 bits\n"
+        "  why: its elements are bounded by 1152921504606846976\n"
+        "  what to do: use narrower operands"
+    )
+
+
+def test_an_id_that_is_no_row_is_refused() -> None:
+    model = quantized("bert")
+    given = {key: torch.from_numpy(np.array(array)) for key, array in inputs("bert").items()}
+    rows = model.info.vocab_size
+    given["input_ids"][0, 0] = rows
+    program = IntegerProgram(model.program, model.parameters, torch.device("cpu"))
+    with pytest.raises(RangeError, match=f"the table has {rows} rows"):
+        program.run(given)

@@ -1,0 +1,113 @@
+"""Scales of a training: their file gives them back, and is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ibert_tvm.errors import ModelError
+from ibert_tvm.relay_passes.lower import requirements
+from ibert_tvm.trained_scales import FILE, TrainedScales, read_scales
+from tests.golden.models import canonical, table
+
+
+def scales(name: str = "bert-default") -> TrainedScales:
+    return TrainedScales.of_table(table(name), "none")
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-default", "bert-paper"])
+def test_the_same_integers_come_back(name: str, tmp_path: Path) -> None:
+    wanted = table(name)
+    scales(name).save(tmp_path)
+    model = canonical(name.partition("-")[0])
+    needed = requirements(model.module, wanted.preset)
+    found = read_scales(tmp_path / FILE).table(needed, model.parameters)
+    document, arrays = wanted.to_json()
+    again, others = found.to_json()
+    assert again == document
+    for key, array in arrays.items():
+        np.testing.assert_array_equal(others[key], array, err_msg=key)
+
+
+def _set(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            document = document[key] if key != "*" else next(iter(document.values()))
+        document[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_set("preset", value="exact"), "unknown preset 'exact'; a preset chooses the form of "),
+        (_set("schema_version", value=9), "it has schema version 9; this version of ibert_tvm"),
+        (_set("matmul", "*", "scale", value=0), "it is 0; a number from 2^-126 to 2^127 is needed"),
+        (_set("matmul", "*", "scale", value="1"), 'it is "1"; a number from 2^-126 to 2^127'),
+        (_set("matmul", "*", "high", value=300), "a matrix operand uses integers"),
+        (_set("weights", "x", value=["a"]), 'it is ["a"]; a list of numbers is needed'),
+        (_set("embeddings", "*", "bits", value=32), "it is 32; 8 or 16 is needed"),
+    ],
+)
+def test_a_file_that_was_edited_is_refused(
+    change: Callable[[dict[str, Any]], None], why: str, tmp_path: Path
+) -> None:
+    document = scales().to_json()
+    change(document)
+    file = tmp_path / FILE
+    file.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ModelError) as caught:
+        read_scales(file)
+    assert caught.value.what == f"cannot read {file}"
+    assert caught.value.why.startswith(why)
+
+
+def test_scales_of_another_model_are_refused() -> None:
+    model = canonical("bert")
+    needed = requirements(model.module, "accurate")
+    found = scales()
+    rows = dict(found.weights)
+    gone = sorted(rows)[0]
+    del rows[gone]
+    with pytest.raises(ModelError) as caught:
+        TrainedScales(found.activations, rows, found.embeddings, "none").table(
+            needed, model.parameters
+        )
+    assert str(caught.value) == (
+        "the scales of a training do not belong to this model\n"
+        f"  where: {FILE}\n"
+        f"  why: the scales lack {gone}, one of its weights\n"
+        "  what to do: load the model with the head that it was trained with, or remove the file "
+        "and calibrate anew"
+    )
+
+
+def test_scales_by_channel_and_weights_are_checked() -> None:
+    model = canonical("bert")
+    needed = requirements(model.module, "accurate")
+    found = scales()
+    name, quant = next(
+        item for item in found.activations.matmul.items() if item[1].channel_divisor is not None
+    )
+    matmul = {**found.activations.matmul, name: replace(quant, channel_divisor=np.ones(3))}
+    wrong = replace(found, activations=replace(found.activations, matmul=matmul))
+    channels = needed[name].channels
+    with pytest.raises(ModelError, match=f"{name} has {channels} channels, and 3 of its scales"):
+        wrong.table(needed, model.parameters)
+    layer = next(iter(found.weights))
+    weight = np.full_like(model.parameters[needed[layer].weight], np.nan)
+    with pytest.raises(ModelError) as caught:
+        found.table(needed, {**model.parameters, needed[layer].weight: weight})
+    assert str(caught.value) == (
+        "a weight is infinite or not a number\n"
+        f"  where: {layer}\n"
+        "  why: it has no nearest integer\n"
+        "  what to do: train with a smaller learning rate, or check the checkpoint"
+    )
