@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -12,7 +15,7 @@ from typer import Argument, Option
 
 from ..errors import UsageError
 from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, parse_sizes, read_texts
-from .progress import status
+from .progress import progress
 from .result import CommandResult
 from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from .tables import Table, record_table
@@ -154,13 +157,12 @@ def _on_this_machine(job: _Job) -> _Measured:
     _warn_of_too_many(counts)
     configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
     measured = _Measured([], {}, {})
-    with status("loading") as show:
+    with _measuring(job, "loading", len(counts)) as turn:
         for count in counts:
             loaded = load_library(job.path, num_threads=count)
-            show(f"the limit of the machine, {_threads(count)}")
             limit = measured.ceilings[count] = measure_ceiling(count)
             for function in job.functions:
-                show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
+                turn(f"{function.batch}x{function.seq_len}, {_threads(count)}")
                 measured.rows.append(_with_efficiency(job.measure(loaded, function), limit))
     measured.machine.update(_machine())
     return measured
@@ -172,12 +174,12 @@ def _on_gpu(job: _Job, device: str | None) -> _Measured:
     from ..runtime import load_library
 
     rows = []
-    with status("loading") as show:
+    with _measuring(job, "loading") as turn:
         # A number of threads is refused there.
         threads = job.counts[0] if job.counts else None
         loaded = load_library(job.path, num_threads=threads, device=device)
         for function in job.functions:
-            show(f"{function.batch}x{function.seq_len}, {loaded.device}")
+            turn(f"{function.batch}x{function.seq_len}, {loaded.device}")
             row = job.measure(loaded, function)
             row |= {"threads": None, "gpu_ms": measure_gpu_time(loaded, function, job.seconds / 4)}
             rows.append(_with_efficiency(row, Ceiling()))
@@ -190,8 +192,8 @@ def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
     from ..runtime.remote import load_remote
 
     measured = _Measured([], {}, {})
-    with status(f"loading on {address}") as show:
-        wishes: list[int | None] = [None] if job.counts is None else [*job.counts]
+    wishes: list[int | None] = [None] if job.counts is None else [*job.counts]
+    with _measuring(job, f"loading on {address}", len(wishes)) as turn:
         for wanted in wishes:
             with load_remote(job.path, address, wanted, timeout) as loaded:
                 board = cast("RemoteEngine", loaded.engine).description
@@ -205,12 +207,29 @@ def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
                     load_average=None,
                 )
                 for function in job.functions:
-                    show(f"{function.batch}x{function.seq_len}, {_threads(count)}, on {address}")
+                    turn(f"{function.batch}x{function.seq_len}, {_threads(count)}, on {address}")
                     batches = job.batches(loaded, function)
                     latency = measure_remote_latency(loaded, function, batches, job.seconds)
                     row = _row(function, count, batches, latency)
                     measured.rows.append(_with_efficiency(row, limit))
     return measured
+
+
+@contextmanager
+def _measuring(job: _Job, loading: str, counts: int = 1) -> Iterator[Callable[[str], None]]:
+    """Show progress; what it gives is called with the shape that is measured next."""
+    whole = counts * len(job.functions)
+    turns = itertools.count(1)
+    with progress({loading: 1.0, "measuring": whole * max(job.seconds, 0.1)}) as line:
+
+        def turn(text: str) -> None:
+            number = next(turns)
+            if number == 1:
+                line.step("measuring")
+            line.say(f"{text} ({number} of {whole})")
+            line.advance(number - 1, whole)
+
+        yield turn
 
 
 def _threads(count: int) -> str:
@@ -320,16 +339,16 @@ def _machine() -> dict[str, Any]:
 # -- for people ----------------------------------------------------------------------------------
 
 _COLUMNS = (
-    ("shape", "shape", ""),
-    ("real tokens", "real_tokens", ".0%"),
+    ("shape", "shape", "s"),
+    ("real", "real_tokens", ".0%"),
     ("threads", "threads", "d"),
-    ("median ms", "median_ms", ".3f"),
-    ("min ms", "min_ms", ".3f"),
-    ("p90 ms", "p90_ms", ".3f"),
-    ("sequences/s", "sequences_per_second", ".1f"),
-    ("tokens/s", "tokens_per_second", ".0f"),
+    ("ms", "median_ms", "short"),
+    ("min", "min_ms", "short"),
+    ("p90", "p90_ms", "short"),
+    ("seq/s", "sequences_per_second", "short"),
+    ("tok/s", "tokens_per_second", ".0f"),
     ("GMAC/s", "gmacs", ".1f"),
-    ("of ceiling", "of_ceiling", ".1%"),
+    ("ceiling", "of_ceiling", ".1%"),
     ("runs", "runs", "d"),
 )
 _PART_COLUMNS = (
