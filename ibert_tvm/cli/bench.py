@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -49,7 +49,17 @@ def command(
     ] = None,
     texts: Annotated[
         Path | None,
-        Option(help="Measure on these texts, one per line; by default all rows are full."),
+        Option(
+            help="Measure on these texts, one per line, and from strings to vectors; by default "
+            "all rows are full."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        Option(
+            help="With --texts: the float model's folder, which sentence-transformers runs in "
+            "turns with the library, from strings to vectors."
+        ),
     ] = None,
     seconds: Annotated[float, Option(min=0.0, help="How long to measure each shape.")] = 2.0,
     per_layer: Annotated[
@@ -72,6 +82,8 @@ def command(
     counts = None if threads is None else parse_sizes("--threads", threads)
     functions = _chosen(metadata, batch, seq_len)
     lines = None if texts is None else read_texts("--texts", texts)
+    if against is not None:
+        _check_against(against, texts, rpc, metadata)
 
     if address is not None and per_layer:
         raise UsageError(
@@ -81,7 +93,7 @@ def command(
         )
     if metadata.runtime == "none":
         counts = counts or [1]  # more are refused when the library is loaded
-    job = _Job(library, functions, counts, lines, seconds, per_layer)
+    job = _Job(library, functions, counts, lines, seconds, per_layer, against)
     if address is not None:
         measured = _on_board(job, address, rpc_timeout)
     elif choose_device(metadata, device).kind == "cuda":
@@ -99,8 +111,11 @@ def command(
         "seconds": seconds,
         "ceilings": {str(count): asdict(limit) for count, limit in measured.ceilings.items()},
         "results": measured.rows,
+        **({"sentences": measured.sentences} if measured.sentences else {}),
     }
     shown: list[str | Table] = [_summary(document), _results(measured.rows)]
+    if measured.sentences:
+        shown += ["\nstrings in, vectors out", record_table(_RATES, measured.sentences), ""]
     shown += [_ceiling_line(count, limit) for count, limit in measured.ceilings.items()]
     if per_layer:
         shown += [item for row in measured.rows for item in _layers(row)]
@@ -117,6 +132,7 @@ class _Job:
     texts: list[str] | None
     seconds: float
     per_layer: bool
+    against: Path | None
 
     def batches(self, library: Library, function: FunctionRecord) -> list[Batch]:
         from ..bench.inputs import full_batch, text_batches
@@ -138,6 +154,27 @@ class _Job:
             row["layers"] = _profile(profile, full=row["real_tokens"] == 1)
         return row
 
+    def sentences(self, library: Library) -> list[dict[str, Any]]:
+        """From strings to vectors, if there are texts and the model gives vectors."""
+        from ..encoder import Encoder
+
+        if self.texts is None or Encoder(library).embedding_size is None:
+            return []
+        from ..bench.sentences import measure_sentences
+
+        rates = measure_sentences(library, self.texts, self.seconds, self.against)
+        return [
+            {
+                "name": rate.name,
+                "threads": rate.threads,
+                "texts": rate.texts,
+                "rounds": len(rate.seconds),
+                "texts_per_second": rate.per_second,
+                "times_as_fast": rates[0].per_second / rate.per_second,
+            }
+            for rate in rates
+        ]
+
 
 @dataclass(frozen=True)
 class _Measured:
@@ -146,6 +183,7 @@ class _Measured:
     rows: list[dict[str, Any]]
     ceilings: dict[int, Ceiling]
     machine: dict[str, Any]
+    sentences: list[dict[str, Any]] = field(default_factory=list)
 
 
 def _on_this_machine(job: _Job) -> _Measured:
@@ -164,6 +202,7 @@ def _on_this_machine(job: _Job) -> _Measured:
             for function in job.functions:
                 turn(f"{function.batch}x{function.seq_len}, {_threads(count)}")
                 measured.rows.append(_with_efficiency(job.measure(loaded, function), limit))
+            measured.sentences.extend(job.sentences(loaded))
     measured.machine.update(_machine())
     return measured
 
@@ -234,6 +273,36 @@ def _measuring(job: _Job, loading: str, counts: int = 1) -> Iterator[Callable[[s
 
 def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
+
+
+def _check_against(
+    against: Path, texts: Path | None, rpc: str | None, metadata: LibraryMetadata
+) -> None:
+    """Refuse what sentence-transformers cannot be compared on, before anything is measured."""
+    from ..frontend.errors import require
+
+    if texts is None or rpc is not None or metadata.device != "cpu":
+        raise UsageError(
+            "--against compares from strings to vectors on this machine's processor",
+            why="--texts was not given"
+            if texts is None
+            else "the library runs on a board or a GPU",
+            todo="give --texts FILE as well, and a library for this processor",
+        )
+    if not (against / "config.json").is_file():
+        raise UsageError(
+            "cannot read the model of --against",
+            where=str(against),
+            why="it is no folder with a config.json",
+            todo="give the folder that the library was made from",
+        )
+    require(
+        "sentence_transformers",
+        to="ibert bench --against",
+        why="it is what the library is compared with",
+        todo="pip install 'ibert-tvm[adapters]'",
+        where="--against",
+    )
 
 
 def _warn_of_too_many(counts: list[int]) -> None:
@@ -350,6 +419,14 @@ _COLUMNS = (
     ("GMAC/s", "gmacs", ".1f"),
     ("ceiling", "of_ceiling", ".1%"),
     ("runs", "runs", "d"),
+)
+_RATES = (
+    ("", "name", "s"),
+    ("threads", "threads", "d"),
+    ("texts", "texts", "d"),
+    ("rounds", "rounds", "d"),
+    ("texts/s", "texts_per_second", "short"),
+    ("ibert is faster", "times_as_fast", ".2f"),
 )
 _PART_COLUMNS = (
     ("", "name", ""),

@@ -253,3 +253,55 @@ def test_interrupt_ends_it_cleanly(library: Path) -> None:
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (130, "", "error: interrupted\n")
+
+
+def test_against_is_checked_first(
+    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
+) -> None:
+    outcome = ibert("bench", library, "--against", tmp_path)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: --against compares from strings to vectors on this machine's processor\n"
+        "  why: --texts was not given\n"
+        "  what to do: give --texts FILE as well, and a library for this processor\n",
+    )
+    file = tmp_path / "texts.txt"
+    file.write_text("hello\n", encoding="utf-8")
+    outcome = ibert("bench", library, "--texts", file, "--against", tmp_path)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: cannot read the model of --against\n"
+        f"  where: {tmp_path}\n"
+        "  why: it is no folder with a config.json\n"
+        "  what to do: give the folder that the library was made from\n",
+    )
+
+
+def test_turns_alternate_and_both_get_their_rounds(
+    monkeypatch: pytest.MonkeyPatch, library: Path
+) -> None:
+    """Against a model of sentence-transformers that is none: who is called when, how often."""
+    from types import SimpleNamespace
+
+    from ibert_tvm.bench import sentences
+    from ibert_tvm.runtime import load_library
+
+    pytest.importorskip("torch", reason="what it is compared with needs torch")
+    module = pytest.importorskip("sentence_transformers", reason="it is compared with that")
+    calls: list[str] = []
+
+    def encoder(name: str) -> SimpleNamespace:
+        return SimpleNamespace(encode=lambda *_, **__: calls.append(name))
+
+    monkeypatch.setattr(sentences, "Encoder", lambda _library: encoder("i"))
+    monkeypatch.setattr(module, "SentenceTransformer", lambda *_, **__: encoder("s"))
+    loaded = load_library(library, num_threads=1)
+    rates = sentences.measure_sentences(loaded, ["a", "b"], 0, Path("folder"))
+    assert "".join(calls) == "is" + "is" + "si" + "is"
+    assert [(r.name, r.threads, r.texts, len(r.seconds)) for r in rates] == [
+        ("ibert", 1, 2, 3),
+        ("sentence-transformers", 1, 2, 3),
+    ]
+    calls.clear()
+    (alone,) = sentences.measure_sentences(loaded, ["a"], 0)
+    assert calls == ["i"] * 4 and alone.per_second > 0
