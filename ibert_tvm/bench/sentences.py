@@ -78,6 +78,10 @@ def measure_sentences(
             from sentence_transformers import SentenceTransformer
 
             model = SentenceTransformer(str(against), device="cpu")
+            # Both cut long texts off at the same length, so that both compute as many tokens.
+            model.max_seq_length = min(
+                model.max_seq_length or encoder.max_seq_length, encoder.max_seq_length
+            )
             calls["sentence-transformers"] = lambda: model.encode(
                 given, batch_size=_BATCH_SIZE, show_progress_bar=False
             )

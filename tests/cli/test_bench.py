@@ -291,13 +291,16 @@ def test_turns_alternate_and_both_get_their_rounds(
     calls: list[str] = []
 
     def encoder(name: str) -> SimpleNamespace:
-        return SimpleNamespace(encode=lambda *_, **__: calls.append(name))
+        length = {"i": 128, "s": 256}[name]
+        return SimpleNamespace(encode=lambda *_, **__: calls.append(name), max_seq_length=length)
 
+    theirs = encoder("s")
     monkeypatch.setattr(sentences, "Encoder", lambda _library: encoder("i"))
-    monkeypatch.setattr(module, "SentenceTransformer", lambda *_, **__: encoder("s"))
+    monkeypatch.setattr(module, "SentenceTransformer", lambda *_, **__: theirs)
     loaded = load_library(library, num_threads=1)
     rates = sentences.measure_sentences(loaded, ["a", "b"], 0, Path("folder"))
     assert "".join(calls) == "is" + "is" + "si" + "is"
+    assert theirs.max_seq_length == 128  # both cut long texts off there
     assert [(r.name, r.threads, r.texts, len(r.seconds)) for r in rates] == [
         ("ibert", 1, 2, 3),
         ("sentence-transformers", 1, 2, 3),
