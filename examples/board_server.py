@@ -13,13 +13,22 @@ programs are being tried, so crashes are not unusual.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import logging
+import signal
 import sys
+
+_PR_SET_PDEATHSIG = 1
 
 
 def survive_crashes() -> None:
-    """Make the end of a session, whatever it was, the end of that session only."""
+    """Make the end of a session, whatever it was, the end of that session only.
+
+    Runs in the process that listens, which is not to outlive the one that was started.
+    """
     import os
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     from tvm.rpc import server
 
@@ -62,7 +71,11 @@ def main() -> None:
         tracker_addr=tracker,
         server_init_callback=survive_crashes,
     )
-    server.proc.join()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    try:
+        server.proc.join()
+    finally:
+        server.terminate()
 
 
 if __name__ == "__main__":

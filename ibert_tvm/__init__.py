@@ -15,6 +15,7 @@ The attributes are loaded on first use: importing this package imports neither T
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from .quantization import quantize
     from .runtime import Library, load_library, run
     from .version import __version__
+
+# Read by TVM when its thread pool starts: a worker without work gives up its processor 300,000
+# times before it sleeps, or sees that it is to end. On a quiet machine that is a moment; where tens
+# of processes want the processors each takes minutes to end. Libraries have a pool of their own.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
 __all__ = [
     "Encoder",

@@ -139,7 +139,7 @@ def find_model() -> Path:
     return folder
 
 
-def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
+def run_demo(folder: Path, step: Callable[[str, str], None]) -> DemoResult:
     """Do the whole job.
 
     Parameters
@@ -147,7 +147,7 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
     folder : pathlib.Path
         Existing folder for the artefacts `minilm.ibert` and `minilm.so`.
     step : callable
-        Called with the description of each step as it begins.
+        Called with the name and the description of each step as it begins.
 
     Returns
     -------
@@ -164,7 +164,7 @@ def run_demo(folder: Path, step: Callable[[str], None]) -> DemoResult:
 
     @contextmanager
     def timed(name: str, description: str) -> Iterator[None]:
-        step(description)
+        step(name, description)
         started = time.perf_counter()
         yield
         seconds[name] = time.perf_counter() - started

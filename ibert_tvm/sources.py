@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from .texts import packaged_texts
@@ -26,7 +25,7 @@ def default_texts(source: CanonicalModel) -> list[str] | None:
 
 def quantize_by_default(
     source: CanonicalModel,
-    calibrating: Callable[[], AbstractContextManager[Advance]] | None = None,
+    progress: Advance | None = None,
 ) -> QuantizedModel:
     """Quantise a model as `ibert quantize` does by default.
 
@@ -34,8 +33,8 @@ def quantize_by_default(
     ----------
     source : CanonicalModel
         From `ibert_tvm.load`.
-    calibrating : callable, optional
-        Opened around calibration; what it gives is called with the steps done and there are.
+    progress : callable, optional
+        Called with the steps done and the steps that there are.
 
     Returns
     -------
@@ -50,5 +49,4 @@ def quantize_by_default(
     from .quantization import quantize
 
     length = min(_SEQ_LEN, source.info.max_sequence_length or _SEQ_LEN)
-    with nullcontext() if calibrating is None else calibrating() as advance:
-        return quantize(source, default_texts(source), seq_len=length, progress=advance)
+    return quantize(source, default_texts(source), seq_len=length, progress=progress)

@@ -35,6 +35,7 @@ _LONGEST_UNBOUNDED = 16
 
 Inputs = dict[str, NDArray[Any]]
 Progress = Callable[[str], None]
+Advance = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def verify(
     emulate: bool = False,
     seed: int = 0,
     progress: Progress = lambda _: None,
+    advance: Advance = lambda _done, _total: None,
 ) -> Certificate:
     """Check an artefact.
 
@@ -130,6 +132,8 @@ def verify(
         Of the random inputs.
     progress : callable
         Called with the name of each check as it starts.
+    advance : callable
+        Called with how many of the inputs were compared, and how many there are.
 
     Returns
     -------
@@ -154,7 +158,7 @@ def verify(
             why="its numbers are compared with those of the integer program that it was made from",
             todo="give that as well: --model NAME.ibert",
         )
-    return _verify_library(path, model, inputs, emulate, seed, progress)
+    return _verify_library(path, model, inputs, emulate, seed, progress, advance)
 
 
 def _verify_folder(path: Path, inputs: int, seed: int, progress: Progress) -> Certificate:
@@ -175,7 +179,13 @@ def _verify_folder(path: Path, inputs: int, seed: int, progress: Progress) -> Ce
 
 
 def _verify_library(
-    path: Path, folder: Path, inputs: int, emulate: bool, seed: int, progress: Progress
+    path: Path,
+    folder: Path,
+    inputs: int,
+    emulate: bool,
+    seed: int,
+    progress: Progress,
+    advance: Advance,
 ) -> Certificate:
     from .runtime import load_library
     from .runtime.emulated_engine import target_of
@@ -217,7 +227,7 @@ def _verify_library(
     found = []
     if metadata.source_sha256 != model.info.source_sha256:
         found.append(f"{path.name} was made from another source than {folder.name}")
-    checks.append(_same_bits(model, batches, run, found))
+    checks.append(_same_bits(model, batches, run, found, advance))
     return Certificate(path.name, digest, file_sha256(folder / MANIFEST), tuple(checks))
 
 
@@ -288,10 +298,12 @@ def _same_bits(
     batches: list[tuple[tuple[int, int], Inputs]],
     run: Callable[[Inputs], Mapping[str, NDArray[Any]]],
     found: list[str],
+    advance: Advance,
 ) -> Check:
     """Compare a library with the reference; the digest is that of the reference's outputs."""
     digest = hashlib.sha256()
     for index, ((batch, length), given) in enumerate(batches):
+        advance(index, len(batches))
         expected, outputs = evaluate_integers(model, given), run(given)
         if set(outputs) != set(expected):
             found.append(f"it gives {', '.join(outputs)}; the model {', '.join(expected)}")

@@ -66,8 +66,8 @@ def test_torch_and_transformers_are_needed_by_the_frontend_only():
         for path in _sources(package)
         if "frontend" not in path.parts and _imports(path) & {"torch", "transformers"}
     }
-    # What gives tensors to callers who ask for them, or is itself a module of torch.
-    given = {"encoder/tensors.py", "adapters/sentence_transformers.py"}
+    # What gives tensors to callers who ask for them, is itself a module of torch, or measures one.
+    given = {"encoder/tensors.py", "adapters/sentence_transformers.py", "bench/sentences.py"}
     trains = {path for path in outside if path.startswith("ibert_tvm/train/")}
     assert outside - trains == {f"ibert_tvm/{path}" for path in given}
     # Settings, and what is read of files before a training starts.
@@ -131,6 +131,8 @@ def test_texts_are_many_distinct_and_held_out():
         "docs/cuda.md",
         "docs/performance.md",
         "docs/benchmarking.md",
+        "docs/choosing.md",
+        "docs/limitations.md",
         "examples/README.md",
     ],
 )

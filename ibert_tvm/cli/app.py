@@ -27,7 +27,6 @@ app = typer.Typer(
     name="ibert",
     help="Compile BERT-like transformers to programs without floating point.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",

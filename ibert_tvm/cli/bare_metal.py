@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OutputError, UsageError
+from ..errors import LibraryError, OutputError, UsageError
 from .result import CommandResult
+from .tables import Table
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
@@ -174,6 +175,65 @@ def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> Com
     }
 
     return CommandResult(result, package_statement(path, document, seconds))
+
+
+def inspect_package(path: Path) -> CommandResult:
+    """What a package holds, for `ibert inspect`.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The folder.
+
+    Returns
+    -------
+    CommandResult
+
+    Raises
+    ------
+    LibraryError
+        If the package is damaged, or its document is none of this project's.
+    """
+    from ibert_tvm.targets.bare_metal import read_package
+
+    document = read_package(path)
+    try:
+        rows = _package_rows(path, document)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LibraryError(
+            f"cannot read the package {path}",
+            why=f"its document lacks what packages of this version have: {error}",
+            todo="make it again with `ibert compile`",
+        ) from error
+    return CommandResult({"path": str(path), **document}, [Table((), rows)])
+
+
+def _package_rows(path: Path, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    flash, ram = document["memory"]["flash"], document["memory"]["ram"]
+    shapes = ", ".join(f"{f['batch']}x{f['seq_len']}" for f in document["functions"])
+    return [
+        ("package", str(path)),
+        ("target", str(document["target"]["name"])),
+        ("form", str(document["emit"])),
+        ("names", f"begin with {document['prefix']}"),
+        ("shapes", f"{shapes} (batch x tokens)"),
+        ("inputs", ", ".join(str(one["name"]) for one in document["inputs"])),
+        ("outputs", ", ".join(str(one["name"]) for one in document["outputs"])),
+        (
+            "flash",
+            f"{flash['total']} bytes: {flash['weights']} weights, {flash['code']} code, "
+            f"{flash['constants']} constants",
+        ),
+        (
+            "RAM",
+            f"{ram['total']} bytes: {ram['arena']} arena, {ram['stack']} stack at most; the arena "
+            f"is fullest in {ram['peak']['layer']}",
+        ),
+        (
+            "checked",
+            f"{document['verified']['instructions']} instructions, none of floating point",
+        ),
+    ]
 
 
 def package_statement(path: Path, document: Mapping[str, Any], seconds: float) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,7 +15,7 @@ from typer import Argument, Option
 
 from ..errors import UsageError
 from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, parse_sizes, read_texts
-from .progress import status
+from .progress import progress
 from .result import CommandResult
 from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from .tables import Table, record_table
@@ -46,7 +49,17 @@ def command(
     ] = None,
     texts: Annotated[
         Path | None,
-        Option(help="Measure on these texts, one per line; by default all rows are full."),
+        Option(
+            help="Measure on these texts, one per line, and from strings to vectors; by default "
+            "all rows are full."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        Option(
+            help="With --texts: the float model's folder, which sentence-transformers runs in "
+            "turns with the library, from strings to vectors."
+        ),
     ] = None,
     seconds: Annotated[float, Option(min=0.0, help="How long to measure each shape.")] = 2.0,
     per_layer: Annotated[
@@ -69,6 +82,8 @@ def command(
     counts = None if threads is None else parse_sizes("--threads", threads)
     functions = _chosen(metadata, batch, seq_len)
     lines = None if texts is None else read_texts("--texts", texts)
+    if against is not None:
+        _check_against(against, texts, rpc, metadata)
 
     if address is not None and per_layer:
         raise UsageError(
@@ -78,7 +93,7 @@ def command(
         )
     if metadata.runtime == "none":
         counts = counts or [1]  # more are refused when the library is loaded
-    job = _Job(library, functions, counts, lines, seconds, per_layer)
+    job = _Job(library, functions, counts, lines, seconds, per_layer, against)
     if address is not None:
         measured = _on_board(job, address, rpc_timeout)
     elif choose_device(metadata, device).kind == "cuda":
@@ -96,8 +111,11 @@ def command(
         "seconds": seconds,
         "ceilings": {str(count): asdict(limit) for count, limit in measured.ceilings.items()},
         "results": measured.rows,
+        **({"sentences": measured.sentences} if measured.sentences else {}),
     }
     shown: list[str | Table] = [_summary(document), _results(measured.rows)]
+    if measured.sentences:
+        shown += ["\nstrings in, vectors out", record_table(_RATES, measured.sentences), ""]
     shown += [_ceiling_line(count, limit) for count, limit in measured.ceilings.items()]
     if per_layer:
         shown += [item for row in measured.rows for item in _layers(row)]
@@ -114,6 +132,7 @@ class _Job:
     texts: list[str] | None
     seconds: float
     per_layer: bool
+    against: Path | None
 
     def batches(self, library: Library, function: FunctionRecord) -> list[Batch]:
         from ..bench.inputs import full_batch, text_batches
@@ -135,6 +154,27 @@ class _Job:
             row["layers"] = _profile(profile, full=row["real_tokens"] == 1)
         return row
 
+    def sentences(self, library: Library) -> list[dict[str, Any]]:
+        """From strings to vectors, if there are texts and the model gives vectors."""
+        from ..encoder import Encoder
+
+        if self.texts is None or Encoder(library).embedding_size is None:
+            return []
+        from ..bench.sentences import measure_sentences
+
+        rates = measure_sentences(library, self.texts, self.seconds, self.against)
+        return [
+            {
+                "name": rate.name,
+                "threads": rate.threads,
+                "texts": rate.texts,
+                "rounds": len(rate.seconds),
+                "texts_per_second": rate.per_second,
+                "times_as_fast": rates[0].per_second / rate.per_second,
+            }
+            for rate in rates
+        ]
+
 
 @dataclass(frozen=True)
 class _Measured:
@@ -143,6 +183,7 @@ class _Measured:
     rows: list[dict[str, Any]]
     ceilings: dict[int, Ceiling]
     machine: dict[str, Any]
+    sentences: list[dict[str, Any]] = field(default_factory=list)
 
 
 def _on_this_machine(job: _Job) -> _Measured:
@@ -154,14 +195,14 @@ def _on_this_machine(job: _Job) -> _Measured:
     _warn_of_too_many(counts)
     configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
     measured = _Measured([], {}, {})
-    with status("loading") as show:
+    with _measuring(job, "loading", len(counts)) as turn:
         for count in counts:
             loaded = load_library(job.path, num_threads=count)
-            show(f"the limit of the machine, {_threads(count)}")
             limit = measured.ceilings[count] = measure_ceiling(count)
             for function in job.functions:
-                show(f"{function.batch}x{function.seq_len}, {_threads(count)}")
+                turn(f"{function.batch}x{function.seq_len}, {_threads(count)}")
                 measured.rows.append(_with_efficiency(job.measure(loaded, function), limit))
+            measured.sentences.extend(job.sentences(loaded))
     measured.machine.update(_machine())
     return measured
 
@@ -172,12 +213,12 @@ def _on_gpu(job: _Job, device: str | None) -> _Measured:
     from ..runtime import load_library
 
     rows = []
-    with status("loading") as show:
+    with _measuring(job, "loading") as turn:
         # A number of threads is refused there.
         threads = job.counts[0] if job.counts else None
         loaded = load_library(job.path, num_threads=threads, device=device)
         for function in job.functions:
-            show(f"{function.batch}x{function.seq_len}, {loaded.device}")
+            turn(f"{function.batch}x{function.seq_len}, {loaded.device}")
             row = job.measure(loaded, function)
             row |= {"threads": None, "gpu_ms": measure_gpu_time(loaded, function, job.seconds / 4)}
             rows.append(_with_efficiency(row, Ceiling()))
@@ -190,8 +231,8 @@ def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
     from ..runtime.remote import load_remote
 
     measured = _Measured([], {}, {})
-    with status(f"loading on {address}") as show:
-        wishes: list[int | None] = [None] if job.counts is None else [*job.counts]
+    wishes: list[int | None] = [None] if job.counts is None else [*job.counts]
+    with _measuring(job, f"loading on {address}", len(wishes)) as turn:
         for wanted in wishes:
             with load_remote(job.path, address, wanted, timeout) as loaded:
                 board = cast("RemoteEngine", loaded.engine).description
@@ -205,7 +246,7 @@ def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
                     load_average=None,
                 )
                 for function in job.functions:
-                    show(f"{function.batch}x{function.seq_len}, {_threads(count)}, on {address}")
+                    turn(f"{function.batch}x{function.seq_len}, {_threads(count)}, on {address}")
                     batches = job.batches(loaded, function)
                     latency = measure_remote_latency(loaded, function, batches, job.seconds)
                     row = _row(function, count, batches, latency)
@@ -213,8 +254,55 @@ def _on_board(job: _Job, address: Address, timeout: float) -> _Measured:
     return measured
 
 
+@contextmanager
+def _measuring(job: _Job, loading: str, counts: int = 1) -> Iterator[Callable[[str], None]]:
+    """Show progress; what it gives is called with the shape that is measured next."""
+    whole = counts * len(job.functions)
+    turns = itertools.count(1)
+    with progress({loading: 1.0, "measuring": whole * max(job.seconds, 0.1)}) as line:
+
+        def turn(text: str) -> None:
+            number = next(turns)
+            if number == 1:
+                line.step("measuring")
+            line.say(f"{text} ({number} of {whole})")
+            line.advance(number - 1, whole)
+
+        yield turn
+
+
 def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
+
+
+def _check_against(
+    against: Path, texts: Path | None, rpc: str | None, metadata: LibraryMetadata
+) -> None:
+    """Refuse what sentence-transformers cannot be compared on, before anything is measured."""
+    from ..frontend.errors import require
+
+    if texts is None or rpc is not None or metadata.device != "cpu":
+        raise UsageError(
+            "--against compares from strings to vectors on this machine's processor",
+            why="--texts was not given"
+            if texts is None
+            else "the library runs on a board or a GPU",
+            todo="give --texts FILE as well, and a library for this processor",
+        )
+    if not (against / "config.json").is_file():
+        raise UsageError(
+            "cannot read the model of --against",
+            where=str(against),
+            why="it is no folder with a config.json",
+            todo="give the folder that the library was made from",
+        )
+    require(
+        "sentence_transformers",
+        to="ibert bench --against",
+        why="it is what the library is compared with",
+        todo="pip install 'ibert-tvm[adapters]'",
+        where="--against",
+    )
 
 
 def _warn_of_too_many(counts: list[int]) -> None:
@@ -320,17 +408,25 @@ def _machine() -> dict[str, Any]:
 # -- for people ----------------------------------------------------------------------------------
 
 _COLUMNS = (
-    ("shape", "shape", ""),
-    ("real tokens", "real_tokens", ".0%"),
+    ("shape", "shape", "s"),
+    ("real", "real_tokens", ".0%"),
     ("threads", "threads", "d"),
-    ("median ms", "median_ms", ".3f"),
-    ("min ms", "min_ms", ".3f"),
-    ("p90 ms", "p90_ms", ".3f"),
-    ("sequences/s", "sequences_per_second", ".1f"),
-    ("tokens/s", "tokens_per_second", ".0f"),
+    ("ms", "median_ms", "short"),
+    ("min", "min_ms", "short"),
+    ("p90", "p90_ms", "short"),
+    ("seq/s", "sequences_per_second", "short"),
+    ("tok/s", "tokens_per_second", ".0f"),
     ("GMAC/s", "gmacs", ".1f"),
-    ("of ceiling", "of_ceiling", ".1%"),
+    ("ceiling", "of_ceiling", ".1%"),
     ("runs", "runs", "d"),
+)
+_RATES = (
+    ("", "name", "s"),
+    ("threads", "threads", "d"),
+    ("texts", "texts", "d"),
+    ("rounds", "rounds", "d"),
+    ("texts/s", "texts_per_second", "short"),
+    ("ibert is faster", "times_as_fast", ".2f"),
 )
 _PART_COLUMNS = (
     ("", "name", ""),

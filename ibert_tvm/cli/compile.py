@@ -13,12 +13,17 @@ from typer import Argument, Option
 from ..errors import UsageError
 from .bare_metal import check_package_output, package_options, package_result
 from .gpu import check_gpu_toolchain, device_statements
-from .options import JsonFlag, VerboseFlag
+from .options import JsonFlag, TargetOption, VerboseFlag
 from .result import CommandResult
 from .shape_options import BatchOption, SeqLenOption, check_sizes, parse_shapes
 
 if TYPE_CHECKING:
     from ..artefact import QuantizedModel
+    from .progress import Line
+
+# About what each takes.
+_IMPORT_SHARES = {"importing the model": 8, "calibrating": 30}
+_SHARES = {"loading": 1, "lower": 2, "schedule": 8, "build": 8, "link": 2}
 
 
 def command(
@@ -30,9 +35,7 @@ def command(
         ),
     ],
     output: Annotated[Path, Option("-o", "--output", help="The library to write.")],
-    target: Annotated[
-        str, Option(help="What to compile for; `ibert targets` lists the names.")
-    ] = "host",
+    target: TargetOption = "host",
     batch: BatchOption = "1",
     seq_len: SeqLenOption = None,
     runtime: Annotated[
@@ -93,13 +96,13 @@ def command(
     from ..compiler import compile as compile_model
     from ..files import check_writable
     from ..frontend.folder_files import is_source
-    from .progress import status
+    from .progress import progress
 
+    description = get_target(target)
     float_model = is_source(model)
     # Of a float model the sizes alone: what it has positions for, importing will show.
     shapes = [] if float_model else parse_shapes(model, batch, seq_len)
     check_sizes(batch, seq_len)
-    description = get_target(target)
     runtime = check_runtime(description, runtime)
     if prefix is None and runtime == "none":
         prefix = prefix_of(model.expanduser().resolve().stem)
@@ -119,25 +122,25 @@ def command(
 
     started = time.perf_counter()
     on_the_way: dict[str, Any] = {}
-    if float_model:
-        shapes, quantized, on_the_way = _quantized(model, batch, seq_len)
-    with status("loading") as show:
+    with progress(_IMPORT_SHARES | _SHARES if float_model else _SHARES) as line:
         from ..artefact import QuantizedModel
 
-        if not float_model:
+        if float_model:
+            shapes, quantized, on_the_way = _quantized(model, batch, seq_len, line)
+        else:
             quantized = QuantizedModel.load(model)
         compiled = compile_model(
             quantized,
             target,
             shapes,
             dump_ir=dump_ir,
-            progress=lambda phase: show(f"{phase} for {target}"),
+            progress=lambda phase: line.step(phase, f"{phase} for {target}"),
             runtime=runtime,
             database=database,
             prefix=prefix,
             emit="objects" if options is None else options.kernels,
         )
-        show("link")
+        line.step("link")
         _, check = compiled.export_checked(output, options, require_load)
     seconds = round(time.perf_counter() - started, 3)
     if options is not None:
@@ -186,18 +189,17 @@ def command(
 
 
 def _quantized(
-    model: Path, batch: str, seq_len: str | None
+    model: Path, batch: str, seq_len: str | None, line: Line
 ) -> tuple[list[tuple[int, int]], QuantizedModel, dict[str, Any]]:
     """Import and quantise a float model: the shapes to compile it for, it, and what to say."""
     from ..frontend import load
     from ..sources import default_texts, quantize_by_default
-    from .progress import progress, status
 
     started = time.perf_counter()
-    with status("importing the model"):
-        source = load(model)
+    source = load(model)
     shapes = parse_shapes(model, batch, seq_len, source.info)
-    quantized = quantize_by_default(source, lambda: progress("calibrating"))
+    line.step("calibrating")
+    quantized = quantize_by_default(source, line.advance)
     summary = {
         "preset": quantized.preset,
         "head": quantized.info.head,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +16,17 @@ from .tables import Table
 if TYPE_CHECKING:
     from ..demo import DemoResult
 
-_logger = logging.getLogger(__name__)
+# About what each step takes on two cores, in seconds.
+_SHARES = {
+    "import": 8,
+    "quantize": 30,
+    "compile": 20,
+    "load": 1,
+    "sentences": 1,
+    "verify": 2,
+    "latency": 12,
+    "fidelity": 25,
+}
 
 
 def command(
@@ -41,10 +49,12 @@ def command(
             check_writable(output / "minilm.so")
             folder = output
         from ..demo import find_model, run_demo
+        from .progress import progress
 
         find_model()
 
-        result = run_demo(folder, _step)
+        with progress(_SHARES) as line:
+            result = run_demo(folder, line.step)
     document = result.to_json()
     document["kept"] = None if output is None else str(output)
 
@@ -52,14 +62,6 @@ def command(
     if output is not None:
         shown.append(f"Kept minilm.ibert and minilm.so in {output}.")
     return CommandResult(document, shown)
-
-
-def _step(text: str) -> None:
-    """Show what is being done, on a terminal; elsewhere with -v only."""
-    if sys.stderr.isatty():
-        print(f"... {text}", file=sys.stderr, flush=True)
-    else:
-        _logger.info("%s", text)
 
 
 def _conclusions(result: DemoResult) -> list[str]:

@@ -55,7 +55,7 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     failed = [check for check in checks if check.state == "failed"]
 
     shown: list[str | Table] = [
-        Table(("", "what", "found"), [(check.state, check.name, check.found) for check in checks]),
+        Table(("", "what", "found"), [_cells(check, verbose) for check in checks]),
         *_advice(checks, verbose),
         f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well",
     ]
@@ -63,15 +63,20 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
     return CommandResult(document, shown, ExitCode.TARGET if failed else ExitCode.OK)
 
 
-def _advice(checks: Sequence[Check], verbose: bool) -> list[str]:
+def _cells(check: Check, verbose: bool) -> tuple[str, str, str]:
+    """One row; without the folders of what was found, unless `verbose`."""
+    return check.state, check.name, check.found if verbose else check.found.partition(" (")[0]
+
+
+def _advice(checks: Sequence[Check], verbose: bool) -> list[str | Table]:
     """What to do about all that is missing or failed; why it is, where `verbose`."""
-    lines = []
+    rows = []
     for check in checks:
         if check.todo:
-            lines += ["", f"{check.name}: {check.todo}"]
+            rows.append((check.name, check.todo))
         if check.why and verbose:
-            lines.append(f"  why: {check.why}")
-    return [*lines, ""] if lines else []
+            rows.append(("" if check.todo else check.name, f"why: {check.why}"))
+    return ["", Table(("to have", "do"), rows), ""] if rows else []
 
 
 def _python() -> Check:

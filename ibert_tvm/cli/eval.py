@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..artefact import QuantizedModel
     from ..diagnosis import Diagnosis
     from ..evaluate import Fidelity
-    from ..frontend import CanonicalModel
 
 
 def command(
@@ -63,7 +62,7 @@ def command(
     from ..model_info import ModelInfo
     from ..runtime.library_file import read_metadata
     from ..texts import data_file
-    from .progress import progress, status
+    from .progress import progress
 
     length = parse_size("--seq-len", seq_len)
     names = parse_inputs(inputs)
@@ -90,7 +89,8 @@ def command(
 
     started = time.perf_counter()
     document: dict[str, Any]
-    with status("loading the models"):
+    work = "measuring, Ctrl-C for what is known" if why else "evaluating"
+    with progress({"loading the models": 1, work: 4}) as line:
         from ..artefact import QuantizedModel
         from ..evaluate import fidelity
         from ..frontend import load
@@ -100,43 +100,30 @@ def command(
             load_library(model, device=device) if compiled else QuantizedModel.load(model)
         )
         reference = load(against, head=info.head, inputs=names, trust=trust)
-    if why and isinstance(candidate, QuantizedModel):
-        diagnosis = _diagnosed(
-            candidate, reference, texts if limit else _spread(texts, TEXTS), length
-        )
-        document = {
-            "model": str(model),
-            "against": str(against),
-            **diagnosis.to_json(),
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        return CommandResult(document, shown(diagnosis))
-    with progress("evaluating") as advance:
-        result = fidelity(candidate, reference, texts, seq_len=length, progress=advance)
+        line.step(work)
+        result: Fidelity | Diagnosis
+        if why and isinstance(candidate, QuantizedModel):
+            from ..diagnosis import diagnose
+
+            chosen = texts if limit else _spread(texts, TEXTS)
+            result = diagnose(candidate, reference, chosen, seq_len=length, progress=line.advance)
+            lines = shown(result)
+        else:
+            result = fidelity(candidate, reference, texts, seq_len=length, progress=line.advance)
+            lines = _shown(result)
     document = {
         "model": str(model),
         "against": str(against),
         **result.to_json(),
         "seconds": round(time.perf_counter() - started, 3),
     }
-
-    return CommandResult(document, _shown(result))
+    return CommandResult(document, lines)
 
 
 def _spread(texts: Sequence[str], count: int) -> list[str]:
     """So many of the texts, from everywhere in the file."""
     step = max(len(texts) / count, 1)
     return [texts[int(number * step)] for number in range(min(count, len(texts)))]
-
-
-def _diagnosed(
-    candidate: QuantizedModel, reference: CanonicalModel, texts: Sequence[str], length: int
-) -> Diagnosis:
-    from ..diagnosis import diagnose
-    from .progress import progress
-
-    with progress("measuring, Ctrl-C for what is known") as advance:
-        return diagnose(candidate, reference, texts, seq_len=length, progress=advance)
 
 
 def _shown(result: Fidelity) -> list[str | Table]:

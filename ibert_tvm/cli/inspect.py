@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from ..errors import UsageError
+from .bare_metal import inspect_package
 from .gpu import device_statements, kernel_table
 from .inspect_model import inspect_model, is_source_model
 from .options import Head, InputNames, JsonFlag, TrustFlag, VerboseFlag, parse_inputs
@@ -26,8 +27,8 @@ def command(
     path: Annotated[
         Path,
         Argument(
-            help="A NAME.ibert folder, a compiled library, or a model to import: a Hugging Face "
-            "folder, an ONNX file, an exported torch program (.pt2)."
+            help="A NAME.ibert folder, a compiled library or package, or a model to import: a "
+            "Hugging Face folder, an ONNX file, an exported torch program (.pt2)."
         ),
     ],
     head: Annotated[Head, Option(help="Which head to import, of a model to import.")] = Head.auto,
@@ -37,6 +38,8 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Show what a quantised model or a library holds, or what importing a model would match."""
+    from ibert_tvm.targets.bare_metal import is_package
+
     path = path.expanduser()
     if not path.exists():
         raise UsageError(
@@ -46,6 +49,8 @@ def command(
     if is_source_model(path):
         chosen = None if head is Head.auto else head.value
         return inspect_model(path, chosen, parse_inputs(inputs), trust, verbose)
+    if path.is_dir() and is_package(path):
+        return inspect_package(path)
     document = _folder(path) if path.is_dir() else _library(path)
 
     shown: list[str | Table] = [Table((), _lines(document, verbose))]

@@ -49,9 +49,9 @@ def inspect_model(
         With the exit code for a model that cannot be used if it is refused.
     """
     from ..frontend import UnsupportedModelError, load
-    from .progress import status
+    from .progress import progress
 
-    with status("importing the model"):
+    with progress("importing the model"):
         try:
             model = load(path, head=head, inputs=inputs, trust=trust)
         except UnsupportedModelError as error:

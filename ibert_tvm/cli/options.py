@@ -31,6 +31,28 @@ JsonFlag = Annotated[
 VerboseFlag = Annotated[
     bool, Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
 ]
+
+
+def _targets(incomplete: str) -> list[tuple[str, str]]:
+    """Names of targets and what they are, for a shell; the last of several that are joined."""
+    from ibert_tvm.targets import get_target, target_names
+
+    before, plus, begun = incomplete.rpartition("+")
+    return [
+        (f"{before}{plus}{name}", "" if name == "host" else get_target(name).description)
+        for name in target_names()
+        if name.startswith(begun)
+    ]
+
+
+TargetOption = Annotated[
+    str,
+    Option(
+        "--target",
+        help="What to build for; `ibert targets` lists the names.",
+        autocompletion=_targets,
+    ),
+]
 DeviceOption = Annotated[
     str | None,
     Option(

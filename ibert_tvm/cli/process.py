@@ -18,6 +18,9 @@ from typing import Any, ClassVar
 
 from ..errors import ErrorReport, ExitCode, describe
 from .result import CommandResult
+from .tables import width
+
+_COMPLETION = ("--show-completion", "--install-completion")
 
 
 class _Stopped(BaseException):
@@ -96,7 +99,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _invoke(words: list[str]) -> Any:
     from .app import app
 
-    if not words or {"--help", "-h", "--version", "--show-completion"} & set(words):
+    if not words or {"--help", "-h", "--version", *_COMPLETION} & set(words):
         return app(words, prog_name="ibert", standalone_mode=False)
     with _stdout_to_stderr():
         return app(words, prog_name="ibert", standalone_mode=False)
@@ -106,15 +109,8 @@ def _show(result: CommandResult, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.document, indent=2, allow_nan=False, default=_plain))
     else:
-        from rich.console import Console
-
-        # Output that goes to a file or a pipe is not wrapped at any width.
-        width = None if sys.stdout.isatty() else 10_000
-        console = Console(
-            file=sys.stdout, width=width, highlight=False, soft_wrap=True, markup=False
-        )
         for item in result.shown:
-            console.print(item if isinstance(item, str) else item.drawn())
+            print(item if isinstance(item, str) else "\n".join(item.lines(width())))
     sys.stdout.flush()
 
 
@@ -146,12 +142,20 @@ def _stdout_to_stderr() -> Iterator[None]:
             os.close(saved)
 
 
+class _Handler(logging.StreamHandler[Any]):
+    """Writes to what is sys.stderr at that moment: a line of progress puts itself in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def _configure_logging(verbose: bool) -> None:
     """Warnings of this project go to stderr; with -v its information too."""
     logger = logging.getLogger("ibert_tvm")
     for handler in [h for h in logger.handlers if getattr(h, "_ibert_cli", False)]:
         logger.removeHandler(handler)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler()
     handler._ibert_cli = True  # type: ignore[attr-defined]
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logger.addHandler(handler)

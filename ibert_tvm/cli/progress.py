@@ -1,71 +1,196 @@
-"""Progress on stderr, only when that is a terminal."""
+"""One line of progress on stderr, only when that is a terminal: what is done, and what is left."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 _logger = logging.getLogger(__name__)
 
-Advance = Callable[[int, int], None]
-"""Called with the steps done and the steps there are."""
-
-Show = Callable[[str], None]
-"""Called with what is being done now."""
+_SOON = 0.05
+"""Share of the work that has to be done before its time says anything."""
 
 
-@contextmanager
-def progress(description: str) -> Iterator[Advance]:
-    """Show a progress bar.
+class Estimate:
+    """How much of a job is done, and how long the rest takes.
+
+    A step that counts is judged by its own pace; those behind it, and steps that do not count, by
+    the pace of all that is done and by their shares of the whole.
 
     Parameters
     ----------
-    description : str
-        What is being done.
+    shares : mapping of str to float
+        Share of every step, in their order; only their ratios matter.
+    limit : float, optional
+        Seconds after which the job ends in any case.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        shares: Mapping[str, float],
+        limit: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shares = dict(shares)
+        self._limit = limit
+        self._clock = clock
+        self._begun = self._step_begun = self._seen = clock()
+        self._before = 0.0  # shares of the steps that are over
+        self._share = 0.0  # of this step
+        self._part = 0.0  # of this step that is done
+
+    def step(self, name: str) -> None:
+        """Begin a step; those before it are over."""
+        names = list(self._shares)
+        if name not in names:
+            return
+        earlier = names[: names.index(name)]
+        self._before = sum(self._shares[other] for other in earlier)
+        self._share, self._part = self._shares[name], 0.0
+        self._step_begun = self._seen = self._clock()
+
+    def advance(self, done: float, total: float) -> None:
+        """So much of the step is done."""
+        self._part = min(done / total, 1.0) if total > 0 else 0.0
+        self._seen = self._clock()
+
+    @property
+    def done(self) -> float:
+        """Share of the job that is done, from 0 to 1."""
+        whole = sum(self._shares.values())
+        return (self._before + self._part * self._share) / whole if whole else 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock() - self._begun
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the rest takes; None as long as nothing can be said."""
+        found = self._left()
+        if self._limit is None:
+            return found
+        rest = max(self._limit - self.elapsed, 0.0)
+        return rest if found is None else min(found, rest)
+
+    def _left(self) -> float | None:
+        now = self._clock()
+        whole = sum(self._shares.values())
+        later = whole - self._before - self._share
+        if self._part > 0:
+            took = self._seen - self._step_begun
+            rest = took * (1 - self._part) / self._part
+            pace = (self._seen - self._begun) / (self._before + self._part * self._share)
+            known = self.done >= _SOON
+            return max(rest + pace * later - (now - self._seen), 0.0) if known else None
+        if not self._before:
+            return None
+        pace = (self._step_begun - self._begun) / self._before
+        return max(pace * self._share - (now - self._step_begun), 0.0) + pace * later
+
+
+class Line:
+    """What a job calls to say how far it is."""
+
+    def __init__(self, estimate: Estimate, show: Callable[[str], None]) -> None:
+        self._estimate = estimate
+        self._show = show
+
+    def step(self, name: str, text: str = "") -> None:
+        """Begin a step, shown by its name or the text."""
+        self._estimate.step(name)
+        self.say(text or name)
+
+    def say(self, text: str) -> None:
+        """Show what is being done now."""
+        self._show(text)
+
+    def advance(self, done: float, total: float) -> None:
+        """So much of the step is done."""
+        self._estimate.advance(done, total)
+
+
+@contextmanager
+def progress(
+    shares: Mapping[str, float] | str, limit: float | None = None, text: str = ""
+) -> Iterator[Line]:
+    """Show a line on a terminal, and nothing elsewhere, where the log has the steps.
+
+    Parameters
+    ----------
+    shares : mapping of str to float or str
+        About what share of the time every step takes, in their order; the name of one step alone.
+    limit : float, optional
+        Seconds after which the job ends in any case.
+    text : str
+        What to show at first; by default the first step's name.
 
     Yields
     ------
-    Advance
-        To be called with (done, total); does nothing where stderr is not a terminal.
+    Line
+        To be told of steps.
     """
+    steps = {shares: 1.0} if isinstance(shares, str) else shares
+    first = next(iter(steps))
+    estimate = Estimate(steps, limit)
     if not sys.stderr.isatty():
-        yield lambda _done, _total: None
+        line = Line(estimate, _logger.info)
+        line.step(first, text)
+        yield line
         return
+    with _bar(estimate) as show:
+        line = Line(estimate, show)
+        line.step(first, text)
+        yield line
+
+
+@contextmanager
+def _bar(estimate: Estimate) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Share(BarColumn):
+        """The bar, as the estimate is when it is drawn."""
+
+        def render(self, task: Any) -> Any:
+            task.completed = estimate.done
+            return super().render(task)
+
+    class Times(ProgressColumn):
+        """Time so far and, where it is known, time left."""
+
+        def render(self, task: Any) -> Text:
+            left = estimate.left
+            rest = "" if left is None else f", {clock(left)} left"
+            return Text(f"{clock(estimate.elapsed)}{rest}")
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        SpinnerColumn(),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+        Share(bar_width=16),
+        Times(table_column=Column(no_wrap=True)),
     )
     console = Console(file=sys.stderr)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
+        task = bar.add_task("", total=1)
+        yield lambda text: bar.update(task, description=text)
 
 
-@contextmanager
-def status(description: str) -> Iterator[Show]:
-    """Show that something without countable steps is going on.
-
-    Parameters
-    ----------
-    description : str
-        What is being done.
-
-    Yields
-    ------
-    Show
-        To be called with the description of the next thing.
-    """
-    if not sys.stderr.isatty():
-        yield _logger.info
-        return
-    from rich.console import Console
-
-    with Console(file=sys.stderr).status(description) as spinner:
-        yield spinner.update
+def clock(seconds: float) -> str:
+    """Minutes and seconds, and hours where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -111,7 +111,7 @@ def command(
     from ..artefact import is_artefact
     from ..files import check_writable
     from ..texts import data_file
-    from .progress import progress, status
+    from .progress import progress
 
     length = parse_size("--seq-len", seq_len)
     names = parse_inputs(inputs)
@@ -125,7 +125,7 @@ def command(
         )
 
     started = time.perf_counter()
-    with status("importing the model"):
+    with progress({"importing the model": 1, "calibrating": 4}) as line:
         from ..frontend import load
         from ..quantization import quantize
 
@@ -136,9 +136,9 @@ def command(
             tokenizer=tokenizer,
             trust=trust,
         )
-    if data is None and not _has_scales(source, preset):
-        data = _read(data_file("calibration.txt"), limit)
-    with progress("calibrating") as advance:
+        if data is None and not _has_scales(source, preset):
+            data = _read(data_file("calibration.txt"), limit)
+        line.step("calibrating")
         quantized = quantize(
             source,
             calibration=data,
@@ -147,7 +147,7 @@ def command(
             fidelity=None if fidelity is None else fidelity.value,
             observer=None if observer is None else observer.value,
             widen=widen,
-            progress=advance,
+            progress=line.advance,
         )
     quantized.save(output)
     chosen = quantized.quantization["calibration"]

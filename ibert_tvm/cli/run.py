@@ -88,9 +88,9 @@ def command(
             loaded = load_library(library, num_threads=threads, emulate=emulate, device=device)
         else:
             from ..runtime.remote import load_remote
-            from .progress import status
+            from .progress import progress
 
-            stack.enter_context(status(f"loading on {address}"))
+            stack.enter_context(progress(f"loading on {address}"))
             loaded = stack.enter_context(load_remote(library, address, threads, rpc_timeout))
         if arrays is None:
             results = loaded.run_texts(items or [], dequantize=False)

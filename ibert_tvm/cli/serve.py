@@ -64,7 +64,7 @@ def command(
     from ..encoder import Encoder
     from ..serve.limits import Limits
     from ..serve.server import listen, serve
-    from .progress import status
+    from .progress import progress
 
     limits = Limits(
         batch_tokens, queue_tokens, max_requests, max_texts, max_body, timeout_seconds=timeout
@@ -78,7 +78,7 @@ def command(
             todo="rename one of the files",
         )
     key = os.environ.get(_KEY) or None
-    with listen(host, port) as socket, status("loading"):
+    with listen(host, port) as socket, progress("loading"):
         encoders = {
             name: Encoder(path, num_threads=threads, device=device)
             for name, path in zip(names, models, strict=True)

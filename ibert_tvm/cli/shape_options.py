@@ -18,8 +18,8 @@ SeqLenOption = Annotated[
     str | None,
     Option(
         "--seq-len",
-        help="Sequence lengths in tokens, with commas. [default: 128; for a model of images "
-        "the one that it has]",
+        help="Sequence lengths in tokens, with commas. [default: 128, or all that the "
+        "model has positions for]",
     ),
 ]
 
@@ -80,10 +80,13 @@ def _default_length(document: dict[str, Any]) -> int:
     Returns
     -------
     int
-        The one that the model's images become, or 128 tokens.
+        128 tokens, or what the model has positions for if they are fewer; what images become.
     """
     info = document.get("info", {})
-    return int(info["max_sequence_length"]) if info.get("image_size") else 128
+    longest = info.get("max_sequence_length")
+    if info.get("image_size"):
+        return int(longest)
+    return 128 if longest is None else min(128, int(longest))
 
 
 def _check_positions(

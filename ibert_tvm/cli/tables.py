@@ -1,10 +1,18 @@
-"""Tables for people."""
+"""Tables for people: as wide as the terminal, or 80 columns in a pipe, whatever is in the cells."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_NARROWEST = 40
+
+
+def width() -> int:
+    """Columns to fill: the variable COLUMNS, else the terminal's; 80 where there is none."""
+    return max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST)
 
 
 @dataclass(frozen=True)
@@ -17,20 +25,49 @@ class Table:
         Column titles; empty for none.
     rows : sequence of sequence of str
         Cells, taken literally: rich reads ``[batch, 384]`` in a plain string as markup.
+    whole : sequence of int
+        Columns whose cells are not folded, as long as others can be.
     """
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
+    whole: Sequence[int] = ()
 
-    def drawn(self) -> Any:
-        """Return what rich prints."""
+    def lines(self, columns: int) -> list[str]:
+        """Draw it in so many columns; a cell that has no room goes on in the next line.
+
+        Parameters
+        ----------
+        columns : int
+            Width at most.
+
+        Returns
+        -------
+        list of str
+            Without white space at their ends, so that a narrow table is narrow in a file too.
+        """
+        from io import StringIO
+
+        from rich.console import Console
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        result = RichTable(*self.headers, box=None, pad_edge=False, show_header=bool(self.headers))
+        table = RichTable(box=None, pad_edge=False, show_header=bool(self.headers))
+        for number in range(max(map(len, [self.headers, *self.rows]))):
+            title = self.headers[number] if self.headers else ""
+            table.add_column(Text(title), overflow="fold", no_wrap=number in self.whole)
         for row in self.rows:
-            result.add_row(*map(Text, row))
-        return result
+            table.add_row(*map(Text, row))
+        drawn = StringIO()
+        Console(file=drawn, width=columns, color_system=None).print(table)
+        return [line.rstrip() for line in drawn.getvalue().splitlines()]
+
+
+def _cell(value: Any, form: str) -> str:
+    if form != "short":
+        return format(value, form)
+    digits = next((n for n, limit in ((3, 10), (2, 100), (1, 1000)) if abs(value) < limit), 0)
+    return f"{value:.{digits}f}"
 
 
 def record_table(
@@ -41,7 +78,8 @@ def record_table(
     Parameters
     ----------
     columns : sequence of tuple of str
-        Title, key, and format of the value; "-" stands for None.
+        Title, key, and format of the value, which is not folded if it has one; the format
+        ``short`` gives a number in about four digits. "-" stands for None.
     records : sequence of mapping of str to anything
         One per row.
 
@@ -50,7 +88,8 @@ def record_table(
     Table
     """
     rows = [
-        ["-" if record[key] is None else format(record[key], form) for _, key, form in columns]
+        ["-" if record[key] is None else _cell(record[key], form) for _, key, form in columns]
         for record in records
     ]
-    return Table([title for title, _, _ in columns], rows)
+    whole = [number for number, (_, _, form) in enumerate(columns) if form]
+    return Table([title for title, _, _ in columns], rows, whole)

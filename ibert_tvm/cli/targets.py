@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
-from .tables import Table
+from .tables import Table, width
+
+if TYPE_CHECKING:
+    from ibert_tvm.targets import TargetStatus
 
 
 def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
@@ -23,13 +29,9 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
         )
         for row in found
     ]
-    shown: list[str | Table] = [
-        Table(("target", "description", "compiles", "runs here"), cells),
-        "",
-        "other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)",
-    ]
+    shown: list[str | Table] = [Table(("target", "description", "compiles", "runs here"), cells)]
     reasons = [
-        f"{row.name} {verb}: {missing}"
+        (f"{row.name} {verb}", missing)
         for row in found
         for verb, missing in (
             ("is not compiled for here", row.missing),
@@ -37,9 +39,62 @@ def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResu
         )
         if missing
     ]
-    if reasons:
-        shown += reasons if verbose else ["-v says why not, and more of each target"]
+    if reasons and verbose:
+        shown += [
+            "",
+            *(line for reason in reasons for line in (f"{reason[0]}:", *_wrapped(reason[1]))),
+        ]
+    elif reasons:
+        shown += ["", Table(("missing here", "to"), _needs(found)), "", "-v says more of each"]
+    shown += ["", "other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)"]
     return CommandResult({"targets": [asdict(row) for row in found]}, shown)
+
+
+def _needs(found: Sequence[TargetStatus]) -> list[tuple[str, str]]:
+    """In a word or two what is missing, each once, and the targets that need it."""
+    users: dict[tuple[str, str], list[str]] = {}
+    for row in found:
+        if row.missing:
+            users.setdefault((_compiler(row.name), "compile for"), []).append(row.name)
+        if row.runs_missing:
+            users.setdefault((_machine(row.name), "run"), []).append(row.name)
+    return [(need, f"{verb} {', '.join(names)}") for (need, verb), names in users.items()]
+
+
+def _compiler(name: str) -> str:
+    from ibert_tvm.targets import TargetError, get_target
+
+    try:
+        description = get_target(name)
+    except TargetError:  # the host, if it is a machine that is not known
+        return "a known processor"
+    if description.gpu is not None:
+        return "nvcc"
+    return "C compiler" if description.toolchain is None else description.toolchain.compiler
+
+
+def _machine(name: str) -> str:
+    """What would run a target's code."""
+    from ibert_tvm.targets import cpu_features, get_target, missing_features
+
+    description = get_target(name)
+    if description.gpu is not None:
+        return "NVIDIA GPU"
+    if description.emulator is not None:
+        return description.emulator.program
+    lacking = missing_features(description, cpu_features())
+    return f"processor with {lacking[-1]}" if lacking else "such a processor"
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(
+        text,
+        width(),
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _short(description: str) -> str:

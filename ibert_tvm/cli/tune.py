@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from .options import JsonFlag, VerboseFlag
+from .options import JsonFlag, TargetOption, VerboseFlag
 from .result import CommandResult
 from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from .shape_options import BatchOption, SeqLenOption, parse_shapes
@@ -23,9 +23,7 @@ def command(
     trials: Annotated[
         int, Option(min=1, help="Measurements per kernel, those of earlier runs included.")
     ],
-    target: Annotated[
-        str, Option(help="What to tune for; `ibert targets` lists the names.")
-    ] = "host",
+    target: TargetOption = "host",
     batch: BatchOption = "1",
     seq_len: SeqLenOption = None,
     rpc: RpcOption = None,
@@ -45,13 +43,13 @@ def command(
     """Tune a model's kernels on this machine, its GPU, or a board; goes on where it stopped."""
     from ibert_tvm.targets import get_target
 
-    from .progress import status
+    from .progress import progress
 
     address = parse_address(rpc, key)
-    shapes = parse_shapes(model, batch, seq_len)
     get_target(target)
+    shapes = parse_shapes(model, batch, seq_len)
 
-    with status("loading") as show:
+    with progress("loading", time_limit) as line:
         from ..runtime.tvm_runtime import load_runtime
 
         load_runtime()  # before TVM: without torch, which nothing here needs
@@ -66,7 +64,9 @@ def command(
             time_limit=time_limit,
             run_timeout=rpc_timeout,
         )
-        result = tune(QuantizedModel.load(model), target, shapes, database, options, progress=show)
+        result = tune(
+            QuantizedModel.load(model), target, shapes, database, options, line.say, line.advance
+        )
     summary: dict[str, Any] = {
         "schema_version": _SCHEMA,
         "database": str(database),
@@ -79,7 +79,10 @@ def command(
         "kernels": result.kernels,
     }
 
-    shown: list[str | Table] = [record_table(_COLUMNS, list(map(_for_people, result.kernels)))]
+    rows = list(map(_for_people, result.kernels))
+    shown: list[str | Table] = [record_table(_COLUMNS, rows)]
+    if verbose:
+        shown += ["", record_table(_DETAILS, rows), ""]
     shown += [
         f"{row['layer']}: {row['failed']} trials failed, most often: {row['error']}"
         for row in result.kernels
@@ -99,13 +102,16 @@ _COLUMNS = (
     ("kernel", "kind", ""),
     ("layer", "layer", ""),
     ("calls", "calls", "d"),
-    ("choices", "space", "d"),
     ("trials", "trials", "d"),
+    ("ms", "default_ms", "short"),
+    ("best", "best_ms", "short"),
+    ("faster", "faster", "s"),
+)
+_DETAILS = (
+    ("layer", "layer", ""),
+    ("choices", "space", "d"),
     ("new", "new", "d"),
     ("failed", "failed", "d"),
-    ("default ms", "default_ms", ".4f"),
-    ("best ms", "best_ms", ".4f"),
-    ("faster", "faster", ""),
     ("decisions", "tile", ""),
 )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .tasks import KernelTask
 
 Progress = Callable[[str], None]
+Advance = Callable[[int, int], None]
 _SMALLEST_ROUND, _LARGEST_ROUND = 4, 16
 _FINALS = 2
 
@@ -54,6 +55,7 @@ def tune(
     database: str | os.PathLike[str],
     options: TuneOptions,
     progress: Progress | None = None,
+    advance: Advance | None = None,
 ) -> TuneResult:
     """Measure decisions of schedule rules on a processor, and remember them in a database.
 
@@ -74,6 +76,8 @@ def tune(
         How.
     progress : callable, optional
         Called with what is being done.
+    advance : callable, optional
+        Called with the trials done and the trials there are to do, of all kernels.
 
     Returns
     -------
@@ -112,7 +116,8 @@ def tune(
             if options.time_limit is not None:
                 left = options.time_limit - (time.monotonic() - started)
             run = _KernelRun(task, store, measurer, where)
-            if not run.go(_labelled(show, label), left):
+            count = _counted(advance, number - 1, len(tasks), options.trials)
+            if not run.go(_labelled(show, label), left, count):
                 result.stopped = f"the time limit of {options.time_limit:g} s is over"
             result.kernels.append(run.summary())
     result.seconds = time.monotonic() - started
@@ -121,6 +126,16 @@ def tune(
 
 def _labelled(show: Progress, label: str) -> Progress:
     return lambda text: show(f"{label}: {text}")
+
+
+def _counted(advance: Advance | None, kernels: int, of: int, trials: int) -> Callable[[int], None]:
+    """Count a kernel's trials among those of all."""
+
+    def count(done: int) -> None:
+        if advance is not None:
+            advance(kernels * trials + min(done, trials), of * trials)
+
+    return count
 
 
 def check_tunable(description: TargetDescription, address: Address | None) -> str:
@@ -194,12 +209,13 @@ class _KernelRun:
         self.options = measurer.options
         self.before = len(self._tried())
 
-    def go(self, show: Progress, seconds: float | None) -> bool:
+    def go(self, show: Progress, seconds: float | None, count: Callable[[int], None]) -> bool:
         """Measure until there are as many trials as wanted; False if the time is over."""
         from ibert_tvm.schedules.tuning import Search
 
         task, wanted = self.task, self.options.trials
         if self.before >= wanted:
+            count(wanted)
             return True
         if seconds is not None and seconds <= 0:
             return False
@@ -210,6 +226,7 @@ class _KernelRun:
         search = Search(task.name, task.function, description, task.space, seed)
         self._teach(search, [(t.tile, t.seconds) for t in self.store.of(task.key)])
         while (done := len(tried := self._tried())) < wanted:
+            count(done)
             if end is not None and time.monotonic() > end:
                 return False
             step = min(_LARGEST_ROUND, max(_SMALLEST_ROUND, self.options.jobs), wanted - done)
@@ -221,6 +238,7 @@ class _KernelRun:
             for measured in self.measurer.measure(candidates, inputs, results):
                 self._record(measured)
                 learned.append((measured.candidate.tile, measured.seconds))
+                count(done + len(learned))
                 show(f"{done + len(learned)} of {wanted} trials{self._best_text()}")
             self._teach(search, learned)
         show(f"once more the fastest{self._best_text()}")

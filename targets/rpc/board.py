@@ -20,6 +20,7 @@ _CLOSE_SECONDS = 5.0
 # A network of 1 MB/s, and a board that maps what it gets: time on top of the timeout.
 _BYTES_PER_SECOND = 1e6
 _DOING = {
+    "start": "start the process that holds the connection",
     "open": "open a session",
     "upload": "load the library there",
     "describe": "ask for its processor",
@@ -118,7 +119,12 @@ class Board:
             where = (self.address.host, self.address.port, self.address.key)
         if self._process is None:
             self._process = ServiceProcess(self.worker, self.environment)
-        self._call("open", found.kind, *where, self.lifetime, wait=self.timeout + _START_SECONDS)
+        if self.address is None:
+            wait = self.timeout + _START_SECONDS
+        else:  # what this machine takes to start is not held against the board
+            self._call("start", wait=_START_SECONDS)
+            wait = self.timeout
+        self._call("open", found.kind, *where, self.lifetime, wait=wait)
         return found
 
     def upload(self, path: Path) -> str:
@@ -251,6 +257,8 @@ class Board:
             )
         last = text.strip().splitlines()[-1].strip() if text.strip() else kind
         if operation == "upload" and any(mark in text for mark in _UNLOADABLE):
+            if "No such file or directory" in text:  # what the loader says of a file that is there
+                last = "it is for another architecture, or needs a library that the board lacks"
             return self._failed(
                 operation,
                 f"the board's loader refuses it: {last}",

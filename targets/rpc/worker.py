@@ -20,7 +20,11 @@ class _Holder:
         self.session: Session | None = None
 
     def handle(self, operation: str, values: tuple[Any, ...]) -> Any:
-        """Open, close, or call a method of the session."""
+        """Get ready, open, close, or call a method of the session."""
+        if operation == "start":
+            import tvm.rpc  # noqa: F401  # what takes seconds here
+
+            return None
         if operation == "open":
             self.close()
             self.session = Session(*values)

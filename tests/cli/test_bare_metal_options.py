@@ -10,6 +10,7 @@ import pytest
 
 from ibert_tvm.cli.bare_metal import parse_memory
 from ibert_tvm.integrity import write_manifest
+from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND
 from tests.runtime.conftest import TinyModel
 
 from .conftest import Outcome
@@ -157,3 +158,61 @@ def test_a_folder_that_cannot_be_made(
         f"  why: the folder {output.parent} does not exist\n"
         f"  what to do: create it (mkdir -p {output.parent}) or choose another output\n",
     )
+
+
+def _package(folder: Path, **changes: object) -> Path:
+    """What `inspect` reads of a package."""
+    document = {
+        "kind": KIND,
+        "prefix": "tiny",
+        "emit": "objects",
+        "target": {"name": "cortex-m4"},
+        "functions": [{"batch": 1, "seq_len": 8}],
+        "inputs": [{"name": "input_ids"}, {"name": "attention_mask"}],
+        "outputs": [{"name": "hidden"}],
+        "memory": {
+            "flash": {"total": 10, "weights": 5, "code": 3, "constants": 2},
+            "ram": {"total": 9, "arena": 6, "stack": 3, "peak": {"layer": "encoder.0"}},
+        },
+        "verified": {"instructions": 1234},
+        **changes,
+    }
+    folder.mkdir()
+    (folder / DOCUMENT).write_text(json.dumps(document), encoding="utf-8")
+    write_manifest(folder)
+    return folder
+
+
+def test_inspect_shows_a_package(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+    folder = _package(tmp_path / "package")
+    outcome = ibert("inspect", folder)
+    assert outcome.code == 0, outcome.stderr
+    words = " ".join(outcome.stdout.split())
+    for part in (
+        "target cortex-m4",
+        "names begin with tiny",
+        "shapes 1x8 (batch x tokens)",
+        "inputs input_ids, attention_mask",
+        "flash 10 bytes: 5 weights, 3 code, 2 constants",
+        "RAM 9 bytes: 6 arena, 3 stack at most; the arena is fullest in encoder.0",
+        "checked 1234 instructions, none of floating point",
+    ):
+        assert part in words
+    assert ibert("inspect", folder, "--json").document["prefix"] == "tiny"
+
+
+def test_inspect_refuses_a_package_with_another_document(
+    ibert: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    folder = _package(tmp_path / "package", memory=[])
+    outcome = ibert("inspect", folder)
+    assert (outcome.code, outcome.stderr) == (
+        3,
+        f"error: cannot read the package {folder}\n"
+        "  why: its document lacks what packages of this version have: list indices must be "
+        "integers or slices, not str\n"
+        "  what to do: make it again with `ibert compile`\n",
+    )
+    (folder / "more").write_text("x")
+    (folder / DOCUMENT).write_text("{}")
+    assert ibert("inspect", folder).code == 3

@@ -134,8 +134,7 @@ def test_tables_for_people(ibert: Callable[..., Outcome], library: Path) -> None
     lines = outcome.stdout.split("\n")
     assert lines[0].startswith(f"{library} for host, on ")
     assert " ".join(lines[1].split()) == (
-        "shape real tokens threads median ms min ms p90 ms sequences/s tokens/s "
-        "GMAC/s of ceiling runs"
+        "shape real threads ms min p90 seq/s tok/s GMAC/s ceiling runs"
     )
     assert lines[2].split()[:3] == ["1x8", "100%", "1"]
     assert lines[3].startswith("ceiling of 1 thread: ")
@@ -254,3 +253,58 @@ def test_interrupt_ends_it_cleanly(library: Path) -> None:
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (130, "", "error: interrupted\n")
+
+
+def test_against_is_checked_first(
+    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
+) -> None:
+    outcome = ibert("bench", library, "--against", tmp_path)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: --against compares from strings to vectors on this machine's processor\n"
+        "  why: --texts was not given\n"
+        "  what to do: give --texts FILE as well, and a library for this processor\n",
+    )
+    file = tmp_path / "texts.txt"
+    file.write_text("hello\n", encoding="utf-8")
+    outcome = ibert("bench", library, "--texts", file, "--against", tmp_path)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: cannot read the model of --against\n"
+        f"  where: {tmp_path}\n"
+        "  why: it is no folder with a config.json\n"
+        "  what to do: give the folder that the library was made from\n",
+    )
+
+
+def test_turns_alternate_and_both_get_their_rounds(
+    monkeypatch: pytest.MonkeyPatch, library: Path
+) -> None:
+    """Against a model of sentence-transformers that is none: who is called when, how often."""
+    from types import SimpleNamespace
+
+    from ibert_tvm.bench import sentences
+    from ibert_tvm.runtime import load_library
+
+    pytest.importorskip("torch", reason="what it is compared with needs torch")
+    module = pytest.importorskip("sentence_transformers", reason="it is compared with that")
+    calls: list[str] = []
+
+    def encoder(name: str) -> SimpleNamespace:
+        length = {"i": 128, "s": 256}[name]
+        return SimpleNamespace(encode=lambda *_, **__: calls.append(name), max_seq_length=length)
+
+    theirs = encoder("s")
+    monkeypatch.setattr(sentences, "Encoder", lambda _library: encoder("i"))
+    monkeypatch.setattr(module, "SentenceTransformer", lambda *_, **__: theirs)
+    loaded = load_library(library, num_threads=1)
+    rates = sentences.measure_sentences(loaded, ["a", "b"], 0, Path("folder"))
+    assert "".join(calls) == "is" + "is" + "si" + "is"
+    assert theirs.max_seq_length == 128  # both cut long texts off there
+    assert [(r.name, r.threads, r.texts, len(r.seconds)) for r in rates] == [
+        ("ibert", 1, 2, 3),
+        ("sentence-transformers", 1, 2, 3),
+    ]
+    calls.clear()
+    (alone,) = sentences.measure_sentences(loaded, ["a"], 0)
+    assert calls == ["i"] * 4 and alone.per_second > 0

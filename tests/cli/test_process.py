@@ -46,6 +46,19 @@ def test_help_loads_no_heavy_package() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("7", "7")])
+def test_threads_of_tvm_sleep_at_once(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+) -> None:
+    """Else processes take minutes to end where many others run; who sets it knows better."""
+    name = "TVM_THREAD_POOL_SPIN_COUNT"
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    done = _python("-c", f"import ibert_tvm, os; print(os.environ['{name}'])")
+    assert done.stdout == f"{expected}\n"
+
+
 def test_a_name_that_is_not_public_is_no_attribute() -> None:
     script = (
         "import ibert_tvm\n"

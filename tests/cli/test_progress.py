@@ -1,0 +1,164 @@
+"""The line of progress: its estimates, and that it is on a terminal's stderr and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ibert_tvm.cli.progress import Estimate, clock
+
+
+class _Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_that_counts_is_judged_by_its_own_pace() -> None:
+    time = _Clock()
+    estimate = Estimate({"import": 1, "calibrate": 4}, clock=time)
+    estimate.step("import")
+    time.now += 6
+    assert (estimate.done, estimate.left) == (0, None)
+    estimate.step("calibrate")
+    assert estimate.left == pytest.approx(24)  # by the pace of the first
+    time.now += 1
+    estimate.advance(1, 10)
+    assert estimate.left == pytest.approx(9)
+    time.now += 2
+    assert estimate.left == pytest.approx(7)  # it counts down in between
+    assert estimate.done == pytest.approx((1 + 0.4) / 5)
+    assert estimate.elapsed == 9
+
+
+def test_later_steps_take_what_their_shares_say() -> None:
+    time = _Clock()
+    estimate = Estimate({"calibrate": 3, "compile": 1}, clock=time)
+    estimate.step("calibrate")
+    time.now += 3
+    estimate.advance(5, 10)
+    assert estimate.left == pytest.approx(3 + 2)
+    time.now += 100  # longer than expected: the rest of this step is over at any moment
+    assert estimate.left == 0
+    estimate.step("compile")
+    assert estimate.left == pytest.approx(103 / 3)
+
+
+def test_nothing_is_said_of_the_time_before_there_is_something_to_say() -> None:
+    time = _Clock()
+    estimate = Estimate({"evaluate": 1}, clock=time)
+    estimate.step("evaluate")
+    time.now += 1
+    estimate.advance(1, 1000)
+    assert estimate.left is None
+    estimate.advance(0, 0)
+    assert (estimate.left, estimate.done) == (None, 0)
+    estimate.step("no step of it")
+    assert estimate.done == 0
+
+
+def test_a_limit_ends_it() -> None:
+    time = _Clock()
+    estimate = Estimate({"tune": 1}, limit=60, clock=time)
+    estimate.step("tune")
+    assert estimate.left == 60
+    time.now += 10
+    estimate.advance(1, 10)
+    assert estimate.left == 50
+    time.now += 100
+    assert estimate.left == 0
+
+
+def test_clock() -> None:
+    assert [clock(s) for s in (0.4, 59.6, 61, 3600 + 62)] == ["0:00", "1:00", "1:01", "1:01:02"]
+
+
+_JOB = """
+import logging, sys, time
+from ibert_tvm import targets
+from ibert_tvm.cli import main
+from ibert_tvm.cli.progress import progress
+def job():
+    with progress({"import [the] model": 1, "calibrating": 1}) as line:
+        time.sleep(0.3)
+        line.step("calibrating")
+        for done in range(3):
+            line.advance(done, 3)
+            time.sleep(0.3)
+        logging.getLogger("ibert_tvm").warning("a warning")
+    return []
+targets.list_targets = job
+sys.exit(main(["targets", "--json"]))
+"""
+
+
+def _on_a_terminal(script: str, stop: bytes = b"") -> tuple[int, str, str]:
+    """Exit code, stdout (a pipe) and what is written to the terminal that is stderr."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        stdin=slave,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        os.close(slave)
+        seen = b""
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            if select.select([master], [], [], 0.1)[0]:
+                try:
+                    piece = os.read(master, 65536)
+                except OSError:  # the terminal's last user has closed it
+                    break
+                seen += piece
+                if stop and stop in seen:
+                    process.send_signal(2)
+                    stop = b""
+        assert process.stdout is not None
+        stdout = process.stdout.read().decode()
+        code = process.wait()
+    os.close(master)
+    return code, stdout, seen.decode()
+
+
+def test_on_a_terminal_there_is_one_line_and_the_time_left() -> None:
+    code, stdout, seen = _on_a_terminal(_JOB)
+    assert code == 0
+    assert stdout.split() == ["{", '"targets":', "[]", "}"]
+    assert "import [the] model" in seen
+    assert re.search(r"calibrating .*\d:\d\d, \d:\d\d left", seen)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+    assert max(len(line) for line in re.split(r"[\r\n]+", plain)) <= 80
+    assert "WARNING: a warning" in plain
+    assert seen.rstrip().endswith("\x1b[2K")  # the line is gone in the end
+
+
+def test_an_interrupt_leaves_one_line() -> None:
+    script = _JOB.replace("time.sleep(0.3)", "time.sleep(60)").replace(', "--json"', "")
+    code, stdout, seen = _on_a_terminal(script, stop=b"import")
+    assert (code, stdout) == (130, "")
+    assert seen.endswith("\x1b[2Kerror: interrupted\r\n") or seen.endswith("error: interrupted\r\n")
+    assert "Traceback" not in seen
+
+
+def test_elsewhere_there_is_none() -> None:
+    done = subprocess.run([sys.executable, "-c", _JOB], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "WARNING: a warning\n")
+    told = subprocess.run(
+        [sys.executable, "-c", _JOB.replace('"--json"', '"-v"')],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.stderr == "INFO: import [the] model\nINFO: calibrating\nWARNING: a warning\n"

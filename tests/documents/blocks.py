@@ -1,0 +1,135 @@
+"""The fenced blocks of a document, and running them as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Why a block is not run, said above its fence as <!-- not run: REASON -->. There are no others.
+REASONS = (
+    "installs packages",
+    "needs an NVIDIA GPU",
+    "needs a board on the network",
+    "runs on the board",
+    "takes minutes",
+    "runs until it is stopped",
+    "needs the change in the checkout",
+)
+_FOLDER = "path/to/hf-folder"
+_FENCE = re.compile(
+    r"^(?:<!-- not run: (?P<reason>[^>]*) -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
+    re.M | re.S,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block.
+
+    Attributes
+    ----------
+    language
+        What follows the fence; empty for a block that only shows something.
+    text
+        What stands in it.
+    line
+        Line of the fence, from 1.
+    reason
+        Why it is not run; empty if it is.
+    """
+
+    language: str
+    text: str
+    line: int
+    reason: str
+
+
+def blocks(path: Path) -> list[Block]:
+    """All fenced blocks of a document."""
+    text = path.read_text(encoding="utf-8")
+    return [
+        Block(
+            match["language"],
+            match["text"],
+            text.count("\n", 0, match.start()) + 1 + bool(match["reason"]),
+            match["reason"] or "",
+        )
+        for match in _FENCE.finditer(text)
+    ]
+
+
+def commands(text: str) -> Iterator[str]:
+    """The commands of a block: lines that end in a backslash go on, comments are left out."""
+    for line in text.replace("\\\n", " ").split("\n"):
+        line = re.sub(r"(^|\s)#.*", "", line).strip()
+        if line:
+            yield line
+
+
+def script(path: Path, model: Path) -> str:
+    """A document's blocks as one shell script, in order.
+
+    Python blocks that follow each other without another block are one program. ``MODEL=`` names
+    the given folder instead of what the document says, and so does ``path/to/hf-folder``.
+
+    Parameters
+    ----------
+    path
+        The document.
+    model
+        A Hugging Face folder.
+    """
+    parts = ["set -euo pipefail"]
+    run = [b for b in blocks(path) if b.language in ("bash", "python") and not b.reason]
+    for language, group in groupby(run, key=lambda block: block.language):
+        if language == "python":
+            body = "\n".join(block.text for block in group).replace(_FOLDER, str(model))
+            parts.append(f"python - <<'END_OF_PROGRAM'\n{body}END_OF_PROGRAM")
+            continue
+        for block in group:
+            parts.append(f"echo '== {path.name}:{block.line}' >&2")
+            parts.append(re.sub(r"^MODEL=.*$", f"MODEL={model}", block.text, flags=re.M))
+    return "\n".join(parts) + "\n"
+
+
+def run(path: Path, folder: Path, model: Path) -> subprocess.CompletedProcess[str]:
+    """Run a document in a folder that looks like a checkout to it.
+
+    Parameters
+    ----------
+    path
+        The document.
+    folder
+        An empty folder.
+    model
+        The Hugging Face folder to use; texts to calibrate on are in ``texts.txt``.
+    """
+    (folder / "ibert_tvm").symlink_to(ROOT / "ibert_tvm")
+    shutil.copytree(
+        ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("build", "*.pyc")
+    )
+    lines = (ROOT / "ibert_tvm/data/calibration.txt").read_text(encoding="utf-8").split("\n")
+    (folder / "texts.txt").write_text("\n".join(lines[:24]), encoding="utf-8")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "PYTHONSAFEPATH": "1",
+    }
+    return subprocess.run(
+        ["bash", "-c", script(path, model)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

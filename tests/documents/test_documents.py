@@ -1,0 +1,130 @@
+"""What documents tell a reader to type, typed; and that no option in them is one that is gone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from .blocks import REASONS, ROOT, blocks, commands, run, script
+
+DOCUMENTS = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
+# Every block of these is run.
+RUN = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+_SHAPES = ("bash", "python", "text", "")
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _ibert_lines(text: str) -> list[list[str]]:
+    """The words of every `ibert` command, up to what a shell does with it."""
+    found = []
+    for line in commands(text):
+        for part in re.split(r"\s[|&;>]+\s?", line):
+            # Brackets stand round what may be left out.
+            plain = re.sub(r"\$\(|\)$|[][](?=\s|-|$)", "", part)
+            words = shlex.split(plain) if "ibert " in plain else []
+            while words and "=" in words[0] and not words[0].startswith("-"):
+                words = words[1:]
+            if words[:1] == ["ibert"]:
+                found.append(words[1:])
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_commands_in_documents_parse(path: Path) -> None:
+    """Command, options and the form of their values, without running anything."""
+    import typer
+
+    from ibert_tvm.cli.app import app
+
+    group = typer.main.get_command(app)
+    for block in blocks(path):
+        if block.language not in ("bash", ""):
+            continue
+        for words in _ibert_lines(block.text):
+            if "..." in words or not words:
+                continue
+            if words[0].startswith("-"):
+                assert {words[0]} <= {name for p in group.params for name in p.opts}, block
+                continue
+            try:
+                command = group.commands[words[0]]  # type: ignore[attr-defined]
+                command.make_context(words[0], list(words[1:]))
+            except KeyError:
+                raise AssertionError(f"{_name(path)}:{block.line}: no command {words[0]}") from None
+            except typer.Exit:
+                pass  # --help
+            except Exception as error:
+                message = getattr(error, "format_message", lambda error=error: str(error))()
+                raise AssertionError(f"{_name(path)}:{block.line}: {words}: {message}") from error
+
+
+@pytest.mark.parametrize("path", RUN, ids=_name)
+def test_every_block_is_run_or_says_why_not(path: Path) -> None:
+    found = blocks(path)
+    assert found
+    for block in found:
+        where = f"{_name(path)}:{block.line}"
+        assert block.language in _SHAPES, where
+        assert block.reason in ("", *REASONS), where
+        if block.language == "":  # a command there would not be run
+            assert not _ibert_lines(block.text), where
+            assert not block.reason, where
+    assert sum(not block.reason for block in found) >= len(found) / 2
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n```") + text.startswith("```") == 2 * len(found)
+
+
+def test_every_reason_is_needed() -> None:
+    assert {b.reason for path in RUN for b in blocks(path)} - {""} == set(REASONS)
+
+
+def test_a_tutorial_has_five_steps() -> None:
+    for path in RUN[1:]:
+        steps = re.findall(r"^## (\d)\. ", path.read_text(encoding="utf-8"), re.M)
+        assert steps == list("12345"), path
+
+
+def test_a_block_that_fails_fails(tmp_path: Path) -> None:
+    """A failure in any block, of either language, ends the run."""
+    document = tmp_path / "d.md"
+    for text in ("```bash\nfalse | true\n```\n", "```python\nassert 0\n```\n"):
+        document.write_text(f"{text}\n```bash\necho after\n```\n", encoding="utf-8")
+        folder = tmp_path / str(len(text))
+        folder.mkdir()
+        done = run(document, folder, tmp_path)
+        assert done.returncode != 0 and "after" not in done.stdout
+
+
+def test_blocks_run_in_order_with_the_model_in_place(tmp_path: Path) -> None:
+    document = tmp_path / "d.md"
+    document.write_text(
+        "```bash\nMODEL=$(false)\nNAME=a\n```\ntext\n<!-- not run: takes minutes -->\n"
+        "```bash\nfalse\n```\n```python\nx = 1\n```\n```python\nprint(x)\n```\n"
+        "```bash\necho $NAME $MODEL; head -n 1 texts.txt | wc -l\n```\n```\nshown\n```\n",
+        encoding="utf-8",
+    )
+    assert [b.line for b in blocks(document)] == [1, 7, 10, 13, 16, 19]
+    folder = tmp_path / "f"
+    folder.mkdir()
+    done = run(document, folder, Path("/models/m"))
+    assert (done.returncode, done.stdout) == (0, "1\na /models/m\n1\n"), done.stderr
+    assert "== d.md:16\n" in done.stderr
+    assert "false | true" not in script(document, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RUN, ids=_name)
+def test_documents_do_what_they_say(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="importing a model needs torch")
+    from .small_model import small_model
+
+    done = run(path, tmp_path, small_model())
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
