@@ -16,7 +16,7 @@ from .conll import read_conll
 from .entities import OUTSIDE, entities_of, split_tag
 from .errors import DataError
 from .glue import FORMATS, read_glue, texts_of
-from .labels import class_numbers
+from .labels import class_numbers, unknown_labels
 from .measures import Measure, accuracy, f1, macro_f1, matthews, mean, micro_f1, pearson, spearman
 from .ranking import DEPTH, ndcg, rankings, recall, unit
 from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged
@@ -175,17 +175,11 @@ def _similarity(name: str, samples: Scored, side: Side, options: Options) -> Mea
 def _entities(name: str, samples: Tagged, side: Side, options: Options) -> Measures:
     """Entities, found by the class of every word's first token."""
     side = side.reading(name, "token_logits")
-    names = [label for _, label in sorted(side.info.id2label.items())]
-    given = options.labels
-    kinds = [split_tag(label)[1] or OUTSIDE for label in names]
-    known = {**{kind: kind for kind in kinds}, **given}
-    missing = {
-        kind
-        for tags in samples.tags
-        for kind in (split_tag(tag)[1] for tag in tags)
-        if kind and known.get(kind) not in kinds
-    }
-    class_numbers(sorted(missing), kinds)  # refuses them
+    kinds = {split_tag(label)[1] for label in side.info.id2label.values()} - {""}
+    known = {kind: kind for kind in kinds} | dict(options.labels)
+    asked = {kind for tags in samples.tags for _, kind in map(split_tag, tags) if kind}
+    if missing := sorted(kind for kind in asked if known.get(kind) not in kinds):
+        raise unknown_labels(missing, sorted(kinds))
     texts = [" ".join(words) for words in samples.words]
     parts = [
         (i, w)
@@ -199,7 +193,8 @@ def _entities(name: str, samples: Tagged, side: Side, options: Options) -> Measu
         for place, text in enumerate(window.texts):
             if text is not None:
                 label = side.info.id2label.get(int(best[place]), OUTSIDE)
-                firsts[sentence].setdefault(window.offsets[place][0], label)
+                # By its last character: a token may begin with the space before its word.
+                firsts[sentence].setdefault(window.offsets[place][1] - 1, label)
     counts = []
     for words, tags, found in zip(samples.words, samples.tags, firsts, strict=True):
         predicted = entities_of(_tags_of_words(words, found))
@@ -210,7 +205,7 @@ def _entities(name: str, samples: Tagged, side: Side, options: Options) -> Measu
 
 
 def _tags_of_words(words: Sequence[str], first: Mapping[int, str]) -> list[str]:
-    """Tag of every word: that of its first token, by where it begins; ``O`` without one."""
+    """Tag of every word: that of its first token, by where it ends; ``O`` without one."""
     tags = []
     start = 0
     for word in words:

@@ -56,13 +56,18 @@ def class_numbers(
         else:
             found[label] = place
     if unknown:
-        raise DataError(
-            f"the model has no class for {_listed(unknown)}",
-            why=f"its classes are {_listed(names)}",
-            todo="say which class each label is: --labels LABEL=CLASS,... with the name or the "
-            "number of the class, or give the model that was trained on this task",
-        )
+        raise unknown_labels(unknown, names)
     return found
+
+
+def unknown_labels(labels: Sequence[str], names: Sequence[str]) -> DataError:
+    """Return the error of labels that a model, whose classes are `names`, does not have."""
+    return DataError(
+        f"the model has no class for {_listed(labels)}",
+        why=f"its classes are {_listed(names)}",
+        todo="say which class each label is: --labels LABEL=CLASS,... with the name or the "
+        "number of the class, or give the model that was trained on this task",
+    )
 
 
 def _key(label: str) -> str:
