@@ -24,7 +24,7 @@ import numpy as np
 from ..models import MODELS, model_folder
 from .build import TASKS
 
-__all__ = ["LONGEST", "TRAINED", "finetune", "main"]
+__all__ = ["LONGEST", "TRAINED", "finetune", "main", "predicted_right"]
 
 LOG = logging.getLogger("benchmarks")
 TRAINED = ("sections", "names", "code-words")
@@ -208,6 +208,33 @@ def _accuracy(model: Any, samples: list[dict[str, Any]]) -> float:
             right += int(((logits.argmax(-1) == labels) & counted).sum())
             total += int(counted.sum())
     return right / total
+
+
+def predicted_right(name: str, model: Any, tokenizer: Any, file: Path) -> np.ndarray:
+    """Whether each text, or word, of a set gets its class; bool [texts or words].
+
+    Parameters
+    ----------
+    name : str
+        One of `TRAINED`.
+    model, tokenizer
+        Of transformers.
+    file : pathlib.Path
+        A split.
+    """
+    import torch
+
+    model.eval()
+    labels = [model.config.id2label[place] for place in range(model.config.num_labels)]
+    samples = _encoded(name, file, tokenizer, labels)
+    samples.sort(key=lambda sample: len(sample["input_ids"]))
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(samples), _BATCH):
+            logits, gold = _forward(model, samples[start : start + _BATCH])
+            counted = gold != _IGNORED
+            found.append((logits.argmax(-1) == gold)[counted].numpy())
+    return np.concatenate(found)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -61,8 +61,6 @@ class Task:
 
     Attributes
     ----------
-    what : str
-        For people: what it takes and measures.
     read : callable
         From a path and `Options` to `Samples`.
     measure : callable
@@ -73,7 +71,6 @@ class Task:
         Tokens that texts are cut off at, where nothing else says it.
     """
 
-    what: str
     read: Callable[[Path, Options], Samples]
     measure: Callable[[Any, Side, Options], Measures]
     takes: tuple[str, ...] = ()
@@ -259,53 +256,30 @@ def _retrieval(name: str, samples: Retrieval, side: Side, options: Options) -> M
     ]
 
 
-def _glue(name: str, what: str, *metrics: Callable[..., Measure], f1: bool = False) -> Task:
-    measure = partial(_classes, name, metrics, "1" if f1 else None)
-    return Task(f"GLUE: {what}", partial(_read_glue, name), measure)
+def _glue(name: str, *metrics: Callable[..., Measure], positive: str | None = None) -> Task:
+    return Task(partial(_read_glue, name), partial(_classes, name, metrics, positive))
 
 
 TASKS = {
-    "cola": _glue("cola", "acceptable sentences; Matthews", matthews),
-    "sst-2": _glue("sst-2", "sentiment; accuracy", accuracy),
-    "mrpc": _glue("mrpc", "paraphrases; accuracy, F1", accuracy, f1=True),
-    "sts-b": Task(
-        "GLUE: similarity; Spearman, Pearson",
-        partial(_read_glue, "sts-b"),
-        partial(_similarity, "sts-b"),
-    ),
-    "qqp": _glue("qqp", "duplicate questions; accuracy, F1", accuracy, f1=True),
-    "mnli-m": _glue("mnli-m", "entailment, matched; accuracy", accuracy),
-    "mnli-mm": _glue("mnli-mm", "entailment, mismatched; accuracy", accuracy),
-    "qnli": _glue("qnli", "answers in sentences; accuracy", accuracy),
-    "rte": _glue("rte", "entailment; accuracy", accuracy),
+    "cola": _glue("cola", matthews),
+    "sst-2": _glue("sst-2", accuracy),
+    "mrpc": _glue("mrpc", accuracy, positive="1"),
+    "sts-b": Task(partial(_read_glue, "sts-b"), partial(_similarity, "sts-b")),
+    "qqp": _glue("qqp", accuracy, positive="1"),
+    "mnli-m": _glue("mnli-m", accuracy),
+    "mnli-mm": _glue("mnli-mm", accuracy),
+    "qnli": _glue("qnli", accuracy),
+    "rte": _glue("rte", accuracy),
     "classification": Task(
-        "TSV or CSV, classes of texts or pairs; accuracy, macro F1",
         partial(_read_table, ()),
         partial(_classes, "classification", (accuracy, macro_f1), None),
         ("text", "pair", "label"),
     ),
-    "sts": Task(
-        "TSV or CSV, similarity of pairs; Spearman, Pearson",
-        partial(_read_table, None),
-        partial(_similarity, "sts"),
-        ("text", "pair", "label"),
-    ),
-    "retrieval": Task(
-        "BEIR's folder; NDCG@10, recall",
-        _read_beir,
-        partial(_retrieval, "retrieval"),
-    ),
+    "sts": Task(partial(_read_table, None), partial(_similarity, "sts"), ("text", "pair", "label")),
+    "retrieval": Task(_read_beir, partial(_retrieval, "retrieval")),
     "token-classification": Task(
-        "CoNLL's columns; F1 of entities",
-        _read_tagged,
-        partial(_entities, "token-classification"),
-        ("text", "label"),
+        _read_tagged, partial(_entities, "token-classification"), ("text", "label")
     ),
-    "squad": Task(
-        "SQuAD 1.1 or 2, JSON; exact match, F1",
-        _read_squad,
-        partial(_answers, "squad"),
-        seq_len=384,
-    ),
+    "squad": Task(_read_squad, partial(_answers, "squad"), seq_len=384),
 }
 """By name."""

@@ -86,6 +86,25 @@ def test_classes_of_both_models_and_their_difference(encoder: Make, tmp_path: Pa
     }  # fmt: skip
 
 
+def test_f1_is_that_of_the_label_1(encoder: Make, tmp_path: Path) -> None:
+    """GLUE's labels are numbers; --labels says which classes they are."""
+    model = encoder("classes")
+    pairs = list(zip(texts(60, 1), texts(60, 2), strict=True))
+    side = noisy(integer_side(model))
+    found = side.reading("mrpc", "logits").outputs(pairs).argmax(axis=1)
+    wild = (found == model.labels.index("wild")).tolist()
+    assert 3 < sum(wild) < 57
+    gold = [str(int(is_wild if i % 4 else not is_wild)) for i, is_wild in enumerate(wild)]
+    rows = "".join(f"{g}\t1\t2\t{a}\t{b}\n" for g, (a, b) in zip(gold, pairs, strict=True))
+    (tmp_path / "dev.tsv").write_text(f"Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n{rows}")
+    options = Options(labels={"1": "wild", "0": "calm"})
+    samples = TASKS["mrpc"].read(tmp_path, options)
+    accuracy, f1 = evaluate_task(TASKS["mrpc"], samples, side, options=options)
+    assert (accuracy.name, f1.name) == ("accuracy", "F1")
+    right = sum(is_wild and g == "1" for is_wild, g in zip(wild, gold, strict=True))
+    assert f1.integer == pytest.approx(100 * 2 * right / (sum(wild) + gold.count("1")))
+
+
 def test_similarity_of_vectors_is_their_cosine(encoder: Make, tmp_path: Path) -> None:
     model = encoder("embedding")
     first, second = texts(40, 1), texts(40, 2)
