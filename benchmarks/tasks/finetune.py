@@ -6,7 +6,7 @@
 Plain PyTorch and transformers: AdamW, a linear rate with a warm-up, three epochs, the seed said. It
 is the float side of every comparison, and where integer fine-tuning begins. With ``--frozen`` only
 what is above the encoder is trained (for texts the pooler and the classes, for words the classes),
-on hidden states that are computed once: a fiftieth of the work, and less accurate.
+on hidden states that are computed once: a fraction of the work, and less accurate.
 """
 
 from __future__ import annotations
