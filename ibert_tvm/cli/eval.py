@@ -1,4 +1,4 @@
-"""`ibert eval`: fidelity of an integer model to its float original."""
+"""`ibert eval`: fidelity of an integer model to its float original, or quality on a task."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from ..errors import UsageError
+from .eval_task import TASK_NAMES, TaskOptions, evaluate
 from .options import (
     DeviceOption,
     InputNames,
@@ -35,13 +36,57 @@ def command(
     model: Annotated[
         Path, Argument(help="A NAME.ibert folder, or a library that `ibert compile` wrote.")
     ],
-    against: Annotated[Path, Option(help="The float model: a Hugging Face folder or ONNX file.")],
+    against: Annotated[
+        Path | None,
+        Option(
+            help="The float model: a Hugging Face folder or ONNX file. Needed without --task; with "
+            "it, both models are measured."
+        ),
+    ] = None,
     text: Annotated[
         Path | None,
         Option(help="Texts that calibration has not seen, one per line; by default the package's."),
     ] = None,
-    seq_len: Annotated[str, Option(help="Truncate the texts to this many tokens.")] = "128",
+    seq_len: Annotated[
+        str | None,
+        Option(
+            help="Truncate the texts to this many tokens; by default 128, and with --task what a "
+            "library was compiled for (384 of a NAME.ibert that answers questions).",
+        ),
+    ] = None,
     limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
+    task: Annotated[
+        str | None,
+        Option(metavar="NAME", help=f"Measure quality on a task: {', '.join(TASK_NAMES)}."),
+    ] = None,
+    data: Annotated[
+        Path | None, Option(help="The task's file, or the folder of GLUE's or BEIR's files.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        Option(
+            metavar="text=A,pair=B,label=C",
+            help="Columns of a file with --task, by name or, where it has no names, from 1.",
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        Option(
+            metavar="LABEL=CLASS,...",
+            help="The model's class for labels of the file that it "
+            "calls otherwise: its name or number.",
+        ),
+    ] = None,
+    split: Annotated[str, Option(help="File of judgements in a BEIR folder.")] = "test",
+    max_drop: Annotated[
+        float | None,
+        Option(
+            min=0,
+            metavar="POINTS",
+            help="Exit with code 5 where a metric of the task is lower than the float model's by "
+            "more than so many points (hundredths).",
+        ),
+    ] = None,
     why: Annotated[
         bool,
         Option(
@@ -56,7 +101,43 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Compare an integer model with its float original on texts, overall and per layer."""
+    """Compare an integer model with its float original on texts, or on a task with labels."""
+    if task is not None:
+        if text is not None or why:
+            raise UsageError(
+                f"--task was given with {'--text' if text is not None else '--why'}",
+                why="a task brings its own texts, and where quality is lost is measured on texts",
+                todo="give one of them",
+            )
+        given = TaskOptions(task, data, columns, labels, split, max_drop, limit, seq_len)
+        return evaluate(model, against, given, device, parse_inputs(inputs), trust)
+    for option, value in (("data", data), ("columns", columns), ("labels", labels)):
+        if value is not None:
+            raise UsageError(
+                f"--{option} was given without --task", todo=f"give --task, or leave --{option} out"
+            )
+    if against is None or max_drop is not None:
+        raise UsageError(
+            "--against is missing" if against is None else "--max-drop was given without --task",
+            why="without --task the integer model is compared with its float original on texts",
+            todo="give --against FLOAT_MODEL, or --task and --data",
+        )
+    return _fidelity(
+        model, against, text, seq_len or "128", limit, why, device, parse_inputs(inputs), trust
+    )
+
+
+def _fidelity(
+    model: Path,
+    against: Path,
+    text: Path | None,
+    seq_len: str,
+    limit: int | None,
+    why: bool,
+    device: str | None,
+    names: dict[str, str] | None,
+    trust: bool,
+) -> CommandResult:
     from ..artefact import read_document
     from ..evaluate import check_seq_len
     from ..model_info import ModelInfo
@@ -65,7 +146,6 @@ def command(
     from .progress import progress
 
     length = parse_size("--seq-len", seq_len)
-    names = parse_inputs(inputs)
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
     check_device(device, rpc=None)
     compiled = not model.is_dir()

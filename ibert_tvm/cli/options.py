@@ -138,6 +138,38 @@ def parse_inputs(words: list[str] | None) -> dict[str, str] | None:
     return names or None
 
 
+def parse_pairs(option: str, text: str | None) -> dict[str, str]:
+    """Parse ``A=B,C=D``.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the error.
+    text : str or None
+        What it was given; None if it was not.
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    UsageError
+        If a part has another form, or a name is there twice.
+    """
+    pairs: dict[str, str] = {}
+    for word in [] if text is None else text.split(","):
+        name, equals, value = word.partition("=")
+        if not (name and equals and value) or name in pairs:
+            raise UsageError(
+                f"bad value for {option}: {text!r}",
+                why=f"{word!r} is not NAME=VALUE" if name not in pairs else f"{name!r} is twice",
+                todo=f"give pairs with commas between them, for example {option} a=b,c=d",
+            )
+        pairs[name] = value
+    return pairs
+
+
 def parse_sizes(option: str, text: str) -> list[int]:
     """Parse a list of sizes such as ``32,128``.
 

@@ -164,6 +164,33 @@ def test_eval_of_the_artefact_and_of_the_library(
         assert layer["cosine"] > 0.9, layer
 
 
+def test_eval_of_a_task(
+    ibert: Callable[..., Outcome], compiled: Path, source: Path, tmp_path: Path
+) -> None:
+    """Labels are what the float model says of half of the texts, so that it is right there."""
+    from ibert_tvm import load
+    from ibert_tvm.relay_passes.canonical import FloatModel
+    from ibert_tvm.tokenization import Tokenizer, tokenizer_files
+
+    model = load(source, verify=False)
+    floating = FloatModel(model.module, model.parameters)
+    tokens = Tokenizer(tokenizer_files(source)).encode(_TEXTS, max_length=16)
+    logits = floating.run(tokens.inputs(floating.input_names)).outputs[0]
+    labels = [("calm", "wild")[(i < 3) ^ int(row.argmax())] for i, row in enumerate(logits)]
+    data = tmp_path / "data.csv"
+    data.write_text(
+        "label,text\n" + "".join(f"{a},{b}\n" for a, b in zip(labels, _TEXTS, strict=True))
+    )
+    words = ("--against", source, "--task", "classification", "--data", data, "--max-drop", "100")
+    outcome = ibert("eval", compiled, *words, "--json")
+    assert outcome.code == 0, outcome.stderr
+    accuracy = outcome.document["metrics"][0]
+    assert (accuracy["name"], accuracy["float"]) == ("accuracy", pytest.approx(50))
+    assert accuracy["difference"] == pytest.approx(accuracy["integer"] - 50)
+    assert accuracy["interval"][0] <= accuracy["difference"] <= accuracy["interval"][1]
+    assert outcome.document["seq_len"] == 16
+
+
 def test_eval_says_why(
     ibert: Callable[..., Outcome], artefact: Path, source: Path, texts: Path
 ) -> None:

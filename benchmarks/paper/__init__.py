@@ -1,0 +1,1 @@
+"""The tables of the I-BERT paper again, one command each: ``python -m benchmarks.paper``."""

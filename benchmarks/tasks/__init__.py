@@ -1,0 +1,1 @@
+"""Real tasks made of text that is on the machine: nothing is downloaded but Debian's lists."""

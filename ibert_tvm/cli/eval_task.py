@@ -1,0 +1,192 @@
+"""`ibert eval --task`: quality of an integer model on labelled data, beside the float model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ExitCode, UsageError
+from .options import check_device, parse_pairs, parse_size
+from .result import CommandResult
+from .tables import Table
+
+if TYPE_CHECKING:
+    from ..encoder import Encoder
+    from ..tasks import MetricResult
+
+# Said here so that `ibert --help` need not import what reads and measures; a test compares.
+TASK_NAMES = (
+    *("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli-m", "mnli-mm", "qnli", "rte"),
+    *("classification", "sts", "retrieval", "token-classification", "squad"),
+)
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """The words of the command line that concern a task; None where they were not given."""
+
+    task: str
+    data: Path | None
+    columns: str | None
+    labels: str | None
+    split: str
+    max_drop: float | None
+    limit: int | None
+    seq_len: str | None
+
+
+def evaluate(
+    model: Path,
+    against: Path | None,
+    given: TaskOptions,
+    device: str | None,
+    names: dict[str, str] | None,
+    trust: bool,
+) -> CommandResult:
+    """Measure a task.
+
+    Parameters
+    ----------
+    model : pathlib.Path
+        A library, or a NAME.ibert folder, of which a library is made and kept.
+    against : pathlib.Path or None
+        The float model.
+    given : TaskOptions
+        What to measure.
+    device : str or None
+        What to run on.
+    names : dict of str to str or None
+        Inputs of an ONNX file.
+    trust : bool
+        Whether an exported torch program may be read.
+
+    Returns
+    -------
+    CommandResult
+        With exit code 5 where a metric fell by more than `max_drop`.
+
+    Raises
+    ------
+    UsageError
+        If options or data cannot be used, or do not suit the model.
+    """
+    if given.task not in TASK_NAMES:
+        raise UsageError(
+            f"unknown task {given.task!r}", todo=f"give one of {', '.join(TASK_NAMES)}"
+        )
+    if given.data is None:
+        raise UsageError("--data is missing", todo="give the task's file or folder with --data")
+    if given.max_drop is not None and against is None:
+        raise UsageError(
+            "--max-drop was given without --against",
+            why="a drop is a difference from the float model",
+            todo="give the float model with --against",
+        )
+    check_device(device, rpc=None)
+    from ..tasks import TASKS, Options, evaluate_task, float_side, integer_side, size
+    from .progress import progress, status
+
+    task = TASKS[given.task]
+    columns = parse_pairs("--columns", given.columns)
+    for name in columns:
+        if name not in task.takes:
+            raise UsageError(
+                f"--columns names {name!r}",
+                why=f"the task {given.task} takes {', '.join(task.takes) or 'no columns'}",
+                todo="give only these",
+            )
+    labels = parse_pairs("--labels", given.labels)
+    options = Options(columns, labels, given.split, given.limit)
+    started = time.perf_counter()
+    samples = task.read(given.data.expanduser(), options)
+    length = None if given.seq_len is None else parse_size("--seq-len", given.seq_len)
+    with status("loading the models"):
+        from ..frontend import load
+
+        integers = integer_side(_encoder(model, length, task.seq_len, device))
+        reference = None
+        if against is not None:
+            float_model = load(against, head=integers.info.head, inputs=names, trust=trust)
+            reference = float_side(float_model, integers)
+    with progress("evaluating") as advance:
+        results = evaluate_task(task, samples, integers, reference, options, advance)
+    too_low = [
+        result.name
+        for result in results
+        if given.max_drop is not None and not _within(result, given.max_drop)
+    ]
+    document = {
+        "model": str(model),
+        "against": None if against is None else str(against),
+        "task": given.task,
+        "data": str(given.data),
+        "samples": size(samples),
+        "skipped": getattr(samples, "skipped", 0),
+        "seq_len": integers.max_length,
+        "metrics": [result.to_json() for result in results],
+        "max_drop": given.max_drop,
+        "too_low": too_low,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    code = ExitCode.VERIFICATION if too_low else ExitCode.OK
+    return CommandResult(document, _shown(document, results), code)
+
+
+def _encoder(model: Path, length: int | None, usual: int, device: str | None) -> Encoder:
+    """The library's encoder; a NAME.ibert folder is compiled for this machine, once."""
+    from ..artefact import read_document
+    from ..encoder import Encoder
+    from ..frontend.folder_files import is_source
+    from ..model_info import ModelInfo
+
+    if model.exists() and is_source(model):
+        raise UsageError(
+            "a float model was given as the integer one",
+            where=str(model),
+            todo="give a NAME.ibert folder or a library, and this model with --against",
+        )
+    if model.is_dir():
+        info = ModelInfo.from_json(read_document(model)["info"])
+        length = length or min(usual, info.max_sequence_length or usual)
+    return Encoder(model, device=device, max_seq_length=length)
+
+
+def _within(result: MetricResult, max_drop: float) -> bool:
+    """Whether a metric fell by no more than that; one without a value is not."""
+    # Rounded, so that a drop that is shown as 0.30 passes 0.3.
+    return result.difference is not None and round(-result.difference, 6) <= max_drop
+
+
+def _shown(document: dict[str, object], results: Sequence[MetricResult]) -> list[str | Table]:
+    skipped = f", {document['skipped']} rows left out" if document["skipped"] else ""
+    head = (
+        f"task {document['task']}, {document['samples']} samples{skipped}, "
+        f"up to {document['seq_len']} tokens"
+    )
+    if document["against"] is None:
+        return [head, Table(("metric", "integer"), [(r.name, _points(r.integer)) for r in results])]
+    rows = [
+        (
+            result.name,
+            _points(result.floating),
+            _points(result.integer),
+            _points(result.difference, sign=True),
+            "-" if result.interval is None else "{:+.2f} to {:+.2f}".format(*result.interval),
+        )
+        for result in results
+    ]
+    table = Table(("metric", "float", "integer", "difference", "95% interval"), rows)
+    shown: list[str | Table] = [head, table]
+    if document["max_drop"] is not None:
+        too_low = document["too_low"]
+        assert isinstance(too_low, list)
+        verdict = f"more than {document['max_drop']:g} points below the float model"
+        shown.append(f"{', '.join(too_low)}: {verdict}" if too_low else f"no metric is {verdict}")
+    return shown
+
+
+def _points(value: float | None, sign: bool = False) -> str:
+    return "-" if value is None else format(value, "+.2f" if sign else ".2f")

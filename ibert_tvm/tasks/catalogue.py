@@ -1,0 +1,285 @@
+"""The tasks by name: how their files are read, and what is measured on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .answers import exact_match, predicted_answer, token_f1
+from .beir import read_beir
+from .conll import read_conll
+from .entities import OUTSIDE, entities_of, split_tag
+from .errors import DataError
+from .glue import FORMATS, read_glue, texts_of
+from .labels import class_numbers, unknown_labels
+from .measures import Measure, accuracy, f1, macro_f1, matthews, mean, micro_f1, pearson, spearman
+from .ranking import DEPTH, ndcg, rankings, recall, unit
+from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged
+from .sides import Side
+from .squad import read_squad
+from .tables import TableFormat
+
+_VECTORS = ("embedding", "pooled")
+_OVERLAP = 128
+"""Tokens that windows of a long context share, as in the original evaluation of SQuAD."""
+_QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user says besides the files.
+
+    Attributes
+    ----------
+    columns : mapping of str to str
+        Columns by what they hold: ``text``, ``pair``, ``label``.
+    labels : mapping of str to str
+        Classes of the model, by name or number, by the file's label.
+    split : str
+        Of a BEIR folder.
+    limit : int or None
+        Use only the first samples.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    split: str = "test"
+    limit: int | None = None
+
+
+Measures = list[Measure]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task.
+
+    Attributes
+    ----------
+    read : callable
+        From a path and `Options` to `Samples`.
+    measure : callable
+        From samples, a `Side` and `Options` to measures.
+    takes : tuple of str
+        Columns that can be named; empty where the format names them.
+    seq_len : int
+        Tokens that texts are cut off at, where nothing else says it.
+    """
+
+    read: Callable[[Path, Options], Samples]
+    measure: Callable[[Any, Side, Options], Measures]
+    takes: tuple[str, ...] = ()
+    seq_len: int = 128
+
+
+def _read_glue(name: str, path: Path, options: Options) -> Samples:
+    return _first(read_glue(path, FORMATS[name]), options.limit)
+
+
+def _read_table(order: tuple[str, ...] | None, path: Path, options: Options) -> Samples:
+    """A table with named columns; pairs where a column `pair` is named."""
+    default = {"text": "text", "label": "label"}
+    if order is None:
+        default = {"text": "sentence1", "pair": "sentence2", "label": "score"}
+    columns = {**default, **options.columns}
+    ordered: dict[str, str] = {
+        what: columns[what] for what in ("text", "pair", "label") if what in columns
+    }
+    return _first(texts_of(path, ordered, TableFormat.of(path), order), options.limit)
+
+
+def _read_tagged(path: Path, options: Options) -> Samples:
+    found = read_conll(path, options.columns)
+    return Tagged(found.words[: options.limit], found.tags[: options.limit])
+
+
+def _read_squad(path: Path, options: Options) -> Samples:
+    found = read_squad(path)
+    limit = options.limit
+    return Questions(found.pairs[:limit], found.answers[:limit], found.unanswerable)
+
+
+def _read_beir(path: Path, options: Options) -> Samples:
+    found = read_beir(path, options.split)
+    kept = list(found.queries)[: options.limit]
+    return Retrieval(
+        found.documents,
+        {name: found.queries[name] for name in kept},
+        {name: found.relevance[name] for name in kept},
+    )
+
+
+def _first(samples: Labelled | Scored, limit: int | None) -> Labelled | Scored:
+    if isinstance(samples, Scored):
+        return Scored(samples.texts[:limit], samples.scores[:limit], samples.skipped)
+    texts, labels = samples.texts[:limit], samples.labels[:limit]
+    return Labelled(texts, labels, samples.order, samples.skipped)
+
+
+def _classes(
+    name: str,
+    metrics: Sequence[Callable[..., Measure]],
+    positive: str | None,
+    samples: Labelled,
+    side: Side,
+    options: Options,
+) -> Measures:
+    """Classes of texts; `positive` is the label whose F1 is measured after `metrics`."""
+    side = side.reading(name, "logits")
+    logits = side.outputs(samples.texts)
+    names = [side.info.id2label.get(i, f"LABEL_{i}") for i in range(logits.shape[1])]
+    if len(names) == 1:
+        raise DataError(
+            f"the model cannot be evaluated on the task {name}",
+            why="it gives one figure for a text, and no classes",
+            todo="give a model that was trained on this task",
+        )
+    numbers = class_numbers([*samples.labels, *samples.order], names, samples.order, options.labels)
+    gold = np.array([numbers[label] for label in samples.labels])
+    predicted = logits.argmax(axis=1)
+    extra = [] if positive is None else [f1(gold, predicted, numbers[positive])]
+    return [*(metric(gold, predicted) for metric in metrics), *extra]
+
+
+def _similarity(name: str, samples: Scored, side: Side, options: Options) -> Measures:
+    """Scores of pairs: a model's one logit, or the cosine of two vectors."""
+    side = side.reading(name, "logits", *_VECTORS)
+    if side.kind == "logits":
+        figures = side.outputs(samples.texts)
+        if figures.shape[1] != 1:
+            raise DataError(
+                f"the model cannot be evaluated on the task {name}",
+                why=f"it gives {figures.shape[1]} classes, and a similarity is one figure",
+                todo="give a model with one class (regression), or one that gives vectors",
+            )
+        predicted = figures[:, 0].astype(np.float64)
+    else:
+        prompt = side.info.prompts.get(side.info.default_prompt_name or "", "")
+        # One text may be in several pairs, and is computed once.
+        texts = list(dict.fromkeys(text for pair in samples.texts for text in pair))
+        vectors = unit(side.outputs([prompt + text for text in texts])).astype(np.float64)
+        place = {text: number for number, text in enumerate(texts)}
+        first, second = (vectors[[place[pair[end]] for pair in samples.texts]] for end in (0, 1))
+        predicted = (first * second).sum(axis=1)
+    return [spearman(samples.scores, predicted), pearson(samples.scores, predicted)]
+
+
+def _entities(name: str, samples: Tagged, side: Side, options: Options) -> Measures:
+    """Entities, found by the class of every word's first token."""
+    side = side.reading(name, "token_logits")
+    kinds = {split_tag(label)[1] for label in side.info.id2label.values()} - {""}
+    known = {kind: kind for kind in kinds} | dict(options.labels)
+    asked = {kind for tags in samples.tags for _, kind in map(split_tag, tags) if kind}
+    if missing := sorted(kind for kind in asked if known.get(kind) not in kinds):
+        raise unknown_labels(missing, sorted(kinds))
+    texts = [" ".join(words) for words in samples.words]
+    parts = [
+        (i, w)
+        for i, text in enumerate(texts)
+        for w in side.tokenizer.windows(text, side.max_length)
+    ]
+    logits = side.windows([window for _, window in parts])
+    firsts: list[dict[int, str]] = [{} for _ in texts]
+    for (sentence, window), scores in zip(parts, logits, strict=True):
+        best = scores.argmax(axis=1)
+        for place, text in enumerate(window.texts):
+            if text is not None:
+                label = side.info.id2label.get(int(best[place]), OUTSIDE)
+                # By its last character: a token may begin with the space before its word.
+                firsts[sentence].setdefault(window.offsets[place][1] - 1, label)
+    counts = []
+    for words, tags, found in zip(samples.words, samples.tags, firsts, strict=True):
+        predicted = entities_of(_tags_of_words(words, found))
+        gold = {(known[kind], start, end) for kind, start, end in entities_of(tags)}
+        counts.append((len(gold & predicted), len(predicted), len(gold)))
+    right, predicted_count, gold_count = np.array(counts).T
+    return [micro_f1(right, predicted_count, gold_count)]
+
+
+def _tags_of_words(words: Sequence[str], first: Mapping[int, str]) -> list[str]:
+    """Tag of every word: that of its first token, by where it ends; ``O`` without one."""
+    tags = []
+    start = 0
+    for word in words:
+        places = range(start, start + len(word))
+        tags.append(next((first[place] for place in places if place in first), OUTSIDE))
+        start += len(word) + 1
+    return tags
+
+
+def _answers(name: str, samples: Questions, side: Side, options: Options) -> Measures:
+    side = side.reading(name, "span_logits")
+    windows = [_windows(pair, side) for pair in samples.pairs]
+    logits = iter(side.windows([window for group in windows for window in group]))
+    answers = [
+        predicted_answer(context, group, [next(logits) for _ in group], samples.unanswerable)
+        for (_, context), group in zip(samples.pairs, windows, strict=True)
+    ]
+    pairs = list(zip(answers, samples.answers, strict=True))
+    exact = [exact_match(answer, right) for answer, right in pairs]
+    return [mean("exact match", exact), mean("F1", [token_f1(*pair) for pair in pairs])]
+
+
+def _windows(pair: tuple[str, str], side: Side) -> list[Any]:
+    (whole,) = side.tokenizer.windows(pair, 2**31 - 1)
+    room = side.max_length - sum(text != 1 for text in whole.texts)
+    return side.tokenizer.windows(pair, side.max_length, max(0, min(_OVERLAP, room // 2)))
+
+
+def _retrieval(name: str, samples: Retrieval, side: Side, options: Options) -> Measures:
+    side = side.reading(name, *_VECTORS)
+    prompts = side.info.prompts
+
+    def vectors(texts: Mapping[str, str], names: Sequence[str]) -> Any:
+        prompt = next((prompts[name] for name in names if name in prompts), "")
+        return side.outputs([prompt + text for text in texts.values()])
+
+    documents = vectors(samples.documents, _DOCUMENT)
+    queries = vectors(samples.queries, _QUERY)
+    judged = [
+        (ranking, samples.relevance[query])
+        for query, ranking in zip(
+            samples.queries,
+            rankings(queries, documents, list(samples.queries), list(samples.documents)),
+            strict=True,
+        )
+    ]
+    return [
+        mean("NDCG@10", [ndcg(ranking, grades, 10) for ranking, grades in judged]),
+        mean("recall@10", [recall(ranking, grades, 10) for ranking, grades in judged]),
+        mean(f"recall@{DEPTH}", [recall(ranking, grades, DEPTH) for ranking, grades in judged]),
+    ]
+
+
+def _glue(name: str, *metrics: Callable[..., Measure], positive: str | None = None) -> Task:
+    return Task(partial(_read_glue, name), partial(_classes, name, metrics, positive))
+
+
+TASKS = {
+    "cola": _glue("cola", matthews),
+    "sst-2": _glue("sst-2", accuracy),
+    "mrpc": _glue("mrpc", accuracy, positive="1"),
+    "sts-b": Task(partial(_read_glue, "sts-b"), partial(_similarity, "sts-b")),
+    "qqp": _glue("qqp", accuracy, positive="1"),
+    "mnli-m": _glue("mnli-m", accuracy),
+    "mnli-mm": _glue("mnli-mm", accuracy),
+    "qnli": _glue("qnli", accuracy),
+    "rte": _glue("rte", accuracy),
+    "classification": Task(
+        partial(_read_table, ()),
+        partial(_classes, "classification", (accuracy, macro_f1), None),
+        ("text", "pair", "label"),
+    ),
+    "sts": Task(partial(_read_table, None), partial(_similarity, "sts"), ("text", "pair", "label")),
+    "retrieval": Task(_read_beir, partial(_retrieval, "retrieval")),
+    "token-classification": Task(
+        _read_tagged, partial(_entities, "token-classification"), ("text", "label")
+    ),
+    "squad": Task(_read_squad, partial(_answers, "squad"), seq_len=384),
+}
+"""By name."""

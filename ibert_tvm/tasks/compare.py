@@ -1,0 +1,109 @@
+"""A task's metrics of the integer model, and of the float model beside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .bootstrap import difference_intervals
+from .catalogue import Options, Task
+from .samples import Questions, Retrieval, Samples, Tagged
+from .sides import Progress, Side
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """One metric, in points; None where it has no value.
+
+    Attributes
+    ----------
+    name : str
+        Of the metric.
+    integer, floating : float or None
+        Of the integer and the float model; None without the latter too.
+    difference : float or None
+        Integer less float.
+    interval : (float, float) or None
+        Of the difference: `bootstrap.difference_intervals`.
+    """
+
+    name: str
+    integer: float | None
+    floating: float | None = None
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a JSON-serialisable dictionary."""
+        ends = None if self.interval is None else list(self.interval)
+        return {
+            "name": self.name,
+            "integer": self.integer,
+            "float": self.floating,
+            "difference": self.difference,
+            "interval": ends,
+        }
+
+
+def size(samples: Samples) -> int:
+    """Texts, sentences, questions or queries that are judged."""
+    if isinstance(samples, Retrieval):
+        return len(samples.queries)
+    if isinstance(samples, Tagged):
+        return len(samples.words)
+    if isinstance(samples, Questions):
+        return len(samples.pairs)
+    return len(samples.texts)
+
+
+def evaluate_task(
+    task: Task,
+    samples: Samples,
+    integers: Side,
+    reference: Side | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> list[MetricResult]:
+    """Measure one model, or two and the difference.
+
+    Parameters
+    ----------
+    task : Task
+        Of `catalogue.TASKS`.
+    samples : Samples
+        What its `read` gave.
+    integers : Side
+        The integer model.
+    reference : Side, optional
+        The float model.
+    options : Options, optional
+        As for `read`.
+    progress : callable, optional
+        Called with the texts done and the texts there are, of each model in turn.
+
+    Returns
+    -------
+    list of MetricResult
+
+    Raises
+    ------
+    DataError
+        If the model and the samples do not belong together.
+    """
+    chosen = options or Options()
+    sides = [replace(s, progress=progress or s.progress) for s in (integers, reference) if s]
+    measures = [task.measure(samples, side, chosen) for side in sides]
+    if reference is None:
+        return [MetricResult(m.name, _known(m.value)) for m in measures[0]]
+    pairs = list(zip(measures[1], measures[0], strict=True))
+    results = []
+    for (a, b), interval in zip(pairs, difference_intervals(pairs), strict=True):
+        floating, integer = _known(a.value), _known(b.value)
+        difference = None if floating is None or integer is None else integer - floating
+        results.append(MetricResult(a.name, integer, floating, difference, interval))
+    return results
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,167 @@
+"""The two models that are compared, behind one interface: tokens in, one output out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model_info import ModelInfo
+from ..tokenization import TokenizedBatch, Tokenizer, Window
+from .errors import DataError
+from .samples import Text
+
+if TYPE_CHECKING:
+    from ..encoder import Encoder
+    from ..frontend import CanonicalModel
+
+BATCH = 32
+Progress = Callable[[int, int], None]
+_HEADS = {
+    "embedding": "sentence_transformer or sentence_embedding",
+    "pooled": "pooled",
+    "logits": "sequence_classification",
+    "token_logits": "token_classification",
+    "span_logits": "question_answering",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the models.
+
+    Attributes
+    ----------
+    info : ModelInfo
+        Of the integer model, for both.
+    tokenizer : Tokenizer
+        The integer model's, for both.
+    max_length : int
+        Tokens that texts are cut off at, and windows have.
+    run : callable
+        From tokens to all outputs in the model's order, float32 [batch, ...] each.
+    progress : callable
+        Called with the texts done and the texts there are.
+    output : int
+        The output that is read.
+    """
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+    max_length: int
+    run: Callable[[TokenizedBatch], Sequence[NDArray[np.float32]]]
+    progress: Progress = lambda _done, _total: None
+    output: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What the output is, of `ibert_tvm.model_info.OUTPUT_KINDS`."""
+        return self.info.outputs[self.output].kind
+
+    def reading(self, task: str, *kinds: str) -> Side:
+        """Return the side that reads the first output of one of `kinds`.
+
+        Raises
+        ------
+        DataError
+            If the model has none.
+        """
+        found = [place for place, output in enumerate(self.info.outputs) if output.kind in kinds]
+        if found:
+            return replace(self, output=found[0])
+        heads = ", or ".join(dict.fromkeys(_HEADS[kind] for kind in kinds))
+        given = ", ".join(output.kind.replace("_", " ") for output in self.info.outputs)
+        raise DataError(
+            f"the model cannot be evaluated on the task {task}",
+            why=f"its head is {self.info.head}, which gives {given}",
+            todo=f"quantise the model with the head {heads}",
+        )
+
+    def outputs(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        """Outputs [texts, ...] of a model that gives one row per text.
+
+        Empty texts are special tokens alone.
+        """
+        lengths = [len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts]
+        order = np.argsort(-np.array(lengths), kind="stable")
+        rows: list[Any] = [None] * len(texts)
+        for start in range(0, len(texts), BATCH):
+            places = order[start : start + BATCH]
+            tokens = self.tokenizer.encode(
+                [texts[place] for place in places], self.max_length, allow_empty=True
+            )
+            for place, row in zip(places, self.run(tokens)[self.output], strict=True):
+                rows[place] = row
+            self.progress(start + len(places), len(texts))
+        return np.stack(rows)
+
+    def windows(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        """Outputs [tokens, ...] of every window."""
+        order = np.argsort([-len(window.ids) for window in windows], kind="stable")
+        rows: list[Any] = [None] * len(windows)
+        for start in range(0, len(windows), BATCH):
+            places = order[start : start + BATCH]
+            tokens = self.tokenizer.batch_of([windows[place] for place in places])
+            for place, row in zip(places, self.run(tokens)[self.output], strict=True):
+                rows[place] = row[: len(windows[place].ids)]
+            self.progress(start + len(places), len(windows))
+        return rows
+
+
+def integer_side(encoder: Encoder) -> Side:
+    """Return the side of a compiled library.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        Of the library.
+
+    Returns
+    -------
+    Side
+    """
+    library = encoder.library
+    names = [record.name for record in library.metadata.inputs]
+    outputs = [record.name for record in library.metadata.outputs]
+
+    def run(tokens: TokenizedBatch) -> list[NDArray[np.float32]]:
+        given: dict[str, Any] = dict(tokens.inputs(names))
+        found = library.run(**given)
+        return [np.asarray(found[name]) for name in outputs]
+
+    return Side(library.metadata.info, encoder.tokenizer, encoder.max_seq_length, run)
+
+
+def float_side(reference: CanonicalModel, integers: Side) -> Side:
+    """Return the side of the float model.
+
+    Parameters
+    ----------
+    reference : CanonicalModel
+        The float model, as quantisation begins with it.
+    integers : Side
+        The integer model, whose tokenizer and length it gets.
+
+    Returns
+    -------
+    Side
+
+    Raises
+    ------
+    UsageError
+        If the two do not belong together.
+    """
+    from ibert_tvm.relay_passes.canonical import FloatModel
+
+    from ..evaluate import check_pair
+
+    check_pair(integers.info, reference.info)
+    model = FloatModel(reference.module, reference.parameters)
+
+    def run(tokens: TokenizedBatch) -> tuple[NDArray[np.float32], ...]:
+        return model.run(tokens.inputs(model.input_names)).outputs
+
+    return Side(integers.info, integers.tokenizer, integers.max_length, run)

@@ -1,0 +1,78 @@
+"""SQuAD's files, version 1.1 and 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import DocumentError
+from ..schema import FLAG, STRING, check
+from ..strict_json import read_json
+from .errors import malformed
+from .lines import MAX_ROWS
+from .samples import Questions
+
+_MAX_BYTES = 2**28
+_MAX_DEPTH = 10
+_SCHEMA = {
+    "data": [
+        {
+            "paragraphs": [
+                {
+                    "context": STRING,
+                    "qas": [
+                        {
+                            "question": STRING,
+                            "answers": [{"text": STRING}],
+                            "is_impossible?": FLAG,
+                        }
+                    ],
+                }
+            ]
+        }
+    ]
+}
+
+
+def read_squad(path: Path) -> Questions:
+    """Read questions with their contexts and answers.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A JSON document of version 1.1, or of version 2 (where a question has ``is_impossible``).
+
+    Returns
+    -------
+    Questions
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, is not in that form, or has no question.
+    """
+    try:
+        document = read_json(path, _MAX_BYTES, _MAX_DEPTH)
+        check(document, _SCHEMA)
+    except DocumentError as error:
+        why = "; ".join(part for part in (error.what, error.where, error.why) if part)
+        raise malformed(path, 0, why) from None
+    pairs: list[tuple[str, str]] = []
+    answers: list[tuple[str, ...]] = []
+    unanswerable = False
+    for article in document["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                unanswerable |= "is_impossible" in question
+                pairs.append((question["question"], paragraph["context"]))
+                answers.append(tuple(answer["text"] for answer in question["answers"]))
+    if not pairs:
+        raise malformed(path, 0, "it has no question")
+    if len(pairs) > MAX_ROWS:
+        raise malformed(path, 0, f"there are more than {MAX_ROWS} questions")
+    blank = next((i for i, pair in enumerate(pairs) if not all(map(str.strip, pair))), None)
+    if blank is not None:
+        raise malformed(path, 0, f"question {blank + 1} or its context is empty")
+    empty = next((i for i, given in enumerate(answers) if not given), None)
+    if empty is not None and not unanswerable:
+        raise malformed(path, 0, f"question {empty + 1}, {pairs[empty][0][:40]!r}, has no answer")
+    return Questions(pairs, answers, unanswerable)

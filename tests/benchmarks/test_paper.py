@@ -1,0 +1,76 @@
+"""The paper's tables: its own figures are found again, and the files that are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.paper import __main__ as paper
+from benchmarks.paper.functions import EXPONENTIALS, GELUS, exp_errors, gelu_errors
+from benchmarks.paper.latency import CELLS, PAPER, speedups
+
+PRINTED = {
+    "x sigmoid(1.702 x)": (0.012, 0.020),
+    "h-GELU": (0.031, 0.069),
+    "i-GELU": (0.0082, 0.018),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_papers_errors_are_found_again(name: str) -> None:
+    l2, largest = gelu_errors()[name]
+    assert l2 == pytest.approx(PRINTED[name][0], rel=0.03)
+    assert largest == pytest.approx(PRINTED[name][1], rel=0.03)
+
+
+def test_errors_of_our_functions_are_those_of_their_tests() -> None:
+    l2, largest = gelu_errors()["ours, 16-bit integers"]
+    assert l2 < 0.00032 and largest < 0.00042 + 5e-5 + 0.6 * 4.24 / 32640 + 1e-4
+    errors = exp_errors()
+    assert errors["i-exp, as released"][1] == pytest.approx(1.913e-3, rel=1e-3)
+    assert errors["ours, the polynomial of 2^-p"][1] == pytest.approx(1.544e-3, rel=1e-3)
+    best = errors["the best quadratic (minimax)"]
+    assert best[1] == min(largest for _, largest in errors.values())
+
+
+def test_our_integers_are_gelu_beyond_16_bits_too() -> None:
+    x = np.array([-100.0, -4.24, 0.0, 4.3, 100.0])
+    np.testing.assert_array_equal(GELUS["ours, 16-bit integers"](x), [0, 0, 0, 4.3, 100])
+    assert EXPONENTIALS["ours, integers of 8 bits (0 to 255)"](np.zeros(1))[0] == 1
+
+
+def test_the_grid_has_sixteen_cells() -> None:
+    assert len(CELLS) == len(set(CELLS)) == sum(map(len, PAPER.values())) == 16
+
+
+def test_speed_is_against_the_fastest_float(tmp_path: Path) -> None:
+    def row(peer: str, median: float, **more: object) -> dict[str, object]:
+        return {"model": "bert-base", "cell": "1x128", "peer": peer, "median_ms": median, **more}
+
+    rows = [
+        *(row("ibert-int8", 2.0), row("pytorch-fp32", 9.0), row("pytorch-fp32-graph", 8.0)),
+        *(row("pytorch-fp16", 1.0), row("own-fp32", 1.0, wrong="its outputs")),
+    ]
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({"rows": rows}))
+    assert speedups(file, "fp32") == {("bert-base", "1x128"): 4.0}
+    assert speedups(tmp_path / "none.json", "fp32") == {}
+
+
+@pytest.mark.slow
+def test_a_table_is_written_with_its_charts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra bench brings it")
+    words = ["--table", "gelu", "--output", str(tmp_path), "--charts", str(tmp_path)]
+    assert paper.main(words) == 0
+    assert "| i-GELU | 8.19e-03 | 1.82e-02 | 0.0082 | 0.018 |" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"paper-gelu.{kind}" for kind in ("json", "md", "png", "svg")
+    }
+    first = (tmp_path / "paper-gelu.svg").read_bytes()
+    paper.main(words)
+    assert (tmp_path / "paper-gelu.svg").read_bytes() == first
