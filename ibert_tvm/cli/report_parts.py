@@ -225,7 +225,8 @@ class _Parts:
     ) -> dict[str, Any] | None:
         from . import eval
 
-        assert self.job.against is not None
+        against = self.job.against
+        assert against is not None
         most = [count for count in (limit, self.job.limit) if count is not None]
         arguments = {
             "text": self.job.text,
@@ -235,7 +236,7 @@ class _Parts:
             "trust": self.job.trust,
             **options,
         }
-        return self._tried(part, lambda: eval.command(path, self.job.against, **arguments).document)
+        return self._tried(part, lambda: eval.command(path, against, **arguments).document)
 
     def speed(self) -> dict[str, Any] | None:
         """Of a library, on this machine."""
