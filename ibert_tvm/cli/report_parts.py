@@ -218,7 +218,11 @@ class _Parts:
         """Where the quantised model loses quality."""
         if self.job.against is None or self.job.folder is None or not self.job.why:
             return None
-        return self._evaluated("worst texts", self.job.folder, None, why=True)
+        from .why import TEXTS
+
+        # Without a limit the command takes so many from everywhere in the file.
+        limit = None if self.job.limit is None else TEXTS
+        return self._evaluated("worst texts", self.job.folder, limit, why=True)
 
     def _evaluated(
         self, part: str, path: Path, limit: int | None, **options: Any

@@ -147,6 +147,34 @@ def library(label: str = "embedding", **changes: Any) -> dict[str, Any]:
     }
 
 
+def package() -> dict[str, Any]:
+    """One artefact, a package for a microcontroller."""
+    said = library()["inspect"]
+    peak = {
+        "batch": 1,
+        "seq_len": 32,
+        "layer": "encoder.layer.0.output.dense",
+        "bytes": 180_700,
+        "parts": [{"what": "workspace", "bytes": 56_576}],
+    }
+    memory = {
+        "flash": {"code": 52_908, "constants": 1008, "weights": 23_320_498, "total": 23_374_414},
+        "ram": {"arena": 180_752, "stack": 704, "data": 0, "total": 181_456, "peak": peak},
+    }
+    held = {
+        "info": said["info"],
+        "target": {"name": "cortex-m4"},
+        "versions": said["versions"],
+        "outputs": [{"name": "embedding", "dtype": "int16", "scale": 2.0**-15}],
+        "functions": [{"batch": 1, "seq_len": 32, "arena_bytes": 180_752, "symbol": "run"}],
+        "weights": [{"name": "table", "dtype": "int8", "shape": [90, 32], "bytes": 2880}],
+        "emit": "objects",
+        "memory": memory,
+    }
+    kind = "microcontroller package"
+    return library(kind=kind, package=held, inspect=None, bench=None, eval=None)
+
+
 def document(*artefacts: dict[str, Any]) -> dict[str, Any]:
     """The document of a page."""
     return {"schema_version": 1, "ibert_tvm": "0.1.0", "made": "today", "artefacts": [*artefacts]}

@@ -11,7 +11,7 @@ import pytest
 
 from ibert_tvm.report import render_page
 
-from .documents import HOSTILE, document, library
+from .documents import HOSTILE, document, library, package
 from .pages import Page, resolve, says
 
 pytest.importorskip("jinja2", reason="the page needs the extra report")
@@ -105,6 +105,17 @@ def test_what_is_missing_says_why() -> None:
     for reason in reasons.values():
         assert reason in html
     assert Page(html).numbers
+
+
+def test_the_memory_of_a_microcontroller() -> None:
+    html = render_page(document(package(), library()))
+    page = Page(html)
+    memory = "/artefacts/0/package/memory"
+    shown = {pointer: text for pointer, value, text in page.numbers}
+    assert shown[f"{memory}/ram/peak/parts/0/bytes"] == "56,576"
+    assert {"180,752", "23,320,498"} <= {text for _, _, text in page.numbers}
+    assert all(says(text, value) for _, value, text in page.numbers) and page.bare == []
+    assert '<section id="speed"' not in html
 
 
 def test_what_differs_is_marked() -> None:
