@@ -39,6 +39,9 @@ class Part:
         Of the whole run, 0 to 1.
     macs : int
         Multiply-accumulates per run.
+    num_bytes : int
+        Per run, what kernels read and write, each argument and result once; 0 where that is not
+        known.
     """
 
     name: str
@@ -48,11 +51,23 @@ class Part:
     milliseconds: float
     share: float
     macs: int
+    num_bytes: int = 0
 
     @property
     def gmacs(self) -> float | None:
         """10^9 multiply-accumulates per second; None for parts without matrix products."""
         return self.macs / self.milliseconds * 1e-6 if self.macs and self.milliseconds else None
+
+    @property
+    def gbytes(self) -> float | None:
+        """10^9 bytes per second; None where they are not known."""
+        known = self.num_bytes and self.milliseconds
+        return self.num_bytes / self.milliseconds * 1e-6 if known else None
+
+    @property
+    def macs_per_byte(self) -> float | None:
+        """Multiply-accumulates per byte read or written; None without either."""
+        return self.macs / self.num_bytes if self.macs and self.num_bytes else None
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,7 @@ class Profile:
 
     def by_block(self) -> list[Part]:
         """By repeated layer (``encoder.layer.3``); else by first word (``embeddings``)."""
-        return self.by(lambda part: _block(part.layer) or part.name)
+        return self.by(lambda part: block_of(part.layer) or part.name)
 
 
 def _words(layer: str) -> tuple[list[str], int | None]:
@@ -98,7 +113,8 @@ def _role(layer: str) -> str:
     return ".".join("*" if index == number else word for index, word in enumerate(words))
 
 
-def _block(layer: str) -> str:
+def block_of(layer: str) -> str:
+    """Return the repeated layer of a canonical name, or else its first word."""
     words, number = _words(layer)
     return ".".join(words[: 1 if number is None else number + 1])
 
@@ -115,6 +131,7 @@ def _sum(name: str, parts: Sequence[Part]) -> Part:
         sum(part.milliseconds for part in parts),
         sum(part.share for part in parts),
         sum(part.macs for part in parts),
+        sum(part.num_bytes for part in parts) if all(p.num_bytes for p in parts if p.calls) else 0,
     )
 
 
@@ -171,10 +188,13 @@ def measure_layers(
     parts = []
     listed = _matched(names, records)
     for name, milliseconds, record in zip(names, means, listed, strict=True):
-        kind, layer, macs = (
-            (record.kind, record.layer, record.macs) if record else ("unlisted", "", 0)
+        kind, layer, macs, num_bytes = (
+            (record.kind, record.layer, record.macs, record.num_bytes)
+            if record
+            else ("unlisted", "", 0, 0)
         )
-        parts.append(Part(name, kind, layer, 1, milliseconds, milliseconds / whole, macs))
+        share = milliseconds / whole
+        parts.append(Part(name, kind, layer, 1, milliseconds, share, macs, num_bytes))
     parts.append(Part(OUTSIDE, "", "", 0, whole - kernels, 1 - kernels / whole, 0))
     return Profile(tuple(parts))
 

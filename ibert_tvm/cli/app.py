@@ -15,6 +15,7 @@ from . import (
     finetune,
     inspect,
     quantize,
+    report,
     run,
     serve,
     sign,
@@ -34,7 +35,7 @@ app = typer.Typer(
 # In the order in which they are used, which is that of the help.
 _COMMANDS = (
     *(finetune, quantize, compile, tune, run, serve, eval, bench),
-    *(inspect, verify, sign, targets, doctor, demo),
+    *(inspect, verify, sign, report, targets, doctor, demo),
 )
 for _file in _COMMANDS:
     app.command(_file.__name__.rpartition(".")[2])(_file.command)

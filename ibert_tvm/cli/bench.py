@@ -362,8 +362,13 @@ def _with_efficiency(row: dict[str, Any], ceiling: Ceiling) -> dict[str, Any]:
     """Add GMAC/s and fraction of the ceiling; None where padding makes the work uncertain."""
     full = row["macs"] is not None and row["real_tokens"] == 1
     gmacs = row["macs"] / row["median_ms"] * 1e-6 if full else None
-    fraction = gmacs / ceiling.gmacs if gmacs is not None and ceiling.gmacs else None
-    return {**row, "gmacs": gmacs, "of_ceiling": fraction}
+    for part in (part for parts in row.get("layers", {}).values() for part in parts):
+        part["of_ceiling"] = _fraction(part["gmacs"], ceiling)
+    return {**row, "gmacs": gmacs, "of_ceiling": _fraction(gmacs, ceiling)}
+
+
+def _fraction(gmacs: float | None, ceiling: Ceiling) -> float | None:
+    return gmacs / ceiling.gmacs if gmacs is not None and ceiling.gmacs else None
 
 
 def _profile(profile: Profile, full: bool) -> dict[str, list[dict[str, Any]]]:
@@ -385,6 +390,9 @@ def _part(part: Part, full: bool) -> dict[str, Any]:
         "share": part.share,
         "macs": part.macs,
         "gmacs": part.gmacs if full else None,
+        "bytes": part.num_bytes or None,
+        "gbytes_per_second": part.gbytes if full else None,
+        "macs_per_byte": part.macs_per_byte if full else None,
     }
 
 

@@ -86,8 +86,9 @@ def test_kernels_are_those_of_the_metadata_and_shares_sum_to_one(library: Librar
     assert (function.batch, function.seq_len) == (2, 8)
     profile = measure_layers(library, full_batch(library.metadata, 2, 8), function.kernels, 0.05)
     *kernels, rest = profile.parts
-    assert [(part.name, part.kind, part.layer, part.macs) for part in kernels] == [
-        (record.name, record.kind, record.layer, record.macs) for record in function.kernels
+    assert [(part.name, part.kind, part.layer, part.macs, part.num_bytes) for part in kernels] == [
+        (record.name, record.kind, record.layer, record.macs, record.num_bytes)
+        for record in function.kernels
     ]
     assert (rest.name, rest.calls, rest.macs) == (OUTSIDE, 0, 0)
     for parts in (profile.parts, profile.by_kind(), profile.by_role(), profile.by_block()):
@@ -144,6 +145,20 @@ def test_parts_by_kind_role_and_layer() -> None:
     ]
     assert profile.by_role()[1].gmacs == pytest.approx(8 / 6)
     assert profile.by_role()[2].gmacs is None
+
+
+def test_bytes_of_parts_are_known_where_those_of_every_call_are() -> None:
+    dense = Part("a", "linear", "encoder.layer.0.dense", 1, 2.0, 0.4, 6_000_000, 3_000_000)
+    norm = Part("b", "layer_norm", "encoder.layer.0.norm", 1, 1.0, 0.2, 0, 1_000_000)
+    outside = Part(OUTSIDE, "", "", 0, 2.0, 0.4, 0)
+    assert (dense.gbytes, dense.macs_per_byte) == (pytest.approx(1.5), 2.0)
+    assert (norm.gbytes, norm.macs_per_byte) == (pytest.approx(1.0), None)
+    (layer, rest) = Profile((dense, norm, outside)).by_block()
+    assert (layer.num_bytes, layer.macs_per_byte) == (4_000_000, 1.5)
+    assert (rest.num_bytes, rest.gbytes) == (0, None)
+    unknown = Part("c", "linear", "encoder.layer.0.out", 1, 1.0, 0.2, 5)
+    (layer,) = Profile((dense, unknown)).by_block()
+    assert (layer.num_bytes, layer.gbytes, layer.macs_per_byte) == (0, None, None)
 
 
 def test_records_of_kernels_without_a_number_are_their_own_role() -> None:

@@ -122,8 +122,9 @@ def test_layers_make_up_the_whole(ibert: Callable[..., Outcome], library: Path) 
     for parts in layers.values():
         assert math.isclose(sum(part["share"] for part in parts), 1, abs_tol=1e-9)
         assert {tuple(part) for part in parts} == {
-            ("name", "kind", "layer", "calls", "ms", "share", "macs", "gmacs")
-        }
+            ("name", "kind", "layer", "calls", "ms", "share", "macs", "gmacs", "bytes",
+             "gbytes_per_second", "macs_per_byte", "of_ceiling")
+        }  # fmt: skip
     assert layers["kernels"][-1]["name"] == "outside of kernels"
     assert {part["kind"] for part in layers["kernels"][:-1]} == {"unlisted"}
 

@@ -1,0 +1,11 @@
+"""One page per model: what an artefact is, how exact it is, and where its time and memory go.
+
+The page holds the documents of the other commands and shows their numbers; it computes none. What
+it needs of libraries is the extra ``report`` (Jinja2), and onnx for `write_onnx`.
+"""
+
+from .graph import program_graph
+from .onnx_file import write_onnx
+from .page import render_page
+
+__all__ = ["program_graph", "render_page", "write_onnx"]

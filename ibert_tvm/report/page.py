@@ -1,0 +1,104 @@
+"""The page: the template filled in with a document. One file, which loads nothing.
+
+Whatever a document holds is escaped, and the page's own policy lets nothing run or load but the
+script and the style that are in it, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from .charts import cosines, roofline
+from .comparison import compare
+from .rails import draw_rails
+
+SCHEMA_VERSION = 1
+"""Of the document that a page holds."""
+
+
+def render_page(document: Mapping[str, Any]) -> str:
+    """Fill in the page.
+
+    Parameters
+    ----------
+    document : dict
+        JSON-able: ``artefacts``, one or two, with the documents of the commands that looked at
+        them (`ibert_tvm.cli.report_parts.collect`), ``made`` and ``ibert_tvm``.
+
+    Returns
+    -------
+    str
+        HTML. Needs Jinja2.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from .numbers import Numbers, key
+
+    environment = Environment(
+        loader=PackageLoader("ibert_tvm.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    numbers = Numbers(document)
+    style, script = (_own(name) for name in ("page.css", "page.js"))
+    artefacts = document["artefacts"]
+    first = artefacts[0]
+    layers = [_layers(artefact) for artefact in artefacts]
+    graph = first["graph"]
+    template = environment.get_template("page.html")
+    return template.render(
+        document=document,
+        number=numbers.shown,
+        at=numbers.at,
+        key=key,
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(style, script),
+        rooflines=[
+            roofline(*_parts(first, row)) for row in (first["bench"] or {}).get("results", ())
+        ],
+        layers=layers[0],
+        layer_chart=cosines(layers),
+        rails=[] if graph is None else draw_rails(graph["steps"], graph["outputs"]),
+        comparison=compare(artefacts) if len(artefacts) > 1 else [],
+    )
+
+
+def _own(name: str) -> str:
+    return files(__package__).joinpath("template", name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Content-Security-Policy of the page: nothing from anywhere, and of its own only these two."""
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    ]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _layers(artefact: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Layers of an artefact, wherever they were evaluated."""
+    for part in ("layers", "eval"):
+        found: list[dict[str, Any]] = (artefact[part] or {}).get("layers", [])
+        if found:
+            return found
+    return []
+
+
+def _parts(
+    artefact: Mapping[str, Any], row: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], float | None]:
+    """What a run of one shape consists of, repeated layers together, and the machine's limit."""
+    limit = artefact["bench"]["ceilings"].get(str(row["threads"]), {}).get("gmacs")
+    return row.get("layers", {}).get("by_role", []), limit

@@ -1,0 +1,193 @@
+"""`ibert report`: the page's numbers beside the documents of the commands that they are from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.encoder.small_encoders import bert, save_bert
+from tests.report.pages import Page, resolve, says
+
+from .conftest import Outcome
+
+pytest.importorskip("jinja2", reason="the page needs the extra report")
+
+_TEXTS = ["hello world", "small big world", "big small hello hello", "world"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NAME.ibert, its float source and texts beside it."""
+    folder = tmp_path_factory.mktemp("report")
+    bert().save(folder / "small.ibert")
+    save_bert(folder / "source")
+    (folder / "texts.txt").write_text("\n".join(_TEXTS), encoding="utf-8")
+    return folder / "small.ibert"
+
+
+def _stable(document: dict[str, Any], *without: str) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in ("seconds", *without)}
+
+
+def test_the_pages_numbers_are_those_of_the_commands(
+    ibert: Callable[..., Outcome], model: Path
+) -> None:
+    page = model.parent / "page.html"
+    common = ("--against", model.parent / "source", "--text", model.parent / "texts.txt")
+    made = ibert("report", model, *common, "--no-why", "-o", page, "--seq-len", "8", "--json")
+    assert made.code == 0, made.stderr
+    assert page.stat().st_size == made.document["bytes"] < 2**20
+    read = Page(page.read_text(encoding="utf-8"))
+    for pointer, value, text in read.numbers:
+        assert resolve(read.document, pointer) == value and says(text, value), pointer
+    assert read.document == _stable(made.document, "output", "bytes")
+
+    (held,) = read.document["artefacts"]
+    inspected = ibert("inspect", model, "--json").document
+    assert held["inspect"] == _stable(inspected, "values")
+    evaluated = ibert("eval", model, *common, "--seq-len", "8", "--json").document
+    assert _stable(held["eval"]) == _stable(evaluated)
+    assert held["eval"]["layers"]
+    certificate = model.parent / "of-the-model.json"
+    ibert("verify", model, "--inputs", "1", "-o", certificate)
+    (bits,) = (
+        check["facts"]["bits"]
+        for check in json.loads(certificate.read_text())["checks"]
+        if check["name"] == "intervals"
+    )
+    assert {
+        step["name"]: (step["low"], step["high"], step["width"]) for step in held["graph"]["steps"]
+    } == {name: (row["low"], row["high"], row["width"]) for name, row in bits.items()}
+
+
+def test_a_library_is_measured_and_what_is_missing_says_why(
+    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    made = ibert("report", library, "-o", page, "--seconds", "0", "--json")
+    assert made.code == 0, made.stderr
+    (held,) = made.document["artefacts"]
+    other = ibert("bench", library, "--threads", "1", "--seconds", "0", "--per-layer", "--json")
+
+    def shape(value: Any) -> Any:
+        """Keys and lengths: times are never the same twice."""
+        if isinstance(value, dict):
+            return {key: shape(part) for key, part in value.items()}
+        return [shape(part) for part in value] if isinstance(value, list) else type(value).__name__
+
+    assert shape(held["bench"]) == shape(other.document)
+    assert held["missing"] == {
+        "graph": "--model NAME.ibert was not given",
+        "fidelity": "--against MODEL was not given",
+        "certificate": "there is no verify.json beside it",
+    }
+    assert "--against MODEL was not given" in page.read_text(encoding="utf-8")
+
+
+def test_a_certificate_is_that_of_the_artefact_or_not_shown(
+    ibert: Callable[..., Outcome], model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a.ibert"
+    shutil.copytree(model, folder)
+    ibert("verify", folder, "--inputs", "1", "-o", tmp_path / "verify.json")
+    made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
+    (held,) = made["artefacts"]
+    assert held["certificate"] == json.loads((tmp_path / "verify.json").read_text())
+    assert "certificate" not in held["missing"]
+
+    changed = json.loads((tmp_path / "verify.json").read_text())
+    changed["passed"] = False
+    (tmp_path / "changed.json").write_text(json.dumps(changed))
+    words = ("report", folder, "-o", tmp_path / "page.html", "--certificate")
+    refused = ibert(*words, tmp_path / "changed.json")
+    assert (refused.code, refused.stderr) == (
+        3,
+        f"error: cannot use the certificate {tmp_path / 'changed.json'}\n"
+        "  why: its sha256 is not that of its content: it was changed\n"
+        "  what to do: write it again with `ibert verify`\n",
+    )
+
+    (folder / "manifest.json").write_text((folder / "manifest.json").read_text() + "\n")
+    made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
+    reason = (
+        f"{tmp_path / 'verify.json'} is that of another artefact, or of another state of this one"
+    )
+    assert made["artefacts"][0]["missing"]["certificate"] == reason
+    refused = ibert(*words, tmp_path / "verify.json")
+    assert (refused.code, refused.stderr) == (
+        2,
+        "error: bad value for --certificate\n"
+        f"  where: {folder}\n"
+        f"  why: {reason}\n"
+        "  what to do: verify this artefact again, with `ibert verify`\n",
+    )
+
+
+def test_the_graph_alone(ibert: Callable[..., Outcome], model: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="the file needs the extra onnx")
+    file = tmp_path / "graph.onnx"
+    made = ibert("report", model, "--graph", file, "--json")
+    assert (made.code, made.document) == (0, {"graph": str(file)})
+    assert len(onnx.load(file).graph.node) == len(bert().program.steps)
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.onnx"]
+
+
+def test_what_is_refused_before_anything_is_measured(
+    ibert: Callable[..., Outcome], model: Path, library: Path, tmp_path: Path
+) -> None:
+    source, texts = model.parent / "source", model.parent / "texts.txt"
+    for words, message in (
+        (
+            (source,),
+            f"{source} is a model to import\n"
+            "  why: a page is about what was made of one\n"
+            "  what to do: give it with --against, and first what `ibert quantize` or "
+            "`ibert compile` wrote",
+        ),
+        (
+            (tmp_path / "none.so",),
+            f"there is nothing at {tmp_path / 'none.so'}\n  what to do: check the path",
+        ),
+        (
+            (library, "--text", texts),
+            "--text was given without --against\n"
+            "  why: texts compare the integer model with the float one\n"
+            "  what to do: give the float model as well, with --against",
+        ),
+        (
+            (library, "--compare-model", model),
+            "--compare-model was given without --compare\n"
+            "  why: it is the model of the other artefact\n"
+            "  what to do: give that as well, with --compare",
+        ),
+        (
+            (library, "--model", model),
+            "the two do not belong together\n"
+            f"  where: {library} and {model}\n"
+            "  why: they say different sources, or different scales of their outputs\n"
+            "  what to do: give the NAME.ibert folder that the artefact was compiled from, "
+            "with --model",
+        ),
+        (
+            (model, "--model", model.parent / "other.ibert"),
+            f"there is nothing at {model.parent / 'other.ibert'}\n  what to do: check the path",
+        ),
+        (
+            (library, "--graph", tmp_path / "graph.onnx"),
+            "--graph was given for a compiled artefact alone\n"
+            f"  where: {library}\n"
+            "  why: it holds kernels; the graph is that of the integer program\n"
+            "  what to do: give the NAME.ibert folder that it was compiled from, with --model",
+        ),
+    ):
+        outcome = ibert("report", *words, "-o", tmp_path / "page.html")
+        assert (outcome.code, outcome.stderr) == (2, f"error: {message}\n")
+    assert list(tmp_path.iterdir()) == []
+    missing = tmp_path / "no" / "page.html"
+    outcome = ibert("report", model, "-o", missing)
+    assert outcome.code == 2 and str(missing.parent) in outcome.stderr
