@@ -21,7 +21,7 @@ def command(
         Path | None,
         Option(help="Of a library or package: the NAME.ibert folder that it was compiled from."),
     ] = None,
-    inputs: Annotated[int, Option(min=1, help="How many random inputs to compare.")] = 16,
+    inputs: Annotated[int, Option(min=1, help="How many random inputs to compare.")] = 8,
     emulate: Annotated[
         bool,
         Option("--emulate", help="Run a package, or a library without runtime, in its emulator."),

@@ -10,6 +10,6 @@ same bits            the code gives what the integer specification gives, on ran
 """
 
 from .certificate import Certificate, Check
-from .verify import verify
+from .artefacts import verify
 
 __all__ = ["Certificate", "Check", "verify"]

@@ -35,7 +35,7 @@ def check_intervals(model: QuantizedModel, batches: list[Batch]) -> Check:
     model : QuantizedModel
         With its integer constants.
     batches : list of Batch
-        The first two are evaluated without bounds, or in 64 bits where that would take minutes.
+        The two smallest are evaluated without bounds, or in 64 bits where that would take minutes.
 
     Returns
     -------
@@ -52,7 +52,8 @@ def check_intervals(model: QuantizedModel, batches: list[Batch]) -> Check:
     small = sum(array.size for array in model.parameters.values()) <= _UNBOUNDED_ENTRIES
     kind: Any = object if small else np.int64
     found: list[str] = []
-    given = [batch.inputs for batch in batches if {*batch.inputs} == {*model.program.inputs}]
+    smallest = sorted(batches, key=lambda batch: batch.rows * batch.tokens)
+    given = [batch.inputs for batch in smallest if {*batch.inputs} == {*model.program.inputs}]
     if model.info.image_size is None:
         for inputs in given[:_UNBOUNDED_BATCHES]:
             typed = {

@@ -125,9 +125,8 @@ def _check_entries(
 ) -> None:
     named = [int(re.sub(r"\D", "", name)) for name in architectures]
     if [entry.number for entry in machine] != named or bool(portable) != ptx:
-        there = ", ".join(
-            f"{'compute' if e.is_ptx else 'sm'}_{e.number}" for e in machine + portable
-        )
+        kinds = (("compute" if e.is_ptx else "sm", e.number) for e in (*machine, *portable))
+        there = ", ".join(f"{kind}_{number}" for kind, number in kinds)
         raise ValueError(f"it is for {there}; the library says {', '.join(architectures)}")
 
 

@@ -1,4 +1,4 @@
-"""Certificates of libraries for GPUs: machine code taken out of the file, and run on the stand-in."""
+"""Certificates of libraries for GPUs: machine code taken out of the file, run on the stand-in."""
 
 from __future__ import annotations
 
