@@ -9,7 +9,7 @@ same bits            the code gives what the integer specification gives, on ran
 ===================  ============================================================================
 """
 
-from .certificate import Certificate, Check
 from .artefacts import verify
+from .certificate import Certificate, Check
 
 __all__ = ["Certificate", "Check", "verify"]

@@ -32,7 +32,7 @@ def test_a_reciprocal_divides(largest: int) -> None:
         given = [q >= 0, r >= 0, r <= divisor - 1, q * divisor + r <= largest]
         right = z3.And(q * 2**shift <= product, product < (q + 1) * 2**shift)
         prove(f"division by {divisor}", right, given)
-        assert largest * multiplier < 2**62
+        assert largest * multiplier < 2**63
 
 
 def test_a_reciprocal_that_is_too_short_is_found() -> None:
