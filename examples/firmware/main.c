@@ -12,6 +12,11 @@
 #define TOKENS 101, 7592, 1010, 2088, 999, 102
 #endif
 
+/* Which of the shapes that the model was compiled for. */
+#ifndef SHAPE
+#define SHAPE 0
+#endif
+
 static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];
 static uint64_t inputs[IBERT_INPUT_BYTES / 8], outputs[IBERT_OUTPUT_BYTES / 8];
 static ibert_context context;
@@ -114,7 +119,7 @@ static void print_output(const ibert_tensor *tensor, const void *values, int32_t
 int main(void) {
   ibert_shape shape;
   void *in[IBERT_NUM_INPUTS], *out[IBERT_NUM_OUTPUTS];
-  int32_t status = ibert_get_shape(0, &shape);
+  int32_t status = ibert_get_shape(SHAPE, &shape);
   if (status != IBERT_OK) return status;
 
   size_t offset = 0, in_bytes[IBERT_NUM_INPUTS], out_bytes[IBERT_NUM_OUTPUTS];

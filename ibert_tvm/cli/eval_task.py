@@ -87,7 +87,7 @@ def evaluate(
         )
     check_device(device, rpc=None)
     from ..tasks import TASKS, Options, evaluate_task, float_side, integer_side, size
-    from .progress import progress, status
+    from .progress import progress
 
     task = TASKS[given.task]
     columns = parse_pairs("--columns", given.columns)
@@ -103,7 +103,7 @@ def evaluate(
     started = time.perf_counter()
     samples = task.read(given.data.expanduser(), options)
     length = None if given.seq_len is None else parse_size("--seq-len", given.seq_len)
-    with status("loading the models"):
+    with progress({"loading the models": 1, "evaluating": 4}) as line:
         from ..frontend import load
 
         integers = integer_side(_encoder(model, length, task.seq_len, device))
@@ -111,8 +111,8 @@ def evaluate(
         if against is not None:
             float_model = load(against, head=integers.info.head, inputs=names, trust=trust)
             reference = float_side(float_model, integers)
-    with progress("evaluating") as advance:
-        results = evaluate_task(task, samples, integers, reference, options, advance)
+        line.step("evaluating")
+        results = evaluate_task(task, samples, integers, reference, options, line.advance)
     too_low = [
         result.name
         for result in results

@@ -188,11 +188,11 @@ class _Parts:
         """Of the integer program."""
         from ..artefact import QuantizedModel
         from ..report import program_graph
-        from .progress import status
+        from .progress import progress
 
         if self.job.folder is None:
             return self._lacking("graph", "--model NAME.ibert was not given")
-        with status("proving ranges"):
+        with progress("proving ranges"):
             return program_graph(QuantizedModel.load(self.job.folder))
 
     def fidelity(self) -> dict[str, Any] | None:

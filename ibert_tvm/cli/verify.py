@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
-from ..errors import ExitCode
+from ..errors import ExitCode, UsageError
 from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
+from .rpc_options import RpcOption, parse_address
 
 # About what each takes, with weights of 22 million parameters.
 _SHARES = {"digests": 1, "no floating point": 4, "intervals": 8, "same bits": 20}
 
 
 def command(
-    path: Annotated[Path, Argument(help="A NAME.ibert folder, or a library made of one.")],
+    path: Annotated[
+        Path, Argument(help="A NAME.ibert folder, or a library or package made of one.")
+    ],
     model: Annotated[
-        Path | None, Option(help="Of a library: the NAME.ibert folder that it was compiled from.")
+        Path | None,
+        Option(help="Of a library or package: the NAME.ibert folder that it was compiled from."),
     ] = None,
-    inputs: Annotated[int, Option(min=1, help="How many random inputs to compare.")] = 16,
+    inputs: Annotated[int, Option(min=1, help="How many random inputs to compare.")] = 8,
     emulate: Annotated[
-        bool, Option("--emulate", help="Run a library without runtime under its emulator.")
+        bool,
+        Option("--emulate", help="Run a package, or a library without runtime, in its emulator."),
     ] = False,
+    rpc: RpcOption = None,
+    rpc_key: Annotated[
+        str | None, Option("--rpc-key", help="Key of the board, which a tracker hands out by it.")
+    ] = None,
     output: Annotated[
         Path, Option("-o", "--output", help="Where to write the certificate.")
     ] = Path("verify.json"),
@@ -33,13 +42,33 @@ def command(
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
 ) -> CommandResult:
-    """Check digests, code, intervals and bits of an artefact, and write a certificate."""
+    """Check digests, code, intervals and bits of an artefact, and write a certificate.
+
+    A report for readers is written beside it, with the ending .txt.
+    """
     import json as json_module
 
     from ..files import check_writable, write_file
     from .progress import progress
 
+    if rpc_key is not None and rpc is None:
+        raise UsageError("--rpc-key was given without --rpc", todo="give --rpc HOST:PORT as well")
+    address = parse_address(rpc, rpc_key)
+    if emulate and address is not None:
+        raise UsageError(
+            "both --emulate and --rpc were given",
+            why="an artefact runs under an emulator here, or on a board",
+            todo="give one of them",
+        )
+    report = output.with_suffix(".txt")
+    if report == output:
+        raise UsageError(
+            f"bad value for --output: {output}",
+            why="the report takes that name",
+            todo="give a name that ends in .json",
+        )
     check_writable(output)
+    check_writable(report)
     signed = [] if key is None else [_signer(path.expanduser(), key.expanduser())]
     with progress(_SHARES) as line:
         from ..verification import verify
@@ -50,26 +79,17 @@ def command(
             inputs,
             emulate,
             progress=line.step,
-            advance=line.advance,
+            address=address,
         )
     document = certificate.to_json()
+    with write_file(report) as temporary:
+        temporary.write_text("\n".join(certificate.report()) + "\n", encoding="utf-8")
     with write_file(output) as temporary:
         temporary.write_text(json_module.dumps(document, indent=1) + "\n", encoding="utf-8")
-    lines = [f"{path}: sha256 {certificate.sha256}", *signed]
-    for check in certificate.checks:
-        facts = [
-            f"{key.replace('_', ' ')} {value}"
-            for key, value in check.facts.items()
-            if isinstance(value, (int, str))
-        ]
-        word = "passed" if check.passed else "FAILED"
-        lines.append(f"{check.name}: {word}" + (f" ({', '.join(facts)})" if facts else ""))
-        lines += [f"  {finding}" for finding in check.findings]
-        if verbose:
-            lines += _widths(check.facts.get("bits", {}))
-    lines.append(f"wrote {output}")
+    body = certificate.report(tables=verbose)
+    lines = [body[0], *signed, *body[1:], f"wrote {output} and {report}"]
     code = ExitCode.OK if certificate.passed else ExitCode.VERIFICATION
-    return CommandResult({"output": str(output), **document}, lines, code)
+    return CommandResult({"output": str(output), "report": str(report), **document}, lines, code)
 
 
 def _signer(path: Path, key: Path) -> str:
@@ -77,11 +97,3 @@ def _signer(path: Path, key: Path) -> str:
     from ..signature import check_signature
 
     return f"signature: passed (key {check_signature(path, key)})"
-
-
-def _widths(bits: dict[str, dict[str, Any]]) -> list[str]:
-    return [
-        f"  {name}: {row['low']} to {row['high']} in {row['type']}, intermediates of "
-        f"{row['width']} bits"
-        for name, row in bits.items()
-    ]

@@ -267,6 +267,10 @@ class KernelDomain(KernelBlocks):
         """Index as a value of 32 bits."""
         return self.value(low, high, index.astype("int32"))
 
+    def tokens(self, length: int) -> int:
+        """Return the number, of kernels for one length."""
+        return length
+
     def condition(self, comparison: tirx.Expr) -> Condition:
         """Condition of the expression."""
         return Condition(comparison, self.arithmetic)

@@ -231,6 +231,10 @@ class ArrayDomain:
         """Return the index."""
         return np.asarray(index).astype(self.kind)
 
+    def tokens(self, length: int) -> int:
+        """Return the number."""
+        return length
+
     def condition(self, comparison: Any) -> np.ndarray:
         """Return the comparison."""
         return np.asarray(comparison)

@@ -278,6 +278,9 @@ class Domain(Protocol):
     def number(self, index: Index, low: int, high: int) -> Entry:
         """Return an index as a value, which is known to lie in [low, high]."""
 
+    def tokens(self, length: int) -> Entry:
+        """Return the tokens of a sequence as a value; a shorter one has less."""
+
     def condition(self, comparison: Any) -> Any:
         """Condition of the specification for a comparison of indices."""
 

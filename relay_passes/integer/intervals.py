@@ -258,8 +258,14 @@ class IntervalDomain:
         return _IntervalHeads(self, attention, operands)
 
     def lookup(self, value: Ranged, rows: int, source: IntervalTensor) -> Place:
-        """Refuse computed places that a table does not have."""
+        """Refuse places that a table does not have, unless the runtime checks them."""
         given = any(value is one for one in self.checked)
+        if not given and value.low < 0:
+            raise RangeError(
+                f"positions from {value.low}",
+                why="the rows of a table are counted from 0",
+                todo="quantise the model again",
+            )
         if not given and value.high >= rows:
             raise RangeError(
                 f"positions up to {value.high}",
@@ -276,6 +282,10 @@ class IntervalDomain:
     def number(self, index: Index, low: int, high: int) -> Ranged:
         """What is known of it."""
         return Ranged(low, high)
+
+    def tokens(self, length: int) -> Ranged:
+        """Any number up to that of the longest sequence."""
+        return Ranged(1, length)
 
     def condition(self, comparison: Condition) -> Condition:
         """May hold or not."""

@@ -96,5 +96,7 @@ class Tokens:
         """Define their number, [batch], int32."""
         rows = self.shape[:1]
         if self.mask is None:
-            return self.domain.define("count", rows, lambda b: self.length, "int32")
+            return self.domain.define(
+                "count", rows, lambda b: self.domain.tokens(self.length), "int32"
+            )
         return self.domain.sum("count", rows, self.length, self.indicator, "int32")

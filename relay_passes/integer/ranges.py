@@ -49,6 +49,13 @@ class ValueRange:
     width: int
     stages: dict[str, tuple[int, int]] = field(default_factory=dict)
 
+    @property
+    def headroom(self) -> int:
+        """Bits of its type that no value needs."""
+        lowest, highest = dtype_bounds(self.dtype)
+        bits = max(self.high, ~self.low).bit_length()
+        return max(highest, ~lowest).bit_length() - bits
+
 
 @dataclass(frozen=True)
 class RangeReport:

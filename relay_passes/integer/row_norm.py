@@ -215,3 +215,16 @@ class AffineNorm(ScaledNorm):
         *ScaledNorm.OPERANDS,
         Operand("offset", ("int32",), BY_CHANNEL_OF_ROW),
     )
+
+    def result_type(self, types: Mapping[str, TensorType]) -> TensorType:
+        """Gain and offset are of the same rows."""
+        result = super().result_type(types)
+        gain, offset = (types[name].shape[-1] for name in ("gain", "offset"))
+        if gain != offset:
+            raise LoweringError(
+                f"an offset of {offset} channels beside a gain of {gain}",
+                self.where,
+                "both are of the same rows",
+                "give both by channel, or both by channel of a head",
+            )
+        return result

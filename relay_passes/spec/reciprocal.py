@@ -18,7 +18,7 @@ def exact_reciprocal(divisor: int, largest: int) -> tuple[int, int]:
     Returns
     -------
     multiplier, shift : int
-        The smallest shift that is exact; their product with `largest` fits 62 bits.
+        The smallest shift that is exact; their product with `largest` fits 63 bits.
     """
     for shift in range(62):
         multiplier = -(-(1 << shift) // divisor)

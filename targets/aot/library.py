@@ -8,7 +8,7 @@ that the same tools read both; the metadata say which runtime it needs. The func
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,13 @@ _GENERAL_REGISTERS = ("EM_X86_64", "EM_AARCH64")
 
 def api_functions(model: BareModel) -> tuple[str, ...]:
     """Names of the functions that ``ibert_model.h`` declares."""
-    prefix = model.interface.prefix
-    return (
-        *(f"{prefix}_{name}" for name in _FUNCTIONS),
-        *(function.symbol for function in model.functions),
-    )
+    symbols = (function.symbol for function in model.functions)
+    return declared_functions(model.interface.prefix, symbols)
+
+
+def declared_functions(prefix: str, symbols: Iterable[str]) -> tuple[str, ...]:
+    """Names of the functions that a header declares, whose shapes have functions of their own."""
+    return (*(f"{prefix}_{name}" for name in _FUNCTIONS), *symbols)
 
 
 def library_metadata(model: BareModel, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -211,6 +211,38 @@ def _build_objects(
     options: PackageOptions,
 ) -> list[Path]:
     """Translate the sources; together with the kernels' objects where these are no sources."""
+    objects = compile_sources(sources, work, description)
+    if options.emit == OBJECTS:
+        for symbol, content in {**bare.objects, **bare.support}.items():
+            objects.append(work / f"{symbol}.o")
+            objects[-1].write_bytes(content)
+        _mark(objects, work, description)
+    return objects
+
+
+def compile_sources(
+    sources: Sequence[Path], work: Path, description: TargetDescription
+) -> list[Path]:
+    """Translate a package's sources, which lie in a folder with its header.
+
+    Parameters
+    ----------
+    sources
+        C and assembly.
+    work
+        Their folder; the objects are written there.
+    description
+        The target.
+
+    Returns
+    -------
+    list of pathlib.Path
+
+    Raises
+    ------
+    TargetError
+        If the compiler is missing or fails.
+    """
     compiler = find_linker(description)
     objects = []
     for path in sources:
@@ -222,11 +254,6 @@ def _build_objects(
             description,
         )
         objects.append(output)
-    if options.emit == OBJECTS:
-        for symbol, content in {**bare.objects, **bare.support}.items():
-            objects.append(work / f"{symbol}.o")
-            objects[-1].write_bytes(content)
-        _mark(objects, work, description)
     return objects
 
 

@@ -39,6 +39,8 @@ _FIRST_FACTOR, _ZERO_REGISTER = 24, 0xFF
 # Bits 64 to 104: the second factor RZ, and the sign of the first.
 _MODIFIERS_MASK = (1 << 41) - 1
 _MODIFIERS = 0x1FF
+# Of 16-bit floats, in bits 32 to 63 of an instruction: above infinity nothing is a number.
+_HALF, _MAGNITUDE, _INFINITY = 0xFFFF, 0x7FFF, 0x7C00
 # IMAD.MOV.U32 with an immediate: its opcode, and bits 64 to 104.
 _MOVE, _MOVE_MODIFIERS = 0x424, 0x078E00FF
 # From bit 105, which is 41 of the upper half.
@@ -103,6 +105,10 @@ def move_constants(
 
 def _write_anew(code: bytearray, place: int, has_predecessor: bool) -> bool:
     low, high = struct.unpack_from("<QQ", code, place)
+    # -0 * 0 + c is c, bit by bit, of every number c, but not of what is none.
+    halves = (low >> 32 & _HALF, low >> 48 & _HALF)
+    if any(half & _MAGNITUDE > _INFINITY for half in halves):
+        return False
     known = (
         low & _OPCODE_MASK in _OPCODES
         and low >> _FIRST_FACTOR & 0xFF == _ZERO_REGISTER

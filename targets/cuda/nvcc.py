@@ -58,7 +58,8 @@ class Images:
         folder = next(iter(self.cubins.values())).parent
         parts = [("elf", name, path) for name, path in self.cubins.items()]
         parts += [("ptx", name, path) for name, path in self.ptx.items()]
-        command = [self.toolchain.fatbinary, "--create=kernels.fatbin", "-64"]
+        # What is compressed could not be read back from a library to be audited.
+        command = [self.toolchain.fatbinary, "--create=kernels.fatbin", "-64", "--compress=false"]
         for kind, name, path in parts:
             number = name.removeprefix("sm_")
             command.append(f"--image3=kind={kind},sm={number},file={path.name}")

@@ -99,6 +99,54 @@ def with_image(modules: bytes, device: DeviceCode) -> bytes:
     return _packed(b"".join(parts))
 
 
+def image_of(modules: bytes) -> bytes:
+    """Take the machine code out of what `with_image` gave.
+
+    Parameters
+    ----------
+    modules
+        As they lie in a library; they may be anything.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    ValueError
+        If they hold no machine code, or are of another form.
+    """
+    try:
+        size, place = _number(modules, 0)
+        modules = modules[: place + size]
+        count, place = _number(modules, place)
+        place += 8 * count
+        children, place = _number(modules, place)
+        place += 8 * children
+        # A module takes eight bytes at least.
+        for _ in range(min(count, len(modules)) - 1):
+            kind, place = _string(modules, place)
+            if kind == _LIBRARY.encode():
+                continue
+            content, place = _string(modules, place)
+            if kind == _CUDA.encode():
+                return _code(content)
+    except (struct.error, OverflowError):  # a number that is no place
+        pass
+    raise ValueError("no module of CUDA code is among the library's modules")
+
+
+def _code(content: bytes) -> bytes:
+    """The last string of a module, behind a table of kernels that need not be understood."""
+    if not content.startswith(_packed(_IMAGE_FORMAT)):
+        raise ValueError("the module of CUDA code holds no machine code")
+    for place in range(len(content) - 8):
+        size, start = _number(content, place)
+        if start + size == len(content):
+            return content[start:]
+    raise ValueError("the module of CUDA code holds no machine code")
+
+
 def _module_with_image(content: bytes, device: DeviceCode) -> bytes:
     head, code = _packed(_SOURCE_FORMAT), _packed(device.source.encode())
     if not content.startswith(head) or not content.endswith(code):

@@ -32,12 +32,16 @@ ibert.quantize(model, calibration=[batch]).save("small.ibert")
 """
 
 
+FIRMWARE = Path("examples") / "firmware"
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built without the network from a copy: setuptools leaves files in the source."""
     source = tmp_path_factory.mktemp("source")
     for name in ("ibert_tvm", *FOLDERS):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / FIRMWARE, source / FIRMWARE)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     built = tmp_path_factory.mktemp("wheel")
@@ -62,6 +66,12 @@ def test_it_holds_every_file_of_the_packages_under_one_name(wheel: Path) -> None
         for folder in ("ibert_tvm", *FOLDERS)
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
+    }
+    # `ibert verify --emulate` runs packages in the example firmware.
+    sources |= {
+        f"ibert_tvm/firmware/{path.relative_to(ROOT / FIRMWARE).as_posix()}"
+        for path in (ROOT / FIRMWARE).rglob("*")
+        if path.suffix in (".c", ".h", ".ld")
     }
     assert names == sources
     (top,) = (name for name in held if name.endswith("/top_level.txt"))

@@ -1,0 +1,125 @@
+"""What a certificate says, and the two forms in which it is given: JSON and a report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..integrity import sealed
+from ..version import __version__
+
+FORMAT, VERSION = "ibert-certificate", 2
+MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property.
+
+    Attributes
+    ----------
+    name : str
+        What was checked.
+    facts : dict
+        How, JSON-able.
+    findings : tuple of str
+        What does not hold; empty if all does. Of many the first twenty.
+    not_run : str
+        Why it could not be made here; empty if it was made.
+    """
+
+    name: str
+    facts: dict[str, Any]
+    findings: tuple[str, ...] = ()
+    not_run: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was made and nothing was found."""
+        return not self.findings and not self.not_run
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """All checks of an artefact.
+
+    Attributes
+    ----------
+    artefact : str
+        Name of the file or folder.
+    sha256 : str
+        Of the library, or of the folder's manifest, which holds the hashes of its files.
+    model_sha256 : str
+        Of the manifest of the model that a library was compared with; else empty.
+    checks : tuple of Check
+        In the order in which they were made; what a failed one stands in the way of is not there.
+    """
+
+    artefact: str
+    sha256: str
+    model_sha256: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check found anything."""
+        return not any(check.findings for check in self.checks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every check was made."""
+        return not any(check.not_run for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-able document with a seal, see `ibert_tvm.integrity.sealed`."""
+        return sealed(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "ibert_tvm": __version__,
+                "artefact": self.artefact,
+                "artefact_sha256": self.sha256,
+                "model_sha256": self.model_sha256,
+                "passed": self.passed,
+                "complete": self.complete,
+                "checks": [
+                    {**asdict(check), "findings": list(check.findings), "passed": check.passed}
+                    for check in self.checks
+                ],
+            }
+        )
+
+    def report(self, tables: bool = True) -> list[str]:
+        """Return it as lines for a reader.
+
+        Parameters
+        ----------
+        tables : bool
+            With the interval and the widest intermediate of every value.
+        """
+        lines = [f"{self.artefact}: sha256 {self.sha256}"]
+        if self.model_sha256:
+            lines.append(f"compared with the model whose manifest has sha256 {self.model_sha256}")
+        for check in self.checks:
+            facts = [
+                f"{key.replace('_', ' ')} {value}"
+                for key, value in check.facts.items()
+                if isinstance(value, (int, str)) and value != ""
+            ]
+            word = "FAILED" if check.findings else "NOT RUN" if check.not_run else "passed"
+            lines.append(f"{check.name}: {word}" + (f" ({', '.join(facts)})" if facts else ""))
+            if check.not_run:
+                lines.append(f"  {check.not_run}")
+            lines += [f"  {finding}" for finding in check.findings]
+            lines += [f"  not looked at: {text}" for text in check.facts.get("outside", ())]
+            if tables:
+                lines += _widths(check.facts.get("bits", {}))
+        return lines
+
+
+def _widths(bits: dict[str, dict[str, Any]]) -> list[str]:
+    return [
+        f"  {name}: {row['low']} to {row['high']} in {row['type']} ({row['headroom']} bits of "
+        f"headroom), intermediates of {row['width']} bits"
+        for name, row in bits.items()
+    ]

@@ -1,0 +1,135 @@
+"""The checks that are the same for every artefact: intervals, and equality with the reference."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..artefact import QuantizedModel
+from ..errors import IbertError
+from ..evaluate import evaluate_integers
+from .certificate import MOST_FINDINGS, Check
+from .inputs import Batch, Inputs
+
+# Products of Python's integers take a minute for more.
+_UNBOUNDED_ENTRIES = 200_000
+_UNBOUNDED_BATCHES = 2
+
+Run = Callable[[Inputs], Mapping[str, NDArray[Any]]]
+
+
+def one_line(error: IbertError) -> str:
+    """An error as a finding."""
+    return ": ".join(filter(None, (error.what, error.where, error.why)))
+
+
+def check_intervals(model: QuantizedModel, batches: list[Batch]) -> Check:
+    """Prove the width of every intermediate, and look whether one leaves its interval.
+
+    Parameters
+    ----------
+    model : QuantizedModel
+        With its integer constants.
+    batches : list of Batch
+        The two smallest are evaluated without bounds, or in 64 bits where that would take minutes.
+
+    Returns
+    -------
+    Check
+    """
+    from ..relay_passes.errors import CompilerError
+    from ..relay_passes.integer.ranges import analyse_ranges
+    from ..relay_passes.integer.unbounded import check_unbounded
+
+    try:
+        report = analyse_ranges(model.program, model.parameters)
+    except CompilerError as error:
+        return Check("intervals", {}, (one_line(error),))
+    small = sum(array.size for array in model.parameters.values()) <= _UNBOUNDED_ENTRIES
+    kind: Any = object if small else np.int64
+    found: list[str] = []
+    smallest = sorted(batches, key=lambda batch: batch.rows * batch.tokens)
+    given = [batch.inputs for batch in smallest if {*batch.inputs} == {*model.program.inputs}]
+    if model.info.image_size is None:
+        for inputs in given[:_UNBOUNDED_BATCHES]:
+            typed = {
+                name: inputs[name].astype(type_.dtype)
+                for name, type_ in model.program.inputs.items()
+            }
+            found += check_unbounded(model.program, typed, model.parameters, report.details, kind)
+    facts = {
+        "longest_sequence": report.max_seq_len,
+        "values": len(report.details),
+        "intermediates": sum(len(value.stages) for value in report.details.values()),
+        "widest_bits": max(value.width for value in report.details.values()),
+        "numbers": "without bounds" if small else "64 bits",
+        "bits": {
+            name: {
+                "low": value.low,
+                "high": value.high,
+                "type": value.dtype,
+                "headroom": value.headroom,
+                "width": value.width,
+                "stages": {stage: list(bounds) for stage, bounds in value.stages.items()},
+            }
+            for name, value in report.details.items()
+        },
+    }
+    return Check("intervals", facts, tuple(found[:MOST_FINDINGS]))
+
+
+def check_same_bits(
+    model: QuantizedModel, batches: list[Batch], run: Run, facts: Mapping[str, Any], found: str = ""
+) -> Check:
+    """Compare code with the reference.
+
+    Parameters
+    ----------
+    model : QuantizedModel
+        The reference.
+    batches : list of Batch
+        Inputs.
+    run : callable
+        Runs the code on inputs, and gives integers by name of the output.
+    facts : mapping
+        Where it runs.
+    found : str
+        A first finding, if there is one.
+
+    Returns
+    -------
+    Check
+        Its ``outputs_sha256`` is that of the reference's outputs, so it is the same for every
+        target that passes.
+    """
+    digest = hashlib.sha256()
+    findings = [found] if found else []
+    for index, (rows, tokens, given) in enumerate(batches):
+        expected, outputs = evaluate_integers(model, given), run(given)
+        if set(outputs) != set(expected):
+            findings.append(f"it gives {', '.join(outputs)}; the model {', '.join(expected)}")
+            break
+        for name, want in expected.items():
+            digest.update(np.ascontiguousarray(want).tobytes())
+            have = outputs[name]
+            if have.shape != want.shape or have.dtype != want.dtype:
+                findings.append(
+                    f"{name} is {have.dtype}{list(have.shape)}, not {want.dtype}{list(want.shape)}"
+                )
+            elif wrong := int((have != want).sum()):
+                findings.append(
+                    f"input {index}, batch {rows}, {tokens} tokens: {wrong} of {want.size} "
+                    f"integers of {name} differ"
+                )
+    shapes = sorted({f"{rows}x{tokens}" for rows, tokens, _ in batches})
+    facts = {
+        **facts,
+        "inputs": len(batches),
+        "shapes": shapes,
+        "outputs_sha256": digest.hexdigest(),
+    }
+    return Check("same bits", facts, tuple(findings[:MOST_FINDINGS]))

@@ -1,0 +1,165 @@
+"""Running a package on an emulated board, in the example firmware of `examples/firmware`.
+
+The firmware reads all inputs from a file of the host and writes the outputs to another. Where the
+board has a floating-point unit it stays off, so that one instruction of it ends the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.errors import TargetError
+
+from ..description import TargetDescription
+from ..emulation import find_emulator
+from ..linking import run_tool
+from ..programs import run
+from ..toolchain import find_linker
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_CFLAGS = ("-O2", "-std=c11", "-ffreestanding", "-ffunction-sections", "-fdata-sections")
+_LINK = (
+    *("-nostdlib", "-nostartfiles", "-Wl,--gc-sections", "-Wl,--enable-non-contiguous-regions"),
+    *("-Wl,--no-warn-rwx-segments", "-Wl,-z,noexecstack"),
+)
+# Of the start-up code, main and semihosting.
+_OWN_STACK = 1024
+_SECONDS = 3600.0
+
+
+def firmware_folder() -> Path:
+    """Folder of the example: beside this package where it was installed, else of the checkout."""
+    installed = _PACKAGE / "firmware"
+    return installed if installed.is_dir() else _PACKAGE / "examples" / "firmware"
+
+
+def link_firmware(
+    document: Mapping[str, Any],
+    header: str,
+    objects: Sequence[Path],
+    index: int,
+    folder: Path,
+    description: TargetDescription,
+) -> Path:
+    """Link the example firmware with a model.
+
+    Parameters
+    ----------
+    document
+        What the package says of itself.
+    header
+        Its C header.
+    objects
+        Its objects or library.
+    index
+        Number of the shape that is run.
+    folder
+        Where the firmware is made.
+    description
+        The target.
+
+    Returns
+    -------
+    pathlib.Path
+        The ELF file.
+
+    Raises
+    ------
+    TargetError
+        If a tool is missing or fails.
+    """
+    if description.emulator is None:
+        raise TargetError(f"no board of target {description.name!r} is emulated")
+    (folder / "ibert_model.h").write_text(_renamed(header, str(document["prefix"])))
+    example = firmware_folder()
+    stack = int(document["memory"]["ram"]["stack"]) + _OWN_STACK
+    output = folder / f"firmware{index}.elf"
+    command = [
+        *find_linker(description),
+        *_CFLAGS,
+        *(f"-I{folder}", f"-I{example}", f"-L{example}", f"-DSHAPE={index}"),
+        *(str(example / name) for name in ("main.c", "startup.c", "semihosting.c")),
+        *map(str, objects),
+        f"-T{example / 'boards' / description.emulator.board}.ld",
+        *_LINK,
+        f"-Wl,--defsym=__stack_size={stack}",
+        *("-lgcc", "-o", str(output)),
+    ]
+    run_tool(command, folder, "cannot link the package with firmware", description)
+    return output
+
+
+def run_firmware(
+    elf: Path,
+    document: Mapping[str, Any],
+    index: int,
+    inputs: Mapping[str, NDArray[Any]],
+    description: TargetDescription,
+) -> dict[str, NDArray[Any]]:
+    """Run linked firmware on inputs.
+
+    Parameters
+    ----------
+    elf
+        As `link_firmware` gave it; files are made in its folder.
+    document, index
+        As for it.
+    inputs
+        By name.
+    description
+        The target.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Integers of the outputs.
+
+    Raises
+    ------
+    TargetError
+        If there is no emulator, the processor faults, or the firmware reports an error.
+    """
+    program = find_emulator(description)
+    board = description.emulator.board if description.emulator else ""
+    content = b"".join(
+        inputs[one["name"]].astype(one["dtype"]).tobytes() for one in document["inputs"]
+    )
+    (elf.parent / "inputs.bin").write_bytes(content)
+    results = elf.parent / "outputs.bin"
+    results.unlink(missing_ok=True)
+    options = ["-nographic", "-monitor", "none", "-serial", "none"]
+    semihosting = ["-semihosting-config", "enable=on,target=native"]
+    command = [program, "-M", board, *options, *semihosting, "-kernel", str(elf)]
+    done = run(command, elf.parent, _SECONDS)
+    if done.returncode or not results.is_file():
+        raise TargetError(
+            "the package does not run on the emulated board",
+            where=f"target {description.name!r}, {board}",
+            why=f"status {done.returncode}: {(done.stdout + done.stderr).strip()[-400:]}",
+            todo="compile it again; see `ibert doctor`",
+        )
+    function = document["functions"][index]
+    sizes = {"batch": function["batch"], "seq_len": function["seq_len"]}
+    data, outputs, offset = results.read_bytes(), {}, 0
+    for one in document["outputs"]:
+        shape = [int(sizes.get(axis, axis)) for axis in one["shape"]]
+        count = int(np.prod(shape))
+        outputs[one["name"]] = np.frombuffer(data, one["dtype"], count, offset).reshape(shape)
+        offset += outputs[one["name"]].nbytes
+    return outputs
+
+
+def _renamed(header: str, prefix: str) -> str:
+    """The header, and the names that the example calls the model by."""
+    if prefix == "ibert":
+        return header
+    names = set(re.findall(rf"\b(?:{prefix}|{prefix.upper()})_\w+", header))
+    own = ((name, re.sub(rf"^{prefix}", "ibert", name)) for name in sorted(names))
+    lines = (f"#define {re.sub(rf'^{prefix.upper()}', 'IBERT', new)} {old}" for old, new in own)
+    return "\n".join((header, *lines, ""))

@@ -1,0 +1,108 @@
+"""A finished package, looked at again: every object of it, and the image that it links to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ibert_tvm.errors import TargetError
+
+from ..aot.library import declared_functions
+from ..binutils import binary_tool
+from ..description import TargetDescription
+from ..library_audit import audit_code
+from ..linking import run_tool
+from .options import C_SOURCES, OBJECTS
+from .package import FileNames, compile_sources
+from .verification import PackageError, verify_package
+
+_SOURCES = (".c", ".S")
+
+
+@dataclass(frozen=True)
+class PackageAudit:
+    """What was found.
+
+    Attributes
+    ----------
+    objects
+        Files: as they are in the package, or compiled from its sources.
+    instructions
+        Of all objects.
+    findings
+        Floating point, with function, layer and address; and what else `verify_package` refuses.
+    outside
+        What was not looked at.
+    """
+
+    objects: tuple[Path, ...]
+    instructions: int
+    findings: tuple[str, ...]
+    outside: tuple[str, ...]
+
+
+def audit_package(
+    folder: Path, document: Mapping[str, Any], description: TargetDescription, work: Path
+) -> PackageAudit:
+    """Disassemble every object of a package, link them with the compiler's library, look again.
+
+    Parameters
+    ----------
+    folder
+        The package, whose digests were checked.
+    document
+        Its ``ibert_model.json``.
+    description
+        Its target.
+    work
+        An empty folder, where objects and image are left.
+
+    Returns
+    -------
+    PackageAudit
+
+    Raises
+    ------
+    TargetError
+        If a tool is missing or fails.
+    """
+    names = FileNames(str(document["prefix"]))
+    outside = ["the program that calls it, and the C library if that has one"]
+    if document["emit"] == OBJECTS:
+        shutil.copyfile(folder / names.library, work / names.library)
+        archiver = binary_tool(description, "ar")
+        run_tool([archiver, "x", names.library], work, "cannot unpack the library", description)
+    else:
+        for path in folder.iterdir():
+            if path.suffix in (*_SOURCES, ".h", ".bin"):
+                shutil.copyfile(path, work / path.name)
+        sources = sorted(path for path in work.iterdir() if path.suffix in _SOURCES)
+        compile_sources(sources, work, description)
+        outside.append("what another compiler, or other flags, make of the sources")
+        if document["emit"] == C_SOURCES:
+            outside.append("assembly that other compilers take")
+    objects = tuple(sorted(work.glob("*.o")))
+    layers = {k["symbol"]: k["layer"] for f in document["functions"] for k in f["kernels"]}
+    audit = audit_code(objects, description, layers)
+    findings = list(audit.findings)
+    try:
+        driver = (work / names.driver).with_suffix(".o")
+        if driver not in objects:
+            raise PackageError(f"the library has no {driver.name}")
+        entries = declared_functions(
+            str(document["prefix"]), (str(f["symbol"]) for f in document["functions"])
+        )
+        linked = verify_package(objects, driver, entries, work, description)
+        stated = int(document["memory"]["ram"]["stack"])
+        if linked.stack.total > stated and document["emit"] == OBJECTS:
+            findings.append(
+                f"the stack reaches {linked.stack.total} bytes; the package says {stated}"
+            )
+    except PackageError as error:
+        findings.append(": ".join(filter(None, (error.what, error.where, error.why))))
+    except TargetError as error:
+        findings.append(f"the package cannot be linked: {error.what}: {error.why}")
+    return PackageAudit(objects, audit.instructions, tuple(findings), tuple(outside))

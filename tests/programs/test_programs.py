@@ -1,0 +1,137 @@
+"""Random programs of all operators: intervals that hold, and the reference's bits on every target.
+
+What a random program has found stands at the end, as a test of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.errors import LoweringError, RangeError
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.relax_ops import read_program
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.emulation import runs_here
+from tests.integer.conftest import Builder
+
+from .comparison import SHAPES, TARGETS, check, check_intervals, inputs_of
+from .generator import random_program
+
+CHAINS = 8
+
+
+@pytest.fixture
+def builder() -> Builder:
+    return Builder()
+
+
+def test_programs_are_drawn_again_from_their_seed() -> None:
+    (one, arrays), (other, same) = random_program(3, 2), random_program(3, 2)
+    assert one == other
+    assert set(arrays) == set(same)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, same[name])
+
+
+def test_nothing_leaves_its_interval() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(3):
+        program, parameters = random_program(seed, 2)
+        met.update(step.operator.OP for step in program.steps)
+        given = inputs_of(SHAPES[seed % len(SHAPES)], np.random.default_rng(seed))
+        assert check_intervals(program, parameters, given) == []
+    assert len(met) > 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10_000, 10_025))
+def test_programs_give_the_bits_of_the_reference(seed: int) -> None:
+    """On processors that this machine has; `python -m tests.programs` emulates others."""
+    here = [n for n, (_, emulated) in TARGETS.items() if not emulated and runs_here(get_target(n))]
+    assert check(seed, CHAINS, here[seed % len(here)]) == []
+
+
+def test_a_wrong_output_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    from . import comparison
+
+    program, _ = random_program(5, 3)
+    wrong = program.outputs[-1]
+    monkeypatch.setattr(
+        comparison, "compare", lambda one, *_: wrong if wrong in one.outputs else ""
+    )
+    (failure,) = check(5, 3, "host")
+    assert (failure.output, failure.why) == (wrong, "integers differ")
+    assert 0 < len(failure.steps) < len(program.steps)
+
+
+# -- what was found ------------------------------------------------------------------------------
+
+
+def test_sequences_without_a_mask_may_be_shorter_than_the_longest(builder: Builder) -> None:
+    """The interval of their number of tokens was that of the longest alone."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (30, 4), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        return b.emit(integer.mean_pool(x, None, name="mean", fraction_bits=3))
+
+    program = read_program(builder.module(body))
+    report = analyse_ranges(program, builder.parameters)
+    given = {"input_ids": np.ones((1, 3), np.int64), "attention_mask": np.ones((1, 3), np.int64)}
+    assert check_unbounded(program, given, builder.parameters, report.details) == []
+
+
+def test_channels_before_the_first_are_refused(builder: Builder) -> None:
+    """Compiled, they read what lies before a value; NumPy refused them, the analysis did not."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (30, 4), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        channels = b.parameter("channels", [2, -1], "int32")
+        return b.emit(integer.gather_channels(x, channels, name="gathered"))
+
+    module = builder.module(body)
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(module, builder.parameters)
+    assert str(caught.value) == (
+        "positions from -1\n"
+        "  where: integer.gather_channels 'gathered'\n"
+        "  why: the rows of a table are counted from 0\n"
+        "  what to do: quantise the model again"
+    )
+    with pytest.raises(RangeError):
+        evaluate(
+            module,
+            {"input_ids": np.zeros((1, 1), np.int64), "attention_mask": np.ones((1, 1), np.int64)},
+            builder.parameters,
+        )
+
+
+def test_gain_and_offset_of_other_rows_are_refused(builder: Builder) -> None:
+    """Compiled, the offset was read beyond its end."""
+    from ibert_tvm.relay_passes.integer.operators.layer_norm import LayerNorm
+    from ibert_tvm.relay_passes.integer.types import TensorType
+    from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
+
+    norm = LayerNorm("n", LayerNormConstants(2**20 - 1, 2**40, 40, 16, 3), 7, -99, 99, "int8")
+    types = {
+        "x": TensorType((2, 5, 12), "int32"),
+        "gain": TensorType((12,), "int32"),
+        "offset": TensorType((1, 3), "int32"),
+    }
+    with pytest.raises(LoweringError) as caught:
+        norm.result_type(types)
+    assert str(caught.value) == (
+        "an offset of 3 channels beside a gain of 12\n"
+        "  where: integer.layer_norm 'n'\n"
+        "  why: both are of the same rows\n"
+        "  what to do: give both by channel, or both by channel of a head"
+    )
