@@ -165,10 +165,10 @@ def quantize_operand(
     if smooth and options.balance and False in best:
         _, alpha, quant = best[False]
         parts = extent if quant.splits is None else extent / quant.splits
-        start = np.ones(extent.size) if quant.channel_divisor is None else quant.channel_divisor
+        first = np.ones(extent.size) if quant.channel_divisor is None else quant.channel_divisor
         variance = sample.var(axis=0, dtype=np.float64)
-        for weight in options.balance:
-            divisor = balanced_divisor(parts, matrix, variance, weight, start)
+        for share in options.balance:
+            divisor = balanced_divisor(parts, matrix, variance, share, first)
             attempt(np.maximum(divisor, 1 / _LARGEST_SPREAD), alpha, (False,))
     if len(best) == 2:
         others = _others(sample)

@@ -137,16 +137,16 @@ class IntegerValue:
             return self._forms[(label, quant)]
         name = name or f"{self.name}.{label}"
         direct = self._rescale if label == "term" else None
-        form = direct(quant, name) if direct else self._requantise(quant, label, name)
+        form = direct(quant, name) if direct else self._requantise(quant, name)
+        if form.offset is not None and label != "matmul":
+            raise _cannot_read_offset(self.name)
         self._forms[(label, quant)] = form
         if form is not self._native:
             self.context.record(self.name, label, form)
         return form
 
-    def _requantise(self, quant: ActivationQuant, label: str, name: str) -> Form:
+    def _requantise(self, quant: ActivationQuant, name: str) -> Form:
         native = self.native()
-        if native.offset is not None and label != "matmul":
-            raise _cannot_read_offset(self.name)
         target = quant.channel_scale
         dtype = storage(quant)
         # Already there: attention yields the very form that its reader asks for. Only matrix

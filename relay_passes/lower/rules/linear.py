@@ -107,7 +107,7 @@ class LowerLinear(LoweringRule):
         call: relax.Call,
         source: Form,
         rows: WeightQuant,
-        floats: NDArray[np.float64],
+        floats: NDArray[np.floating],
         context: LoweringContext,
     ) -> Form:
         """The product of rows with scales of their own: its bias is added behind these."""
@@ -138,7 +138,7 @@ class LowerLinear(LoweringRule):
     """What the result is wrapped in: it decides how other forms are made from the accumulator."""
 
     def bias_integers(
-        self, name: str, bias: NDArray[np.float32], quant: ActivationQuant, rows: WeightQuant
+        self, name: str, bias: NDArray[np.floating], quant: ActivationQuant, rows: WeightQuant
     ) -> NDArray[np.int64]:
         """Bias in units of the accumulator, with the input's zero point folded in.
 
@@ -182,7 +182,7 @@ def _of_excess(rows: WeightQuant, source: Form, channels: int) -> NDArray[np.flo
 
 def _bias(
     name: str,
-    bias: NDArray[np.float32],
+    bias: NDArray[np.floating],
     rows: WeightQuant,
     quant: ActivationQuant,
 ) -> NDArray[np.int64]:
