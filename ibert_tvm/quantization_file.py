@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import ArtefactError, DocumentError
 from .model_info import ModelInfo
-from .schema import FLAG, INTEGER, INTEGERS, NUMBERS, SCALE, STRING, check
+from .schema import FLAG, INTEGER, NUMBERS, SCALE, STRING, check
 from .strict_json import read_json, shown
 
 SCHEMA_VERSION = 1
@@ -47,7 +47,7 @@ _SCHEMA = {
                 "value": STRING,
                 "form": STRING,
                 "scale": NUMBERS,
-                "zero_point": INTEGERS,
+                "zero_point": NUMBERS,
                 "columns?": _COLUMNS,
             }
         ]

@@ -32,12 +32,6 @@ NUMBERS: Leaf = (
     lambda value: all(map(_is_number, value if isinstance(value, list) else [value])),
     "a number or a list of numbers",
 )
-INTEGERS: Leaf = (
-    lambda value: all(
-        type(item) is int for item in (value if isinstance(value, list) else [value])
-    ),
-    "an integer or a list of integers",
-)
 SCALE: Leaf = (
     lambda value: type(value) in (int, float) and LEAST_SCALE <= value <= LARGEST_SCALE,
     "a number from 2^-126 to 2^127",

@@ -357,6 +357,9 @@ class QuantizationTable:
     centred : bool
         Whether biases make up for what requantisation in 16 bits adds in the mean to what linear
         layers read.
+    offsets : mapping of str to numpy.ndarray
+        By the canonical name of a linear layer, float64 (N,): what its bias takes off its results,
+        so that they lie around 0. Their reader makes up for it (`Form.offset`).
 
     Raises
     ------
@@ -372,6 +375,7 @@ class QuantizationTable:
     grids: Mapping[str, ActivationQuant] = field(default_factory=dict)
     norm_shifts: Mapping[str, int] = field(default_factory=dict)
     centred: bool = False
+    offsets: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -451,6 +455,8 @@ class QuantizationTable:
         document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "preset": self.preset}
         document["norm_shifts"] = dict(self.norm_shifts)
         document["centred"] = self.centred
+        document["offsets"] = {name: f"offsets.{name}" for name in self.offsets}
+        arrays |= {f"offsets.{name}": offset for name, offset in self.offsets.items()}
         for section in ("matmul", "stream", "grids"):
             document[section] = {}
             for name, quant in getattr(self, section).items():
@@ -535,6 +541,7 @@ class QuantizationTable:
                 activations["grids"],
                 document["norm_shifts"],
                 bool(document.get("centred", False)),
+                {name: arrays[key] for name, key in document.get("offsets", {}).items()},
             )
         except KeyError as missing:
             raise QuantizationTableError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import OutputError
+from ..errors import OutputError, UsageError
 from .options import (
     Head,
     InputNames,
@@ -26,6 +26,8 @@ from .tables import Table
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
+    from ..quantization.search import Found
+    from .progress import Line
 
 
 class Observer(str, Enum):
@@ -41,6 +43,12 @@ class Fidelity(str, Enum):
 
     fast = "fast"
     default = "default"
+
+
+class Metric(str, Enum):
+    """What a drop is measured by."""
+
+    cosine = "cosine"
 
 
 class Preset(str, Enum):
@@ -102,6 +110,24 @@ def command(
         ),
     ] = False,
     limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
+    max_drop: Annotated[
+        float | None,
+        Option(
+            help="Search for the cheapest way of quantising that loses no more than this; nothing "
+            "is written (exit code 5) if there is none."
+        ),
+    ] = None,
+    metric: Annotated[
+        Metric,
+        Option(help="What --max-drop counts: 1 - mean cosine of the outputs to the float model's."),
+    ] = Metric.cosine,
+    heldout: Annotated[
+        Path | None,
+        Option(
+            help="Texts on which --max-drop is measured; by default every fifth of the calibration "
+            "texts, which then does not take part in calibration."
+        ),
+    ] = None,
     inputs: InputNames = None,
     trust: TrustFlag = False,
     json: JsonFlag = False,
@@ -114,6 +140,8 @@ def command(
     from .progress import progress
 
     length = parse_size("--seq-len", seq_len)
+    _check_search(max_drop, heldout, fidelity, observer, preset, widen)
+    held = None if heldout is None else read_texts("--heldout", heldout, None)
     names = parse_inputs(inputs)
     data = None if calibration is None else _read(calibration, limit)
     check_writable(output)
@@ -139,16 +167,22 @@ def command(
         if data is None and not _has_scales(source, preset):
             data = _read(data_file("calibration.txt"), limit)
         line.step("calibrating")
-        quantized = quantize(
-            source,
-            calibration=data,
-            preset=None if preset is None else preset.value,
-            seq_len=length,
-            fidelity=None if fidelity is None else fidelity.value,
-            observer=None if observer is None else observer.value,
-            widen=widen,
-            progress=line.advance,
-        )
+        found: Found | None = None
+        if max_drop is not None:
+            data, held = _to_measure_on(source, data, held)
+            found = _search(source, data, held, max_drop, length, line)
+            quantized = found.model
+        else:
+            quantized = quantize(
+                source,
+                calibration=data,
+                preset=None if preset is None else preset.value,
+                seq_len=length,
+                fidelity=None if fidelity is None else fidelity.value,
+                observer=None if observer is None else observer.value,
+                widen=widen,
+                progress=line.advance,
+            )
     quantized.save(output)
     chosen = quantized.quantization["calibration"]
     document: dict[str, Any] = {
@@ -165,6 +199,13 @@ def command(
         "seconds": round(time.perf_counter() - started, 3),
     }
 
+    if found is not None:
+        document["search"] = {
+            "metric": metric.value,
+            "max_drop": max_drop,
+            "recipe": found.recipe,
+            "trials": found.to_json(),
+        }
     source_scales = quantized.quantization.get("source_scales")
     if source_scales is not None:
         document["source_scales"] = source_scales
@@ -176,9 +217,84 @@ def command(
         f"{_sequences(data)} calibration sequences, in {document['seconds']:.1f} s",
         *(f"note: {note}" for note in info.notes),
     ]
+    if found is not None:
+        shown.append(_table_of(found))
     if source_scales is not None:
         shown.append(Table((), artefact_lines(source_scales, verbose)))
     return CommandResult(document, shown)
+
+
+def _check_search(
+    max_drop: float | None,
+    heldout: Path | None,
+    fidelity: Fidelity | None,
+    observer: Observer | None,
+    preset: Preset | None,
+    widen: bool,
+) -> None:
+    """Refuse options that say what a search is to find out, or that need one."""
+    if max_drop is None:
+        if heldout is not None:
+            raise UsageError(
+                "--heldout without --max-drop",
+                why="these texts are for measuring what a search accepts",
+                todo="give --max-drop, or measure afterwards: ibert eval --text",
+            )
+        return
+    other = preset not in (None, Preset.accurate)
+    given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
+    for option, value in given.items():
+        if value:
+            raise UsageError(
+                f"--max-drop together with {option}",
+                why="the search chooses that itself, among ways of the preset accurate",
+                todo="leave one of them out",
+            )
+
+
+def _to_measure_on(source: CanonicalModel, data: Any, held: Any) -> tuple[Any, Any]:
+    """What to calibrate on, and texts to measure a drop on."""
+    from ..quantization.search import hold_back
+
+    if data is None or source.released is not None:
+        raise UsageError(
+            "--max-drop for a model that came with its scales",
+            why="there is nothing to choose",
+            todo="quantise it without, and measure it: ibert eval",
+        )
+    if held is not None:
+        return data, held
+    if not isinstance(data[0], str):
+        raise UsageError(
+            "--max-drop with token arrays, and no texts to measure on",
+            where="--calibration",
+            why="arrays are not held back",
+            todo="give texts: --heldout FILE",
+        )
+    return hold_back(data)
+
+
+def _search(
+    source: CanonicalModel, data: Any, held: Any, max_drop: float, length: int, line: Line
+) -> Found:
+    """Try recipes, and say on the line of progress which."""
+    from ..quantization.search import cosine_drop, search
+
+    def begin(recipe: str) -> None:
+        line.say(f"trying: {recipe}")
+
+    measure = cosine_drop(source, held, length)
+    return search(source, data, max_drop, measure, seq_len=length, begin=begin)
+
+
+def _table_of(found: Found) -> Table:
+    """What was tried."""
+    least = found.trials[0].work
+    rows = [
+        [t.recipe, f"{t.work / least:.3f}", f"{t.drop:.5f}", "holds" if t.holds else "too much"]
+        for t in found.trials
+    ]
+    return Table(("tried", "predicted cost", "drop", ""), rows)
 
 
 def _read(file: Path, limit: int | None) -> Any:

@@ -47,7 +47,8 @@ class Place:
     scale : numpy.ndarray
         float64, (1,) or one per channel.
     zero_point : int or numpy.ndarray
-        The integer that stands for 0, or that of each channel.
+        The integer that stands for 0, or what would stand for it in each channel: no integer where
+        numbers are taken off the value.
     low, high : int
         Of the integers.
     columns : numpy.ndarray or None
@@ -61,7 +62,7 @@ class Place:
     inputs: tuple[str, ...]
     own: bool
     scale: NDArray[np.float64]
-    zero_point: int | NDArray[np.int64]
+    zero_point: int | NDArray[Any]
     low: int
     high: int
     columns: NDArray[np.int64] | None
@@ -97,7 +98,7 @@ class Place:
         """Round and clip real values, to the integers of the form."""
         if self._split is not None:
             return self._split.quantize(self.steps(real))
-        rounded = np.floor(self.steps(real) + 0.5) + self.zero_point
+        rounded = np.floor(self.steps(real) + self.zero_point + 0.5)
         return np.clip(rounded, self.low, self.high).astype(self.step.type.dtype)
 
     def real(self, integers: NDArray[Any]) -> NDArray[np.float32]:
@@ -181,5 +182,5 @@ def _place(
     )
 
 
-def _zero_point(record: int | list[int]) -> int | NDArray[np.int64]:
-    return np.array(record, np.int64) if isinstance(record, list) else int(record)
+def _zero_point(record: int | list[float]) -> int | NDArray[Any]:
+    return np.array(record) if isinstance(record, list) else int(record)

@@ -193,6 +193,8 @@ def _estimate(
         )
         for name, value in needed.items()
     }
+    # Integers that came with the model are of numbers that nothing is taken off.
+    options = replace(options, value_offsets=False)
     builder = _MissingBuilder(open_, model.parameters, preset, options, given.matrices)
     return observe_and_build(model, batches, builder, options, progress)
 

@@ -180,7 +180,7 @@ def observe_and_build(
         model,
         batches,
         builder.observed,
-        builder.operands,
+        builder.sampled,
         options.sample_tokens,
         options.seed,
         advance,

@@ -68,6 +68,15 @@ class Statistics:
         if sampled.shape[0]:
             self.rows.append(sampled)
 
+    def shift(self, offset: NDArray[np.float64]) -> None:
+        """Take a number off each channel of all that was seen; [C]."""
+        self.low, self.high = self.low - offset, self.high - offset
+        self.rows = [rows - offset.astype(np.float32) for rows in self.rows]
+
+    def widened(self, margin: float) -> Statistics:
+        """The same, as if the extremes were so many times as far from 0."""
+        return replace(self, low=self.low * margin, high=self.high * margin)
+
     @property
     def sample(self) -> NDArray[np.float32]:
         """All sampled tokens, [n, C]."""

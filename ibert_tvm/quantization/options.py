@@ -28,6 +28,9 @@ class CalibrationOptions:
     alphas : tuple of float
         Smoothing strengths that are tried for every matrix operand, in [0, 1). With 0 no smoothing
         is meant. More than 0.8 makes the weights the harder part.
+    balance : tuple of float
+        Weights of the rounding of weights against that of activations with which the divisors of
+        the best strength are improved (`ibert_tvm.quantization.balancing`); none for no attempt.
     split_share : float
         Columns that channels with outliers may be split into, as a share of the channels, in
         [0, 1]: that much longer are the products with them. 1/48 serves models whose feed-forward
@@ -35,6 +38,14 @@ class CalibrationOptions:
     channel_zero_points : bool
         Give each channel of what linear layers read a zero point of its own, so that its range lies
         around its centre (preset ``accurate``). The next bias takes it off again.
+    value_offsets : bool
+        Take the middle of each channel off what attention averages (preset ``accurate``); the bias
+        behind it makes up for that. It costs nothing.
+    margin : float
+        How many times as far as calibration saw what attention yields may go before it is clipped,
+        at least 1 (preset ``accurate``).
+    short_pieces : bool
+        Calibrate on one to three words of every text besides.
     fine_tables : bool
         Keep embedding tables that are small beside the others, as those of positions and token
         types are, in 16 bits (preset ``accurate``).
@@ -66,8 +77,12 @@ class CalibrationOptions:
     observer: str = "mse"
     percentile: float = 99.99
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
+    balance: tuple[float, ...] = ()
     split_share: float = 0.0
     channel_zero_points: bool = False
+    value_offsets: bool = False
+    margin: float = 1.0
+    short_pieces: bool = False
     fine_tables: bool = False
     row_scales: str = NEVER
     compensate: bool = True
@@ -101,11 +116,23 @@ class CalibrationOptions:
                 why="each lies between no smoothing (0) and moving everything to the weights (1)",
                 todo="use at least one number in [0, 1)",
             )
+        if not all(0.0 < weight < float("inf") for weight in self.balance):
+            raise UsageError(
+                f"weights {self.balance} of the rounding of weights",
+                why="divisors are balanced for each of them",
+                todo="use positive numbers, or none",
+            )
         if not 0.0 <= self.split_share <= 1.0:
             raise UsageError(
                 f"{self.split_share} of the channels are to be split",
                 why="it is a share of them",
                 todo="use a number from 0 to 1",
+            )
+        if not 1.0 <= self.margin <= 4.0:
+            raise UsageError(
+                f"a margin of {self.margin}",
+                why="it is how many times as far as calibration saw numbers may go",
+                todo="use a number from 1 to 4",
             )
         if self.row_scales not in ROW_SCALES:
             raise UsageError(

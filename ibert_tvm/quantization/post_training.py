@@ -14,6 +14,7 @@ from .batches import Batch, batches_of_arrays, batches_of_texts
 from .fidelity import FIDELITIES, options_of
 from .observe import observe_and_build
 from .options import CalibrationOptions
+from .pieces import short_pieces
 from .released import released_table
 from .table import TableBuilder, TableReport
 
@@ -331,4 +332,6 @@ def _batches(
                 todo="give batches of token ids, or a tokenizer",
             )
         tokenizer = Tokenizer(model.tokenizer)
+    if options.short_pieces:
+        texts += short_pieces(texts, options.seed)
     return batches_of_texts(texts, tokenizer, model.info, options.seq_len)

@@ -10,7 +10,7 @@ a list is tried, and the one with the smallest error of the layers' outputs is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
 
 from . import row_scaling
+from .balancing import balanced_divisor
 from .observers import Statistics, choose_range
 from .options import CalibrationOptions
 from .splitting import split_channels
@@ -44,7 +45,7 @@ class OperandQuant:
     weights : dict of str to WeightQuant
         By the name of the reading layer; the divisor is moved into them.
     alpha : float
-        Strength of the smoothing; 0 for none.
+        Strength of the smoothing, from which divisors may have been balanced; 0 for none.
     error : float
         Mean relative squared error of the layers' outputs on the sample.
     """
@@ -130,14 +131,14 @@ def quantize_operand(
     best: dict[bool, tuple[float, float, ActivationQuant]] = {}
     largest = np.abs(matrix).max(axis=0).astype(np.float64)
     extent = statistics.channel_half_range if centred else statistics.channel_magnitude
-    for alpha in options.alphas if smooth else (0.0,):
-        divisor = channel_divisor(extent, largest, alpha) if alpha > 0 else None
+
+    def attempt(divisor: NDArray[np.float64] | None, alpha: float, forms: Iterable[bool]) -> None:
         divided = extent / (1.0 if divisor is None else divisor)
         splits = split_channels(divided, columns)
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
         transposed = nearest(moved, scale).astype(np.float32).T
-        for by_row in row_scaling.choices(options.row_scales, may_be_by_row):
+        for by_row in forms:
             quant = (
                 row_scaling.form(statistics, divisor)
                 if by_row
@@ -157,6 +158,18 @@ def quantize_operand(
             error = float((_norms(output * token, weights) / norms).mean())
             if by_row not in best or error < best[by_row][0]:
                 best[by_row] = (error, alpha, quant)
+
+    forms = row_scaling.choices(options.row_scales, may_be_by_row)
+    for alpha in options.alphas if smooth else (0.0,):
+        attempt(channel_divisor(extent, largest, alpha) if alpha > 0 else None, alpha, forms)
+    if smooth and options.balance and False in best:
+        _, alpha, quant = best[False]
+        parts = extent if quant.splits is None else extent / quant.splits
+        first = np.ones(extent.size) if quant.channel_divisor is None else quant.channel_divisor
+        variance = sample.var(axis=0, dtype=np.float64)
+        for share in options.balance:
+            divisor = balanced_divisor(parts, matrix, variance, share, first)
+            attempt(np.maximum(divisor, 1 / _LARGEST_SPREAD), alpha, (False,))
     if len(best) == 2:
         others = _others(sample)
         held_out = {by_row: _output_error(others, best[by_row][2], weights) for by_row in best}

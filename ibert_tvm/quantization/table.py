@@ -17,6 +17,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
 from .observers import Statistics, choose_range
+from .offsets import take_off_offsets
 from .options import CalibrationOptions
 from .smoothing import quantize_operand
 from .splitting import extra_columns
@@ -99,8 +100,15 @@ class TableBuilder:
 
     @property
     def operands(self) -> list[str]:
-        """Names of the values that matrix products read; their rows must be sampled."""
+        """Names of the values that matrix products read."""
         return [name for name, value in self.needed.items() if value.matmul]
+
+    @property
+    def sampled(self) -> list[str]:
+        """Those of them whose rows must be sampled: extremes say all of a range without layers."""
+        if self.options.observer != "minmax":
+            return self.operands
+        return [name for name in self.operands if self.needed[name].layers]
 
     def build(
         self, statistics: dict[str, Statistics], advance: Callable[[], None]
@@ -123,11 +131,14 @@ class TableBuilder:
         weights: dict[str, WeightQuant] = {}
         report = TableReport({}, {})
         stream = self._streams(statistics)
+        offsets = {}
+        if self.options.value_offsets and self.preset.smoothing:
+            offsets = take_off_offsets(self.needed, statistics)
         for name in self.operands:
             readers = self._layers(name)
             if readers:
                 quant = quantize_operand(
-                    statistics[name],
+                    self._with_margin(name, statistics[name]),
                     readers,
                     self.options,
                     unsigned=self._unsigned(name),
@@ -154,6 +165,7 @@ class TableBuilder:
             weights,
             self.embeddings(),
             centred=self.options.centre,
+            offsets=offsets,
         )
         return table, report
 
@@ -200,6 +212,11 @@ class TableBuilder:
         """Whether each channel may have a zero point: where a requantisation makes the integers."""
         may = self.preset.smoothing and not self.needed[name].static and self._may_divide(name)
         return may and self.options.channel_zero_points
+
+    def _with_margin(self, name: str, statistics: Statistics) -> Statistics:
+        """Statistics of what attention yields, as if it went further."""
+        wider = self.preset.smoothing and self.needed[name].need.averages
+        return statistics.widened(self.options.margin) if wider else statistics
 
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
         divisor = None

@@ -215,7 +215,10 @@ class LoweringContext:
 
     def record(self, name: str, kind: str, form: Form) -> None:
         """Remember a form of a canonical value, for reports and comparisons per layer."""
-        scale, points = form.scale.tolist(), form.zero_points
+        scale = form.scale.tolist()
+        points: NDArray[Any] | None = form.zero_points
+        if form.offset is not None:
+            points = form.zero_point - form.offset / form.scale
         record = {
             "value": form.value,
             "form": kind,

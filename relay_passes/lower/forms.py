@@ -46,6 +46,9 @@ class Form:
     zero_points : numpy.ndarray, optional
         int64 (C,): the integer of each channel that stands for 0, where that differs. Only a
         product with weights reads such a form.
+    offset : numpy.ndarray, optional
+        float64 (C,): numbers that are to be added to what the integers stand for. Only what can
+        make up for them reads such a form: attention, and products with weights.
     row_magnitude : relax.Var, optional
         int32 [..., 1], where a row has a scale of its own: the integers times this times `scale`
         are the value. Only a product with weights reads such a form.
@@ -60,6 +63,7 @@ class Form:
     columns: NDArray[np.int64] | None = None
     excess: NDArray[np.float64] | float = 0.0
     zero_points: NDArray[np.int64] | None = None
+    offset: NDArray[np.float64] | None = None
     row_magnitude: relax.Var | None = None
 
     @property
@@ -70,7 +74,8 @@ class Form:
     @property
     def plain(self) -> bool:
         """Whether any reader may take it for ``scale * integer``, with a single positive scale."""
-        readable = self.readable and self.row_magnitude is None and self.zero_points is None
+        special = (self.row_magnitude, self.zero_points, self.offset)
+        readable = self.readable and all(item is None for item in special)
         return readable and self.per_tensor and self.zero_point == 0 and self.scale[0] > 0
 
 

@@ -52,6 +52,9 @@ class Need:
     short : bool
         Whether a sum of 15 bits is worth more than a wide one: it is then taken in 16-bit
         arithmetic.
+    averages : bool
+        Whether the result is a mean of tokens of the operand that it reads by channel, with as many
+        channels: a constant that is taken off that is missing in the result, and nothing else.
     stream_for : callable, optional
         The stream form that suits the rule best as operand, from the largest magnitude; taken where
         nothing else reads the value.
@@ -64,6 +67,7 @@ class Need:
     given: bool = False
     one_sided: bool = False
     short: bool = False
+    averages: bool = False
     stream_for: Callable[[float], ActivationQuant] | None = None
 
     @property

@@ -9,6 +9,7 @@ is requantised once per form.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +68,20 @@ class IntegerValue:
 
     def matmul(self) -> Form:
         """Return the 8-bit form of the table, with static scales: what matrix products read."""
+        form = self.shifted()
+        if form.offset is not None:
+            raise _cannot_read_offset(self.name)
+        return form
+
+    def shifted(self) -> Form:
+        """Return what `matmul` does, for a reader that makes up for its `Form.offset`."""
         return self._as(self.context.table_entry("matmul", self.name), "matmul")
 
     def operand(self) -> Form:
         """Return what a matrix of weights multiplies: as `matmul`, or with a scale per row."""
         quant = self.context.table_entry("matmul", self.name)
         if not quant.by_row:
-            return self.matmul()
+            return self.shifted()
         if self._rows is None:
             whole = serves_as_rows(self.native(), quant)
             source = self.native() if whole else self._as(quant, "rows")
@@ -130,6 +138,8 @@ class IntegerValue:
         name = name or f"{self.name}.{label}"
         direct = self._rescale if label == "term" else None
         form = direct(quant, name) if direct else self._requantise(quant, name)
+        if form.offset is not None and label != "matmul":
+            raise _cannot_read_offset(self.name)
         self._forms[(label, quant)] = form
         if form is not self._native:
             self.context.record(self.name, label, form)
@@ -164,10 +174,12 @@ class IntegerValue:
             source = self.context.gather_channels(source, quant.columns, f"{name}.columns")
         short = self._short(factors, quant)
         if short is not None:
-            return self.context.requantise_short(source, short, quant, name)
-        bits = 8 if dtype in ("int8", "uint8") else 16
-        dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
-        return self.context.requantise(source, dyadic, quant, name)
+            form = self.context.requantise_short(source, short, quant, name)
+        else:
+            bits = 8 if dtype in ("int8", "uint8") else 16
+            dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
+            form = self.context.requantise(source, dyadic, quant, name)
+        return form if native.offset is None else replace(form, offset=native.offset)
 
     def _short(self, factors: NDArray[np.float64], quant: ActivationQuant) -> ShortFactors | None:
         """Constants in 16-bit arithmetic; None where only the wide form serves."""
@@ -179,3 +191,13 @@ class IntegerValue:
             return short_factors(factors, native.magnitude, lowest, highest)
         except RangeError:
             return None
+
+
+def _cannot_read_offset(name: str) -> LoweringError:
+    return LoweringError(
+        f"numbers are taken off {name} that a reader does not add again",
+        where=name,
+        why="only what attention reads by channel, and then multiplies by weights, makes up for "
+        "them",
+        todo="leave the value out of the table's offsets",
+    )

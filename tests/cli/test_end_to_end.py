@@ -109,6 +109,52 @@ def test_quantize_says_what_it_did(
     assert {"int8", "int32"} <= dtypes <= {"int8", "int16", "int32", "int64", "uint8"}
 
 
+def test_a_search_writes_the_first_recipe_within_the_drop(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "found.ibert"
+    words = ("quantize", source, "-o", output, "--calibration", texts, "--heldout", texts)
+    outcome = ibert(*words, "--seq-len", "16", "--max-drop", "1.5", "--json")
+    assert outcome.code == 0, outcome.stderr
+    search = outcome.document["search"]
+    (trial,) = search.pop("trials")
+    assert search == {"metric": "cosine", "max_drop": 1.5, "recipe": "fast"}
+    assert trial.pop("work") > 10 * 32 * 32
+    measured = ibert(
+        "eval", output, "--against", source, "--text", texts, "--seq-len", "16", "--json"
+    ).document
+    assert trial.pop("drop") == pytest.approx(1 - measured["cosine_mean"], abs=1e-9)
+    assert trial == {"recipe": "fast", "holds": True}
+
+
+def test_a_search_that_finds_nothing_writes_nothing(
+    ibert: Callable[..., Outcome],
+    source: Path,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ibert_tvm.quantization import search
+
+    monkeypatch.setattr(search, "_RECIPES", {"fast": ("fast", {})})
+    output = tmp_path / "found.ibert"
+    words = ("quantize", source, "-o", output, "--calibration", texts, "--heldout", texts)
+    outcome = ibert(*words, "--seq-len", "16", "--max-drop", "1e-12", "--json")
+    assert outcome.code == 5
+    assert outcome.error["what"] == "no recipe keeps within a drop of 1e-12"
+    assert not output.exists()
+
+
+def test_a_search_needs_texts_to_hold_back(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "found.ibert"
+    words = ("quantize", source, "-o", output, "--calibration", texts, "--max-drop", "0.1")
+    outcome = ibert(*words, "--seq-len", "16")
+    assert outcome.code == 2
+    assert outcome.stderr.startswith("error: 6 texts are too few to hold some back")
+
+
 def test_inspect_library(ibert: Callable[..., Outcome], compiled: Path) -> None:
     document = ibert("inspect", compiled, "--json").document
     shapes = [(f["batch"], f["seq_len"]) for f in document["functions"]]

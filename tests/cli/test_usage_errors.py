@@ -225,3 +225,31 @@ def test_the_default_length_is_one_that_the_model_has(artefact: Path) -> None:
         path.write_text(json.dumps(document))
         write_manifest(artefact)
         assert parse_shapes(artefact, "1", None) == [(1, expected)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--heldout", "texts.txt"),
+            "--heldout without --max-drop\n"
+            "  why: these texts are for measuring what a search accepts\n"
+            "  what to do: give --max-drop, or measure afterwards: ibert eval --text",
+        ),
+        *(
+            (
+                ("--max-drop", "0.01", *option),
+                f"--max-drop together with {option[0]}\n"
+                "  why: the search chooses that itself, among ways of the preset accurate\n"
+                "  what to do: leave one of them out",
+            )
+            for option in (("--fidelity", "fast"), ("--preset", "paper"), ("--widen",))
+        ),
+    ],
+)
+def test_a_search_chooses_alone(
+    ibert: Callable[..., Outcome], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", *arguments)
+    assert (outcome.code, outcome.stderr) == (2, f"error: {message}\n")
+    assert not (tmp_path / "m.ibert").exists()

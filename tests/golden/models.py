@@ -138,6 +138,11 @@ def stored_activations(table: QuantizationTable, smoothing: bool = True) -> dict
             if whole:
                 kept += [*([[]] if len(kept) == 4 else []), whole]
             result[section][name] = kept
+    if document["offsets"]:
+        result["offsets"] = {
+            name: [float(f"{number:.3g}") for number in arrays[key]]
+            for name, key in document["offsets"].items()
+        }
     return result
 
 
@@ -155,6 +160,8 @@ def _activations(stored: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
                 entry[kind] = f"{section}.{name}.{kind}"
                 arrays[entry[kind]] = np.array(values)
             sections[section][name] = entry
+    sections["offsets"] = {name: f"offsets.{name}" for name in stored.get("offsets", {})}
+    arrays |= {f"offsets.{name}": np.array(v) for name, v in stored.get("offsets", {}).items()}
     return sections, arrays
 
 

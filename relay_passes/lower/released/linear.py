@@ -24,7 +24,7 @@ class LowerReleasedLinear(LowerLinear, preset="released"):
     value: ClassVar[type[IntegerValue]] = ReleasedValue
 
     def bias_integers(
-        self, name: str, bias: NDArray[np.float32], quant: ActivationQuant, rows: WeightQuant
+        self, name: str, bias: NDArray[np.floating], quant: ActivationQuant, rows: WeightQuant
     ) -> NDArray[np.int64]:
         """See `LowerLinear.bias_integers`; the input has no zero point."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

@@ -38,10 +38,12 @@ class LowerAttention(LoweringRule):
     by distance is rounded; the window stays what it is. Vectors for distances are rounded in units
     of the operand that they are added to, k or q, so that their products with the other one have
     the scale of the scores at once; ``integer.distance_products`` computes them. The context
-    leaves in its matmul form at once: the multiplier per channel is ``S_v[c] / S_out[c]`` and
-    the fraction bits of the softmax form, so smoothing of the context and V's own channel scales
-    cost nothing. Capped scores have a scale of their own, to which the bias is rounded and of
-    which the exponential is taken: ``integer.capped_attention``. The native form is int8::
+    leaves in its matmul form at once, and what the table takes off v is missing in it, since the
+    weights of a token sum to 1: its reader adds it. The multiplier per channel is ``S_v[c] /
+    S_out[c]`` and the fraction bits of the softmax form, so smoothing of the context and V's own
+    channel scales cost nothing. Capped scores have a scale of their own, to which the bias is
+    rounded and of which the exponential is taken: ``integer.capped_attention``. The native form is
+    int8::
 
         c = attention(q, k, v, mask, b)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32,
                                                                   b_s32)
@@ -51,7 +53,8 @@ class LowerAttention(LoweringRule):
 
     def need(self, preset: Preset) -> Need:
         """Reads 8-bit forms and yields one."""
-        return Need(operands=(FACTOR, FACTOR, FACTOR_BY_CHANNEL), result=(MATMUL,))
+        operands = (FACTOR, FACTOR, FACTOR_BY_CHANNEL)
+        return Need(operands=operands, result=(MATMUL,), averages=True)
 
     def lower(
         self,
@@ -61,7 +64,8 @@ class LowerAttention(LoweringRule):
     ) -> IntegerValue:
         """See the class."""
         name = str(call.attrs["name"])
-        q, k, v = (activation(operand).matmul() for operand in operands[:3])
+        q, k = (activation(operand).matmul() for operand in operands[:2])
+        v = activation(operands[2]).shifted()
         for label, form in (("queries", q), ("keys", k), ("values", v)):
             check_operand(label, form, name, per_tensor=label != "values")
         given = operands_of(call)
@@ -103,6 +107,8 @@ class LowerAttention(LoweringRule):
         form = Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
         if isinstance(factors, ShortFactors):
             form = replace(form, excess=factors.excess)
+        if v.offset is not None:
+            form = replace(form, offset=_by_context(call, v.offset), readable=False)
         return IntegerValue(context, name, form)
 
     @staticmethod
@@ -131,10 +137,13 @@ class LowerAttention(LoweringRule):
 
 def context_scale(call: relax.Call, v: Form) -> NDArray[np.float64]:
     """Scale of the values by channel of the context, whose heads may share those of the values."""
-    if v.per_tensor:
-        return v.scale
+    return v.scale if v.per_tensor else _by_context(call, v.scale)
+
+
+def _by_context(call: relax.Call, of_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Numbers of the values' channels by channel of the context."""
     channels, heads = int(call.ty.shape.values[-1]), int(call.attrs["num_heads"])
-    by_head = v.scale.reshape(-1, channels // heads)
+    by_head = of_values.reshape(-1, channels // heads)
     return by_head.repeat(heads // len(by_head), axis=0).reshape(-1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -28,7 +29,9 @@ class LowerLinear(LoweringRule):
     ``integer.linear``. The accumulator has one scale per output channel, ``S_x S_w[n]``; a zero
     point z of x is folded in the bias, ``round(b / (S_x S_w[n])) - z sum_k w[n, k]``, and x's
     channel divisors are in the weights already. Of a table that is `centred`, the bias also takes
-    what rounding adds to x in the mean. The bound of every channel is computed from its weights and
+    what rounding adds to x in the mean. What the table takes off x (`QuantizationTable.offsets`)
+    is multiplied by the float weights and added to the bias; what it takes off y comes off the
+    bias. The bound of every channel is computed from its weights and
     must fit int32::
 
         y = linear(x, W, b)  →  y = integer.linear(x_8, W_s8, bias_s32)      # S_x * S_w[n]
@@ -67,10 +70,16 @@ class LowerLinear(LoweringRule):
                 todo="use the quantisation table that was made for this model",
             )
         source = x.operand()
-        if source.row_magnitude is not None:
-            return self.value(context, name, self._by_row(call, source, rows, context))
-        scale = quant.scale * rows.scale
         floats = context.weight(call.args[2], name)
+        taken = context.table.offsets.get(name)
+        if taken is not None:
+            floats = floats - taken
+        if source.offset is not None:
+            floats = floats + context.weight(call.args[1], name) @ source.offset
+        if source.row_magnitude is not None:
+            form = self._by_row(call, source, rows, floats, context)
+            return self.value(context, name, _taken_off(form, taken))
+        scale = quant.scale * rows.scale
         if context.table.centred:
             floats = floats - scale * _of_excess(rows, source, channels)
         integers = self.bias_integers(name, floats, quant, rows)
@@ -90,10 +99,16 @@ class LowerLinear(LoweringRule):
                 name=name,
             )
         )
-        return self.value(context, name, Form(out, name, scale, 0, magnitude))
+        form = _taken_off(Form(out, name, scale, 0, magnitude), taken)
+        return self.value(context, name, form)
 
     def _by_row(
-        self, call: relax.Call, source: Form, rows: WeightQuant, context: LoweringContext
+        self,
+        call: relax.Call,
+        source: Form,
+        rows: WeightQuant,
+        floats: NDArray[np.floating],
+        context: LoweringContext,
     ) -> Form:
         """The product of rows with scales of their own: its bias is added behind these."""
         assert source.row_magnitude is not None
@@ -116,14 +131,14 @@ class LowerLinear(LoweringRule):
         magnitude = int(largest_partial_sum(rows.values, nothing, source.magnitude).max())
         form = Form(sums, name, unit * rows.scale, 0, magnitude)
         restored = ActivationQuant(unit * 2.0**shift, -source.magnitude, source.magnitude)
-        integers = self.bias_integers(name, context.weight(call.args[2], name), restored, rows)
+        integers = self.bias_integers(name, floats, restored, rows)
         return restored_sums(context, form, source.row_magnitude, shift, integers, bias)
 
     value: ClassVar[type[IntegerValue]] = IntegerValue
     """What the result is wrapped in: it decides how other forms are made from the accumulator."""
 
     def bias_integers(
-        self, name: str, bias: NDArray[np.float32], quant: ActivationQuant, rows: WeightQuant
+        self, name: str, bias: NDArray[np.floating], quant: ActivationQuant, rows: WeightQuant
     ) -> NDArray[np.int64]:
         """Bias in units of the accumulator, with the input's zero point folded in.
 
@@ -151,6 +166,11 @@ class LowerLinear(LoweringRule):
         return _bias(name, bias, rows, quant)
 
 
+def _taken_off(form: Form, taken: NDArray[np.float64] | None) -> Form:
+    """The form, of numbers that something was taken off."""
+    return form if taken is None else replace(form, offset=taken, readable=False)
+
+
 def _of_excess(rows: WeightQuant, source: Form, channels: int) -> NDArray[np.float64]:
     """What the excess of the input makes of the accumulators, float64 [N].
 
@@ -162,7 +182,7 @@ def _of_excess(rows: WeightQuant, source: Form, channels: int) -> NDArray[np.flo
 
 def _bias(
     name: str,
-    bias: NDArray[np.float32],
+    bias: NDArray[np.floating],
     rows: WeightQuant,
     quant: ActivationQuant,
 ) -> NDArray[np.int64]:

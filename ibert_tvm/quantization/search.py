@@ -1,0 +1,239 @@
+"""Search for the cheapest way of quantising that keeps within a drop of quality.
+
+A *recipe* is a set of calibration settings. Recipes are tried in the order of what the program that
+they lead to costs at run time, until one holds the bound on texts that calibration did not see.
+What a drop is says a function, so that any metric serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..artefact import QuantizedModel
+from ..errors import UsageError, VerificationError
+from .fidelity import options_of
+from .options import CalibrationOptions
+from .post_training import Calibration, quantize
+
+if TYPE_CHECKING:
+    from ibert_tvm.relay_passes.integer.program import Program
+
+    from ..frontend import CanonicalModel
+    from ..tokenization import Tokenizer
+
+__all__ = ["Found", "Measure", "Trial", "cosine_drop", "hold_back", "search", "work_per_token"]
+
+Measure = Callable[[QuantizedModel], float]
+"""The drop of an integer model: 0 for none, larger for worse."""
+
+# Every fifth text is held back.
+_HELD_BACK = 5
+# An entry that is requantised, normalised or looked up, in multiply-adds: about what it takes where
+# an instruction multiplies 64 bytes, and where it multiplies two.
+_ENTRY = 32
+
+_BALANCED: dict[str, Any] = {
+    "balance": (0.1, 0.3, 1.0),
+    "value_offsets": True,
+    "short_pieces": True,
+    "margin": 1.2,
+}
+_RECIPES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "fast": ("fast", {}),
+    "default, no split channels": ("default", {"split_share": 0.0}),
+    "default": ("default", {}),
+    "balanced": ("default", _BALANCED),
+    "balanced, 1/12 more columns": ("default", {**_BALANCED, "split_share": 1 / 12}),
+    "balanced, 1/4 more columns": ("default", {**_BALANCED, "split_share": 1 / 4}),
+    "balanced, scales per token": ("default", {**_BALANCED, "row_scales": "auto"}),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One recipe that was tried.
+
+    Attributes
+    ----------
+    recipe : str
+        What it is called.
+    work : int
+        Predicted cost of a token, in multiply-adds (`work_per_token`).
+    drop : float
+        What was measured.
+    holds : bool
+        Whether that is within the bound.
+    """
+
+    recipe: str
+    work: int
+    drop: float
+    holds: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Result of a search.
+
+    Attributes
+    ----------
+    model : QuantizedModel
+        The cheapest that holds the bound.
+    recipe : str
+        Its recipe.
+    trials : tuple of Trial
+        All that were measured, in the order in which they were.
+    """
+
+    model: QuantizedModel
+    recipe: str
+    trials: tuple[Trial, ...]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the trials for a document."""
+        return [asdict(trial) for trial in self.trials]
+
+
+def hold_back(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split texts in those to calibrate on and, every fifth, those to measure on.
+
+    Raises
+    ------
+    UsageError
+        If there are too few.
+    """
+    held = list(texts[_HELD_BACK - 1 :: _HELD_BACK])
+    if len(held) < 2:
+        raise UsageError(
+            f"{len(texts)} texts are too few to hold some back",
+            why="a drop is measured on texts that calibration does not see, every fifth",
+            todo=f"give {2 * _HELD_BACK} texts or more, or others to measure on (--heldout)",
+        )
+    kept = [text for number, text in enumerate(texts) if number % _HELD_BACK != _HELD_BACK - 1]
+    return kept, held
+
+
+def cosine_drop(
+    reference: CanonicalModel,
+    texts: Sequence[str],
+    seq_len: int,
+    tokenizer: Tokenizer | None = None,
+) -> Measure:
+    """Return the measure 1 - mean cosine between the outputs of both models.
+
+    Parameters
+    ----------
+    reference : CanonicalModel
+        The float model.
+    texts : sequence of str
+        To measure on.
+    seq_len : int
+        They are truncated to this many tokens.
+    tokenizer : Tokenizer, optional
+        By default the model's own.
+
+    Returns
+    -------
+    Measure
+    """
+    from ..evaluate import fidelity
+
+    def measure(model: QuantizedModel) -> float:
+        result = fidelity(model, reference, texts, seq_len, tokenizer, layers=False)
+        return 1.0 - result.agreement.cosine_mean
+
+    return measure
+
+
+def work_per_token(program: Program) -> int:
+    """Predict what a token costs at run time beside others, in multiply-adds.
+
+    Products with weights count as they are, every other entry that an operator yields as 32 of
+    them. Attention's own products are the same whatever the recipe, and left out.
+    """
+    work, weights = 0, program.parameters.keys()
+    for step in program.steps:
+        if step.operator.TRAITS.matrix_product:
+            for name in weights & set(step.operands.values()):
+                extents = [n for n in program.parameters[name].shape if isinstance(n, int)]
+                work += math.prod(extents) if len(extents) == 2 else 0
+        elif step.type.shape and isinstance(step.type.shape[-1], int):
+            work += _ENTRY * step.type.shape[-1]
+    return work
+
+
+def search(
+    model: CanonicalModel,
+    calibration: Calibration,
+    bound: float,
+    measure: Measure,
+    *,
+    seq_len: int = 128,
+    tokenizer: Tokenizer | None = None,
+    begin: Callable[[str], None] | None = None,
+) -> Found:
+    """Find the cheapest recipe that keeps within a drop.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        The float model.
+    calibration : sequence of str, or of mappings
+        See `ibert_tvm.quantize`.
+    bound : float
+        Largest drop that is accepted, positive.
+    measure : Measure
+        Of a quantised model; on data that calibration has not seen.
+    seq_len : int
+        Texts are truncated to this many tokens.
+    tokenizer : Tokenizer, optional
+        By default the model's own.
+    begin : callable, optional
+        Called with the name of every recipe before it is tried.
+
+    Returns
+    -------
+    Found
+
+    Raises
+    ------
+    UsageError
+        If the bound is not positive, or as of `ibert_tvm.quantize`.
+    VerificationError
+        If no recipe holds the bound; names what each came to.
+    """
+    if not 0.0 < bound < float("inf"):
+        raise UsageError(
+            f"a drop of at most {bound}",
+            why="rounding always costs something",
+            todo="use a positive number, 0.001 for example",
+        )
+    trials: list[Trial] = []
+    for recipe, (fidelity, changes) in _RECIPES.items():
+        options: CalibrationOptions = options_of(fidelity, seq_len=seq_len, **changes)
+        if begin is not None:
+            begin(recipe)
+        result = quantize(model, calibration, options=options, tokenizer=tokenizer)
+        drop = measure(result)
+        trials.append(Trial(recipe, work_per_token(result.program), drop, drop <= bound))
+        if drop <= bound:
+            return Found(result, recipe, tuple(trials))
+    closest = min(trials, key=lambda trial: trial.drop)
+    raise VerificationError(
+        f"no recipe keeps within a drop of {bound:g}",
+        where="--max-drop",
+        why="; ".join(f"{trial.recipe}: {trial.drop:.5f}" for trial in trials),
+        todo=f"accept {_rounded_up(closest.drop):g}, or calibrate on texts that are closer to "
+        "those it is measured on",
+    )
+
+
+def _rounded_up(drop: float) -> float:
+    """Two digits, not below."""
+    if drop <= 0:
+        return drop
+    unit = 10.0 ** (math.floor(math.log10(drop)) - 1)
+    return float(f"{math.ceil(drop / unit) * unit:.2g}")

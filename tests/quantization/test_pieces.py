@@ -1,0 +1,41 @@
+"""Short pieces of calibration texts, and how much further ranges go than texts have shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from ibert_tvm.errors import UsageError
+from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.pieces import short_pieces
+
+TEXTS = ["one two three four five six", "a single", "word", "", "   "]
+
+
+def test_pieces_are_one_to_three_neighbouring_words() -> None:
+    lengths = set()
+    for seed in range(40):
+        for piece in short_pieces(TEXTS, seed):
+            assert any(piece in text for text in TEXTS)
+            lengths.add(len(piece.split()))
+    assert lengths == {1, 2, 3}
+
+
+def test_what_is_a_text_is_no_piece() -> None:
+    pieces = [piece for seed in range(40) for piece in short_pieces(TEXTS, seed)]
+    assert not {"word", "a single", ""} & set(pieces)
+    assert "a" in pieces
+
+
+def test_a_seed_says_which() -> None:
+    assert short_pieces(TEXTS, 7) == short_pieces(TEXTS, 7)
+
+
+@pytest.mark.parametrize("margin", [0.9, 5.0, float("nan")])
+def test_a_margin_is_no_share_of_what_was_seen(margin: float) -> None:
+    with pytest.raises(UsageError) as caught:
+        CalibrationOptions(margin=margin)
+    assert str(caught.value) == (
+        f"a margin of {margin}\n"
+        "  why: it is how many times as far as calibration saw numbers may go\n"
+        "  what to do: use a number from 1 to 4"
+    )
