@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from .batcher import Batcher
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 class Metrics:
-    """Counters of one application.
+    """Counters of one application."""
 
-    Parameters
-    ----------
-    waiting : mapping of str to callable
-        Tokens that wait, by model.
-    """
-
-    def __init__(self, waiting: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "ibert_requests", "Answered requests.", ["path", "status"], registry=self._registry
@@ -38,11 +32,21 @@ class Metrics:
             "ibert_batch_texts", "Texts of a batch.", ["model"], buckets=_SIZES,
             registry=self._registry,
         )  # fmt: skip
-        gauge = Gauge(
+        self._waiting = Gauge(
             "ibert_waiting_tokens", "Tokens that wait.", ["model"], registry=self._registry
         )
-        for model, tokens in waiting.items():
-            gauge.labels(model).set_function(tokens)
+        self._alive = Gauge(
+            "ibert_workers_alive", "What can compute now.", ["model"], registry=self._registry
+        )
+        self.restarts = Counter(
+            "ibert_worker_restarts", "How often workers were started again.", ["model"],
+            registry=self._registry,
+        )  # fmt: skip
+
+    def watch(self, model: str, batcher: Batcher) -> None:
+        """Tell what waits for a model, and what computes it, whenever that is asked."""
+        self._waiting.labels(model).set_function(lambda: batcher.waiting_tokens)
+        self._alive.labels(model).set_function(lambda: batcher.alive)
 
     def batch(self, model: str, texts: int, tokens: int) -> None:
         """Count a batch that was computed."""
