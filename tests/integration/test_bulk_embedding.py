@@ -20,6 +20,7 @@ from tests.extras import needs
 from tests.processes import ROOT, without_torch
 
 COUNT = 3000
+_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 
 def source_of(folder: Path) -> tuple[Path, Path]:
@@ -41,9 +42,7 @@ def run_and_kill(script: str, arguments: list[Any], is_worker: Any, parts: Path)
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env=without_torch(
-            {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-        ),
+        env=without_torch(),
     )
     killed = None
     while killed is None and process.poll() is None:
@@ -104,8 +103,7 @@ def test_ray_loses_nothing_with_a_worker(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         f"""
-import os, signal, sys
-sys.path.insert(0, {str(ROOT / "examples")!r})
+import os, signal
 import ray, ray_embed
 
 class Dying(ray_embed.Embed):
@@ -126,15 +124,15 @@ ray.init(
     num_cpus=3,
     include_dashboard=False,
     object_store_memory=100 * 2**20,
-    runtime_env={{"env_vars": {{"PYTHONPATH": os.environ["PYTHONPATH"]
-        + os.pathsep + {str(ROOT / "examples")!r}}}}},
 )
 ray_embed.Embed = Dying
 ray_embed.embed({str(library)!r}, {str(source)!r}, {str(parts)!r}, "text", 2, 64)
 """,
         encoding="utf-8",
     )
-    variables = without_torch({**os.environ, "RAY_USAGE_STATS_ENABLED": "0"})
+    # The cluster's processes inherit these; its workers would have the least priority.
+    variables = without_torch({**os.environ, **_RAY})
+    variables["PYTHONPATH"] += os.pathsep + str(ROOT / "examples")
     done = subprocess.run(
         [sys.executable, str(script)], env=variables, capture_output=True, text=True, timeout=500
     )
