@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -29,7 +28,7 @@ from .batcher import Batcher, ClosedError, OverloadedError, UnavailableError
 from .documents import ClassifyRequest, Document, EmbeddingsRequest, RerankRequest
 from .gate import Gate, error_document
 from .limits import Limits
-from .metrics import Metrics
+from .metrics import Measured, Metrics
 from .runners import WorkerLostError, runners_of
 
 _logger = logging.getLogger(__name__)
@@ -250,7 +249,7 @@ def create_application(
     def refused(status: int) -> None:
         service.metrics.requests.labels("(refused)", str(status)).inc()
 
-    application.middleware("http")(partial(_measured, service.metrics))
+    application.add_middleware(Measured, metrics=service.metrics)
     # Added last, it comes first.
     application.add_middleware(Gate, limits=limits, api_key=api_key, refused=refused)
     application.add_exception_handler(IbertError, _answer_error)
@@ -344,19 +343,6 @@ def _add_routes(application: FastAPI, service: Service) -> None:
     @application.get("/metrics")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
-
-
-async def _measured(
-    metrics: Metrics, request: Request, call: Callable[[Request], Awaitable[Response]]
-) -> Response:
-    """Count and time requests by their route: a path that there is not could be anything."""
-    started = time.perf_counter()
-    response = await call(request)
-    route = request.scope.get("route")
-    path = route.path if route is not None else "(other)"
-    metrics.requests.labels(path, str(response.status_code)).inc()
-    metrics.seconds.labels(path).observe(time.perf_counter() - started)
-    return response
 
 
 def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
