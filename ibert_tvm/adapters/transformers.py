@@ -85,15 +85,15 @@ class _AnyName:
         """Nothing."""
 
 
-class _Features(_AnyName, transformers.FeatureExtractionPipeline):  # type: ignore[misc]
+class _Features(_AnyName, transformers.FeatureExtractionPipeline):
     """Hidden states of tokens."""
 
 
-class _Classes(_AnyName, transformers.TextClassificationPipeline):  # type: ignore[misc]
+class _Classes(_AnyName, transformers.TextClassificationPipeline):
     """Classes of texts."""
 
 
-class _Entities(_AnyName, transformers.TokenClassificationPipeline):  # type: ignore[misc]
+class _Entities(_AnyName, transformers.TokenClassificationPipeline):
     """Classes of tokens."""
 
 
