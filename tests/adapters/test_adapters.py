@@ -119,7 +119,7 @@ def test_transformers_extracts_features(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # importing the package takes seconds
-def test_sentence_transformers_has_a_module(encoder: Encoder) -> None:
+def test_sentence_transformers_has_a_module(encoder: Encoder, tmp_path: Path) -> None:
     needs("sentence_transformers")
     from sentence_transformers import SentenceTransformer, util
 
@@ -131,6 +131,9 @@ def test_sentence_transformers_has_a_module(encoder: Encoder) -> None:
     vectors = model.encode(TEXTS, batch_size=2)
     np.testing.assert_array_equal(vectors, encoder.encode(TEXTS))
     np.testing.assert_array_equal(model.encode("big"), encoder.encode("big"))
+    model.prompts = encoder.prompts
+    named = model.encode(TEXTS, prompt_name="query")
+    np.testing.assert_array_equal(named, encoder.encode(TEXTS, prompt_name="query"))
     prompted = model.encode(TEXTS, prompt="small ")
     np.testing.assert_array_equal(prompted, encoder.encode(TEXTS, prompt="small "))
     for own, other in zip(
@@ -147,7 +150,7 @@ def test_sentence_transformers_has_a_module(encoder: Encoder) -> None:
     cosines = unit.numpy() @ encoder.encode("big")
     assert [hit["corpus_id"] for hit in found[0]] == list(np.argsort(-cosines)[:2])
     with pytest.raises(UsageError, match="a compiled model cannot be saved as a model folder"):
-        model.save_pretrained("nowhere")
+        model.save_pretrained(str(tmp_path / "saved"))
 
 
 @pytest.mark.slow
