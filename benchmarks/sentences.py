@@ -3,9 +3,11 @@
     python -m benchmarks.sentences
     python -m benchmarks.sentences --backends-python peers/bin/python --threads 1,2 --rounds 20
 
-Every peer gets the held-out texts as strings and gives their vectors: tokenisation, sorting and
-everything else that its own `encode` does is measured. Each runs in a process of its own,
-restricted to as many cores as it has threads, and they take turns in alternating order.
+Every peer gets strings and gives their vectors: tokenisation, sorting and everything else that its
+own `encode` does is measured. The texts are the held-out ones, all of them in every turn, and
+10,000 lines of documentation, which are divided among the turns. Each peer runs in a process of its
+own, restricted to as many cores as it has threads, and they take turns in alternating order. Rows
+of an earlier result that are not measured this time are kept, so that short runs add up.
 
 The ONNX and OpenVINO backends need packages (optimum-onnx, optimum-intel) that ask for older
 versions of transformers than this project imports models with: `--backends-python` names the Python
@@ -26,6 +28,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,11 @@ LOG = logging.getLogger("benchmarks")
 _BATCH_SIZE = 32
 _ONNX_INT8 = "onnx/model_qint8_avx512_vnni.onnx"
 _OPENVINO_INT8 = "openvino/openvino_model_qint8_quantized.xml"
+
+SETS = {"held-out": "the held-out texts", "documentation": "lines of documentation"}
+_LINES = 10_000
+_SAMPLE = 200
+"""Texts whose vectors are compared with torch's."""
 
 Encode = Callable[[list[str]], np.ndarray]
 
@@ -200,24 +208,39 @@ PEERS = {
 }
 
 
-def _work(name: str, source: Path, folder: Path, threads: int) -> None:
+def _texts(cache: Path, name: str) -> list[str]:
+    """Texts of a set; what takes long to gather is kept."""
+    if name == "held-out":
+        return _lines("heldout.txt")
+    kept = cache / "documentation.json"
+    if not kept.is_file():
+        from .texts import documentation
+
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(documentation(_LINES)), encoding="utf-8")
+    return list(json.loads(kept.read_text(encoding="utf-8")))
+
+
+def _work(name: str, source: Path, folder: Path, threads: int, texts: list[str]) -> None:
     """The process of a peer: one line of JSON per turn, and the vectors first."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what runtimes print
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    texts = _lines("heldout.txt")
     encode = PEERS[name].load(source, folder, threads)
-    vectors = np.asarray(encode(texts), dtype=np.float64)
+    vectors = np.asarray(encode(texts[:_SAMPLE]), dtype=np.float64)
     versions = _versions()
     print(json.dumps({"vectors": vectors.tolist(), "versions": versions}), file=out, flush=True)
     for line in sys.stdin:
         encode(texts[:_BATCH_SIZE])  # others have used the caches
         times = []
-        for _ in range(json.loads(line)["passes"]):
+        turn = json.loads(line)
+        chosen = texts[turn["first"] :: turn["step"]]
+        for _ in range(turn["passes"]):
             started, used = time.perf_counter(), time.process_time()
-            encode(texts)
-            times.append((time.perf_counter() - started, time.process_time() - used))
+            encode(chosen)
+            clock, processor = time.perf_counter() - started, time.process_time() - used
+            times.append((clock, processor, len(chosen)))
         print(json.dumps({"times": times}), file=out, flush=True)
 
 
@@ -256,15 +279,18 @@ def _built(options: argparse.Namespace, name: str) -> str | None:
     return None
 
 
-def _measure(options: argparse.Namespace, names: list[str], threads: int) -> list[dict[str, Any]]:
+def _measure(
+    options: argparse.Namespace, names: list[str], kind: str, threads: int
+) -> list[dict[str, Any]]:
     from .measure import busy_seconds
     from .process import Served, WorkerError
 
-    rows = {name: {"peer": name, "threads": threads, "passes": []} for name in names}
+    rows = {name: {"peer": name, "texts": kind, "threads": threads, "passes": []} for name in names}
+    divided = kind == "documentation"
     with ExitStack() as stack:
         workers = {}
         for name in names:
-            command = _command(options, name, "--work", threads)
+            command = _command(options, name, "--work", threads, kind)
             try:
                 workers[name] = stack.enter_context(Served(command))
             except WorkerError as error:
@@ -275,27 +301,33 @@ def _measure(options: argparse.Namespace, names: list[str], threads: int) -> lis
         for number in range(options.rounds):
             order = list(workers)
             for name in order if number % 2 == 0 else reversed(order):
-                answer = workers[name].ask({"passes": options.passes}, timeout=600)
+                turn = {"first": number, "step": options.rounds, "passes": 1}
+                if not divided:
+                    turn = {"first": 0, "step": 1, "passes": options.passes}
+                answer = workers[name].ask(turn, timeout=1200)
                 rows[name]["passes"] += answer["times"]
-                used += sum(processor for _, processor in answer["times"])
+                used += sum(processor for _, processor, _ in answer["times"])
         elapsed = time.perf_counter() - started
         others = (busy_seconds() - busy - used) / elapsed
         reference = np.array(workers["torch"].hello["vectors"]) if "torch" in workers else None
-        count = len(_lines("heldout.txt"))
         for name, worker in workers.items():
             row = rows[name]
-            seconds = [clock for clock, _ in row["passes"]]
             row |= {
-                "texts_per_second": round(count / statistics.median(seconds), 1),
+                "texts_per_second": round(
+                    statistics.median(count / clock for clock, _, count in row["passes"]), 1
+                ),
                 "processor_ms_per_text": round(
-                    1e3 * statistics.median(p for _, p in row["passes"]) / count, 3
+                    1e3 * statistics.median(used / count for _, used, count in row["passes"]), 3
                 ),
                 "versions": worker.hello["versions"],
                 "other_load_cores": round(max(others, 0.0), 2),
             }
             if reference is not None:
                 row |= _agreement(reference, np.array(worker.hello["vectors"]))
-            LOG.info("%d threads  %-14s %8.1f texts/s", threads, name, row["texts_per_second"])
+            LOG.info(
+                "%-14s %d threads  %-14s %8.1f texts/s",
+                *(kind, threads, name, row["texts_per_second"]),
+            )
     return list(rows.values())
 
 
@@ -321,14 +353,16 @@ def _markdown(result: dict[str, Any]) -> str:
         "busy at most meanwhile: only ratios mean something, and processor time, which hardly "
         "depends on it.",
         "",
-        f"{settings['model']}, the {settings['texts']} held-out texts as strings, batches of "
-        f"{settings['batch_size']}, cut off at the model's 256 tokens. Texts per second are those "
-        f"of the median pass, of {settings['rounds']} rounds with {settings['passes']} each; *ms* "
-        "is the processor time per text of all threads of the process. *times* is what "
-        "`ibert_tvm` is ahead by. *cosine* is with torch's vectors, mean and least.",
+        f"{settings['model']}, strings, batches of {settings['batch_size']}, cut off at the "
+        f"model's 256 tokens. Texts per second are those of the median pass, of "
+        f"{settings['rounds']} rounds: with {settings['passes']} passes each over the "
+        f"{settings['held-out']} held-out texts, or one over a part of the "
+        f"{settings['documentation']} lines of documentation. *ms* is the processor time per text "
+        "of all threads of the process. *times* is what `ibert_tvm` is ahead by. *cosine* is with "
+        f"torch's vectors of {_SAMPLE} texts, mean and least.",
     ]
-    for threads in sorted({row["threads"] for row in _done(result)}):
-        rows = [row for row in _done(result) if row["threads"] == threads]
+    for kind, threads in _panels(result):
+        rows = _panel(result, kind, threads)
         own = next((row for row in rows if row["peer"] == "ibert"), None)
         body = []
         for row in rows:
@@ -341,7 +375,8 @@ def _markdown(result: dict[str, Any]) -> str:
             if "cosine_mean" in row:
                 cosine = f"{row['cosine_mean']:.4f}, {row['cosine_min']:.4f}"
             body.append([PEERS[row["peer"]].title, speed, faster, used, less, cosine])
-        lines += ["", f"## {threads} thread{'s' * (threads != 1)}", ""]
+        title = f"{SETS[kind].capitalize()}, {threads} thread{'s' * (threads != 1)}"
+        lines += ["", f"## {title}", ""]
         lines += table(["", "texts per second", "times", "ms", "times", "cosine"], body)
     apart = next((row["versions"] for row in _done(result) if PEERS[row["peer"]].apart), None)
     if apart is not None:
@@ -352,6 +387,69 @@ def _markdown(result: dict[str, Any]) -> str:
     if left:
         lines += ["", "Not measured:", "", *left]
     return "\n".join(lines) + "\n"
+
+
+def _panels(result: dict[str, Any]) -> list[tuple[str, int]]:
+    """Sets and threads that were measured, in order."""
+    found = {(row["texts"], row["threads"]) for row in _done(result)}
+    return sorted(found, key=lambda panel: (list(SETS).index(panel[0]), panel[1]))
+
+
+def _panel(result: dict[str, Any], kind: str, threads: int) -> list[dict[str, Any]]:
+    rows = _done(result)
+    order = list(PEERS)
+    chosen = [row for row in rows if (row["texts"], row["threads"]) == (kind, threads)]
+    return sorted(chosen, key=lambda row: order.index(row["peer"]))
+
+
+def _add_earlier(result: dict[str, Any], document: Path) -> None:
+    """Take over rows that were not measured this time, of the same machine and settings."""
+    if not document.is_file():
+        return
+    earlier = json.loads(document.read_text(encoding="utf-8"))
+    if earlier["settings"] != result["settings"] or any(
+        earlier["machine"][key] != result["machine"][key] for key in ("processor", "cores")
+    ):
+        LOG.warning("%s is of other settings or of another machine: not continued", document)
+        return
+    measured = {(row["texts"], row["threads"], row["peer"]) for row in result["rows"]}
+    result["rows"] += [
+        row
+        for row in earlier["rows"]
+        if (row["texts"], row["threads"], row["peer"]) not in measured
+    ]
+
+
+def draw(result: dict[str, Any], path: Path) -> bool:
+    """Draw texts per second as a PNG; False without matplotlib, or without anything to draw."""
+    panels = _panels(result)
+    if find_spec("matplotlib") is None or not panels:
+        return False
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, every = plt.subplots(
+        len(panels), 1, figsize=(7.5, 0.6 + 2.1 * len(panels)), squeeze=False
+    )
+    for axes, (kind, threads) in zip(every[:, 0], panels, strict=True):
+        rows = _panel(result, kind, threads)
+        speeds = [row["texts_per_second"] for row in rows]
+        colours = ["C0" if row["peer"] == "ibert" else "0.7" for row in rows]
+        titles = [PEERS[row["peer"]].title.replace(" (bf16", "\n(bf16") for row in rows]
+        axes.barh(range(len(rows)), speeds, color=colours)
+        axes.set_yticks(range(len(rows)), titles, fontsize=7)
+        for place, speed in enumerate(speeds):
+            axes.annotate(f" {speed:.0f}", (speed, place), va="center", fontsize=7)
+        axes.invert_yaxis()
+        axes.set_title(f"{SETS[kind]}, {threads} thread{'s' * (threads != 1)}", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("texts per second, strings to vectors", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return True
 
 
 def _done(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -366,6 +464,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
+    parser.add_argument("--texts", default=",".join(SETS), help="comma-separated")
     parser.add_argument("--threads", default="1,2" if cores > 1 else "1", help="comma-separated")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: 10)")
     parser.add_argument("--passes", type=int, default=3, help="passes of a turn (default: 3)")
@@ -374,18 +473,24 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / "sentences",
-        help="path of the result without suffix; .md and .json are written",
+        help="path of the result without suffix; .md, .json and .png are written",
     )
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "sentences")
     parser.add_argument("--model", type=Path, help="model folder (default: all-MiniLM-L6-v2)")
     parser.add_argument("--build", metavar="PEER", help=argparse.SUPPRESS)
-    parser.add_argument("--work", nargs=2, metavar=("THREADS", "PEER"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--work", nargs=3, metavar=("THREADS", "TEXTS", "PEER"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args(arguments)
     options.cache = options.cache.absolute()
     options.peers = options.peers.split(",")
     unknown = [name for name in options.peers if name not in PEERS]
     if unknown:
         parser.error(f"--peers: {unknown[0]!r} is not valid; known: {', '.join(PEERS)}")
+    options.texts = options.texts.split(",")
+    unknown = [name for name in options.texts if name not in SETS]
+    if unknown:
+        parser.error(f"--texts: {unknown[0]!r} is not valid; known: {', '.join(SETS)}")
     counts = options.threads.split(",")
     if not all(text.isdigit() and 1 <= int(text) <= cores for text in counts):
         parser.error(f"--threads: {options.threads!r} is not a list of numbers from 1 to {cores}")
@@ -403,8 +508,9 @@ def main(arguments: list[str] | None = None) -> int:
         PEERS[options.build].build(options.model, options.cache / options.build)
         return 0
     if options.work:
-        threads, name = options.work
-        _work(name, options.model, options.cache / name, int(threads))
+        threads, kind, name = options.work
+        texts = _texts(options.cache, kind)
+        _work(name, options.model, options.cache / name, int(threads), texts)
         return 0
     from ibert_tvm.demo import find_model
 
@@ -422,7 +528,8 @@ def main(arguments: list[str] | None = None) -> int:
             "rounds": options.rounds,
             "passes": options.passes,
             "batch_size": _BATCH_SIZE,
-            "texts": len(_lines("heldout.txt")),
+            "held-out": len(_lines("heldout.txt")),
+            "documentation": _LINES,
         },
         "skipped": {},
         "rows": [],
@@ -436,11 +543,15 @@ def main(arguments: list[str] | None = None) -> int:
             LOG.warning("%s: %s", name, reason)
             result["skipped"][name] = reason
     document = options.output.with_name(options.output.name + ".json")
-    for threads in options.threads:
-        result["rows"] += _measure(options, ready, threads)
-        save(result, document)
+    for kind in options.texts:
+        _texts(options.cache, kind)
+        for threads in options.threads:
+            result["rows"] += _measure(options, ready, kind, threads)
+    _add_earlier(result, document)
+    save(result, document)
     report = options.output.with_name(options.output.name + ".md")
     report.write_text(_markdown(result), encoding="utf-8")
+    draw(result, options.output.with_name(options.output.name + ".png"))
     LOG.info("wrote %s and %s", document, report)
     return 0
 

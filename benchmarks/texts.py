@@ -1,13 +1,16 @@
-"""Texts for fidelity: sets that calibration never saw, of several sources and lengths.
+"""Texts for benchmarks: sets that calibration never saw, of several sources and lengths.
 
 Besides the held-out texts of the package, they come from the standard library of the Python that
 runs: first paragraphs of docstrings, and short or odd strings (statuses, messages of errors,
 keywords, names, numbers, punctuation). Every set is halved: one half is for whoever chooses a
 recipe, the other for the figures that are published.
+
+`documentation` is for measuring speed: ten thousand paragraphs, long and short as they come.
 """
 
 from __future__ import annotations
 
+import ast
 import errno
 import http
 import importlib
@@ -16,11 +19,14 @@ import keyword
 import os
 import re
 import string
+import sysconfig
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 from .models import DATA
 
-__all__ = ["HALVES", "SETS", "texts"]
+__all__ = ["HALVES", "SETS", "documentation", "texts"]
 
 HALVES = ("chosen-on", "published")
 _MODULES = (
@@ -97,3 +103,50 @@ def texts(name: str, half: str | None = None) -> list[str]:
     """
     every = SETS[name]()
     return every if half is None else every[HALVES.index(half) :: 2]
+
+
+def documentation(count: int = 10_000) -> list[str]:
+    """Paragraphs of the documentation in the sources of Python's standard library.
+
+    Parameters
+    ----------
+    count : int
+        How many, spread evenly over all modules.
+
+    Returns
+    -------
+    list of str
+        All different, on one line each, of at least three words.
+
+    Raises
+    ------
+    ValueError
+        If there are not so many.
+    """
+    found: dict[str, None] = {}
+    for file in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
+        if "site-packages" not in file.parts:
+            for paragraph in _paragraphs(file):
+                found[paragraph] = None
+    every = list(found)
+    if len(every) < count:
+        raise ValueError(f"this Python's library has {len(every)} paragraphs, not {count}")
+    return [every[len(every) * number // count] for number in range(count)]
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _paragraphs(file: Path) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about strings of old sources
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # Python's own tests hold files that are none
+        return
+    for node in ast.walk(tree):
+        text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
+        for paragraph in (text or "").split("\n\n"):
+            line = re.sub(r"\s+", " ", paragraph).strip()
+            if len(line.split()) >= 3:
+                yield line

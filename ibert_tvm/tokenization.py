@@ -134,6 +134,14 @@ class Tokenizer:
         """Number of tokens, added ones included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    def fast_copy(self) -> Any:
+        """A copy as a `tokenizers.Tokenizer`, for packages that want one; it truncates nothing."""
+        from tokenizers import Tokenizer as FastTokenizer
+
+        with self._lock:
+            self._tokenizer.no_truncation()
+            return FastTokenizer.from_str(self._tokenizer.to_str())
+
     def encode(
         self,
         texts: Sequence[str | tuple[str, str]],

@@ -104,6 +104,10 @@ class ServiceProcess:
             raise ProcessError(*answer)
         return answer
 
+    def has_ended(self) -> bool:
+        """Whether the process is no more."""
+        return self._process.poll() is not None
+
     def leave(self, wait: float) -> bool:
         """Close the connection, upon which the process ends after what it is doing.
 

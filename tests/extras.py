@@ -9,9 +9,9 @@ import pytest
 
 
 def needs(package: str) -> None:
-    """Skip a test without a package, of the extras ``serve`` and ``adapters``.
+    """Skip a test without a package, of the extras ``serve``, ``adapters`` and ``ray``.
 
-    `.ci/run` installs both extras and sets ``CI``, so that there nothing is skipped for want of
+    `.ci/run` installs these extras and sets ``CI``, so that there nothing is skipped for want of
     them.
     """
     top = package.partition(".")[0]
@@ -19,4 +19,4 @@ def needs(package: str) -> None:
     if missing and os.environ.get("CI"):
         pytest.fail(f"{package} is not installed, which .ci/run was to do")
     if missing:
-        pytest.skip(f"{package} is not installed (extra serve or adapters)")
+        pytest.skip(f"{package} is not installed (extra serve, adapters or ray)")

@@ -67,7 +67,12 @@ def test_torch_and_transformers_are_needed_by_the_frontend_only():
         if "frontend" not in path.parts and _imports(path) & {"torch", "transformers"}
     }
     # What gives tensors to callers who ask for them, is itself a module of torch, or measures one.
-    given = {"encoder/tensors.py", "adapters/sentence_transformers.py", "bench/sentences.py"}
+    given = {
+        "encoder/tensors.py",
+        "adapters/sentence_transformers.py",
+        "adapters/transformers.py",
+        "bench/sentences.py",
+    }
     trains = {path for path in outside if path.startswith("ibert_tvm/train/")}
     assert outside - trains == {f"ibert_tvm/{path}" for path in given}
     # Settings, and what is read of files before a training starts.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,7 +109,13 @@ def command(
         learn_scales=learn_scales,
     )
     started = time.perf_counter()
-    result = finetune(model, examples, output, settings, held_out, progress)
+
+    @contextmanager
+    def stage(name: str) -> Iterator[Callable[[float, float], None]]:
+        with progress(name) as line:
+            yield line.advance
+
+    result = finetune(model, examples, output, settings, held_out, stage)
     document: dict[str, Any] = {
         "output": str(output),
         "settings": settings.to_json(),

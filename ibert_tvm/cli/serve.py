@@ -26,8 +26,11 @@ def command(
     ] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     threads: Annotated[
-        int | None, Option(min=1, help="Threads; by default all processors.")
+        int | None, Option(min=1, help="Threads of a model; by default all processors.")
     ] = None,
+    workers: Annotated[
+        int, Option(min=0, help="Processes that compute a model; 0: the server's own.")
+    ] = 1,
     device: DeviceOption = None,
     batch_tokens: Annotated[
         int, Option(min=1, help="Tokens of all requests that are computed at once.")
@@ -50,7 +53,8 @@ def command(
 
     Also /health, /metrics for Prometheus, and /docs. Stops on SIGTERM or Ctrl-C,
     when requests that run are answered. With a key in the environment variable
-    IBERT_API_KEY, clients have to send it.
+    IBERT_API_KEY, clients have to send it. A worker that dies is started again,
+    and what it was computing is computed again.
     """
     from ..frontend.errors import require
 
@@ -88,6 +92,6 @@ def command(
         def ready() -> None:
             echo(f"serving {', '.join(names)} on {address}", err=True)
 
-        answered = serve(encoders, socket, limits, key, ready)
+        answered = serve(encoders, socket, limits, key, ready, workers)
     document: dict[str, Any] = {"address": address, "models": names, "requests": answered}
     return CommandResult(document, [f"stopped; answered {answered} requests on {address}"])

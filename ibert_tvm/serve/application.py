@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -25,11 +24,12 @@ from ..encoder.scores import ranked_classes, sigmoid
 from ..errors import IbertError, InputError, UsageError
 from ..tokenization import TokenizedBatch
 from ..version import __version__
-from .batcher import Batcher, ClosedError, OverloadedError
+from .batcher import Batcher, ClosedError, OverloadedError, UnavailableError
 from .documents import ClassifyRequest, Document, EmbeddingsRequest, RerankRequest
 from .gate import Gate, error_document
 from .limits import Limits
-from .metrics import Metrics
+from .metrics import Measured, Metrics
+from .runners import WorkerLostError, runners_of
 
 _logger = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ class _UnknownModelError(UsageError):
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (OverloadedError, 429),
     (ClosedError, 503),
+    (UnavailableError, 503),
+    (WorkerLostError, 503),
     (_TimeoutError, 503),
     (_UnknownModelError, 404),
     (UsageError, 400),
@@ -64,25 +66,40 @@ class Service:
         Models by the names that clients use.
     limits : Limits
         How much is taken at a time.
+    workers : int
+        Processes that compute, of every model; 0 to compute in this one.
+
+    Raises
+    ------
+    UsageError
+        If a model gives no vectors, scores or classes of texts.
+    LibraryError
+        If a worker does not start.
     """
 
-    def __init__(self, encoders: Mapping[str, Encoder], limits: Limits) -> None:
-        self.encoders, self.limits = dict(encoders), limits
-        self._batchers: dict[tuple[str, str], Batcher] = {}  # by model and output
-        self.metrics = Metrics({name: partial(self._waiting, name) for name in self.encoders})
-        needed = {
-            (name, encoder.output_name(method)): encoder.library
+    def __init__(self, encoders: Mapping[str, Encoder], limits: Limits, workers: int) -> None:
+        self.encoders, self.limits, self.workers = dict(encoders), limits, workers
+        needed = {  # before anything is started: here it shows that a model cannot be served
+            name: sorted({encoder.output_name(method) for method in self.methods(encoder)})
             for name, encoder in self.encoders.items()
-            for method in self.methods(encoder)
         }
-        for (name, output), library in needed.items():
-            self._batchers[name, output] = Batcher(
-                library,
-                output,
-                limits.batch_tokens,
-                limits.queue_tokens,
-                partial(self.metrics.batch, name),
-            )
+        self.metrics = Metrics()
+        self._batchers: dict[str, Batcher] = {}
+        try:
+            for name, outputs in needed.items():
+                library = self.encoders[name].library
+                batcher = Batcher(
+                    runners_of(library, outputs, workers, limits.timeout_seconds),
+                    limits.batch_tokens,
+                    limits.queue_tokens,
+                    partial(self.metrics.batch, name),
+                    self.metrics.restarts.labels(name).inc,
+                )
+                self._batchers[name] = batcher
+                self.metrics.watch(name, batcher)
+        except BaseException:
+            self.close()
+            raise
 
     @staticmethod
     def methods(encoder: Encoder) -> list[str]:
@@ -146,9 +163,9 @@ class Service:
     async def _answer(
         self, name: str, method: str, texts: Sequence[Text], truncate: bool
     ) -> tuple[NDArray[np.float32], int]:
-        batcher = self._batchers[name, self.encoders[name].output_name(method)]
+        output = self.encoders[name].output_name(method)
         batch = await anyio.to_thread.run_sync(self._tokens, name, texts, truncate)
-        values = await asyncio.wrap_future(batcher.submit(batch))
+        values = await asyncio.wrap_future(self._batchers[name].submit(batch, output))
         return values, int(batch.attention_mask.sum())
 
     def close(self) -> None:
@@ -167,12 +184,24 @@ class Service:
             )
         return batch
 
-    def _waiting(self, name: str) -> float:
-        return sum(b.waiting_tokens for (model, _), b in self._batchers.items() if model == name)
+    def health(self) -> tuple[int, dict[str, Any]]:
+        """Status and document: 503 where a model has nothing that computes now."""
+        alive = {name: batcher.alive for name, batcher in self._batchers.items()}
+        wanted = max(1, self.workers)
+        status = "ok"
+        if min(alive.values()) < wanted:
+            status = "degraded" if all(alive.values()) else "unavailable"
+        document: dict[str, Any] = {"status": status, "models": list(self.encoders)}
+        if self.workers:
+            document["workers"] = {n: {"alive": a, "wanted": wanted} for n, a in alive.items()}
+        return 503 if status == "unavailable" else 200, document
 
 
 def create_application(
-    encoders: Mapping[str, Encoder], limits: Limits | None = None, api_key: str | None = None
+    encoders: Mapping[str, Encoder],
+    limits: Limits | None = None,
+    api_key: str | None = None,
+    workers: int = 0,
 ) -> FastAPI:
     """Make the application.
 
@@ -184,6 +213,9 @@ def create_application(
         How much is taken at a time.
     api_key : str, optional
         Asked for with every request but ``/health``.
+    workers : int
+        Processes that compute, of every model: one that dies is started again, and what it was
+        computing is computed again. 0 to compute in this process.
 
     Returns
     -------
@@ -195,9 +227,11 @@ def create_application(
     ------
     UsageError
         If a model gives no vectors, scores or classes of texts.
+    LibraryError
+        If a worker does not start.
     """
     limits = limits or Limits()
-    service = Service(encoders, limits)
+    service = Service(encoders, limits, workers)
 
     @asynccontextmanager
     async def lifespan(_application: FastAPI) -> AsyncIterator[None]:
@@ -215,7 +249,7 @@ def create_application(
     def refused(status: int) -> None:
         service.metrics.requests.labels("(refused)", str(status)).inc()
 
-    application.middleware("http")(partial(_measured, service.metrics))
+    application.add_middleware(Measured, metrics=service.metrics)
     # Added last, it comes first.
     application.add_middleware(Gate, limits=limits, api_key=api_key, refused=refused)
     application.add_exception_handler(IbertError, _answer_error)
@@ -303,24 +337,12 @@ def _add_routes(application: FastAPI, service: Service) -> None:
 
     @application.get("/health")
     async def health() -> Response:
-        return _json({"status": "ok", "models": list(service.encoders)})
+        status, document = service.health()
+        return _json(document, status)
 
     @application.get("/metrics")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
-
-
-async def _measured(
-    metrics: Metrics, request: Request, call: Callable[[Request], Awaitable[Response]]
-) -> Response:
-    """Count and time requests by their route: a path that there is not could be anything."""
-    started = time.perf_counter()
-    response = await call(request)
-    route = request.scope.get("route")
-    path = route.path if route is not None else "(other)"
-    metrics.requests.labels(path, str(response.status_code)).inc()
-    metrics.seconds.labels(path).observe(time.perf_counter() - started)
-    return response
 
 
 def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

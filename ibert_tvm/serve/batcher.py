@@ -3,6 +3,9 @@
 Nothing waits for a batch to fill: while one is computed others gather, and the next takes what is
 there, up to so many tokens. Libraries that pack tokens compute no padding, so a batch of mixed
 lengths costs its tokens; for others `Library.run_tokens` keeps the short ones apart.
+
+What computes a batch may be lost on the way. Its texts are then the first of the next batch, once;
+if that is lost too, one of them may be the reason, and their requests are told to try again.
 """
 
 from __future__ import annotations
@@ -18,10 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IbertError, InputError
-from ..runtime import Library
 from ..tokenization import TokenizedBatch
+from .runners import Outputs, Runner, Tokens, WorkerLostError
 
 _logger = logging.getLogger(__name__)
+
+_TRIES = 2
+"""How often a text is computed, if what computes it is lost."""
+_LOOK_SECONDS = 1.0
+"""How long a worker that has nothing to do may be gone before that is seen."""
+_PAUSES = (0.1, 5.0)
+"""Seconds before a worker that did not start is started again: at first, and at most."""
 
 
 class OverloadedError(IbertError):
@@ -32,54 +42,80 @@ class ClosedError(IbertError):
     """The server is about to stop."""
 
 
+class UnavailableError(IbertError):
+    """There is nothing that computes; the server tries to start it again."""
+
+
 class Batcher:
-    """Runs a library for many callers, in one thread of its own.
+    """Computes for many callers, in one thread for everything that computes.
 
     Parameters
     ----------
-    library : Library
-        What runs.
-    output : str
-        The output that callers get, one row per text.
+    runners : sequence of Runner
+        What computes, started here.
     batch_tokens : int
         Most tokens of a batch; a longer text is a batch of its own.
     queue_tokens : int
         Most tokens that wait.
     observe : callable, optional
         Called with texts and tokens of every batch that was computed.
+    restarted : callable, optional
+        Called whenever a runner that was lost is started again.
+
+    Raises
+    ------
+    IbertError
+        If a runner does not start.
     """
 
     def __init__(
         self,
-        library: Library,
-        output: str,
+        runners: Sequence[Runner],
         batch_tokens: int,
         queue_tokens: int,
         observe: Callable[[int, int], None] = lambda _texts, _tokens: None,
+        restarted: Callable[[], None] = lambda: None,
     ) -> None:
-        self._library, self._output = library, output
+        self._runners = tuple(runners)
         self._batch_tokens, self._queue_tokens = batch_tokens, queue_tokens
-        self._observe = observe
-        self._pad_id = library.metadata.info.pad_token_id
+        self._observe, self._restarted = observe, restarted
         self._changed = threading.Condition()
         self._waiting: deque[_Text] = deque()
         self._tokens = 0
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="ibert-batcher", daemon=True)
-        self._thread.start()
+        self._failing: set[Runner] = set()
+        try:
+            for runner in self._runners:
+                runner.start()
+        except BaseException:
+            self._close_runners()
+            raise
+        self._threads = [
+            threading.Thread(target=self._work, args=(runner,), name="ibert-batcher", daemon=True)
+            for runner in self._runners
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens that wait."""
         return self._tokens
 
-    def submit(self, batch: TokenizedBatch) -> Future[NDArray[np.float32]]:
+    @property
+    def alive(self) -> int:
+        """How many runners could compute now."""
+        return sum(runner.is_alive() for runner in self._runners)
+
+    def submit(self, batch: TokenizedBatch, output: str) -> Future[NDArray[np.float32]]:
         """Queue the texts of one request.
 
         Parameters
         ----------
         batch : TokenizedBatch
             Its texts; at least one.
+        output : str
+            Which output it gets.
 
         Returns
         -------
@@ -92,6 +128,8 @@ class Batcher:
             If too many tokens wait.
         InputError
             If it has more tokens than may ever wait.
+        UnavailableError
+            If nothing computes, and the last attempt to start it failed.
         ClosedError
             If `close` was called.
         """
@@ -103,14 +141,16 @@ class Batcher:
                 why=f"it has {total} tokens, and {self._queue_tokens} may wait at a time",
                 todo="send its texts in several requests",
             )
-        job = _Job(len(lengths))
+        job = _Job(len(lengths), output)
         texts = [
             _Text(job, row, batch.input_ids[row, :length], batch.token_type_ids[row, :length])
             for row, length in enumerate(lengths)
         ]
         with self._changed:
             if self._closed:
-                raise ClosedError("the server is about to stop", todo="try another one")
+                raise _closed()
+            if len(self._failing) == len(self._runners):
+                raise _unavailable()
             if self._tokens + total > self._queue_tokens:
                 raise OverloadedError(
                     "too much is waiting",
@@ -119,88 +159,177 @@ class Batcher:
                 )
             self._tokens += total
             self._waiting.extend(texts)
-            self._changed.notify()
+            self._changed.notify_all()
         return job.future
 
     def close(self) -> None:
-        """Compute what waits, refuse what comes, and end the thread."""
+        """Compute what waits, refuse what comes, and end the threads and the runners."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._refuse_waiting(_closed())
+        self._close_runners()
 
-    def _work(self) -> None:
-        while texts := self._next():
+    def _close_runners(self) -> None:
+        for runner in self._runners:
+            runner.close()
+
+    def _work(self, runner: Runner) -> None:
+        """The thread of a runner."""
+        while True:
+            texts = self._next(runner)
+            if texts is None:
+                return
+            if not texts:  # it ended while it had nothing to do
+                if not self._start_again(runner):
+                    return
+                continue
             try:
-                values = self._compute(texts)
+                outputs = runner.run(_packed(texts))
+            except WorkerLostError as error:
+                self._again(texts, error)
+                if not self._start_again(runner):
+                    return
+                continue
             except Exception as error:  # the callers' to see; the server goes on
                 _logger.exception("a batch of %d texts failed", len(texts))
                 for text in texts:
                     text.job.fail(error)
                 continue
             self._observe(len(texts), sum(len(text.ids) for text in texts))
-            for text, value in zip(texts, values, strict=True):
-                text.job.put(text.row, value)
+            _deliver(texts, outputs)
 
-    def _next(self) -> list[_Text]:
-        """Wait for texts; none when there will be no more."""
+    def _next(self, runner: Runner) -> list[_Text] | None:
+        """Wait for texts: None when there will be no more, none when the runner is gone."""
         with self._changed:
             while True:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._closed, _LOOK_SECONDS)
+                if self._closed and not self._waiting:
+                    return None
+                if not runner.is_alive():
                     return []
+                # Its share: what one runner took alone, the others would wait for.
+                most = min(self._batch_tokens, -(-self._tokens // len(self._runners)))
                 texts: list[_Text] = []
                 tokens = 0
                 while self._waiting:
                     size = len(self._waiting[0].ids)
-                    if texts and tokens + size > self._batch_tokens:
+                    if texts and tokens + size > most:
                         break
                     text = self._waiting.popleft()
                     self._tokens -= size
-                    if not text.job.future.cancelled():
+                    if not text.job.future.done():  # given up, or failed with another of its texts
                         texts.append(text)
                         tokens += size
+                if self._waiting:  # for another runner
+                    self._changed.notify_all()
                 if texts:
                     return texts
 
-    def _compute(self, texts: Sequence[_Text]) -> NDArray[np.float32]:
-        length = max(len(text.ids) for text in texts)
-        ids = np.full((len(texts), length), self._pad_id, np.int32)
-        mask, types = np.zeros_like(ids), np.zeros_like(ids)
-        for row, text in enumerate(texts):
-            ids[row, : len(text.ids)] = text.ids
-            types[row, : len(text.ids)] = text.types
-            mask[row, : len(text.ids)] = 1
-        outputs = self._library.run_tokens(TokenizedBatch(ids, mask, types, ()))
-        result: NDArray[np.float32] = outputs[self._output]
-        return result
+    def _again(self, texts: Sequence[_Text], error: WorkerLostError) -> None:
+        """Put texts back to the front, or fail those that were there before."""
+        _logger.warning("%d texts are computed again: %s", len(texts), error)
+        with self._changed:
+            for text in reversed(texts):
+                text.tries += 1
+                if text.tries < _TRIES:
+                    self._waiting.appendleft(text)
+                    self._tokens += len(text.ids)
+            self._changed.notify_all()
+        for text in texts:
+            if text.tries >= _TRIES:
+                text.job.fail(error)
+
+    def _start_again(self, runner: Runner) -> bool:
+        """Start a runner that was lost, however often that takes; False when that is too late."""
+        pause, longest = _PAUSES
+        while True:
+            self._restarted()
+            try:
+                runner.start()
+            except IbertError as error:
+                _logger.error("%s", error)
+            else:
+                with self._changed:
+                    self._failing.discard(runner)
+                return True
+            with self._changed:
+                self._failing.add(runner)
+                none = len(self._failing) == len(self._runners)
+            if none:
+                self._refuse_waiting(_unavailable())
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closed, pause):
+                    return False
+            pause = min(2 * pause, longest)
+
+    def _refuse_waiting(self, error: IbertError) -> None:
+        with self._changed:
+            texts, self._tokens = list(self._waiting), 0
+            self._waiting.clear()
+        for text in texts:
+            text.job.fail(error)
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the server is about to stop", todo="try another one")
+
+
+def _unavailable() -> UnavailableError:
+    return UnavailableError(
+        "the model cannot be computed now",
+        why="its workers do not start; the server's log says why, and it goes on trying",
+        todo="try again later",
+    )
+
+
+def _packed(texts: Sequence[_Text]) -> Tokens:
+    return Tokens(
+        np.concatenate([text.ids for text in texts]),
+        np.concatenate([text.types for text in texts]),
+        np.array([len(text.ids) for text in texts], np.int64),
+    )
+
+
+def _deliver(texts: Sequence[_Text], outputs: Outputs) -> None:
+    for row, text in enumerate(texts):
+        text.job.put(text.row, outputs[text.job.output][row])
 
 
 class _Job:
-    """The texts of one request, and where their results come together."""
+    """The texts of one request, and where their results come together from several threads."""
 
-    def __init__(self, texts: int) -> None:
+    def __init__(self, texts: int, output: str) -> None:
         self.future: Future[NDArray[np.float32]] = Future()
+        self.output = output
         self._rows: list[Any] = [None] * texts
         self._missing = texts
+        self._lock = threading.Lock()
 
     def put(self, row: int, value: NDArray[np.float32]) -> None:
-        self._rows[row] = value
-        self._missing -= 1
-        if not self._missing and self.future.set_running_or_notify_cancel():
+        with self._lock:
+            self._rows[row] = value
+            self._missing -= 1
+            complete = not self._missing
+        # Where one text failed another is missing for ever: the future is set once.
+        if complete and self.future.set_running_or_notify_cancel():
             self.future.set_result(np.stack(self._rows))
 
     def fail(self, error: Exception) -> None:
-        if not self.future.done() and self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
+        with self._lock:
+            if not self.future.done() and self.future.set_running_or_notify_cancel():
+                self.future.set_exception(error)
 
 
 class _Text:
     """One text of a request."""
 
-    __slots__ = ("ids", "job", "row", "types")
+    __slots__ = ("ids", "job", "row", "tries", "types")
 
     def __init__(
         self, job: _Job, row: int, ids: NDArray[np.int32], types: NDArray[np.int32]
     ) -> None:
         self.job, self.row, self.ids, self.types = job, row, ids, types
+        self.tries = 0

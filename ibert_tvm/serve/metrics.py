@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from .batcher import Batcher
+from .gate import Application, Message, Receive, Send
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 class Metrics:
-    """Counters of one application.
+    """Counters of one application."""
 
-    Parameters
-    ----------
-    waiting : mapping of str to callable
-        Tokens that wait, by model.
-    """
-
-    def __init__(self, waiting: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "ibert_requests", "Answered requests.", ["path", "status"], registry=self._registry
@@ -38,11 +35,21 @@ class Metrics:
             "ibert_batch_texts", "Texts of a batch.", ["model"], buckets=_SIZES,
             registry=self._registry,
         )  # fmt: skip
-        gauge = Gauge(
+        self._waiting = Gauge(
             "ibert_waiting_tokens", "Tokens that wait.", ["model"], registry=self._registry
         )
-        for model, tokens in waiting.items():
-            gauge.labels(model).set_function(tokens)
+        self._alive = Gauge(
+            "ibert_workers_alive", "What can compute now.", ["model"], registry=self._registry
+        )
+        self.restarts = Counter(
+            "ibert_worker_restarts", "How often workers were started again.", ["model"],
+            registry=self._registry,
+        )  # fmt: skip
+
+    def watch(self, model: str, batcher: Batcher) -> None:
+        """Tell what waits for a model, and what computes it, whenever that is asked."""
+        self._waiting.labels(model).set_function(lambda: batcher.waiting_tokens)
+        self._alive.labels(model).set_function(lambda: batcher.alive)
 
     def batch(self, model: str, texts: int, tokens: int) -> None:
         """Count a batch that was computed."""
@@ -53,3 +60,37 @@ class Metrics:
     def text(self) -> bytes:
         """Everything in Prometheus's format."""
         return generate_latest(self._registry)
+
+
+class Measured:
+    """ASGI middleware that counts and times requests by their route.
+
+    By their path would not do: one that there is not could be anything.
+
+    Parameters
+    ----------
+    application : callable
+        What is behind it.
+    metrics : Metrics
+        Where to count.
+    """
+
+    def __init__(self, application: Application, metrics: Metrics) -> None:
+        self._application, self._metrics = application, metrics
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle one connection as ASGI asks for."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        started = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = scope.get("route")
+                path = route.path if route is not None else "(other)"
+                self._metrics.requests.labels(path, str(message["status"])).inc()
+                self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
+            await send(message)
+
+        await self._application(scope, receive, counted)

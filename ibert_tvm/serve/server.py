@@ -82,13 +82,14 @@ def serve(
     limits: Limits,
     api_key: str | None,
     ready: Callable[[], None],
+    workers: int = 1,
 ) -> int:
     """Answer requests until SIGINT or SIGTERM; those that run are answered before it returns.
 
     Parameters
     ----------
     encoders : mapping of str to Encoder
-        Models by name.
+        Models by name. With workers they are closed: these load them again.
     opened : socket.socket
         From `listen`.
     limits : Limits
@@ -97,6 +98,8 @@ def serve(
         What clients must send.
     ready : callable
         Called when requests are answered.
+    workers : int
+        As `create_application` takes.
 
     Returns
     -------
@@ -107,6 +110,8 @@ def serve(
     ------
     UsageError
         If a model cannot be served.
+    LibraryError
+        If a worker does not start.
     """
     address = opened.getsockname()[0]
     if api_key is None and not ipaddress.ip_address(address).is_loopback:
@@ -115,7 +120,10 @@ def serve(
             "IBERT_API_KEY",
             address,
         )
-    application = create_application(encoders, limits, api_key)
+    application = create_application(encoders, limits, api_key, workers)
+    if workers:
+        for encoder in encoders.values():
+            encoder.close()
     config = uvicorn.Config(
         application,
         log_config=None,

@@ -58,8 +58,68 @@ def test_llama_index_embeds_queries_and_documents(encoder: Encoder) -> None:
     assert embedding.model_name == "tiny.so"
 
 
+def with_head(kind: str, folder: Path) -> Encoder:
+    needs("transformers")
+    return Encoder(tiny(kind).build(folder / f"{kind}.so"))
+
+
 @pytest.mark.slow  # importing the package takes seconds
-def test_sentence_transformers_has_a_module(encoder: Encoder) -> None:
+def test_transformers_classifies_texts(tmp_path: Path) -> None:
+    encoder = with_head("classes", tmp_path)
+    from ibert_tvm.adapters.transformers import pipeline
+
+    classify = pipeline("text-classification", encoder, top_k=None, batch_size=2)
+    texts = [text for text in TEXTS if text]
+    for found, alone in zip(classify(texts), encoder.classify(texts, top_k=None), strict=True):
+        assert {c["label"]: pytest.approx(c["score"], abs=1e-6) for c in alone} == {
+            c["label"]: c["score"] for c in found
+        }
+    (pair,) = classify([{"text": "big", "text_pair": "hello"}])
+    assert pair[0]["label"] == encoder.classify([("big", "hello")])[0]["label"]
+    # The logits themselves are the library's, bit for bit.
+    raw = classify(texts, function_to_apply="none", batch_size=1)
+    for found, alone in zip(raw, encoder.classify(texts, None, function="none"), strict=True):
+        assert {c["label"]: c["score"] for c in found} == {c["label"]: c["score"] for c in alone}
+
+
+@pytest.mark.slow
+def test_transformers_tags_tokens(tmp_path: Path) -> None:
+    encoder = with_head("tokens", tmp_path)
+    from ibert_tvm.adapters.transformers import pipeline
+
+    text = "hello small big world"
+    for task, strategy in (("token-classification", "none"), ("ner", "simple")):
+        tag = pipeline(task, encoder, aggregation_strategy=strategy)
+        alone = encoder.tag(text, strategy)
+        assert alone
+        assert [(e["word"], e["start"], e["end"]) for e in tag(text)] == [
+            (e["word"], e["start"], e["end"]) for e in alone
+        ]
+
+
+@pytest.mark.slow
+def test_transformers_extracts_features(tmp_path: Path) -> None:
+    encoder = with_head("embedding", tmp_path)
+    from ibert_tvm.adapters.transformers import pipeline
+
+    texts = ["hello world", "big"]
+    found = pipeline("feature-extraction", encoder, return_tensors=True)(texts)
+    alone = encoder.encode(texts, output_value="token_embeddings")
+    for tensor, own in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(tensor[0].numpy(), own.numpy())
+    with pytest.raises(UsageError) as caught:
+        pipeline("question-answering", encoder)
+    assert str(caught.value) == (
+        "there is no pipeline for 'question-answering'\n"
+        "  what to do: use one of feature-extraction, text-classification, sentiment-analysis, "
+        "token-classification, ner; `Encoder` has methods for other heads"
+    )
+    with pytest.raises(UsageError, match="the model cannot classify"):
+        pipeline("text-classification", encoder)
+
+
+@pytest.mark.slow  # importing the package takes seconds
+def test_sentence_transformers_has_a_module(encoder: Encoder, tmp_path: Path) -> None:
     needs("sentence_transformers")
     from sentence_transformers import SentenceTransformer, util
 
@@ -71,6 +131,9 @@ def test_sentence_transformers_has_a_module(encoder: Encoder) -> None:
     vectors = model.encode(TEXTS, batch_size=2)
     np.testing.assert_array_equal(vectors, encoder.encode(TEXTS))
     np.testing.assert_array_equal(model.encode("big"), encoder.encode("big"))
+    model.prompts = encoder.prompts
+    named = model.encode(TEXTS, prompt_name="query")
+    np.testing.assert_array_equal(named, encoder.encode(TEXTS, prompt_name="query"))
     prompted = model.encode(TEXTS, prompt="small ")
     np.testing.assert_array_equal(prompted, encoder.encode(TEXTS, prompt="small "))
     for own, other in zip(
@@ -87,7 +150,7 @@ def test_sentence_transformers_has_a_module(encoder: Encoder) -> None:
     cosines = unit.numpy() @ encoder.encode("big")
     assert [hit["corpus_id"] for hit in found[0]] == list(np.argsort(-cosines)[:2])
     with pytest.raises(UsageError, match="a compiled model cannot be saved as a model folder"):
-        model.save_pretrained("nowhere")
+        model.save_pretrained(str(tmp_path / "saved"))
 
 
 @pytest.mark.slow

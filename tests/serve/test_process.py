@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from ibert_tvm import Encoder
 from tests.cli.conftest import ibert  # noqa: F401  a fixture
-from tests.encoder.small_encoders import tiny
+from tests.encoder.small_encoders import WORDS, tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
 from tests.serve.test_application import PACKAGES
@@ -29,12 +37,12 @@ def library(tmp_path: Path) -> Path:
     return tiny("embedding").build(tmp_path / "tiny.so")
 
 
-def test_it_answers_many_clients_and_stops(library: Path) -> None:
-    import httpx
-
+@contextmanager
+def serving(library: Path, *options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server and its address; it is ended with the block."""
     command = [sys.executable, "-m", "ibert_tvm", "serve", library, "--port", "0", "--json"]
     process = subprocess.Popen(
-        command,
+        [*map(str, command), *map(str, options)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -45,25 +53,151 @@ def test_it_answers_many_clients_and_stops(library: Path) -> None:
         said = process.stderr.readline()
         address = re.fullmatch(r"serving tiny on (http://127\.0\.0\.1:\d+)\n", said)
         assert address, said
-        encoder = Encoder(library)
-        requests = [texts_of(count, 12) for count in range(1, 25)]
-        with httpx.Client(headers={"authorization": "Bearer secret"}) as client:
-
-            def ask(texts: list[str]) -> np.ndarray:
-                answer = client.post(f"{address[1]}/v1/embeddings", json={"input": texts})
-                rows = [item["embedding"] for item in answer.json()["data"]]
-                return np.array(rows, np.float32)
-
-            with ThreadPoolExecutor(8) as pool:
-                for texts, vectors in zip(requests, pool.map(ask, requests), strict=True):
-                    np.testing.assert_array_equal(vectors, encoder.encode(texts))
-            assert httpx.get(f"{address[1]}/v1/models").status_code == 401
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        yield process, address[1]
     finally:
         process.kill()
+        process.communicate()
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Its processes, without those that are dead and not yet buried."""
+    found = psutil.Process(process.pid).children()
+    return [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def vectors_of(client: Any, address: str, texts: list[str]) -> np.ndarray:
+    answer = client.post(f"{address}/v1/embeddings", json={"input": texts})
+    assert answer.status_code == 200, answer.text
+    return np.array([item["embedding"] for item in answer.json()["data"]], np.float32)
+
+
+HEADERS = {"authorization": "Bearer secret"}
+
+
+def test_it_answers_many_clients_and_stops(library: Path) -> None:
+    import httpx
+
+    requests = [texts_of(count, 12) for count in range(1, 25)]
+    with serving(library) as (process, address), httpx.Client(headers=HEADERS) as client:
+        encoder = Encoder(library)
+        with ThreadPoolExecutor(8) as pool:
+            answers = pool.map(partial(vectors_of, client, address), requests)
+            for texts, vectors in zip(requests, answers, strict=True):
+                np.testing.assert_array_equal(vectors, encoder.encode(texts))
+        assert httpx.get(f"{address}/v1/models").status_code == 401
+        (worker,) = workers_of(process)
+        worker.send_signal(signal.SIGTERM)  # as service managers send it to all of a service
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert '"requests": 25' in out
+    assert not worker.is_running()
+
+
+def test_workers_that_are_killed_under_load_lose_and_swap_nothing(library: Path) -> None:
+    import httpx
+
+    encoder, kills, stop = Encoder(library), 3, threading.Event()
+    with serving(library, "--workers", 2) as (process, address):
+
+        def ask(seed: int) -> int:
+            """Ask for different texts until the end; every answer is compared."""
+            chosen = random.Random(seed)
+            with httpx.Client(headers=HEADERS) as client:
+                count = 0
+                while not stop.is_set():
+                    sizes = [chosen.randint(0, 12) for _ in range(chosen.randint(1, 6))]
+                    texts = [" ".join(chosen.choices(WORDS, k=size)) for size in sizes]
+                    vectors = vectors_of(client, address, texts)
+                    np.testing.assert_array_equal(vectors, encoder.encode(texts))
+                    count += 1
+                return count
+
+        with ThreadPoolExecutor(8) as pool, httpx.Client(headers=HEADERS) as client:
+            clients = [pool.submit(ask, seed) for seed in range(8)]
+            try:
+                for number in range(kills):
+                    wait_for(lambda: health(client, address)["status"] == "ok")
+                    workers_of(process)[number % 2].kill()
+                    wait_for(lambda number=number: restarts(client, address) > number)
+                wait_for(lambda: health(client, address)["status"] == "ok")
+            finally:
+                stop.set()
+            assert min(future.result() for future in clients) > 0
+            assert health(client, address) == {
+                "status": "ok",
+                "models": ["tiny"],
+                "workers": {"tiny": {"alive": 2, "wanted": 2}},
+            }
+
+
+def health(client: Any, address: str) -> Any:
+    return client.get(f"{address}/health").json()
+
+
+def restarts(client: Any, address: str) -> float:
+    lines = client.get(f"{address}/metrics").text.splitlines()
+    return float(next(x for x in lines if x.startswith("ibert_worker_restarts_total{")).split()[1])
+
+
+def wait_for(true: Callable[[], Any]) -> Any:
+    for _ in range(3000):
+        if found := true():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it did not come true")
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_replaced(library: Path) -> None:
+    import httpx
+
+    options = ("--timeout", 1.5)
+    with (
+        serving(library, *options) as (process, address),
+        httpx.Client(headers=HEADERS, timeout=30) as client,
+    ):
+        (worker,) = workers_of(process)
+        worker.suspend()
+        answer = client.post(f"{address}/v1/embeddings", json={"input": "big"})
+        assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
+        wait_for(lambda: restarts(client, address) == 1)
+        expected = Encoder(library).encode(["big"])
+        wait_for(lambda: client.get(f"{address}/health").status_code == 200)
+        np.testing.assert_array_equal(vectors_of(client, address, ["big"]), expected)
+
+
+@pytest.mark.slow
+def test_no_worker_is_started_of_another_file(library: Path, tmp_path: Path) -> None:
+    """What was asked before and what is asked after a restart have vectors of one model."""
+    import httpx
+
+    other = tiny("embedding", prompts={"query": "big "}).build(tmp_path / "other.so")
+    with (
+        serving(library) as (process, address),
+        httpx.Client(headers=HEADERS, timeout=30) as client,
+    ):
+        kept = library.read_bytes()
+        other.replace(library)
+        workers_of(process)[0].kill()
+        health = wait_for(lambda: (h := client.get(f"{address}/health")).status_code == 503 and h)
+        assert health.json()["status"] == "unavailable"
+        answer = client.post(f"{address}/v1/embeddings", json={"input": "big"})
+        assert answer.status_code == 503
+        again = library.with_name("again")
+        again.write_bytes(kept)
+        again.replace(library)
+        wait_for(lambda: client.get(f"{address}/health").status_code == 200)
+        expected = Encoder(library).encode(["big"])
+        wait_for(
+            lambda: (
+                client.post(f"{address}/v1/embeddings", json={"input": "big"}).status_code == 200
+            )
+        )
+        np.testing.assert_array_equal(vectors_of(client, address, ["big"]), expected)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert "the file is not the one that this server was started with" in err
 
 
 def test_an_address_that_is_taken(library: Path, ibert) -> None:  # noqa: F811

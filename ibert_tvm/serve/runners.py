@@ -1,0 +1,246 @@
+"""What computes batches: a library in this process, or a process of its own that may die."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.targets.process import ProcessEnded, ProcessError, ServiceProcess
+
+from ..errors import IbertError, LibraryError
+from ..files import files_sha256
+from ..runtime import Library
+from ..tokenization import TokenizedBatch
+
+_logger = logging.getLogger(__name__)
+
+_START_SECONDS = 120.0
+"""A library of some gigabytes may have to come from a slow disk."""
+_STOP_SECONDS = 10.0
+
+
+class WorkerLostError(IbertError):
+    """The process that computed a batch is gone; the batch may be computed by another one."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Texts of a batch as tokens, without padding.
+
+    Attributes
+    ----------
+    ids, type_ids : numpy.ndarray
+        int32 [tokens], one text behind the other.
+    lengths : numpy.ndarray
+        Tokens of every text, int64 [texts].
+    """
+
+    ids: NDArray[np.int32]
+    type_ids: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+
+
+Outputs = dict[str, NDArray[np.float32]]
+"""Rows [texts, ...] by output."""
+
+
+class Runner(Protocol):
+    """Computes batches, one at a time."""
+
+    def start(self) -> None:
+        """Make ready; again after a `WorkerLostError`. An `IbertError` if that fails."""
+
+    def run(self, tokens: Tokens) -> Outputs:
+        """Compute a batch; `WorkerLostError` if this was lost on the way."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether a batch could be computed now."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+def compute(library: Library, outputs: Sequence[str], tokens: Tokens) -> Outputs:
+    """Run a library on texts of any lengths.
+
+    Parameters
+    ----------
+    library : Library
+        What runs.
+    outputs : sequence of str
+        Names of outputs with one row per text.
+    tokens : Tokens
+        The texts.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        float32 [texts, ...] each, as `Library.run_tokens` gives them.
+    """
+    shape = (len(tokens.lengths), int(tokens.lengths.max()))
+    ids = np.full(shape, library.metadata.info.pad_token_id, np.int32)
+    mask, types = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    real = np.arange(shape[1]) < tokens.lengths[:, None]
+    ids[real], types[real], mask[real] = tokens.ids, tokens.type_ids, 1
+    results = library.run_tokens(TokenizedBatch(ids, mask, types, ()))
+    return {name: results[name] for name in outputs}
+
+
+class LibraryRunner:
+    """Runs a library in this process.
+
+    Parameters
+    ----------
+    library : Library
+        What runs.
+    outputs : sequence of str
+        Outputs that are asked for.
+    """
+
+    def __init__(self, library: Library, outputs: Sequence[str]) -> None:
+        self._library, self._outputs = library, outputs
+
+    def start(self) -> None:
+        """Nothing: it is loaded."""
+
+    def run(self, tokens: Tokens) -> Outputs:
+        """Compute a batch."""
+        return compute(self._library, self._outputs, tokens)
+
+    def is_alive(self) -> bool:
+        """As long as this process."""
+        return True
+
+    def close(self) -> None:
+        """Nothing: the library is the caller's."""
+
+
+class ProcessRunner:
+    """Runs a library in a process of its own: whatever ends that one, this one goes on.
+
+    Its weights are pages of the mapped file, which all processes share.
+
+    Parameters
+    ----------
+    library : Library
+        What to run; nothing of it is run here.
+    outputs : sequence of str
+        Outputs that are asked for.
+    threads : int or None
+        As `load_library` takes.
+    seconds : float
+        A batch that takes longer is given up, and the process ended.
+    """
+
+    def __init__(
+        self, library: Library, outputs: Sequence[str], threads: int | None, seconds: float
+    ) -> None:
+        self._path = library.metadata.path
+        self._load = (str(self._path.absolute()), threads, library.device, tuple(outputs))
+        self._content = files_sha256([self._path])
+        self._seconds = seconds
+        self._process: ServiceProcess | None = None
+
+    def start(self) -> None:
+        """Start the process, which loads the library; the one before is ended.
+
+        Raises
+        ------
+        LibraryError
+            If it cannot be loaded, or the file is another one by now: no text may get a vector of
+            another model than the text before.
+        """
+        self._end()
+        process = ServiceProcess("ibert_tvm.serve.worker")
+        try:
+            content = process.call("load", self._load, _START_SECONDS, 2 * _START_SECONDS)
+        except (TimeoutError, ProcessEnded, ProcessError) as error:
+            process.kill()
+            raise LibraryError(
+                "a worker did not start",
+                where=str(self._path),
+                why=str(error) or "it took too long",
+                todo="see whether `ibert run` can run the library",
+            ) from error
+        if content != self._content:
+            process.kill()
+            raise LibraryError(
+                "a worker did not start",
+                where=str(self._path),
+                why="the file is not the one that this server was started with",
+                todo="start the server again",
+            )
+        self._process = process
+
+    def run(self, tokens: Tokens) -> Outputs:
+        """Compute a batch.
+
+        Raises
+        ------
+        WorkerLostError
+            If the process ended meanwhile, or was ended because it took too long.
+        """
+        if self._process is None:
+            raise WorkerLostError("a worker is gone", where=str(self._path))
+        values = (tokens.ids, tokens.type_ids, tokens.lengths)
+        try:
+            answer: Outputs = self._process.call("run", values, self._seconds, 2 * self._seconds)
+        except (TimeoutError, ProcessEnded) as error:
+            why = str(error) or f"it took longer than {self._seconds:g} s"
+            self._end()
+            raise WorkerLostError(
+                "a worker was lost", where=str(self._path), why=why, todo="try again"
+            ) from error
+        return answer
+
+    def is_alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and not self._process.has_ended()
+
+    def close(self) -> None:
+        """Let the process end."""
+        process, self._process = self._process, None
+        if process is not None and not process.leave(_STOP_SECONDS):
+            process.kill()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+
+
+def runners_of(
+    library: Library, outputs: Sequence[str], workers: int, seconds: float
+) -> list[Runner]:
+    """What computes batches of a model.
+
+    Parameters
+    ----------
+    library : Library
+        The model.
+    outputs : sequence of str
+        Outputs that are asked for.
+    workers : int
+        Processes, which divide the library's threads among them; 0 to compute in this one.
+    seconds : float
+        The longest that a batch may take in a process.
+
+    Returns
+    -------
+    list of Runner
+        At least one, not yet started.
+    """
+    if workers == 0:
+        return [LibraryRunner(library, outputs)]
+    metadata = library.metadata
+    # Others refuse a number: a GPU has none, and plain C functions run in the caller's thread.
+    threaded = metadata.runtime == "tvm" and metadata.device == "cpu"
+    threads: Any = max(1, library.num_threads // workers) if threaded else None
+    return [ProcessRunner(library, outputs, threads, seconds) for _ in range(workers)]

@@ -1,0 +1,65 @@
+"""The load of the server's benchmark: what is right, and what the report says."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from benchmarks.machine import describe_machine, describe_software
+from benchmarks.serving import Load, _markdown, _right, requests_of
+
+
+def test_requests_are_the_same_in_every_run() -> None:
+    texts = [str(number) for number in range(100)]
+    requests = requests_of(texts, 300)
+    assert requests == requests_of(texts, 300)
+    assert {len(request) for request in requests} == {1, 2, 4, 8}
+    assert set(itertools.chain(*requests)) <= set(range(100))
+
+
+def test_answers_are_compared_bit_for_bit_or_by_direction() -> None:
+    own = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    assert _right(own.copy(), own, exact=True)
+    assert not _right(np.nextafter(own, 2), own, exact=True)
+    assert not _right(own[::-1], own, exact=True)
+    assert _right(3 * own + 0.01, own, exact=False)
+    assert not _right(own[::-1], own, exact=False)
+    assert not _right(own[:1], own, exact=False)
+
+
+def test_the_report_says_who_is_ahead_and_what_went_wrong() -> None:
+    def row(peer: str, speed: float, used: float, **more: object) -> dict[str, object]:
+        return {
+            "peer": peer, "requests": 10, "texts": 30, "wrong": 0, "statuses": {"200": 10},
+            "texts_per_second": speed, "p50_ms": 5.0, "p99_ms": 9.0,
+            "processor_ms_per_text": used, "resident_mib": 100, **more,
+        }  # fmt: skip
+
+    text = _markdown(
+        {
+            "machine": describe_machine(),
+            "software": describe_software(),
+            "settings": {"model": "m", "clients": 64, "seconds": 120.0, "turn": 10.0},
+            "other_load_cores": 0.5,
+            "rows": [
+                row("ibert", 300.0, 2.0),
+                row("torch", 100.0, 8.0, wrong=1, statuses={"200": 10, "500": 2}),
+            ],
+            "killed": {"kills": 3, "statuses": {"200": 50}, "wrong": 0, "slowest_ms": 900},
+            "flooded": {"statuses": {"200": 5, "429": 70}, "clients": 256, "wrong": 0,
+                        "resident_mib": [200, 210]},
+            "skipped": {"onnx-int8": "not built"},
+        }
+    )  # fmt: skip
+    assert "| `ibert serve` | 300 | 1.00 | 5 | 9 | 2.00 | 1.00 | 100 | 10 | 0 | 0 |" in text
+    assert "FP32 | 100 | 3.00 | 5 | 9 | 8.00 | 4.00 | 100 | 10 | 2 | 1 |" in text
+    assert "3 workers were killed under that load: 50 answers of 200, 0 wrong" in text
+    assert "5 answers of 200, 70 answers of 429, 0 wrong; 200 MiB were resident before" in text
+    assert "- `onnx-int8`: not built" in text
+
+
+def test_turns_add_up() -> None:
+    load = Load([1.0], 2, 0, {200: 1})
+    load.add(Load([2.0, 3.0], 4, 1, {200: 2, 503: 1}))
+    assert load == Load([1.0, 2.0, 3.0], 6, 1, {200: 3, 503: 1})

@@ -1,0 +1,202 @@
+"""Batches that are lost on the way: every request is answered with its own rows, or told so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+from ibert_tvm.errors import LibraryError
+from ibert_tvm.serve.batcher import Batcher, ClosedError, UnavailableError
+from ibert_tvm.serve.runners import Outputs, Tokens, WorkerLostError
+from ibert_tvm.tokenization import TokenizedBatch
+
+
+class Sums:
+    """Computes the sum of a text's ids, and is lost whenever it is told to be."""
+
+    def __init__(self) -> None:
+        self.losses = 0
+        self.failing_starts = 0
+        self.poison: int | None = None
+        self.alive = False
+        self.batches: list[list[int]] = []
+        self.gate: threading.Event | None = None
+        self.entered = threading.Event()
+
+    def start(self) -> None:
+        if self.failing_starts:
+            self.failing_starts -= 1
+            raise LibraryError("a worker did not start")
+        self.alive = True
+
+    def run(self, tokens: Tokens) -> Outputs:
+        self.entered.set()
+        if self.gate is not None:
+            self.gate.wait(10)
+        self.batches.append(tokens.ids.tolist())
+        if self.losses or self.poison in tokens.ids.tolist():
+            self.losses = max(0, self.losses - 1)
+            self.alive = False
+            raise WorkerLostError("a worker was lost")
+        texts = np.split(tokens.ids, np.cumsum(tokens.lengths)[:-1])
+        return {"sum": np.array([[text.sum()] for text in texts], np.float32)}
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def close(self) -> None:
+        self.alive = False
+
+
+def texts(*rows: list[int]) -> TokenizedBatch:
+    longest = max(map(len, rows))
+    ids = np.array([row + [0] * (longest - len(row)) for row in rows], np.int32)
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows], np.int32)
+    return TokenizedBatch(ids, mask, np.zeros_like(ids), ())
+
+
+Make = Callable[..., Batcher]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr("ibert_tvm.serve.batcher._PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("ibert_tvm.serve.batcher._LOOK_SECONDS", 0.01)
+    batchers = []
+
+    def make(*runners: Sums, batch: int = 100, queue: int = 1000, **hooks: object) -> Batcher:
+        batchers.append(Batcher(runners, batch, queue, **hooks))  # type: ignore[arg-type]
+        return batchers[-1]
+
+    yield make
+    for batcher in batchers:
+        batcher.close()
+
+
+def sums(future: Future[np.ndarray]) -> list[float]:
+    return [row[0] for row in future.result(10).tolist()]
+
+
+def test_a_lost_batch_is_computed_again(made: Make) -> None:
+    runner, lost = Sums(), []
+    batcher = made(runner, restarted=lambda: lost.append(1))
+    runner.losses = 1
+    assert sums(batcher.submit(texts([1, 2], [3], [4, 5, 6]), "sum")) == [3, 3, 15]
+    assert runner.batches == [[1, 2, 3, 4, 5, 6]] * 2
+    assert (lost, batcher.waiting_tokens, batcher.alive) == ([1], 0, 1)
+
+
+def test_what_is_lost_twice_is_refused_and_the_next_is_answered(made: Make) -> None:
+    runner = Sums()
+    runner.poison = 7
+    batcher = made(runner)
+    with pytest.raises(WorkerLostError):
+        batcher.submit(texts([1], [7]), "sum").result(10)
+    assert sums(batcher.submit(texts([2], [3]), "sum")) == [2, 3]
+    assert runner.batches == [[1, 7], [1, 7], [2, 3]]
+    assert batcher.waiting_tokens == 0
+
+
+def test_nobody_waits_for_what_does_not_start(made: Make) -> None:
+    runner = Sums()
+    batcher = made(runner)
+    runner.losses, runner.failing_starts = 1, 5
+    with pytest.raises(UnavailableError) as caught:
+        batcher.submit(texts([1]), "sum").result(10)
+    assert str(caught.value) == (
+        "the model cannot be computed now\n"
+        "  why: its workers do not start; the server's log says why, and it goes on trying\n"
+        "  what to do: try again later"
+    )
+    for _ in range(1000):
+        if runner.alive:
+            break
+        time.sleep(0.01)
+    for _ in range(1000):  # it is alive a moment before requests are taken
+        try:
+            assert sums(batcher.submit(texts([4, 5]), "sum")) == [9]
+            break
+        except UnavailableError:
+            time.sleep(0.01)
+    else:
+        raise AssertionError("requests are still refused")
+
+
+def test_one_of_two_takes_over(made: Make) -> None:
+    first, second = Sums(), Sums()
+    batcher = made(first, second)
+    for runner in (first, second):
+        runner.gate = threading.Event()
+    answer = batcher.submit(texts([1], [2], [3], [4]), "sum")
+    first.losses, first.failing_starts = 1, 10**6
+    assert all(runner.entered.wait(10) for runner in (first, second))
+    for runner in (first, second):
+        assert runner.gate is not None
+        runner.gate.set()
+    assert sums(answer) == [1, 2, 3, 4]
+    assert batcher.alive == 1
+    first.failing_starts = 0
+
+
+def test_two_divide_what_waits(made: Make) -> None:
+    runners = [Sums(), Sums()]
+    batcher = made(*runners)
+    for runner in runners:
+        runner.gate = threading.Event()
+    answers = [batcher.submit(texts(*[[n] for n in range(m, m + 8)]), "sum") for m in range(50)]
+    assert all(runner.entered.wait(10) for runner in runners)
+    for runner in runners:
+        assert runner.gate is not None
+        runner.gate.set()
+    for m, answer in enumerate(answers):
+        assert sums(answer) == list(range(m, m + 8))
+    assert all(runner.batches for runner in runners)
+
+
+def test_one_that_ends_while_it_has_nothing_to_do_is_started(made: Make) -> None:
+    runner, lost = Sums(), threading.Event()
+    batcher = made(runner, restarted=lost.set)
+    runner.alive = False
+    assert lost.wait(10)
+    for _ in range(1000):
+        if batcher.alive:
+            break
+        time.sleep(0.01)
+    assert sums(batcher.submit(texts([5]), "sum")) == [5]
+
+
+def test_stopping_computes_what_waits_and_waits_for_nothing_that_does_not_start(
+    made: Make,
+) -> None:
+    runner = Sums()
+    batcher = made(runner, batch=1)
+    runner.gate = threading.Event()
+    answers = [batcher.submit(texts([n]), "sum") for n in range(3)]
+    closing = threading.Thread(target=batcher.close)
+    closing.start()
+    runner.gate.set()
+    closing.join(10)
+    assert [sums(answer) for answer in answers] == [[0], [1], [2]]
+    with pytest.raises(ClosedError):
+        batcher.submit(texts([1]), "sum")
+
+    broken = Sums()
+    batcher = made(broken)
+    broken.losses, broken.failing_starts = 1, 10**6
+    with pytest.raises(UnavailableError):
+        batcher.submit(texts([1]), "sum").result(10)
+    batcher.close()
+    assert batcher.alive == 0
+
+
+def test_a_runner_that_does_not_start_at_all() -> None:
+    good, bad = Sums(), Sums()
+    bad.failing_starts = 1
+    with pytest.raises(LibraryError, match="a worker did not start"):
+        Batcher([good, bad], 10, 10)
+    assert not good.alive
