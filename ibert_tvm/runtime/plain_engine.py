@@ -98,7 +98,8 @@ class PlainContext:
     def __init__(self, engine: PlainEngine) -> None:
         self._engine = engine
         size = max(function.arena_bytes for function in engine.metadata.functions)
-        self._arena = aligned_zeros((size,), "uint8")
+        # An array without entries starts anywhere, and an arena of no bytes needs an address too.
+        self._arena = aligned_zeros((max(size, 1),), "uint8")
         self._memory = aligned_zeros((_CONTEXT_BYTES,), "uint8")
         self._address = self._memory.ctypes.data
         arena = self._arena.ctypes.data

@@ -323,7 +323,8 @@ class _IntervalHeads(HeadStages):
         q, k, self.v = operands["q"], operands["k"], operands["v"]
         self.channels = q.shape[-1] // attention.num_heads
         self.key_count = q.shape[0] // domain.batch
-        entry = q.value * k.value
+        # One value may be both, but not in the same entries: a product of them is no square.
+        entry = q.value * Ranged(k.value.low, k.value.high)
         check_sum("score", entry, self.channels, "int32")
         self._score = Ranged(*sum_bounds(entry, self.channels))
         values = [self._score, *(x.value for x in self.terms)]

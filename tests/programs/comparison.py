@@ -126,7 +126,10 @@ def check(seed: int, chains: int, target: str) -> list[Failure]:
     program, parameters = random_program(seed, chains)
     shape = SHAPES[seed % len(SHAPES)]
     given = inputs_of(shape, np.random.default_rng(seed))
-    left = check_intervals(program, parameters, given)
+    try:
+        left = check_intervals(program, parameters, given)
+    except Exception as error:
+        left = [f"the reference: {type(error).__name__}: {_what(error)}"]
     failures = [Failure(seed, chains, target, line.split(":")[0], [], line) for line in left]
     try:
         output = compare(program, parameters, target, shape, seed)

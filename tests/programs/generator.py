@@ -20,7 +20,7 @@ from ibert_tvm.relay_passes.errors import CompilerError
 from ibert_tvm.relay_passes.integer import OPERATORS, Operator
 from ibert_tvm.relay_passes.integer.operator import Serial
 from ibert_tvm.relay_passes.integer.program import Program, Step
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges, longest_sequence
 from tests.integer.test_operator_records import ATTRIBUTES
 
 VOCABULARY, LONGEST = 40, 24
@@ -130,7 +130,9 @@ def _drawn(
     made: dict[str, np.ndarray] = {}
     for operand in operator.OPERANDS:
         # Where padding is left out, which tokens are where is for the compiler to say.
-        places = operand.shape in ("b s", "n") and not operand.is_mask
+        places = operand.dtypes == ("int32",) and operand.shape in ("b s", "n")
+        if places and not operand.optional:
+            return None  # where padding is left out, the compiler says which tokens are where
         if operand.optional and (places or random.random() < 0.5):
             continue
         if operand.is_constant:
@@ -160,7 +162,10 @@ def _drawn(
         step = Step(operator, operands, operator.result_type(types))
         draft.steps.append(step)
         draft.parameters.update(made)
-        analyse_ranges(*pruned(draft.program(()), draft.parameters, (name,)), max_seq_len=LONGEST)
+        program, arrays = pruned(draft.program(()), draft.parameters, (name,))
+        if longest_sequence(program) < LONGEST:
+            raise ValueError("a table ends before the longest sequence")
+        analyse_ranges(program, arrays, max_seq_len=LONGEST)
         return step
     except (CompilerError, ValueError, IndexError):
         draft.steps, draft.parameters = before
