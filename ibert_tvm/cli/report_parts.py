@@ -298,14 +298,24 @@ def _certificate(file: Path) -> dict[str, Any]:
     from ..integrity import check_sealed
     from ..schema import FLAG, OBJECT, STRING, check, one_of
     from ..strict_json import read_json
-    from ..verification import FORMAT
+    from ..verification import FORMAT, VERSION
 
     schema = {
         "format": one_of(FORMAT),
         "artefact": STRING,
         "artefact_sha256": STRING,
+        "version": one_of(VERSION),
         "passed": FLAG,
-        "checks": [{"name": STRING, "passed": FLAG, "facts": OBJECT, "findings": [STRING]}],
+        "complete": FLAG,
+        "checks": [
+            {
+                "name": STRING,
+                "passed": FLAG,
+                "facts": OBJECT,
+                "findings": [STRING],
+                "not_run": STRING,
+            }
+        ],
     }
     try:
         document: dict[str, Any] = read_json(file, _MAX_CERTIFICATE, _MAX_DEPTH)

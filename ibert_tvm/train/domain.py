@@ -221,6 +221,10 @@ class TensorDomain:
         """Return the index."""
         return index if isinstance(index, TensorArray) else np.asarray(index)
 
+    def tokens(self, length: int) -> int:
+        """Return the number."""
+        return length
+
     def condition(self, comparison: Any) -> Any:
         """Return the comparison."""
         return comparison if isinstance(comparison, TensorArray) else np.asarray(comparison)

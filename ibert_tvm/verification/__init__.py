@@ -10,6 +10,6 @@ same bits            the code gives what the integer specification gives, on ran
 """
 
 from .artefacts import verify
-from .certificate import Certificate, Check
+from .certificate import FORMAT, VERSION, Certificate, Check
 
-__all__ = ["Certificate", "Check", "verify"]
+__all__ = ["FORMAT", "VERSION", "Certificate", "Check", "verify"]
