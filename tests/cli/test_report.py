@@ -65,6 +65,7 @@ def test_the_pages_numbers_are_those_of_the_commands(
     } == {name: (row["low"], row["high"], row["width"]) for name, row in bits.items()}
 
 
+@pytest.mark.slow
 def test_a_library_is_measured_and_what_is_missing_says_why(
     ibert: Callable[..., Outcome], library: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_library_is_measured_and_what_is_missing_says_why(
     assert "--against MODEL was not given" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_certificate_is_that_of_the_artefact_or_not_shown(
     ibert: Callable[..., Outcome], model: Path, tmp_path: Path
 ) -> None:
