@@ -278,7 +278,12 @@ class _Parts:
         file = given or self.job.path.parent / CERTIFICATE
         if given is None and not file.is_file():
             return self._lacking("certificate", f"there is no {CERTIFICATE} beside it")
-        document = _certificate(file.expanduser())
+        try:
+            document = _certificate(file.expanduser())
+        except LibraryError as error:
+            if given is not None:
+                raise
+            return self._lacking("certificate", f"{error.what}: {error.why}")
         if document["artefact_sha256"] == _digest(self.job):
             return document
         why = f"{file} is that of another artefact, or of another state of this one"
@@ -298,13 +303,13 @@ def _certificate(file: Path) -> dict[str, Any]:
     from ..integrity import check_sealed
     from ..schema import FLAG, OBJECT, STRING, check, one_of
     from ..strict_json import read_json
-    from ..verification import FORMAT, VERSION
+    from ..verification.certificate import FORMAT, VERSION
 
     schema = {
         "format": one_of(FORMAT),
+        "version": one_of(VERSION),
         "artefact": STRING,
         "artefact_sha256": STRING,
-        "version": one_of(VERSION),
         "passed": FLAG,
         "complete": FLAG,
         "checks": [

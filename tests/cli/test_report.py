@@ -61,10 +61,15 @@ def test_the_pages_numbers_are_those_of_the_commands(
         if check["name"] == "intervals"
     )
     assert {
-        step["name"]: (step["low"], step["high"], step["width"]) for step in held["graph"]["steps"]
-    } == {name: (row["low"], row["high"], row["width"]) for name, row in bits.items()}
+        step["name"]: tuple(step[key] for key in ("low", "high", "width", "headroom"))
+        for step in held["graph"]["steps"]
+    } == {
+        name: tuple(row[key] for key in ("low", "high", "width", "headroom"))
+        for name, row in bits.items()
+    }
 
 
+@pytest.mark.slow
 def test_a_library_is_measured_and_what_is_missing_says_why(
     ibert: Callable[..., Outcome], library: Path, tmp_path: Path
 ) -> None:
@@ -112,6 +117,14 @@ def test_a_certificate_is_that_of_the_artefact_or_not_shown(
         "  what to do: write it again with `ibert verify`\n",
     )
 
+    (tmp_path / "changed.json").replace(tmp_path / "verify.json")  # found, not asked for
+    made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
+    assert made["artefacts"][0]["missing"]["certificate"] == (
+        f"cannot use the certificate {tmp_path / 'verify.json'}: its sha256 is not that of its "
+        "content: it was changed"
+    )
+
+    ibert("verify", folder, "--inputs", "1", "-o", tmp_path / "verify.json")
     (folder / "manifest.json").write_text((folder / "manifest.json").read_text() + "\n")
     made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
     reason = (

@@ -121,15 +121,13 @@ def library(label: str = "embedding", **changes: Any) -> dict[str, Any]:
         "suggestions": [{"change": label, "error": 0.0016}],
         "complete": False,
     }
-    check = {
-        **{"name": label, "passed": False, "facts": {"inputs": 16}},
-        **{"findings": [label], "not_run": label},
-    }
+    check = {"name": label, "passed": False, "facts": {"inputs": 16}, "findings": [label]}
+    check["not_run"] = ""
     certificate = {
         "ibert_tvm": "0.1.0",
         "artefact_sha256": "cd" * 32,
         "passed": False,
-        "complete": False,
+        "complete": True,
         "checks": [check],
     }
     return {

@@ -118,6 +118,25 @@ def test_the_memory_of_a_microcontroller() -> None:
     assert '<section id="speed"' not in html
 
 
+@pytest.mark.parametrize(
+    ("findings", "not_run", "sentence", "word"),
+    [
+        ([], "", "Every check passed.", "passed"),
+        ([], "no emulator", "Nothing was found, but not every check was made.", "not run"),
+        (["an integer differs"], "", "A check FAILED.", "FAILED"),
+    ],
+)
+def test_a_check_that_was_not_made_has_not_passed(
+    findings: list[str], not_run: str, sentence: str, word: str
+) -> None:
+    check = {"name": "same bits", "facts": {}, "findings": findings, "not_run": not_run}
+    given = library()
+    given["certificate"] |= {"passed": not findings, "complete": not not_run, "checks": [check]}
+    html = render_page(document(given))
+    assert sentence in html and f"<h3>same bits: {word}</h3>" in html
+    assert all(text in html for text in (*findings, not_run))
+
+
 def test_what_differs_is_marked() -> None:
     other = library()
     other["inspect"] = {**other["inspect"], "bytes": 20_000_000}
