@@ -255,7 +255,11 @@ def _summary(
         "sequences": len(lengths),
         "tokens": sum(lengths),
         "longest": max(lengths),
-        "options": {**asdict(options), "alphas": list(options.alphas)},
+        "options": {
+            **asdict(options),
+            "alphas": list(options.alphas),
+            "balance": list(options.balance),
+        },
         "smoothing": report.alphas,
         "output_errors": report.errors,
         "row_scales": report.by_row,

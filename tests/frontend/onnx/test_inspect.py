@@ -43,7 +43,8 @@ def tokenizer(tmp_path) -> Path:
 Command = Callable[..., Outcome]
 
 
-def test_inspect_shows_what_was_matched(ibert: Command, file):  # noqa: F811
+def test_inspect_shows_what_was_matched(ibert: Command, file, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("COLUMNS", "300")  # the path of a test may be longer than a line
     outcome = ibert("inspect", file)
     assert (outcome.code, outcome.stderr) == (0, "")
     lines = [line.rstrip() for line in outcome.stdout.splitlines()]
