@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..artefact import QuantizedModel
-from ..errors import IbertError
+from ..errors import DeviceError, IbertError
 from ..evaluate import evaluate_integers
 from .certificate import MOST_FINDINGS, Check
 from .inputs import Batch, Inputs
@@ -94,7 +94,8 @@ def check_same_bits(
     batches : list of Batch
         Inputs.
     run : callable
-        Runs the code on inputs, and gives integers by name of the output.
+        Runs the code on inputs, and gives integers by name of the output. That a device refuses it
+        or fails is a finding.
     facts : mapping
         Where it runs.
     found : str
@@ -109,7 +110,12 @@ def check_same_bits(
     digest = hashlib.sha256()
     findings = [found] if found else []
     for index, (rows, tokens, given) in enumerate(batches):
-        expected, outputs = evaluate_integers(model, given), run(given)
+        expected = evaluate_integers(model, given)
+        try:
+            outputs = run(given)
+        except DeviceError as error:
+            findings.append(f"it does not run: {one_line(error)}")
+            break
         if set(outputs) != set(expected):
             findings.append(f"it gives {', '.join(outputs)}; the model {', '.join(expected)}")
             break

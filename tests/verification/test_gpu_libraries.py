@@ -8,11 +8,14 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.errors import DeviceError
+from ibert_tvm.runtime import cuda_engine
 from ibert_tvm.targets.cuda import compile as device_code
 from ibert_tvm.targets.cuda.fat_binary import entries
 from ibert_tvm.targets.cuda.packing import image_of
 from ibert_tvm.verification import Certificate, verify
 from tests.artefact.conftest import make_quantized
+from tests.cuda import stand_in_gpu
 from tests.cuda.gpu_models import build
 from tests.cuda.tools import cuda_toolchain
 
@@ -36,7 +39,18 @@ def compiled(folder: Path, target: str, path: Path) -> Path:
     return ibert.compile(QuantizedModel.load(folder), target, [(1, 8)]).export(path)
 
 
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the stand-in, which stays in a process that has loaded it once."""
+
+    def missing() -> None:
+        raise DeviceError("no NVIDIA driver is installed")
+
+    monkeypatch.setattr(cuda_engine, "cuda_runtime", missing)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_gpu")
 def test_every_architecture_is_looked_at(folder: Path, tmp_path: Path) -> None:
     certificate = verify(compiled(folder, "t4+a100+ptx", tmp_path / "gpu.so"), folder, inputs=2)
     assert certificate.passed, certificate.checks
@@ -56,6 +70,7 @@ def test_every_architecture_is_looked_at(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_gpu")
 def test_planted_floats(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the source of the kernels, past the compiler's own audit: in SASS and in PTX."""
     original = device_code.with_headers
@@ -84,8 +99,17 @@ def test_a_float_in_a_kernel_of_the_program(
     monkeypatch.setattr(device_code, "with_headers", planted)
     monkeypatch.setattr(device_code, "check_kernels", lambda *_: None)
     certificate = verify(compiled(folder, "t4", tmp_path / "gpu.so"), folder, inputs=1)
-    (failed,) = [check for check in certificate.checks if check.findings]
-    assert " of layer pool at +0x" in failed.findings[0]
+    failed = {check.name: check.findings for check in certificate.checks if check.findings}
+    assert " of layer pool at +0x" in failed["no floating point on the GPU"][0]
+
+
+def test_a_gpu_that_refuses_the_code(folder: Path, tmp_path: Path) -> None:
+    """The stand-in takes no code of NVIDIA's; the certificate says so, and the checks are made."""
+    stand_in_gpu.load()
+    certificate = verify(compiled(folder, "t4", tmp_path / "gpu.so"), folder, inputs=1)
+    failed = {check.name: check.findings for check in certificate.checks if check.findings}
+    assert set(failed) == {"same bits"}
+    assert failed["same bits"][0].startswith("it does not run: the GPU cuda:0 cannot run")
 
 
 def test_on_the_stand_in(folder: Path, tmp_path: Path) -> None:
