@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# Words of C and C++, and names that generated functions use themselves.
+# Words of C and C++, and names that generated functions use themselves, beside those that begin as
+# `_GENERATED` says.
 _RESERVED = """
 auto break case char const continue default do double else enum extern float for goto if inline int
 long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while class new delete this template operator public private protected namespace using try
-catch throw bool true false and or not xor context inputs outputs status
+catch throw bool true false and or not xor NULL MAGIC STEP context run shapes given_inputs
+given_outputs given_input_bytes given_output_bytes size_t
 """
+_GENERATED = re.compile(r"__|ibert_|body_b\d|u?int\d+_t$", flags=re.IGNORECASE | re.ASCII)
 
 
 def filled(path: Path, **parts: str) -> str:
@@ -64,22 +67,26 @@ def c_type(dtype: str) -> str:
 def identifier(name: str) -> str:
     """A name as a C and C++ identifier: other characters become ``_``."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    if not text or text[0].isdigit() or text in _RESERVED.split() or text.startswith("__"):
+    if not text or text[0].isdigit() or text in _RESERVED.split() or _GENERATED.match(text):
         text = f"x_{text}"
     return text
 
 
-def unique_identifiers(names: list[str]) -> list[str]:
-    """`identifier` of every name; names that would be the same are numbered."""
-    taken: set[str] = set()
+def unique_identifiers(names: list[str], suffixes: tuple[str, ...] = ("",)) -> list[str]:
+    """`identifier` of every name; names that would be the same are numbered.
+
+    Names are the same that differ in capitals alone: macros are in capitals. With suffixes no
+    identifier with one of them is another, with or without one, or is reserved.
+    """
+    taken = {word.lower() for word in _RESERVED.split()}
     result = []
     for name in names:
         text = base = identifier(name)
         number = 1
-        while text in taken:
+        while not taken.isdisjoint(f"{text}{suffix}".lower() for suffix in suffixes):
             number += 1
             text = f"{base}_{number}"
-        taken.add(text)
+        taken.update(f"{text}{suffix}".lower() for suffix in suffixes)
         result.append(text)
     return result
 

@@ -15,6 +15,8 @@ from .model import BareKernel
 
 _DRIVER = Path(__file__).with_name("driver.c")
 _ARRAYS = "inputs, input_bytes, outputs, output_bytes"
+# Where arguments have the names of a model's inputs and outputs: see `c_text.identifier`.
+_GIVEN = "given_inputs, given_input_bytes, given_outputs, given_output_bytes"
 _RANGE = """\
     if (tensor->type == {constant}) {{
         const {c_type} *entries = (const {c_type} *)values;
@@ -228,19 +230,23 @@ def _entry(interface: Interface, index: int) -> str:
     suffix = shape_suffix(function.batch, function.seq_len)
     return (
         f"{function_prototype(interface, function.batch, function.seq_len)} {{\n"
-        f"    const void *inputs[IBERT_NUM_INPUTS];\n"
-        f"    void *outputs[IBERT_NUM_OUTPUTS];\n"
-        f"    size_t input_bytes[IBERT_NUM_INPUTS], output_bytes[IBERT_NUM_OUTPUTS];\n"
+        f"    const void *given_inputs[IBERT_NUM_INPUTS];\n"
+        f"    void *given_outputs[IBERT_NUM_OUTPUTS];\n"
+        f"    size_t given_input_bytes[IBERT_NUM_INPUTS];\n"
+        f"    size_t given_output_bytes[IBERT_NUM_OUTPUTS];\n"
         + "".join(_assigned("input", i, name) for i, name in enumerate(inputs))
         + "".join(_assigned("output", i, name) for i, name in enumerate(outputs))
-        + f"    return run(context, &shapes[{index}], {_ARRAYS}, body_{suffix});\n"
+        + f"    return run(context, &shapes[{index}], {_GIVEN}, body_{suffix});\n"
         "}\n\n"
     )
 
 
 def _assigned(kind: str, index: int, name: str) -> str:
     """What puts an argument of a typed function into the arrays of all."""
-    return f"    {kind}s[{index}] = {name};\n    {kind}_bytes[{index}] = {name}_bytes;\n"
+    return (
+        f"    given_{kind}s[{index}] = {name};\n"
+        f"    given_{kind}_bytes[{index}] = {name}_bytes;\n"
+    )
 
 
 def _choice(index: int, function: ShapeSpec) -> str:

@@ -59,8 +59,9 @@ class Sizes:
 
 
 def tensor_identifiers(interface: Interface) -> tuple[list[str], list[str]]:
-    """C identifiers of the inputs and outputs; all of them differ."""
-    names = unique_identifiers([spec.name for spec in (*interface.inputs, *interface.outputs)])
+    """C identifiers of the inputs and outputs; all of them, and those of their sizes, differ."""
+    specs = (*interface.inputs, *interface.outputs)
+    names = unique_identifiers([spec.name for spec in specs], ("", "_bytes"))
     return names[: len(interface.inputs)], names[len(interface.inputs) :]
 
 

@@ -60,6 +60,15 @@ def test_names_become_identifiers() -> None:
     assert unique_identifiers(["a.b", "a_b", "a/b"]) == ["a_b", "a_b_2", "a_b_3"]
     # A name that is taken already by a number of ours.
     assert unique_identifiers(["a_2", "a", "a"]) == ["a_2", "a", "a_3"]
+    # Macros are in capitals.
+    assert unique_identifiers(["a", "A"]) == ["a", "A_2"]
+    # Names of sizes, of what generated functions use, and of what a header begins with.
+    sizes = ("", "_bytes")
+    assert unique_identifiers(["a_bytes", "a"], sizes) == ["a_bytes", "a_2"]
+    assert unique_identifiers(["given_input", "run"], sizes) == ["given_input_2", "x_run"]
+    assert [identifier(name) for name in ("ibert_init", "body_b1_s8", "int8_t", "__x")] == [
+        *("x_ibert_init", "x_body_b1_s8", "x_int8_t", "x___x")
+    ]
 
 
 def test_text_is_quoted_for_c() -> None:
