@@ -244,8 +244,7 @@ def _entry(interface: Interface, index: int) -> str:
 def _assigned(kind: str, index: int, name: str) -> str:
     """What puts an argument of a typed function into the arrays of all."""
     return (
-        f"    given_{kind}s[{index}] = {name};\n"
-        f"    given_{kind}_bytes[{index}] = {name}_bytes;\n"
+        f"    given_{kind}s[{index}] = {name};\n    given_{kind}_bytes[{index}] = {name}_bytes;\n"
     )
 
 

@@ -104,6 +104,19 @@ static int call_{prefix}(void) {{
 """
 
 
+@pytest.mark.parametrize("name", ["output", "NULL"])
+def test_names_of_tensors_that_the_driver_has_too(name: str, tmp_path: Path) -> None:
+    model = make_quantized()
+    output = replace(model.info.outputs[0], name=name)
+    quantisation = {"outputs": [{"name": name, "scale": 1.0}]}
+    model = replace(model, info=replace(model.info, outputs=(output,)), quantization=quantisation)
+    compiled = ibert.compile(model, "host", [(1, 8)], runtime="none")
+    library = load_library(compiled.export(tmp_path / "model.so"))
+    (values,) = evaluate_integers(model, {"input_ids": IDS, "attention_mask": MASK}).values()
+    outputs = library.run(input_ids=IDS, attention_mask=MASK, dequantize=False)
+    np.testing.assert_array_equal(outputs[name].values, values)
+
+
 def _program(*prefixes: str) -> str:
     values = {"ids": IDS, "mask": MASK}
     arrays = "".join(
