@@ -16,6 +16,12 @@ _DEFAULT: dict[str, Any] = {
     "channel_zero_points": True,
     "centre": True,
     "fine_tables": True,
+    # Divisors that smoothing's strengths cannot reach, and what costs nothing on top.
+    "balance": (0.1, 0.3, 1.0),
+    "value_offsets": True,
+    # Special tokens of short texts, and single texts, go further than sentences.
+    "short_pieces": True,
+    "margin": 1.2,
     # In columns by which kernels pad the inner dimension, or a few more.
     "split_share": 1 / 48,
     "sample_tokens": 4096,

@@ -35,20 +35,13 @@ _HELD_BACK = 5
 # an instruction multiplies 64 bytes, and where it multiplies two.
 _ENTRY = 32
 
-_BALANCED: dict[str, Any] = {
-    "balance": (0.1, 0.3, 1.0),
-    "value_offsets": True,
-    "short_pieces": True,
-    "margin": 1.2,
-}
 _RECIPES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "fast": ("fast", {}),
     "default, no split channels": ("default", {"split_share": 0.0}),
     "default": ("default", {}),
-    "balanced": ("default", _BALANCED),
-    "balanced, 1/12 more columns": ("default", {**_BALANCED, "split_share": 1 / 12}),
-    "balanced, 1/4 more columns": ("default", {**_BALANCED, "split_share": 1 / 4}),
-    "balanced, scales per token": ("default", {**_BALANCED, "row_scales": "auto"}),
+    "default, 1/12 more columns": ("default", {"split_share": 1 / 12}),
+    "default, 1/4 more columns": ("default", {"split_share": 1 / 4}),
+    "default, scales per token": ("default", {"row_scales": "auto"}),
 }
 
 
