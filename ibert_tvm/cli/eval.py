@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..artefact import QuantizedModel
     from ..diagnosis import Diagnosis
     from ..evaluate import Fidelity
+    from ..frontend.model import CanonicalModel
 
 
 def command(
@@ -122,22 +123,38 @@ def command(
             why="without --task the integer model is compared with its float original on texts",
             todo="give --against FLOAT_MODEL, or --task and --data",
         )
-    return _fidelity(
-        model, against, text, seq_len or "128", limit, why, device, parse_inputs(inputs), trust
-    )
+    names = parse_inputs(inputs)
+
+    def reference(head: str) -> CanonicalModel:
+        from ..frontend import load
+
+        return load(against, head=head, inputs=names, trust=trust)
+
+    return compare(model, against, reference, text, seq_len or "128", limit, why, device)
 
 
-def _fidelity(
+def compare(
     model: Path,
     against: Path,
+    load: Callable[[str], CanonicalModel],
     text: Path | None,
     seq_len: str,
     limit: int | None,
-    why: bool,
-    device: str | None,
-    names: dict[str, str] | None,
-    trust: bool,
+    why: bool = False,
+    device: str | None = None,
 ) -> CommandResult:
+    """Compare an integer model with its float original on texts.
+
+    Parameters
+    ----------
+    model, against : pathlib.Path
+        As `command` takes them.
+    load : callable
+        Gives the float model with a head of a name (`ibert_tvm.model_info.HEADS`). It is not
+        called before everything else is known to be fit, for it takes long.
+    text, seq_len, limit, why, device
+        As `command` takes them.
+    """
     from ..artefact import read_document
     from ..evaluate import check_seq_len
     from ..model_info import ModelInfo
@@ -173,13 +190,12 @@ def _fidelity(
     with progress({"loading the models": 1, work: 4}) as line:
         from ..artefact import QuantizedModel
         from ..evaluate import fidelity
-        from ..frontend import load
         from ..runtime import Library, load_library
 
         candidate: QuantizedModel | Library = (
             load_library(model, device=device) if compiled else QuantizedModel.load(model)
         )
-        reference = load(against, head=info.head, inputs=names, trust=trust)
+        reference = load(info.head)
         line.step(work)
         result: Fidelity | Diagnosis
         if why and isinstance(candidate, QuantizedModel):

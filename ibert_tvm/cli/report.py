@@ -126,7 +126,7 @@ def command(
         where="ibert report",
     )
     page = check_writable(output or Path("report.html"))
-    content = _document([collect(each) for each in jobs])
+    content = _document(collect(jobs))
     text_of_page = render_page(content)
     with write_file(page) as temporary:
         temporary.write_text(text_of_page, encoding="utf-8")

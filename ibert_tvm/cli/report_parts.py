@@ -1,18 +1,24 @@
 """What a page holds of one artefact: the documents of the commands that look at it.
 
-Each is what that command prints with ``--json``: the command itself is called.
+Each is what that command prints with ``--json``: the command itself is called, and `compare` of
+`ibert eval` with a float model that is imported once for all that compare with it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import LibraryError, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from ..frontend.model import CanonicalModel
+    from .result import CommandResult
 
 _logger = logging.getLogger(__name__)
 
@@ -134,20 +140,49 @@ def _metadata(path: Path) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name != _SCALES}
 
 
-def collect(job: Job) -> dict[str, Any]:
+def collect(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Gather the documents of artefacts that are compared with one float model.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Checked; `against`, `inputs` and `trust` are the same in each.
+
+    Returns
+    -------
+    list of dict
+        As `_collect` gives them.
+    """
+    first = jobs[0]
+
+    @functools.cache
+    def load(head: str) -> CanonicalModel:
+        from ..frontend import load as load_model
+        from .options import parse_inputs
+
+        assert first.against is not None
+        names = parse_inputs(first.inputs)
+        return load_model(first.against, head=head, inputs=names, trust=first.trust)
+
+    return [_collect(job, load) for job in jobs]
+
+
+def _collect(job: Job, load: Callable[[str], CanonicalModel]) -> dict[str, Any]:
     """Gather the documents of one artefact.
 
     Parameters
     ----------
     job : Job
         Checked.
+    load : callable
+        Gives the float model with a head.
 
     Returns
     -------
     dict
         JSON-able: each document, or None and the reason under ``missing``.
     """
-    parts = _Parts(job)
+    parts = _Parts(job, load)
     return {
         "name": job.path.name,
         "path": str(job.path),
@@ -176,8 +211,9 @@ def _digest(job: Job) -> str:
 class _Parts:
     """The documents that take time or can be missing; the reasons for the latter."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, load: Callable[[str], CanonicalModel]) -> None:
         self.job = job
+        self._load = load
         self.missing: dict[str, str] = {}
 
     def _lacking(self, part: str, reason: str) -> dict[str, Any] | None:
@@ -225,22 +261,19 @@ class _Parts:
         return self._evaluated("worst texts", self.job.folder, limit, why=True)
 
     def _evaluated(
-        self, part: str, path: Path, limit: int | None, **options: Any
+        self, part: str, path: Path, limit: int | None, why: bool = False
     ) -> dict[str, Any] | None:
-        from . import eval
+        from .eval import compare
 
         against = self.job.against
         assert against is not None
         most = [count for count in (limit, self.job.limit) if count is not None]
-        arguments = {
-            "text": self.job.text,
-            "seq_len": self.job.seq_len or str(_length(path)),
-            "limit": min(most, default=None),
-            "inputs": self.job.inputs,
-            "trust": self.job.trust,
-            **options,
-        }
-        return self._tried(part, lambda: eval.command(path, against, **arguments).document)
+        length = self.job.seq_len or str(_length(path))
+        shortest = min(most, default=None)
+        return self._tried(
+            part,
+            lambda: compare(path, against, self._load, self.job.text, length, shortest, why),
+        )
 
     def speed(self) -> dict[str, Any] | None:
         """Of a library, on this machine."""
@@ -256,17 +289,15 @@ class _Parts:
         threads = self.job.threads if threaded else None
         return self._tried(
             "speed",
-            lambda: (
-                bench.command(
-                    self.job.path, threads=threads, seconds=self.job.seconds, per_layer=True
-                ).document
+            lambda: bench.command(
+                self.job.path, threads=threads, seconds=self.job.seconds, per_layer=True
             ),
         )
 
-    def _tried(self, part: str, command: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    def _tried(self, part: str, command: Callable[[], CommandResult]) -> dict[str, Any] | None:
         """What a command says; the reason where this machine cannot run the library."""
         try:
-            return _plain(command())
+            return _plain(command().document)
         except TargetError as error:
             reason = ": ".join(filter(None, (error.what, error.why)))
             _logger.warning("%s: no %s: %s", self.job.path.name, part, reason)

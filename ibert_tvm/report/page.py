@@ -7,14 +7,18 @@ script and the style that are in it, by their hashes.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .charts import cosines, roofline
 from .comparison import compare
 from .rails import draw_rails
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 SCHEMA_VERSION = 1
 """Of the document that a page holds."""
@@ -34,40 +38,49 @@ def render_page(document: Mapping[str, Any]) -> str:
     str
         HTML. Needs Jinja2.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     from .numbers import Numbers, key
 
-    environment = Environment(
-        loader=PackageLoader("ibert_tvm.report", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     numbers = Numbers(document)
     style, script = (_own(name) for name in ("page.css", "page.js"))
     artefacts = document["artefacts"]
     first = artefacts[0]
     layers = [_layers(artefact) for artefact in artefacts]
     graph = first["graph"]
-    template = environment.get_template("page.html")
-    return template.render(
-        document=document,
-        number=numbers.shown,
-        at=numbers.at,
-        key=key,
-        style=Markup(style),
-        script=Markup(script),
-        policy=_policy(style, script),
-        rooflines=[
-            roofline(*_parts(first, row)) for row in (first["bench"] or {}).get("results", ())
-        ],
-        layers=layers[0],
-        layer_chart=cosines(layers),
-        rails=[] if graph is None else draw_rails(graph["steps"], graph["outputs"]),
-        comparison=compare(artefacts) if len(artefacts) > 1 else [],
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            document=document,
+            number=numbers.shown,
+            at=numbers.at,
+            key=key,
+            style=Markup(style),
+            script=Markup(script),
+            policy=_policy(style, script),
+            rooflines=[
+                roofline(*_parts(first, row)) for row in (first["bench"] or {}).get("results", ())
+            ],
+            layers=layers[0],
+            layer_chart=cosines(layers),
+            rails=[] if graph is None else draw_rails(graph["steps"], graph["outputs"]),
+            comparison=compare(artefacts) if len(artefacts) > 1 else [],
+        )
+    )
+
+
+@functools.cache
+def _environment() -> Environment:
+    """What keeps the templates once it has compiled them, which takes longer than filling in."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("ibert_tvm.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

@@ -35,19 +35,31 @@ def _stable(document: dict[str, Any], *without: str) -> dict[str, Any]:
 
 
 def test_the_pages_numbers_are_those_of_the_commands(
-    ibert: Callable[..., Outcome], model: Path
+    ibert: Callable[..., Outcome], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import ibert_tvm.frontend as frontend
+
+    load, imported = frontend.load, []
+
+    def counted(source: Path, **options: Any) -> Any:
+        imported.append(source)
+        return load(source, **options)
+
+    monkeypatch.setattr(frontend, "load", counted)
     page = model.parent / "page.html"
     common = ("--against", model.parent / "source", "--text", model.parent / "texts.txt")
-    made = ibert("report", model, *common, "--no-why", "-o", page, "--seq-len", "8", "--json")
+    words = ("--no-why", "--compare", model, "-o", page, "--seq-len", "8", "--json")
+    made = ibert("report", model, *common, *words)
     assert made.code == 0, made.stderr
+    assert imported == [model.parent / "source"]  # once for both
     assert page.stat().st_size == made.document["bytes"] < 2**20
     read = Page(page.read_text(encoding="utf-8"))
     for pointer, value, text in read.numbers:
         assert resolve(read.document, pointer) == value and says(text, value), pointer
     assert read.document == _stable(made.document, "output", "bytes")
 
-    (held,) = read.document["artefacts"]
+    held, other = read.document["artefacts"]
+    assert _stable(held["eval"]) == _stable(other["eval"])
     inspected = ibert("inspect", model, "--json").document
     assert held["inspect"] == _stable(inspected, "values")
     evaluated = ibert("eval", model, *common, "--seq-len", "8", "--json").document
@@ -94,6 +106,7 @@ def test_a_library_is_measured_and_what_is_missing_says_why(
     assert "--against MODEL was not given" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_certificate_is_that_of_the_artefact_or_not_shown(
     ibert: Callable[..., Outcome], model: Path, tmp_path: Path
 ) -> None:

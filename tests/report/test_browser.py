@@ -13,6 +13,8 @@ from .documents import HOSTILE, document, library
 
 pytest.importorskip("jinja2", reason="the page needs the extra report")
 
+pytestmark = pytest.mark.slow  # a browser takes seconds to start
+
 # Opens what is closed first: what is hidden overflows nothing.
 _LOOK = """(page, window) => {
   for (const each of page.querySelectorAll("details")) each.open = true;
@@ -58,13 +60,11 @@ def test_it_works_at_400_pixels_and_what_strangers_call_things_is_text(tmp_path:
     assert (seen["order"], seen["unreached"]) == ("ascending", 0)
 
 
-@pytest.mark.slow
 def test_it_works_at_1600_pixels(tmp_path: Path) -> None:
     seen, console = probe(_write(tmp_path), tmp_path, _LOOK, 1600)
     assert (console, seen["overflow"], seen["unreached"]) == ([], 0, 0)
 
 
-@pytest.mark.slow
 def test_from_disk_without_a_frame(tmp_path: Path) -> None:
     opened = open_page(_write(tmp_path), tmp_path)
     assert opened.console == []
@@ -73,7 +73,6 @@ def test_from_disk_without_a_frame(tmp_path: Path) -> None:
     assert '<button type="button" id="theme" aria-label="Dark colours">Dark</button>' in opened.dom
 
 
-@pytest.mark.slow
 def test_the_policy_stops_a_script_that_got_in_anyway(tmp_path: Path) -> None:
     file = _write(tmp_path)
     inside = '<script>document.title = "hacked"</script><p onclick="x()" style="color: red">p</p>'
@@ -85,7 +84,6 @@ def test_the_policy_stops_a_script_that_got_in_anyway(tmp_path: Path) -> None:
     assert all("Content Security Policy" in line for line in opened.console)
 
 
-@pytest.mark.slow
 def test_an_error_of_a_script_would_be_seen(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text("<!doctype html><script>nothing()</script>")
