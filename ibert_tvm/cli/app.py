@@ -23,6 +23,7 @@ from . import (
     tune,
     verify,
 )
+from .examples import epilog
 
 app = typer.Typer(
     name="ibert",
@@ -38,7 +39,8 @@ _COMMANDS = (
     *(inspect, verify, sign, report, targets, doctor, demo),
 )
 for _file in _COMMANDS:
-    app.command(_file.__name__.rpartition(".")[2])(_file.command)
+    _name = _file.__name__.rpartition(".")[2]
+    app.command(_name, epilog=epilog(_name))(_file.command)
 
 
 def _version(wanted: bool) -> None:
