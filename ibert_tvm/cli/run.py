@@ -25,7 +25,10 @@ _REAL = " or ".join(REAL_INPUTS)
 
 
 def command(
-    library: Annotated[Path, Argument(help="A library that `ibert compile` wrote.")],
+    library: Annotated[
+        Path,
+        Argument(help="A library that `ibert compile` wrote; with --emulate a package as well."),
+    ],
     text: Annotated[list[str] | None, Option(help="A text; may be repeated.")] = None,
     pair: Annotated[
         list[str] | None, Option(help="The second text of each --text, for models of pairs.")
@@ -49,9 +52,14 @@ def command(
         bool,
         Option(
             "--emulate",
-            help="Run a library of another machine (--runtime none) under its emulator.",
+            help="Run a library of another machine (--runtime none) under its emulator, or a "
+            "package for a microcontroller on its emulated board.",
         ),
     ] = False,
+    model: Annotated[
+        Path | None,
+        Option(help="The NAME.ibert folder that a package was compiled from, for its tokenizer."),
+    ] = None,
     rpc: RpcOption = None,
     key: KeyOption = None,
     rpc_timeout: RpcTimeoutOption = 60.0,
@@ -79,10 +87,18 @@ def command(
     if output is not None:
         check_writable(output)
     arrays = None if inputs is None else _read_inputs(inputs)
-    read_metadata(library)  # a wrong path is reported before TVM is imported
+    package = _is_package(library, emulate, items is not None, model)
+    if not package:
+        read_metadata(library)  # a wrong path is reported before TVM is imported
 
     with ExitStack() as stack:
-        if address is None:
+        if package:
+            from ..runtime.package_engine import emulated_package
+            from .progress import progress
+
+            loaded = stack.enter_context(emulated_package(library.expanduser(), model))
+            stack.enter_context(progress("running on the emulated board"))
+        elif address is None:
             from ..runtime import load_library
 
             loaded = load_library(library, num_threads=threads, emulate=emulate, device=device)
@@ -123,6 +139,35 @@ def command(
     if output is not None:
         lines.append(f"written to {output}")
     return CommandResult(document, lines)
+
+
+def _is_package(path: Path, emulate: bool, texts: bool, model: Path | None) -> bool:
+    """Whether a package is run, which is done on its emulated board alone."""
+    from ibert_tvm.targets.bare_metal import is_package
+
+    folder = path.expanduser()
+    package = folder.is_dir() and is_package(folder)
+    if package and not emulate:
+        raise UsageError(
+            f"{path} is a package for a microcontroller",
+            why="it does not run on this machine by itself",
+            todo="give --emulate, to run it on its emulated board",
+        )
+    if package and texts and model is None:
+        raise UsageError(
+            f"texts were given to a package alone: {path}",
+            why="it holds no tokenizer",
+            todo="give the NAME.ibert folder that it was compiled from, with --model; or token "
+            "ids, with --inputs FILE.npz",
+        )
+    if model is not None and not package:
+        raise UsageError(
+            "--model was given without a package",
+            where=str(path),
+            why="a library holds its tokenizer",
+            todo="leave --model out",
+        )
+    return package
 
 
 def _items(

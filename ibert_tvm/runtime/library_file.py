@@ -95,7 +95,7 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
         )
     try:
         check(document, SCHEMA)
-        metadata = _parse(file, document, weight_bytes)
+        metadata = parse_metadata(file, document, weight_bytes)
     except DocumentError as error:
         raise _damaged(file, f"its metadata is unusable: {_reason(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -216,7 +216,27 @@ def _architectures(cuda: Mapping[str, Any]) -> tuple[str, ...]:
     return (*real, *virtual)
 
 
-def _parse(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
+def parse_metadata(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
+    """Make records of a document that was checked with `SCHEMA`.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+        What it is about.
+    document : mapping
+        The document.
+    weight_bytes : int
+        Size of the section of weights.
+
+    Returns
+    -------
+    LibraryMetadata
+
+    Raises
+    ------
+    AttributeError, KeyError, TypeError, ValueError
+        If a part is missing or cannot be used.
+    """
     functions = tuple(read_record(FunctionRecord, row) for row in document["functions"])
     if not functions:
         raise ValueError("no function is listed")

@@ -71,20 +71,11 @@ def audit_package(
     """
     names = FileNames(str(document["prefix"]))
     outside = ["the program that calls it, and the C library if that has one"]
-    if document["emit"] == OBJECTS:
-        shutil.copyfile(folder / names.library, work / names.library)
-        archiver = binary_tool(description, "ar")
-        run_tool([archiver, "x", names.library], work, "cannot unpack the library", description)
-    else:
-        for path in folder.iterdir():
-            if path.suffix in (*_SOURCES, ".h", ".bin"):
-                shutil.copyfile(path, work / path.name)
-        sources = sorted(path for path in work.iterdir() if path.suffix in _SOURCES)
-        compile_sources(sources, work, description)
+    objects = package_objects(folder, document, description, work)
+    if document["emit"] != OBJECTS:
         outside.append("what another compiler, or other flags, make of the sources")
         if document["emit"] == C_SOURCES:
             outside.append("assembly that other compilers take")
-    objects = tuple(sorted(work.glob("*.o")))
     layers = {k["symbol"]: k["layer"] for f in document["functions"] for k in f["kernels"]}
     audit = audit_code(objects, description, layers)
     findings = list(audit.findings)
@@ -106,3 +97,43 @@ def audit_package(
     except TargetError as error:
         findings.append(f"the package cannot be linked: {error.what}: {error.why}")
     return PackageAudit(objects, audit.instructions, tuple(findings), tuple(outside))
+
+
+def package_objects(
+    folder: Path, document: Mapping[str, Any], description: TargetDescription, work: Path
+) -> tuple[Path, ...]:
+    """Unpack the objects of a package, or compile its sources.
+
+    Parameters
+    ----------
+    folder
+        The package, whose digests were checked.
+    document
+        Its ``ibert_model.json``.
+    description
+        Its target.
+    work
+        An empty folder, where they are left.
+
+    Returns
+    -------
+    tuple of pathlib.Path
+        The objects, by name.
+
+    Raises
+    ------
+    TargetError
+        If a tool is missing or fails.
+    """
+    if document["emit"] == OBJECTS:
+        library = FileNames(str(document["prefix"])).library
+        shutil.copyfile(folder / library, work / library)
+        archiver = binary_tool(description, "ar")
+        run_tool([archiver, "x", library], work, "cannot unpack the library", description)
+    else:
+        for path in folder.iterdir():
+            if path.suffix in (*_SOURCES, ".h", ".bin"):
+                shutil.copyfile(path, work / path.name)
+        sources = sorted(path for path in work.iterdir() if path.suffix in _SOURCES)
+        compile_sources(sources, work, description)
+    return tuple(sorted(work.glob("*.o")))

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from ibert_tvm.cli import main
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.tools import BOARDS, board
+from tests.encoder.small_encoders import bert
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,64 @@ def test_compile_says_that_the_library_was_loaded_and_run_runs_it(
         results = [outputs[name] for name in outputs.files if not name.endswith(".scale")]
     for result, want in zip(results, expected(small_bert(layers=1), arrays), strict=True):
         np.testing.assert_array_equal(result, want)
+
+
+@pytest.mark.qemu
+def test_a_package_runs_on_its_emulated_board(tmp_path: Path, ibert) -> None:
+    board("cortex-m4")
+    model = bert()
+    folder = model.save(tmp_path / "small.ibert")
+    package, given, got = (tmp_path / name for name in ("package", "in.npz", "out.npz"))
+    words = ("--target", "cortex-m4", "--seq-len", "4,8", "--prefix", "small", "-o", package)
+    assert ibert("compile", folder, *words).code == 0
+    ids = np.array([[2, 7, 8, 3, 0], [2, 9, 3, 0, 0]])
+    np.savez(given, input_ids=ids, attention_mask=ids != 0)
+    run = ("run", package, "--integers", "-o", got)
+    outcome = ibert(*run, "--emulate", "--inputs", given, "--json")
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.document["device"] == "emulated board"
+    name = model.info.outputs[0].name
+    want = evaluate(
+        model.program,
+        {
+            "input_ids": ids,
+            "attention_mask": (ids != 0).astype(int),
+            "token_type_ids": np.zeros_like(ids),
+        },
+        model.parameters,
+    )[0]
+    with np.load(got) as outputs:
+        np.testing.assert_array_equal(outputs[name], want)
+    texts = ("--text", "hello world", "--text", "big small hello world")
+    assert ibert(*run, "--emulate", "--model", folder, *texts).code == 0
+    for words, message in (
+        (
+            ("--inputs", given),
+            f"{package} is a package for a microcontroller\n"
+            "  why: it does not run on this machine by itself\n"
+            "  what to do: give --emulate, to run it on its emulated board\n",
+        ),
+        (
+            ("--emulate", *texts),
+            f"texts were given to a package alone: {package}\n"
+            "  why: it holds no tokenizer\n"
+            "  what to do: give the NAME.ibert folder that it was compiled from, with --model; or "
+            "token ids, with --inputs FILE.npz\n",
+        ),
+        (
+            ("--emulate", *texts, "--model", small_bert(layers=1).save(tmp_path / "other.ibert")),
+            "the two do not belong together\n"
+            f"  where: {package} and {tmp_path / 'other.ibert'}\n"
+            "  why: they say different sources\n"
+            "  what to do: give the NAME.ibert folder that the package was compiled from, with "
+            "--model\n",
+        ),
+    ):
+        refused = ibert(*run, *words)
+        assert (refused.code, refused.stderr) == (2, f"error: {message}")
+    (package / "README.md").write_text("changed")
+    refused = ibert(*run, "--emulate", "--inputs", given)
+    assert (refused.code, "is damaged" in refused.stderr) == (3, True)
 
 
 @pytest.mark.slow

@@ -1,0 +1,193 @@
+"""Calling a package for a microcontroller on the board of its target, which QEMU stands for.
+
+The package is linked into the example firmware, once per shape: this shows what the board will
+compute, not how fast. A package holds no tokenizer; that of its model is used.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from ..errors import DocumentError, LibraryError, UsageError
+from ..schema import check
+from .buffers import BufferedInputs
+from .library import Library
+from .library_file import parse_metadata
+from .metadata import SCHEMA, FunctionRecord, LibraryMetadata, ParameterRecord
+
+if TYPE_CHECKING:
+    from ibert_tvm.targets import TargetDescription
+
+
+@contextmanager
+def emulated_package(folder: Path, model: Path | None = None) -> Iterator[Library]:
+    """Load a package for its emulated board.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        A package that `ibert compile` wrote.
+    model : pathlib.Path, optional
+        The NAME.ibert folder that it was compiled from; needed for texts, for its tokenizer.
+
+    Yields
+    ------
+    Library
+        Runs on the board until the end of the block.
+
+    Raises
+    ------
+    LibraryError
+        If the package is damaged, or its document is none of this project's.
+    UsageError
+        If `model` is not the one that it was compiled from.
+    TargetError
+        If a tool is missing, or no board of its target is emulated.
+    """
+    from ibert_tvm.targets import get_target
+    from ibert_tvm.targets.bare_metal import read_package
+    from ibert_tvm.targets.bare_metal.package_audit import package_objects
+
+    document = read_package(folder)
+    metadata = _metadata(folder, document)
+    tokenizer = None if model is None else _tokenizer(folder, metadata, model)
+    description = get_target(str(metadata.target["name"]))
+    with tempfile.TemporaryDirectory(prefix="ibert-package-") as scratch:
+        work = Path(scratch)
+        objects = package_objects(folder, document, description, work)
+        engine = PackageEngine(metadata, document, objects, work, description)
+        with Library(metadata, 1, engine) as library:
+            if tokenizer:
+                from ..tokenization import Tokenizer
+
+                library.tokenizer = Tokenizer(tokenizer)
+            yield library
+
+
+def _metadata(folder: Path, document: Mapping[str, Any]) -> LibraryMetadata:
+    """What a package says about itself, as libraries say it."""
+    try:
+        said = {
+            **document,
+            "required_cpu_features": [],
+            "functions": [{**row, "name": row["symbol"], "kernels": []} for row in _rows(document)],
+            "parameters": [],
+            "runtime": "none",
+        }
+        check(said, SCHEMA)
+        return parse_metadata(folder, said, 0)
+    except (DocumentError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LibraryError(
+            f"cannot read the package {folder}",
+            why=f"its document lacks what packages of this version have: {error}",
+            todo="make it again with `ibert compile`",
+        ) from error
+
+
+def _rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = document["functions"]
+    return rows
+
+
+def _tokenizer(folder: Path, metadata: LibraryMetadata, model: Path) -> Mapping[str, bytes]:
+    from ..artefact import QuantizedModel
+
+    quantized = QuantizedModel.load(model)
+    if quantized.info.source_sha256 != metadata.source_sha256:
+        raise UsageError(
+            "the two do not belong together",
+            where=f"{folder} and {model}",
+            why="they say different sources",
+            todo="give the NAME.ibert folder that the package was compiled from, with --model",
+        )
+    return quantized.tokenizer
+
+
+class PackageEngine:
+    """A package on its emulated board; see `ibert_tvm.runtime.engine.Engine`.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        What the package says about itself.
+    document : mapping
+        The same, as it is in the package.
+    objects : tuple of pathlib.Path
+        Its objects.
+    folder : pathlib.Path
+        Where firmware is made.
+    description : TargetDescription
+        Its target.
+    """
+
+    device = "emulated board"
+    max_contexts = 1
+
+    def __init__(
+        self,
+        metadata: LibraryMetadata,
+        document: Mapping[str, Any],
+        objects: tuple[Path, ...],
+        folder: Path,
+        description: TargetDescription,
+    ) -> None:
+        self.metadata = metadata
+        self.document = document
+        self.description = description
+        self._objects = objects
+        self._folder = folder
+        self._linked: dict[int, Path] = {}
+
+    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+        """As `Engine.parameter`."""
+        raise LibraryError(
+            f"the package {self.metadata.path} does not tell its parameters",
+            where=record.name,
+            why="they are in the objects that firmware is linked with",
+            todo="read them from the NAME.ibert folder that it was compiled from",
+        )
+
+    def create_context(self) -> PackageContext:
+        """As `Engine.create_context`."""
+        return PackageContext(self)
+
+    def firmware(self, index: int) -> Path:
+        """ELF file that runs a shape, by its number; linked when it is first asked for."""
+        from ibert_tvm.targets.bare_metal.firmware import link_firmware
+        from ibert_tvm.targets.bare_metal.package import FileNames
+
+        if index not in self._linked:
+            name = FileNames(self.metadata.prefix).header
+            header = (self.metadata.path / name).read_text(encoding="utf-8")
+            self._linked[index] = link_firmware(
+                self.document, header, self._objects, index, self._folder, self.description
+            )
+        return self._linked[index]
+
+
+class PackageContext(BufferedInputs):
+    """Inputs; see `ibert_tvm.runtime.engine.ExecutionContext`. Every run starts the board."""
+
+    def __init__(self, engine: PackageEngine) -> None:
+        super().__init__(engine.metadata)
+        self._engine = engine
+
+    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+        """As `ExecutionContext.run`."""
+        from ibert_tvm.targets.bare_metal.firmware import run_firmware
+
+        engine, index = self._engine, self.metadata.functions.index(function)
+        outputs = run_firmware(
+            engine.firmware(index),
+            engine.document,
+            index,
+            self.buffers[function.name],
+            engine.description,
+        )
+        return [outputs[record.name] for record in self.metadata.outputs]
