@@ -38,7 +38,7 @@ from .document import DOCUMENT, FORMAT, KIND
 from .guide import makefile, readme
 from .memory_use import FunctionPeak, MemoryUse, check_limits
 from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions
-from .verification import Verified, verify_package
+from .verification import Verified, largest_frame, verify_package
 
 if TYPE_CHECKING:
     from ..aot.model import BareModel
@@ -49,6 +49,16 @@ if TYPE_CHECKING:
 _LITTLE_ENDIAN = """\
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "weights.bin is little-endian, and this processor is not: compile with --emit c-arrays"
+#endif
+"""
+# What the bound of the stack was measured on; on another processor the header's is none at all.
+_STACK_CHECK = """\
+#if (defined(__arm__) || defined(__ICCARM__)) && !defined(IBERT_ANY_STACK)
+#if !defined(__GNUC__) || defined(__clang__)
+#error IBERT_STACK_BYTES holds for GCC: measure the stack, and define IBERT_ANY_STACK
+#endif
+/* No function may take more stack than the largest here did when IBERT_STACK_BYTES was measured. */
+#pragma GCC diagnostic error "-Wstack-usage={limit}"
 #endif
 """
 CFLAGS = (
@@ -123,6 +133,10 @@ def write_package(
         (work / names.library).rename(folder / names.library)
     else:
         for path in sources:
+            if path.suffix == ".c":
+                limit = largest_frame(path.with_suffix(".o"), verified.frames)
+                check = prefixed(_STACK_CHECK.format(limit=limit), names.prefix)
+                path.write_text(check + path.read_text(encoding="utf-8"), encoding="utf-8")
             path.rename(folder / path.name)
         if options.emit == C_SOURCES:
             (work / WEIGHTS_FILE).rename(folder / WEIGHTS_FILE)
@@ -298,7 +312,10 @@ def _with_sizes(bare: BareModel, use: MemoryUse, options: PackageOptions) -> str
     inputs = _largest_bytes(bare.interface.inputs, bare)
     outputs = _largest_bytes(bare.interface.outputs, bare)
     own = options.emit != OBJECTS
-    only = "\n * Another compiler, or other flags than the Makefile's, need another stack." * own
+    only = (
+        "\n * Another compiler, or other flags than the Makefile's, may need another stack;\n"
+        " * a function that takes more is refused. Define IBERT_ANY_STACK to compile it anyway."
+    ) * own
     text = (
         "/* Measured on the linked package. The stack is a bound for the deepest call of this\n"
         f" * interface; interrupts, the hook and the caller's own frames come on top.{only} */\n"

@@ -11,7 +11,7 @@ All objects are linked with nothing but the compiler's own run-time library (lib
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ..fp_rules import is_float_helper, is_floating_point
 from ..linking import run_tool
 from ..toolchain import find_linker
 from .disassembly import Function, disassemble, has_integer_vectors
-from .stack import StackUse, stack_use
+from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")
 # Names of the functions of one shape, in the driver that `ibert_tvm.targets.aot.driver` writes.
@@ -54,6 +54,8 @@ class Verified:
         Functions of the compiler's run-time library that the package needs.
     stack
         Bound of the stack of any function of the API, interrupts apart.
+    frames
+        Bytes of stack of each function itself, by name.
     """
 
     code_bytes: int
@@ -63,6 +65,7 @@ class Verified:
     instructions: int
     helpers: tuple[str, ...]
     stack: StackUse
+    frames: Mapping[str, int]
 
 
 def verify_package(
@@ -120,7 +123,14 @@ def verify_package(
         instructions=sum(len(function.instructions) for function in functions),
         helpers=tuple(name for name in helpers if not name.startswith("$")),
         stack=stack_use(functions, entries, _pointers(driver)),
+        frames={function.name: frame_bytes(function) for function in functions},
     )
+
+
+def largest_frame(source_object: Path, frames: Mapping[str, int]) -> int:
+    """Most stack that a function of an object takes by itself, of those in the linked image."""
+    defined, _ = _symbols([source_object])
+    return max((size for name, size in frames.items() if name in defined), default=0)
 
 
 def _symbols(objects: Sequence[Path]) -> tuple[set[str], set[str]]:

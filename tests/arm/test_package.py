@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal.disassembly import disassemble
 from ibert_tvm.targets.fp_rules import is_floating_point
+from ibert_tvm.targets.toolchain import find_linker
 from tests.examples import examples
 from tests.processes import without_torch
 
@@ -103,6 +106,28 @@ def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) 
     inputs = inputs_for(quantized.input_names, SEQ_LEN, 7, VOCABULARY, 20)
     run = run_package(folder, elf, inputs, tmp_path)
     assert_bit_exact(quantized, inputs, run.outputs)
+
+
+@pytest.mark.slow
+def test_c_sources_that_take_more_stack_are_refused(package: Compile, tmp_path: Path) -> None:
+    folder = shutil.copytree(package("cortex-m4", "c"), tmp_path / "package")
+    compiler = find_linker(get_target("cortex-m4"))
+
+    def compiled(name: str, *flags: str) -> str:
+        command = [*compiler, *flags, "-std=c99", "-c", name, "-o", "out.o"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (done.stderr == "")
+        return done.stderr
+
+    for source in sorted(path.name for path in folder.glob("*.c")):
+        assert compiled(source, "-O2", "-ffreestanding", "-fno-strict-aliasing") == ""
+    kernels = "ibert_kernels.c"
+    assert "-Werror=stack-usage=" in compiled(kernels, "-O0")
+    assert compiled(kernels, "-O0", "-DIBERT_ANY_STACK") == ""
+    assert (
+        "#error IBERT_STACK_BYTES holds for GCC: measure the stack, and define IBERT_ANY_STACK"
+        in compiled(kernels, "-O2", "-D__clang__")
+    )
 
 
 @pytest.mark.slow
