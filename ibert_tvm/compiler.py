@@ -23,6 +23,7 @@ from .bare import bare_interface
 from .errors import OutputError, UsageError
 from .files import write_folder
 from .kernel_table import kernel_table
+from .layer_widths import scalar_loops, wide_values
 from .runtime.library_file import FORMAT
 from .runtime.metadata import InputRecord, read_record
 from .shapes import check_shapes
@@ -61,7 +62,8 @@ class CompiledModel:
         What it was compiled for.
     report
         ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``,
-        ``runtime``; without runtime also ``memory``, the sizes of
+        ``runtime``, ``wide_values`` and ``scalar_loops`` (`ibert_tvm.layer_widths`); without
+        runtime also ``memory``, the sizes of
         `ibert_tvm.targets.aot.BareModel`; for a GPU also ``cuda``, what
         `ibert_tvm.targets.build.GpuBuild` reports of its device code.
     bare
@@ -287,6 +289,8 @@ def compile(
         "shapes": [list(shape) for shape in shapes],
         "target": description.name,
         "runtime": runtime,
+        "wide_values": wide_values(quantized.program),
+        "scalar_loops": scalar_loops(module, kernel_table(module).values()),
         **({} if bare is None else {"memory": dict(bare.report)}),
         **on_gpu,
         **tuning,

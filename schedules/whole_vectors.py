@@ -9,6 +9,9 @@ from tvm import ir, tirx
 
 from .nodes import changed
 
+SCALAR_LOOPS = "ibert.scalar_loops"
+"""Attribute of a kernel: loops that lost their vectors to numbers of 64 bits."""
+
 
 def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make vectorised loops serial where vectors would not be whole registers of 32 bits or less.
@@ -23,18 +26,24 @@ def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Returns
     -------
     tvm.tirx.PrimFunc
-        The compiler may still find vectors of its own in such loops.
+        The compiler may still find vectors of its own in such loops. It has the attribute
+        `SCALAR_LOOPS` where there are loops of 64-bit numbers.
     """
+    wide_loops = 0
 
     def serial(loop: tirx.For) -> tirx.For:
+        nonlocal wide_loops
         if loop.kind != tirx.ForKind.VECTORIZED:
             return loop
         lanes = int(loop.extent)
-        if lanes & (lanes - 1) == 0 and not _has_wide_numbers(loop.body):
+        wide = _has_wide_numbers(loop.body)
+        if lanes & (lanes - 1) == 0 and not wide:
             return loop
+        wide_loops += wide
         return changed(loop, kind=tirx.ForKind.SERIAL)
 
-    return tvm_ffi.structural_map(func, (tirx.For, serial))
+    mapped = tvm_ffi.structural_map(func, (tirx.For, serial))
+    return mapped.with_attr(SCALAR_LOOPS, wide_loops) if wide_loops else mapped
 
 
 def _has_wide_numbers(body: tirx.Stmt) -> bool:

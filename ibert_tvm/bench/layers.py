@@ -95,7 +95,7 @@ class Profile:
 
     def by_role(self) -> list[Part]:
         """By place, repeated layers together (``encoder.layer.*.output.dense``)."""
-        return self.by(lambda part: _role(part.layer) or part.name)
+        return self.by(lambda part: role_of(part.layer) or part.name)
 
     def by_block(self) -> list[Part]:
         """By repeated layer (``encoder.layer.3``); else by first word (``embeddings``)."""
@@ -108,7 +108,8 @@ def _words(layer: str) -> tuple[list[str], int | None]:
     return words, next((i for i, word in enumerate(words) if word.isdigit()), None)
 
 
-def _role(layer: str) -> str:
+def role_of(layer: str) -> str:
+    """Return a canonical name with its number left open (``encoder.layer.*.output.dense``)."""
     words, number = _words(layer)
     return ".".join("*" if index == number else word for index, word in enumerate(words))
 

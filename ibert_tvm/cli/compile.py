@@ -143,12 +143,18 @@ def command(
         line.step("link")
         _, check = compiled.export_checked(output, options, require_load)
     seconds = round(time.perf_counter() - started, 3)
+    from ..layer_widths import width_statements
+
     if options is not None:
         result = package_result(output, compiled.report, seconds)
         return replace(
             result,
             document={**result.document, **on_the_way},
-            shown=[*quantization_lines(on_the_way), *result.shown],
+            shown=[
+                *quantization_lines(on_the_way),
+                *result.shown,
+                *width_statements(compiled.report),
+            ],
         )
     header = None
     if compiled.bare is not None:
@@ -174,6 +180,7 @@ def command(
         f"wrote {output}: {document['bytes'] / 1e6:.1f} MB for {target}, "
         f"shapes {listed} (batch x tokens), in {seconds:.1f} s",
         integer_only_statement(compiled.report),
+        *width_statements(compiled.report),
     ]
     if "tuning" in compiled.report:
         lines.append(tuning_statement(compiled.report["tuning"]))
