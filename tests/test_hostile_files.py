@@ -28,6 +28,7 @@ from ibert_tvm import (
     trained_scales,
 )
 from ibert_tvm.array_file import read_arrays
+from ibert_tvm.cli import options
 from ibert_tvm.errors import DocumentError, ModelError, TargetError
 from ibert_tvm.frontend import folder_files
 from ibert_tvm.frontend.errors import ModelSourceError
@@ -315,6 +316,11 @@ def test_limits_are_those_that_are_documented() -> None:
     ):
         assert rows[name][:2] == [f"{max_bytes // mib} MiB", str(depth)], name
     assert rows["a text"][0] == f"{tokenization.MAX_CHARACTERS:,} characters"
+    assert rows["a file of texts, one per line"] == [
+        f"{options.MAX_TEXTS_BYTES // mib} MiB",
+        "",
+        f"{options.MAX_TEXTS:,} texts",
+    ]
     assert rows["`tokenizer/`"][0] == f"{tokenization.MAX_TOKENIZER_BYTES // mib} MiB a file"
     assert rows["`trials.jsonl`"][0] == (
         f"{database._MAX_TRIALS // mib} MiB, {database._MAX_LINE // 1024} KiB a line"

@@ -10,6 +10,10 @@ from typer import Option
 
 from ..errors import UsageError
 
+MAX_TEXTS_BYTES = 256 * 2**20
+MAX_TEXTS = 2**20
+"""Of a file of texts."""
+
 
 class Head(str, Enum):
     """Names of the heads, and `auto`."""
@@ -230,19 +234,27 @@ def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:
     Raises
     ------
     UsageError
-        If the file cannot be read, is not UTF-8 text, or holds no text.
+        If the file cannot be read, is too large, is not UTF-8 text, or holds no text.
     """
     place, todo = str(path), "give a UTF-8 text file with one text per line"
     what = f"cannot read the texts of {option}"
     try:
-        content = path.expanduser().read_text(encoding="utf-8-sig")
+        with path.expanduser().open("rb") as stream:
+            read = stream.read(MAX_TEXTS_BYTES + 1)
+        if len(read) > MAX_TEXTS_BYTES:
+            why = f"it has more than {MAX_TEXTS_BYTES} bytes"
+            raise UsageError(what, place, why, "give fewer texts, or the file in parts")
+        content = read.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise UsageError(what, place, error.strerror or str(error), todo) from error
     except UnicodeDecodeError as error:
         why = f"it is not UTF-8 text (byte {error.start})"
         raise UsageError(what, place, why, todo) from error
-    texts = [line.strip() for line in content.split("\n") if line.strip()]
+    texts = [line.strip() for line in content.split("\n") if line.strip()][:limit]
+    if len(texts) > MAX_TEXTS:
+        why = f"it has {len(texts)} texts, and {MAX_TEXTS} are the most"
+        raise UsageError(what, place, why, "give fewer texts, or the file in parts")
     if not texts:
         why = "it is empty" if not content else "it holds only white space"
         raise UsageError(f"no text in the file of {option}", place, why, todo)
-    return texts[:limit]
+    return texts

@@ -170,6 +170,34 @@ def test_unreadable_calibration(
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"a long line, or many", "it has more than 16 bytes"),
+        (b"a\r\nb\rc\nd\n", "it has 4 texts, and 3 are the most"),
+    ],
+)
+def test_a_file_of_too_many_texts(
+    ibert: Callable[..., Outcome],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    why: str,
+) -> None:
+    monkeypatch.setattr("ibert_tvm.cli.options.MAX_TEXTS_BYTES", 16)
+    monkeypatch.setattr("ibert_tvm.cli.options.MAX_TEXTS", 3)
+    file = tmp_path / "texts.txt"
+    file.write_bytes(content)
+    outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", "--calibration", file)
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "error: cannot read the texts of --calibration\n"
+        f"  where: {file}\n"
+        f"  why: {why}\n"
+        "  what to do: give fewer texts, or the file in parts\n",
+    )
+
+
 def test_quantize_never_replaces_a_folder_of_the_user(
     ibert: Callable[..., Outcome], tmp_path: Path
 ) -> None:
