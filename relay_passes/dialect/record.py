@@ -97,6 +97,10 @@ class Operand:
     section : str
         Of the quantisation table, where the integers of a matrix of floats are: "weights" or
         "embeddings".
+    counted : int, optional
+        Smallest number that may be in it, of an operand that holds numbers of rows or tokens:
+        kernels read at these places unchecked, so in a stranger's program nothing but an operator
+        that counts may have made it.
     """
 
     name: str
@@ -108,6 +112,7 @@ class Operand:
     packed: bool = False
     is_input: bool = False
     section: str = ""
+    counted: int | None = None
 
     @property
     def is_constant(self) -> bool:

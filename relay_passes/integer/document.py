@@ -20,7 +20,7 @@ from ibert_tvm.strict_json import shown
 from ..errors import CompilerError
 from ..names import MAX_NAME, NAME, NAME_RULE
 from . import operators  # noqa: F401  (defines the records)
-from .operator import OPERATORS, Operator
+from .operator import OPERATORS, Operator, Serial
 from .program import Program, Step
 from .types import DTYPES, Dim, SymbolicDim, TensorType, dtype_bounds
 
@@ -223,10 +223,11 @@ def _read_dim(value: Any, where: str) -> Dim:
 
 
 class _Reader:
-    """Types of the values that were read so far, by name."""
+    """Types of the values that were read so far, and the least of those that count, by name."""
 
     def __init__(self) -> None:
         self.types: dict[str, TensorType] = {}
+        self.counted: dict[str, int] = {}
 
     def program(self, document: Mapping[str, Any]) -> Program:
         inputs = dict(map(self.tensor, _items(document, "inputs", 1, MAX_INPUTS)))
@@ -287,6 +288,8 @@ class _Reader:
         if stated != type_:
             raise _refuse(f"result is {stated}", where, f"{record.OP} of these operands is {type_}")
         self.types[name] = type_
+        if isinstance(operator, Serial):
+            self.counted[name] = operator.LEAST
         return Step(operator, operands, type_)
 
     def operands(self, value: Any, record: type[Operator], where: str) -> dict[str, str]:
@@ -307,6 +310,13 @@ class _Reader:
             if known[key].is_constant and name not in self.constants:
                 raise _refuse(
                     f"operand {key} is {shown(name)}", where, "a parameter is needed: a constant"
+                )
+            least = known[key].counted
+            if least is not None and self.counted.get(name, least - 1) < least:
+                raise _refuse(
+                    f"operand {key} is {shown(name)}",
+                    where,
+                    f"numbers of rows from {least} on are needed, which an operator counts",
                 )
         return dict(value)
 

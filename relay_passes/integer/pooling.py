@@ -31,7 +31,7 @@ class ScaledPool(Operator):
     OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("x", NARROW, "b s C"),
         Operand("mask", MASK, "b s", optional=True, is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT: ClassVar[str] = "b C"
     dtype = "int32"

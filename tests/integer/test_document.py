@@ -22,8 +22,12 @@ from ibert_tvm.relay_passes.integer import OPERATORS, Operator, document
 from ibert_tvm.relay_passes.integer.document import read_document, write_document
 from ibert_tvm.relay_passes.integer.operators.add import Add
 from ibert_tvm.relay_passes.integer.operators.embedding import Embedding
+from ibert_tvm.relay_passes.integer.operators.pack_tokens import PackTokens
 from ibert_tvm.relay_passes.integer.operators.prepend_tokens import PrependTokens
 from ibert_tvm.relay_passes.integer.operators.relu import Relu
+from ibert_tvm.relay_passes.integer.operators.slot_starts import SlotStarts
+from ibert_tvm.relay_passes.integer.operators.slot_tokens import SlotTokens
+from ibert_tvm.relay_passes.integer.operators.token_slots import TokenSlots
 from ibert_tvm.relay_passes.integer.program import Program, Step
 from ibert_tvm.relay_passes.integer.relax_ops import read_program, to_module
 from ibert_tvm.relay_passes.integer.types import SymbolicDim, TensorType
@@ -99,7 +103,7 @@ def test_symbolic_dimensions_and_order() -> None:
 
 
 def _of_record(operator: Operator, static: bool, optional: bool) -> Program:
-    """One call; operands that are no constants are inputs."""
+    """One call; operands that are no constants are inputs, or what counts tokens makes them."""
     batch, length = (2, 5) if static else (BATCH, LENGTH)
     length = 5 if operator.OP == "integer.add_positions" else length  # as long as its table
     extents: dict[str, Any] = {"b": batch, "s": length, "n": batch + 1, "1": 1}
@@ -116,8 +120,60 @@ def _of_record(operator: Operator, static: bool, optional: bool) -> Program:
         type_ = TensorType(tuple(shape), operator.dtypes_of(operand)[0])
         (parameters if operand.is_constant else inputs)[f"value.{operand.name}"] = type_
     types = {name.removeprefix("value."): t for name, t in {**inputs, **parameters}.items()}
-    step = Step(operator, {name: f"value.{name}" for name in types}, operator.result_type(types))
-    return Program(inputs, parameters, (step,), (step.name,))
+    reads = {name: f"value.{name}" for name in types}
+    step = Step(operator, reads, operator.result_type(types))
+    counting: dict[str, Step] = {}
+    for operand in operator.OPERANDS:
+        if operand.counted is None or operand.name not in types:
+            continue
+        if not counting:
+            inputs.setdefault("value.mask", TensorType((batch, length), "int8"))
+            counting = _counting(inputs["value.mask"])
+        del inputs[f"value.{operand.name}"]
+        names = {(-1, "b s"): "slots", (0, "b s"): "tokens", (0, "n"): "starts"}
+        reads[operand.name] = names[operand.counted, operand.shape]
+    return Program(inputs, parameters, (*counting.values(), step), (step.name,))
+
+
+def _counting(mask: TensorType) -> dict[str, Step]:
+    """What tells the rows of a batch without padding, by name."""
+    steps: dict[str, Step] = {}
+    for operator, reads in (
+        (TokenSlots("slots"), {"mask": "value.mask"}),
+        (SlotTokens("tokens"), {"slots": "slots"}),
+        (SlotStarts("starts"), {"slots": "slots"}),
+    ):
+        types = {"value.mask": mask, **{name: step.type for name, step in steps.items()}}
+        type_ = operator.result_type({name: types[value] for name, value in reads.items()})
+        steps[operator.name] = Step(operator, reads, type_)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("operator", "operand", "given", "least"),
+    [
+        (PackTokens("packed"), "tokens", "value.tokens", 0),
+        (PackTokens("packed"), "tokens", "slots", 0),  # -1 at padding
+        (SlotTokens("again"), "slots", "value.slots", -1),
+    ],
+)
+def test_numbers_of_rows_are_counted_and_never_given(
+    operator: Operator, operand: str, given: str, least: int
+) -> None:
+    """Kernels read at these places: a file would say where in memory."""
+    document = json.loads(write_document(_of_record(operator, static=False, optional=True)))
+    document["inputs"].append(
+        {"name": f"value.{operand}", "dtype": "int32", "shape": ["batch", "seq_len"]}
+    )
+    document["steps"][-1]["operands"][operand] = given
+    with pytest.raises(DocumentError) as error:
+        read_document(json.dumps(document))
+    place = len(document["steps"]) - 1
+    assert (error.value.what, error.value.where, error.value.why) == (
+        f'operand {operand} is "{given}"',
+        f"steps[{place}] '{operator.name}'",
+        f"numbers of rows from {least} on are needed, which an operator counts",
+    )
 
 
 @pytest.mark.parametrize("optional", [True, False], ids=["all", "needed"])

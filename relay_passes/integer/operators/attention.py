@@ -87,8 +87,8 @@ class Attention(Operator):
         Operand("multiplier", ("int16", "int32"), "1|C"),
         Operand("pair_mask", MASK, "b s s", optional=True),
         Operand("bias", ("int32",), "1|H D or 1|H P P", optional=True),
-        Operand("starts", ("int32",), "n", optional=True),
-        Operand("tokens", ("int32",), "b s", optional=True, by_token=True),
+        Operand("starts", ("int32",), "n", optional=True, counted=0),
+        Operand("tokens", ("int32",), "b s", optional=True, by_token=True, counted=0),
         Operand("query_term", ("int32",), "b s H s", optional=True),
         Operand("key_term", ("int32",), "b s H s", optional=True),
     )

@@ -51,7 +51,7 @@ class AttentionPool(Operator):
         Operand("v", ("int8",), "b s C"),
         Operand("multiplier", ("int16", "int32"), "1|C"),
         Operand("mask", MASK, "b s", optional=True, is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b C"
 

@@ -25,7 +25,7 @@ class LastToken(Operator):
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "b s C"),
         Operand("mask", MASK, "b s", is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b C"
     TRAITS = Traits(takes_epilogue=False)

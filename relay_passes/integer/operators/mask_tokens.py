@@ -21,7 +21,7 @@ class MaskTokens(Operator):
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "b s C"),
         Operand("mask", MASK, "b s", is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b s C"
     TRAITS = Traits(takes_epilogue=False, hides_padding=True)

@@ -23,7 +23,7 @@ class MaxPool(Operator):
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "b s C"),
         Operand("mask", MASK, "b s", optional=True, is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b C"
     dtype = "int32"

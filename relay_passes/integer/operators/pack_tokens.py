@@ -17,7 +17,10 @@ class PackTokens(Operator):
     """Row r gets the number of token ``tokens[r]``, of the same type."""
 
     OP = "integer.pack_tokens"
-    OPERANDS = (Operand("x", (*NARROW, "int64"), "b s"), Operand("tokens", ("int32",), "b s"))
+    OPERANDS = (
+        Operand("x", (*NARROW, "int64"), "b s"),
+        Operand("tokens", ("int32",), "b s", counted=0),
+    )
     RESULT = "b s"
     TRAITS = Traits(takes_epilogue=False, gathers=True)
 

@@ -51,7 +51,7 @@ class Rotate(Operator):
         Operand("x", ("int8", "int16"), "b s C"),
         Operand("table", ("int16",), "P R"),
         Operand("multiplier", ("int16",), "1|C"),
-        Operand("tokens", ("int32",), "b s", optional=True, by_token=True),
+        Operand("tokens", ("int32",), "b s", optional=True, by_token=True, counted=0),
     )
     RESULT = "b s C"
     TRAITS = Traits(takes_epilogue=False, per_token=True, reads_views=("x",), offsets=True)

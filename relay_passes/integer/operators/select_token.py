@@ -30,7 +30,7 @@ class SelectToken(Operator):
     OP = "integer.select_token"
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "b s C"),
-        Operand("slots", ("int32",), "b s", optional=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b C"
     TRAITS = Traits(takes_epilogue=False)

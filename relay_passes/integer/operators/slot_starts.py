@@ -37,7 +37,7 @@ class SlotStarts(Serial):
     """First row of each sequence in packed values, and last the number of rows in use."""
 
     OP = "integer.slot_starts"
-    OPERANDS = (Operand("slots", ("int32",), "b s"),)
+    OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
     TRAITS = Traits(takes_epilogue=False, serial=True, counts_rows=True)
 
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:

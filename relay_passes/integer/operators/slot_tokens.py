@@ -36,7 +36,7 @@ class SlotTokens(Serial):
     """Token (counted over batch and sequence) in each row of packed values; 0 behind the last."""
 
     OP = "integer.slot_tokens"
-    OPERANDS = (Operand("slots", ("int32",), "b s"),)
+    OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
     RESULT = "b s"
 
     def evaluate(self, **operands: np.ndarray) -> np.ndarray:
