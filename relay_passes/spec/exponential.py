@@ -87,7 +87,7 @@ class BinaryExponential:
         if step > 1.0:
             raise RangeError(
                 f"scale {scale:.3g} is too coarse for i-tanh",
-                why=f"one unit changes its exponential by a factor of {math.exp(2.0 * scale):.3g}",
+                why=f"one unit changes its exponential by a factor of 2^{2.0 * scale * LOG2_E:.3g}",
                 todo="requantise the input of tanh to a finer scale",
             )
         limit = math.ceil(17 / step)  # 2^-y rounds to 0 from y = 17 on

@@ -119,7 +119,7 @@ class ShortExponential:
         if up_shift > _FRACTION_BITS:
             raise RangeError(
                 f"scale {scale:.3g} is too coarse for i-exp",
-                why=f"one unit changes the exponential by a factor of {math.exp(scale):.3g}",
+                why=f"one unit changes the exponential by a factor of 2^{scale * LOG2_E:.3g}",
                 todo="use finer scales of Q and K",
             )
         if down_shift > _MAX_DOWN_SHIFT:

@@ -151,9 +151,10 @@ def refused(make) -> str:
 def test_a_coarse_scale_is_refused() -> None:
     assert refused(lambda: BinaryExponential.for_tanh(0.4)) == (
         "scale 0.4 is too coarse for i-tanh\n"
-        "  why: one unit changes its exponential by a factor of 2.23\n"
+        "  why: one unit changes its exponential by a factor of 2^1.15\n"
         "  what to do: requantise the input of tanh to a finer scale"
     )
+    assert "by a factor of 2^2.89e+06\n" in refused(lambda: BinaryExponential.for_tanh(1e6))
     assert refused(lambda: PolynomialExponential.from_scale(0.2)) == (
         "scale 0.2 is too coarse for i-exp\n"
         "  why: ln 2 is only 3.47 units, so the split by ln 2 means nothing\n"

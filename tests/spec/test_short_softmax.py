@@ -267,9 +267,10 @@ def refused(scale: float) -> str:
 def test_a_coarse_scale_is_refused() -> None:
     assert refused(0.8) == (
         "scale 0.8 is too coarse for i-exp\n"
-        "  why: one unit changes the exponential by a factor of 2.23\n"
+        "  why: one unit changes the exponential by a factor of 2^1.15\n"
         "  what to do: use finer scales of Q and K"
     )
+    assert "by a factor of 2^1.44e+06\n" in refused(1e6)  # e^1e6 is no float
 
 
 def test_a_fine_scale_is_refused() -> None:
