@@ -112,6 +112,19 @@ def test_a_program_without_an_arena_runs(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
 
 
+def test_one_token_alone_is_compiled(builder: Builder) -> None:
+    """The sum over one token is no sum, for which its width was asked."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (VOCABULARY, 12), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        return b.emit(integer.mean_pool(x, b.mask, name="mean", fraction_bits=3))
+
+    program = read_program(builder.module(body))
+    assert compare(program, builder.parameters, "x86-64", (1, 1), 0) == ""
+
+
 def test_queries_may_be_their_own_keys(builder: Builder) -> None:
     """The product of a query and a key of one value was taken for a square, never negative."""
 
