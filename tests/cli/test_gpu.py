@@ -12,6 +12,7 @@ import pytest
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
+from tests.report.pages import Page, resolve, says
 
 from .conftest import Outcome
 
@@ -179,6 +180,21 @@ def test_a_device_of_this_machine_or_a_board(
             "  why: its kernels run on a GPU, and boards are asked for their processors only\n"
             "  what to do: run it on the machine that has the GPU",
         )
+
+
+@pytest.mark.slow
+def test_a_page(ibert: Callable[..., Outcome], gpu_library: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="the page needs the extra report")
+    page = tmp_path / "page.html"
+    made = ibert("report", gpu_library, "-o", page, "--seconds", "0", "--json")
+    assert made.code == 0, made.stderr
+    (held,) = made.document["artefacts"]
+    assert held["inspect"]["device"] == "cuda"
+    assert [row["batch"] for row in held["bench"]["results"]] == [1, 4]
+    assert "speed" not in held["missing"]
+    read = Page(page.read_text(encoding="utf-8"))
+    for pointer, value, text in read.numbers:
+        assert resolve(read.document, pointer) == value and says(text, value), pointer
 
 
 def test_no_emulator_stands_for_a_gpu(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
