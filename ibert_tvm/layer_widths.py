@@ -40,7 +40,7 @@ def wide_values(program: Program) -> list[dict[str, Any]]:
     alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for step in program.steps:
         alike[role_of(step.name)].append((step.name, step.type.dtype))
-    wide = {}
+    wide: dict[str, dict[str, Any]] = {}
     for values in alike.values():
         counts = Counter(dtype for _, dtype in values)
         usual = max(counts, key=lambda dtype: (counts[dtype], -size(dtype)))

@@ -16,7 +16,7 @@ pytest.importorskip("jinja2", reason="the page needs the extra report")
 pytestmark = pytest.mark.slow  # a browser takes seconds to start
 
 # Opens what is closed first: what is hidden overflows nothing.
-_LOOK = """(page, window) => {
+LOOK = """(page, window) => {
   for (const each of page.querySelectorAll("details")) each.open = true;
   const root = page.documentElement, button = page.getElementById("theme");
   const colour = () => window.getComputedStyle(page.body).backgroundColor;
@@ -48,7 +48,7 @@ def _write(folder: Path, label: str = "embedding") -> Path:
 
 
 def test_it_works_at_400_pixels_and_what_strangers_call_things_is_text(tmp_path: Path) -> None:
-    seen, console = probe(_write(tmp_path, HOSTILE), tmp_path, _LOOK, 400)
+    seen, console = probe(_write(tmp_path, HOSTILE), tmp_path, LOOK, 400)
     assert console == []
     assert seen["hacked"] == "undefined" and seen["images"] == 0
     assert seen["heading"].startswith(HOSTILE) and HOSTILE in seen["classes"]
@@ -61,7 +61,7 @@ def test_it_works_at_400_pixels_and_what_strangers_call_things_is_text(tmp_path:
 
 
 def test_it_works_at_1600_pixels(tmp_path: Path) -> None:
-    seen, console = probe(_write(tmp_path), tmp_path, _LOOK, 1600)
+    seen, console = probe(_write(tmp_path), tmp_path, LOOK, 1600)
     assert (console, seen["overflow"], seen["unreached"]) == ([], 0, 0)
 
 
