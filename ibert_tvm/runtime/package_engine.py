@@ -1,7 +1,7 @@
 """Calling a package for a microcontroller on the board of its target, which QEMU stands for.
 
 The package is linked into the example firmware, once per shape: this shows what the board will
-compute, not how fast. A package holds no tokenizer; that of its model is used.
+compute, not how fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..errors import DocumentError, LibraryError, UsageError
+from ..errors import DocumentError, LibraryError
 from ..schema import check
 from .buffers import BufferedInputs
 from .library import Library
@@ -26,27 +26,23 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def emulated_package(folder: Path, model: Path | None = None) -> Iterator[Library]:
+def emulated_package(folder: Path) -> Iterator[Library]:
     """Load a package for its emulated board.
 
     Parameters
     ----------
     folder : pathlib.Path
         A package that `ibert compile` wrote.
-    model : pathlib.Path, optional
-        The NAME.ibert folder that it was compiled from; needed for texts, for its tokenizer.
 
     Yields
     ------
     Library
-        Runs on the board until the end of the block.
+        Runs on the board until the end of the block; without a tokenizer, for a package has none.
 
     Raises
     ------
     LibraryError
         If the package is damaged, or its document is none of this project's.
-    UsageError
-        If `model` is not the one that it was compiled from.
     TargetError
         If a tool is missing, or no board of its target is emulated.
     """
@@ -56,17 +52,12 @@ def emulated_package(folder: Path, model: Path | None = None) -> Iterator[Librar
 
     document = read_package(folder)
     metadata = _metadata(folder, document)
-    tokenizer = None if model is None else _tokenizer(folder, metadata, model)
     description = get_target(str(metadata.target["name"]))
     with tempfile.TemporaryDirectory(prefix="ibert-package-") as scratch:
         work = Path(scratch)
         objects = package_objects(folder, document, description, work)
         engine = PackageEngine(metadata, document, objects, work, description)
         with Library(metadata, 1, engine) as library:
-            if tokenizer:
-                from ..tokenization import Tokenizer
-
-                library.tokenizer = Tokenizer(tokenizer)
             yield library
 
 
@@ -93,20 +84,6 @@ def _metadata(folder: Path, document: Mapping[str, Any]) -> LibraryMetadata:
 def _rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     rows: list[Mapping[str, Any]] = document["functions"]
     return rows
-
-
-def _tokenizer(folder: Path, metadata: LibraryMetadata, model: Path) -> Mapping[str, bytes]:
-    from ..artefact import QuantizedModel
-
-    quantized = QuantizedModel.load(model)
-    if quantized.info.source_sha256 != metadata.source_sha256:
-        raise UsageError(
-            "the two do not belong together",
-            where=f"{folder} and {model}",
-            why="they say different sources",
-            todo="give the NAME.ibert folder that the package was compiled from, with --model",
-        )
-    return quantized.tokenizer
 
 
 class PackageEngine:
