@@ -13,6 +13,7 @@ from ibert_tvm.targets import TargetDescription
 
 from .attention import AttentionRule
 from .cuda import CUDA_RULES
+from .distinct_variables import with_distinct_variables
 from .errors import ScheduleError
 from .key_blocks import skip_key_blocks
 from .linear import LinearRule
@@ -83,6 +84,7 @@ def schedule_kernel(
 def _finished(sch: s_tir.Schedule, name: str, target: TargetDescription) -> tirx.PrimFunc:
     """What becomes of the marks that rules for processors leave."""
     func = without_tile(request_panels(guard_rows(skip_key_blocks(sch.mod["main"]), name)))
+    func = with_distinct_variables(func)
     return keep_whole_vectors(func) if target.whole_vectors else func
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from .rule import extent, largest_divisor
 
@@ -55,9 +55,13 @@ def fuse_row_passes(sch: s_tir.Schedule, reductions: Mapping[str, str | None]) -
 def unroll_innermost(
     sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, times: int = UNROLLED
 ) -> None:
-    """Unroll the last loop around `block` that is longer than 1 by a divisor up to `times`."""
+    """Unroll the last loop around `block` that is longer than 1 by a divisor up to `times`.
+
+    A row of one number has no such loop of its own: those around it that are parallel, or unrolled,
+    stay as they are.
+    """
     loops = [loop for loop in sch.get_loops(block) if extent(sch, loop) > 1]
-    if not loops:
+    if not loops or sch.get(loops[-1]).kind != tirx.ForKind.SERIAL:
         return
     _unroll(sch, loops[-1], times)
 

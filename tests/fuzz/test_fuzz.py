@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.fuzz.readers import READERS
@@ -42,3 +45,31 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(READERS, "texts", silent)
     found = {worker.read_case("texts", number).partition(":")[0] for number in range(20)}
     assert found == {"accepted", "a change was not noticed"}
+
+
+def test_the_record_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run reads the cases behind those of the first, and adds up."""
+    from tests.fuzz import __main__ as program
+
+    begun = []
+
+    def run(name: str, _seconds: float, first: int, count: int) -> dict[str, object]:
+        begun.append((name, first))
+        finding = {"case": first, "what": "x"}
+        counts = {"cases": count, "refused": count - 1, "accepted": 0, "findings": [finding]}
+        return {**counts, "seconds": 1.5, "peak_bytes": 100 - first}
+
+    monkeypatch.setattr(program, "fuzz", run)
+    record = tmp_path / "record.json"
+    given = ["fuzz", "--reader", "texts", "--first", "7", "--count", "5", "--output", str(record)]
+    monkeypatch.setattr("sys.argv", given)
+    assert program.main() == 1
+    assert program.main() == 1
+    document = json.loads(record.read_text())
+    assert begun == [("texts", 7), ("texts", 12)]
+    assert document["cases"] == 10 and "onnx" in document["versions"]
+    assert document["readers"]["texts"] == {
+        **{"cases": 10, "refused": 8, "accepted": 0, "seconds": 3.0, "peak_bytes": 93},
+        "findings": [{"case": 7, "what": "x"}, {"case": 12, "what": "x"}],
+        **{"first": 7, "next": 17},
+    }

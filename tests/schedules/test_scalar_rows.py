@@ -87,3 +87,10 @@ def test_the_innermost_loop_is_unrolled_by_a_divisor(length: int, unrolled: str)
     text = sch.mod["main"].script(show_meta=False)
     assert unrolled in text
     assert bool(unrolled) == ("T.unroll" in text)
+
+
+@pytest.mark.parametrize("name", ["gelu", "requantise", "residual_add"])
+def test_rows_of_one_number(name: str, target: TargetDescription) -> None:
+    """The last loop longer than 1 is that over rows, which is parallel and was split before."""
+    text = text_of(row_kernels.KERNELS[name](target, 4, 1), target)
+    assert "T.parallel(4" in text and "T.unroll" not in text

@@ -10,6 +10,7 @@ from ..errors import ModelSourceError, UnsupportedModelError, require
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
 
 OLDEST_OPSET = 11
 """Older ones slice and clip by attributes, as no current exporter writes them."""
@@ -80,6 +81,7 @@ def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...
         raise _unreadable(file, f"{error} ({file.stat().st_size} bytes)") from error
     if not model.opset_import or not model.graph.output:
         raise _unreadable(file, f"it holds no graph ({file.stat().st_size} bytes)")
+    _check_text(model, str(file))
     files = (file, *sorted(file.parent / name for name in _data_files(model)))
     try:
         onnx.load_external_data_for_model(model, str(file.parent))
@@ -147,6 +149,24 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
             why=error_lines(error)[0],
             todo=_TODO,
         ) from error
+
+
+def _check_text(message: Message, where: str) -> None:
+    """Refuse names that are no text: protobuf gives bytes for them, and onnx's checker fails."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in (value,) if hasattr(value, "ListFields") else value:
+                _check_text(part, where)
+        elif field.type == field.TYPE_STRING and any(
+            isinstance(text, bytes)
+            for text in ((value,) if isinstance(value, str | bytes) else value)
+        ):
+            raise ModelSourceError(
+                "the model is malformed",
+                where=where,
+                why=f"{field.name!r} of a {message.DESCRIPTOR.name} is not UTF-8",
+                todo=_TODO,
+            )
 
 
 def opsets(model: onnx.ModelProto) -> dict[str, int]:

@@ -129,6 +129,23 @@ def test_a_malformed_graph(tmp_path):
     assert text.endswith("\n  what to do: export or copy the file again")
 
 
+@pytest.mark.parametrize("name", [b"input_ids", b"last_hidden_state"])
+def test_names_that_are_no_text(tmp_path, name):
+    """onnx's checker ended in a UnicodeDecodeError."""
+    file = tmp_path / "model.onnx"
+    file.write_bytes(small().SerializeToString().replace(name, b"\xff\x80" + name[2:]))
+    text = refused(file, ModelSourceError)
+    why = text.splitlines()[2]
+    assert text == (
+        f"the model is malformed\n  where: {file}\n{why}\n"
+        "  what to do: export or copy the file again"
+    )
+    assert why in (
+        "  why: 'input' of a NodeProto is not UTF-8",
+        "  why: 'output' of a NodeProto is not UTF-8",
+    )
+
+
 def test_operator_sets_that_are_too_old_or_too_new(tmp_path):
     file = tmp_path / "model.onnx"
     model = small()
