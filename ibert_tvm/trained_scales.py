@@ -66,6 +66,7 @@ _SCHEMA = {
     "weights": {"*": _NUMBERS},
     "embeddings": {"*": {"bits": one_of(8, 16), "scale": _NUMBERS}},
     "norm_shifts": {"*": integer(0, 31)},
+    "offsets?": {"*": _NUMBERS},
 }
 _BY_CHANNEL = ("channel_divisor", "splits", "channel_zero_point")
 
@@ -161,6 +162,9 @@ class TrainedScales:
         for name, scale in self.weights.items():
             matrix = parameters[needed[name].weight]
             _check_rows(name, matrix, scale)
+            taken = self.activations.offsets.get(name)
+            if taken is not None and taken.size != len(matrix):
+                raise _other_model(f"{name} has {len(matrix)} rows, and {taken.size} offsets")
             operand = self.activations.matmul.get(reads[name])
             if operand is None:
                 raise _other_model(f"no scale of {reads[name]}, which {name} reads")
@@ -181,6 +185,7 @@ class TrainedScales:
             **document,
             "schema_version": SCHEMA_VERSION,
             "head": self.head,
+            "offsets": {name: taken.tolist() for name, taken in self.activations.offsets.items()},
             "weights": {name: scale.tolist() for name, scale in self.weights.items()},
             "embeddings": {
                 name: {"bits": bits, "scale": scale.tolist()}
@@ -227,8 +232,17 @@ def read_scales(file: Path) -> TrainedScales:
                 f"it has schema version {shown(document['schema_version'])}",
                 why=f"this version of ibert_tvm reads {SCHEMA_VERSION}",
             )
-        arrays: dict[str, NDArray[Any]] = {}
-        activations = {**document, "schema_version": TABLE_VERSION, "weights": {}, "embeddings": {}}
+        offsets = document.get("offsets", {})
+        arrays: dict[str, NDArray[Any]] = {
+            f"offsets.{name}": np.array(taken, np.float64) for name, taken in offsets.items()
+        }
+        activations = {
+            **document,
+            "schema_version": TABLE_VERSION,
+            "offsets": {name: f"offsets.{name}" for name in offsets},
+            "weights": {},
+            "embeddings": {},
+        }
         for section in ("matmul", "stream", "grids"):
             for name, entry in document[section].items():
                 for key in _BY_CHANNEL:

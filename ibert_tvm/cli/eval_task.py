@@ -73,10 +73,7 @@ def evaluate(
     UsageError
         If options or data cannot be used, or do not suit the model.
     """
-    if given.task not in TASK_NAMES:
-        raise UsageError(
-            f"unknown task {given.task!r}", todo=f"give one of {', '.join(TASK_NAMES)}"
-        )
+    _check_name(given.task)
     if given.data is None:
         raise UsageError("--data is missing", todo="give the task's file or folder with --data")
     if given.max_drop is not None and against is None:
@@ -90,14 +87,7 @@ def evaluate(
     from .progress import progress
 
     task = TASKS[given.task]
-    columns = parse_pairs("--columns", given.columns)
-    for name in columns:
-        if name not in task.takes:
-            raise UsageError(
-                f"--columns names {name!r}",
-                why=f"the task {given.task} takes {', '.join(task.takes) or 'no columns'}",
-                todo="give only these",
-            )
+    columns = named_columns(given.task, given.columns)
     labels = parse_pairs("--labels", given.labels)
     options = Options(columns, labels, given.split, given.limit)
     started = time.perf_counter()
@@ -133,6 +123,52 @@ def evaluate(
     }
     code = ExitCode.VERIFICATION if too_low else ExitCode.OK
     return CommandResult(document, _shown(document, results), code)
+
+
+def _check_name(task: str) -> None:
+    if task not in TASK_NAMES:
+        raise UsageError(f"unknown task {task!r}", todo=f"give one of {', '.join(TASK_NAMES)}")
+
+
+def named_columns(
+    task: str | None, text: str | None, otherwise: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Columns by what they hold, of --columns.
+
+    Parameters
+    ----------
+    task : str or None
+        What they are of.
+    text : str or None
+        As it was given.
+    otherwise : tuple of str
+        What can be named without a task.
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    UsageError
+        If there is no such task, or it has no such columns.
+    """
+    takes = otherwise
+    if task is not None:
+        _check_name(task)
+        from ..tasks import TASKS
+
+        takes = TASKS[task].takes
+    columns = parse_pairs("--columns", text)
+    for name in columns:
+        if name not in takes:
+            raise UsageError(
+                f"--columns names {name!r}",
+                why=f"{'such data' if task is None else f'the task {task}'} takes "
+                f"{', '.join(takes) or 'no columns'}",
+                todo="give only these",
+            )
+    return columns
 
 
 def _encoder(model: Path, length: int | None, usual: int, device: str | None) -> Encoder:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from .eval_task import TASK_NAMES, named_columns
 from .options import JsonFlag, VerboseFlag
 from .quantize import Preset
 from .result import CommandResult
@@ -30,23 +31,34 @@ def command(
     data: Annotated[
         Path,
         Option(
-            help="A TSV or CSV whose first line names columns; any other file has a text on each "
-            "line, and no labels.",
+            help="The task's file, or a folder with train.* and the dev set. Without --task a TSV "
+            "or CSV whose first line names columns; any other file has a text on each line, and no "
+            "labels.",
         ),
     ],
     output: Annotated[
         Path, Option("-o", "--output", help="The folder to write, for `ibert quantize`.")
     ],
+    task: Annotated[
+        str | None,
+        Option(
+            help="How the data is read, and what is measured on the dev set: "
+            f"{', '.join(TASK_NAMES)}, as for `ibert eval`. [default: by the columns]"
+        ),
+    ] = None,
     dev: Annotated[
         Path | None,
-        Option(help="What decides which epoch was best. [default: a tenth of the data]"),
+        Option(
+            help="What decides which epoch was best. [default: that of a folder, or a tenth of the "
+            "data]"
+        ),
     ] = None,
-    text_columns: Annotated[
+    columns: Annotated[
         str | None,
-        Option(help="The column of the texts, or two for pairs: a,b. [default: what is found]"),
-    ] = None,
-    label_column: Annotated[
-        str | None, Option(help="The column of the labels. [default: label or score]")
+        Option(
+            help="Columns of the data, text=A,pair=B,label=C. [default: those of the task, or what "
+            "is found]"
+        ),
     ] = None,
     distill: Annotated[
         Distill,
@@ -79,9 +91,9 @@ def command(
     from ..frontend.errors import require
     from ..train.examples import read_examples
 
-    columns = text_columns.split(",") if text_columns else None
-    examples = read_examples(data.expanduser(), columns, label_column)
-    held_out = None if dev is None else read_examples(dev.expanduser(), columns, label_column)
+    held_out = None if dev is None else dev.expanduser()
+    named = named_columns(task, columns, ("text", "pair", "label"))
+    examples, judged = read_examples(data.expanduser(), task, named, held_out)
     require(
         "torch",
         "transformers",
@@ -115,9 +127,10 @@ def command(
         with progress(name) as line:
             yield line.advance
 
-    result = finetune(model, examples, output, settings, held_out, stage)
+    result = finetune(model, examples, output, settings, judged, stage)
     document: dict[str, Any] = {
         "output": str(output),
+        "task": task,
         "settings": settings.to_json(),
         "examples": result.examples,
         "dev_examples": result.dev_examples,

@@ -1,8 +1,9 @@
 """Tasks with labels: files of data sets, their metrics, and intervals of differences."""
 
 from .catalogue import TASKS, Options, Task
-from .compare import MetricResult, evaluate_task, size
+from .compare import MetricResult, evaluate_task
 from .errors import DataError
+from .samples import size
 from .sides import Side, float_side, integer_side
 
 __all__ = [

@@ -19,7 +19,7 @@ from .glue import FORMATS, read_glue, texts_of
 from .labels import class_numbers, unknown_labels
 from .measures import Measure, accuracy, f1, macro_f1, matthews, mean, micro_f1, pearson, spearman
 from .ranking import DEPTH, ndcg, rankings, recall, unit
-from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged
+from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged, chosen, size
 from .sides import Side
 from .squad import read_squad
 from .tables import TableFormat
@@ -94,14 +94,11 @@ def _read_table(order: tuple[str, ...] | None, path: Path, options: Options) -> 
 
 
 def _read_tagged(path: Path, options: Options) -> Samples:
-    found = read_conll(path, options.columns)
-    return Tagged(found.words[: options.limit], found.tags[: options.limit])
+    return _first(read_conll(path, options.columns), options.limit)
 
 
 def _read_squad(path: Path, options: Options) -> Samples:
-    found = read_squad(path)
-    limit = options.limit
-    return Questions(found.pairs[:limit], found.answers[:limit], found.unanswerable)
+    return _first(read_squad(path), options.limit)
 
 
 def _read_beir(path: Path, options: Options) -> Samples:
@@ -114,11 +111,8 @@ def _read_beir(path: Path, options: Options) -> Samples:
     )
 
 
-def _first(samples: Labelled | Scored, limit: int | None) -> Labelled | Scored:
-    if isinstance(samples, Scored):
-        return Scored(samples.texts[:limit], samples.scores[:limit], samples.skipped)
-    texts, labels = samples.texts[:limit], samples.labels[:limit]
-    return Labelled(texts, labels, samples.order, samples.skipped)
+def _first(samples: Labelled | Scored | Tagged | Questions, limit: int | None) -> Samples:
+    return samples if limit is None else chosen(samples, range(size(samples))[:limit])
 
 
 def _classes(

@@ -8,7 +8,7 @@ from typing import Any
 
 from .bootstrap import difference_intervals
 from .catalogue import Options, Task
-from .samples import Questions, Retrieval, Samples, Tagged
+from .samples import Samples
 from .sides import Progress, Side
 
 
@@ -44,17 +44,6 @@ class MetricResult:
             "difference": self.difference,
             "interval": ends,
         }
-
-
-def size(samples: Samples) -> int:
-    """Texts, sentences, questions or queries that are judged."""
-    if isinstance(samples, Retrieval):
-        return len(samples.queries)
-    if isinstance(samples, Tagged):
-        return len(samples.words)
-    if isinstance(samples, Questions):
-        return len(samples.pairs)
-    return len(samples.texts)
 
 
 def evaluate_task(

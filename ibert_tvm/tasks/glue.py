@@ -134,9 +134,9 @@ def texts_of(
         labels.append(label)
     if not texts:
         raise malformed(path, 0, "no row has a label", "give a set with labels, not the test set")
-    if order is None:
-        return Scored([(a, b) for a, b in texts], scores, skipped)
     items = [(row[0], row[1]) if len(row) == 2 else row[0] for row in texts]
+    if order is None:
+        return Scored(items, scores, skipped)
     return Labelled(items, labels, order, skipped)
 
 

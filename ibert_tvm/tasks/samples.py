@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 Text = str | tuple[str, str]
 
@@ -32,19 +33,19 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Scored:
-    """Pairs of texts with a similarity each.
+    """Pairs of texts with a similarity each, or texts with a number.
 
     Attributes
     ----------
-    texts : sequence of (str, str)
-        The pairs.
+    texts : sequence of str or of (str, str)
+        The pairs; where a model is tuned, texts too.
     scores : sequence of float
         The larger the more alike.
     skipped : int
         Rows that were left out.
     """
 
-    texts: Sequence[tuple[str, str]]
+    texts: Sequence[Text]
     scores: Sequence[float]
     skipped: int = 0
 
@@ -100,3 +101,27 @@ class Retrieval:
 
 
 Samples = Labelled | Scored | Tagged | Questions | Retrieval
+_Some = TypeVar("_Some", bound=Labelled | Scored | Tagged | Questions)
+
+
+def chosen(samples: _Some, indices: Sequence[int]) -> _Some:
+    """Return some of the samples, in the order of the indices."""
+    rows = {
+        Labelled: ("texts", "labels"),
+        Scored: ("texts", "scores"),
+        Tagged: ("words", "tags"),
+        Questions: ("pairs", "answers"),
+    }[type(samples)]
+    kept: dict[str, Any] = {name: [getattr(samples, name)[i] for i in indices] for name in rows}
+    return replace(samples, **kept)
+
+
+def size(samples: Samples) -> int:
+    """Texts, sentences, questions or queries that are judged."""
+    if isinstance(samples, Retrieval):
+        return len(samples.queries)
+    if isinstance(samples, Tagged):
+        return len(samples.words)
+    if isinstance(samples, Questions):
+        return len(samples.pairs)
+    return len(samples.texts)

@@ -116,6 +116,11 @@ def read_table(
     return Rows(found.fields, found.lines, skipped)
 
 
+def column_names(path: Path, form: TableFormat) -> list[str]:
+    """Fields of the first line; none of an empty file."""
+    return next((fields for _, fields in _records(path, form)), [])
+
+
 def _records(path: Path, form: TableFormat) -> Iterator[tuple[int, list[str]]]:
     """Rows that are not empty, with the number of their last line."""
     if not form.quoted:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ibert_tvm.relay_passes.errors import RangeError
-from ibert_tvm.relay_passes.integer.arrays import mesh
+from ibert_tvm.relay_passes.integer.arrays import ElementDomain, mesh
 from ibert_tvm.relay_passes.integer.domain import HeadStages
 from ibert_tvm.relay_passes.integer.operator import per_channel
 from ibert_tvm.relay_passes.integer.types import dtype_bounds
@@ -107,7 +107,7 @@ class TensorStage:
         return TensorArray(self.tensor[tuple(tensor_of(i, device) for i in index)])
 
 
-class TensorDomain:
+class TensorDomain(ElementDomain):
     """See the module, and `ibert_tvm.relay_passes.integer.domain`.
 
     Parameters
@@ -163,20 +163,6 @@ class TensorDomain:
         terms = self._tensor(entry(*mesh(whole)), whole)
         return TensorStage(terms.amax(-1), dtype or "int64")
 
-    def square_sum(
-        self,
-        name: str,
-        x: Callable[..., Entry],
-        total: TensorStage | None,
-        mean: TensorStage | None,
-        shape: tuple[int, int],
-    ) -> TensorStage:
-        """As it says: deviations, squared and added up."""
-        about = mean
-        if about is None:
-            return self.sum(name, shape[:1], shape[1], lambda row, k: x(row, k) ** 2)
-        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - about[row]) ** 2)
-
     def linear(self, x: TensorStage, weight: TensorStage, bias: TensorStage) -> TensorStage:
         """Multiply exactly."""
         product = exact_product(x.tensor, weight.tensor.T, x.largest, weight.largest)
@@ -221,17 +207,9 @@ class TensorDomain:
         """Return the index."""
         return index if isinstance(index, TensorArray) else np.asarray(index)
 
-    def tokens(self, length: int) -> int:
-        """Return the number."""
-        return length
-
     def condition(self, comparison: Any) -> Any:
         """Return the comparison."""
         return comparison if isinstance(comparison, TensorArray) else np.asarray(comparison)
-
-    def choose(self, comparison: Any, yes: Entry, no: Entry) -> Entry:
-        """Choose elementwise: both were read at places that exist."""
-        return np.where(self.condition(comparison), yes, no)
 
     def at_most(self, index: Index, bound: int) -> Index:
         """``min(index, bound)``."""
@@ -248,10 +226,6 @@ class TensorDomain:
         if slots is not None:
             raise TypeError("a program that leaves padding out is for the compiler")
         return self.number(batch * (x.shape[0] // self.batch) + token, 0, x.shape[0])
-
-    def bounds(self, tensor: TensorStage) -> tuple[int, int]:
-        """Those of the type: arrays need no more."""
-        return dtype_bounds(tensor.dtype)
 
 
 class _TensorHeads(HeadStages):
@@ -305,16 +279,6 @@ class _TensorHeads(HeadStages):
     def products(self) -> TensorStage:
         """Q K^T."""
         return self._products
-
-    def key_correction(self, batch: Index, head: Index, key: Index) -> int:
-        """Nothing."""
-        return 0
-
-    def exact_score(
-        self, products: TensorStage, batch: Index, head: Index, query: Index, key: Index
-    ) -> Entry:
-        """The product."""
-        return products[batch, head, query, key]
 
     def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> Any:
         """[b, H, s, s]."""

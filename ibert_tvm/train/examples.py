@@ -1,57 +1,64 @@
-"""What a model is tuned on: rows of a TSV or CSV with named columns, or plain lines of text."""
+"""What a model is tuned on: a task's samples, rows of a table with named columns, or lines.
+
+Files are read and measured by what `ibert eval --task` has (`ibert_tvm.tasks`); here is what a
+training adds: a tenth taken apart, columns that are found by their names, and texts without labels.
+"""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from ..errors import DocumentError, UsageError
-from ..strict_json import decode, read_bytes
+from ..errors import UsageError
+from ..tasks import TASKS, Options, Side, size
+from ..tasks.glue import FORMATS, texts_of
+from ..tasks.lines import read_lines
+from ..tasks.samples import Labelled, Samples, Scored, Tagged, Text, chosen
+from ..tasks.tables import TableFormat, column_names
 
 __all__ = ["Examples", "read_examples"]
 
-MAX_BYTES = 2**30
 TEXT_COLUMNS = (("text",), ("sentence",), ("text_a", "text_b"), ("sentence1", "sentence2"))
 """Names of the columns that hold texts, or pairs of texts, where none are given."""
 LABEL_COLUMNS = ("label", "score")
+_MEASURED_AS = {Labelled: "classification", Scored: "sts", Tagged: "token-classification"}
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts or pairs of texts, and what they are labelled with.
+    """Samples to learn from, and the task whose first metric says how well.
 
     Attributes
     ----------
-    texts : tuple of tuple of str
-        One or two texts each.
-    labels : tuple of str, or None
-        As the file has them.
+    samples : Labelled, Scored or Tagged
+        Classes, numbers or tags; without labels those of a `Labelled` are empty.
+    task : str
+        A name of `ibert_tvm.tasks.TASKS`; by default that of such samples.
     """
 
-    texts: tuple[tuple[str, ...], ...]
-    labels: tuple[str, ...] | None = None
+    samples: Labelled | Scored | Tagged
+    task: str = ""
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return size(self.samples)
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[Text]) -> Examples:
+        """Texts without labels."""
+        return cls(Labelled(texts, ()))
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there is anything to learn but the float model itself."""
+        return not isinstance(self.samples, Labelled) or bool(self.samples.labels)
 
     @property
     def digest(self) -> str:
         """Hash of the content."""
-        return hashlib.sha256(repr((self.texts, self.labels)).encode()).hexdigest()
-
-    def numbers(self) -> tuple[float, ...] | None:
-        """Labels as numbers, where each is one and not all are whole: a regression."""
-        try:
-            values = tuple(float(label) for label in self.labels or ("",))
-        except ValueError:
-            return None
-        whole = all(value.is_integer() for value in values)
-        return None if whole or not all(map(math.isfinite, values)) else values
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     def split(self, share: float, order: Sequence[int]) -> tuple[Examples, Examples]:
         """Take the last `share` of an order of the examples apart; one at least."""
@@ -60,99 +67,133 @@ class Examples:
 
     def chosen(self, indices: Sequence[int]) -> Examples:
         """Return some of the examples."""
-        labels = self.labels
-        return Examples(
-            tuple(self.texts[i] for i in indices),
-            None if labels is None else tuple(labels[i] for i in indices),
-        )
+        if isinstance(self.samples, Labelled) and not self.labelled:
+            return Examples.of_texts([self.samples.texts[i] for i in indices])
+        return Examples(chosen(self.samples, indices), self.task)
 
-
-class _Tabs(csv.excel_tab):
-    """Columns between tabs, and nothing is quoted."""
-
-    quoting = csv.QUOTE_NONE
+    def score(self, side: Side) -> float:
+        """First metric of the task, in points; 0 where it has no value."""
+        task = TASKS[self.task or _MEASURED_AS[type(self.samples)]]
+        value = task.measure(self.samples, side, Options())[0].value
+        return value if value == value else 0.0
 
 
 def read_examples(
-    file: Path, text_columns: Sequence[str] | None = None, label_column: str | None = None
-) -> Examples:
-    """Read a file of examples.
+    path: Path,
+    task: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    dev: Path | None = None,
+) -> tuple[Examples, Examples | None]:
+    """Read files of examples.
 
     Parameters
     ----------
-    file : pathlib.Path
+    path : pathlib.Path
+        The task's file, or a folder with ``train.*`` and the development set. Without a task
         ``*.tsv`` or ``*.csv``, whose first line names the columns, or any other name: a text on
         each line, without labels.
-    text_columns : sequence of str, optional
-        One column, or two for pairs; by default those of `TEXT_COLUMNS` that the file has.
-    label_column : str, optional
-        By default that of `LABEL_COLUMNS` that the file has, and none if it has neither.
+    task : str, optional
+        Of `ibert_tvm.tasks.TASKS`.
+    columns : mapping of str to str, optional
+        Columns by what they hold: ``text``, ``pair``, ``label``. Without a task by default those of
+        `TEXT_COLUMNS` and `LABEL_COLUMNS` that the file has; labels that are numbers and not all
+        whole are such, others are classes.
+    dev : pathlib.Path, optional
+        The development set.
 
     Returns
     -------
-    read : Examples
+    examples : Examples
         In the order of the file.
+    dev : Examples or None
+        None if there is no file of them.
 
     Raises
     ------
     UsageError
-        If the file cannot be read, has no such column, or a line has too few.
+        If a file cannot be read, or nothing can be learned from the task.
     """
-    try:
-        content = decode(read_bytes(file, MAX_BYTES))
-    except DocumentError as error:
-        raise UsageError(f"cannot read {file}", why=error.what) from error
-    if file.suffix.lower() not in (".tsv", ".csv"):
-        lines = tuple((line.strip(),) for line in content.splitlines() if line.strip())
-        return _not_empty(file, Examples(lines))
-    # A quotation mark in a TSV is a character, as in the files of GLUE.
-    dialect = _Tabs if file.suffix.lower() == ".tsv" else csv.excel
-    rows = csv.reader(io.StringIO(content, newline=""), dialect)
-    try:
-        header = next(rows, [])
-        found = _columns(file, header, text_columns, label_column)
-        texts: list[tuple[str, ...]] = []
-        labels: list[str] = []
-        for row in rows:
-            if not row:
-                continue
-            if len(row) != len(header):
-                raise UsageError(
-                    f"a line has {len(row)} columns",
-                    where=f"{file}, line {rows.line_num}",
-                    why=f"the first line names {len(header)}",
-                    todo="quote texts that contain the separator (CSV), or replace tabs (TSV)",
-                )
-            texts.append(tuple(row[column] for column in found[0]))
-            labels.append("" if found[1] is None else row[found[1]])
-    except csv.Error as error:
-        raise UsageError(f"cannot read {file}", f"line {rows.line_num}", str(error)) from error
-    return _not_empty(file, Examples(tuple(texts), None if found[1] is None else tuple(labels)))
+    if task is None:
+        read = partial(_read_any, columns=columns or {})
+    else:
+        read = partial(_read_task, task=task, columns=columns or {})
+        if path.is_dir():
+            own = path / FORMATS[task].file if task in FORMATS else None
+            dev = dev or own or _only_file(path, "dev")
+            path = _only_file(path, "train")
+    return read(path), None if dev is None else read(dev)
 
 
-def _columns(
-    file: Path, header: Sequence[str], texts: Sequence[str] | None, label: str | None
-) -> tuple[list[int], int | None]:
-    wanted = tuple(texts) if texts else None
-    if wanted is None:
-        wanted = next((names for names in TEXT_COLUMNS if set(names) <= set(header)), ())
-    if label is None:
-        label = next((name for name in LABEL_COLUMNS if name in header), None)
-    missing = [name for name in (*wanted, *([label] if label else ())) if name not in header]
-    if missing or not wanted or len(wanted) > 2:
+def _only_file(folder: Path, name: str) -> Path:
+    found = sorted(folder.glob(f"{name}.*"))
+    if len(found) != 1:
         raise UsageError(
-            f"the file has no column {missing[0]!r}" if missing else "which columns hold texts?",
-            where=str(file),
-            why=f"its columns are {', '.join(header) or 'none'}",
-            todo="name one or two with --text-columns, and that of the labels with --label-column",
+            f"the folder has {len(found)} files {name}.*",
+            where=str(folder),
+            why="a folder of a task holds one set to tune on, and one to choose by",
+            todo="give the files with --data and --dev",
         )
-    return [header.index(name) for name in wanted], None if label is None else header.index(label)
+    return found[0]
 
 
-def _not_empty(file: Path, examples: Examples) -> Examples:
+def _read_task(path: Path, task: str, columns: Mapping[str, str]) -> Examples:
+    samples: Samples = TASKS[task].read(path, Options(columns))
+    if not isinstance(samples, (Labelled, Scored, Tagged)):
+        able = [name for name in TASKS if name not in ("retrieval", "squad")]
+        raise UsageError(
+            f"no model can be tuned on the task {task}",
+            why="there is no loss of its samples yet",
+            todo=f"give one of {', '.join(able)}",
+        )
+    return _enough(path, Examples(samples, task))
+
+
+def _read_any(path: Path, columns: Mapping[str, str]) -> Examples:
+    if path.suffix.lower() not in (".tsv", ".csv"):
+        lines = [text.strip() for _, text in read_lines(path)]
+        return _enough(path, Examples.of_texts([line for line in lines if line]))
+    form = TableFormat.of(path)
+    given = _columns(path, column_names(path, form), columns)
+    if "label" not in given:
+        # The reader wants a label: a text stands for it.
+        rows = texts_of(path, {**given, "label": given["text"]}, form, ())
+        return _enough(path, Examples.of_texts(rows.texts))
+    samples = texts_of(path, given, form, ())
+    assert isinstance(samples, Labelled)
+    if _are_numbers(samples.labels):
+        samples = texts_of(path, given, form, None)
+    return _enough(path, Examples(samples))
+
+
+def _columns(path: Path, names: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Columns that were given, and found by their names where the texts or the label were not."""
+    result: dict[str, str] = {what: given[what] for what in ("text", "pair") if what in given}
+    if "text" not in given:
+        found = next((texts for texts in TEXT_COLUMNS if set(texts) <= set(names)), None)
+        if found is None:
+            raise UsageError(
+                "which columns hold texts?",
+                where=str(path),
+                why=f"its columns are {', '.join(names) or 'none'}",
+                todo="name them: --columns text=A,label=B, and pair=C for pairs of texts",
+            )
+        result = dict(zip(("text", "pair"), found, strict=False))
+    label = given.get("label", next((name for name in LABEL_COLUMNS if name in names), None))
+    return result if label is None else {**result, "label": label}
+
+
+def _are_numbers(labels: Sequence[str]) -> bool:
+    """Whether all are numbers and not all whole: a regression."""
+    try:
+        return not all(float(label).is_integer() for label in labels)
+    except (ValueError, OverflowError):
+        return False
+
+
+def _enough(path: Path, examples: Examples) -> Examples:
     if len(examples) < 2:
         raise UsageError(
-            f"{file} has {len(examples)} examples",
+            f"{path} has {len(examples)} examples",
             why="a model is tuned on some, and measured on others",
             todo="give a text on each line, or a TSV or CSV with named columns",
         )

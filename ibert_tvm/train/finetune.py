@@ -24,11 +24,14 @@ from ..errors import OutputError, UsageError
 from ..files import check_writable, files_sha256, write_folder
 from ..frontend.hf_folder import HfFolder, head_of_class
 from ..frontend.transformers_import import float_module
-from ..tokenization import Tokenizer, tokenizer_files
+from ..model_info import ModelInfo, OutputInfo
+from ..tasks import Side
+from ..tokenization import TokenizedBatch, Tokenizer, tokenizer_files
 from .examples import Examples
 from .loop import Loop, Schedule, Tracked
 from .losses import embedding_loss, logits_loss
-from .module import IntegerModel, is_trained
+from .module import is_trained
+from .objectives import Objective, class_names, head_settings
 from .preparation import prepare
 from .settings import FinetuneSettings
 
@@ -40,6 +43,8 @@ _SETTINGS, _FLOAT, _START = "settings.json", "float", "start"
 _TRAINING = ".training"
 _EMBEDDINGS = ("none", "pooled", "sentence_embedding", "sentence_transformer")
 """Heads whose output is a vector of a text, or of each token."""
+_KINDS = {"sequence_classification": "logits", "token_classification": "token_logits"}
+"""What the heads that are learned from labels give."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ class FinetuneResult:
     Attributes
     ----------
     float_stage : dict or None
-        History of the float stage, with the best score of the dev set; None if there was none.
+        History of the float stage, with the best score of the dev set: the first metric of the
+        task, in points, or without labels the negative distance from the float model. None if
+        there was none.
     integer_stage : dict
         The same with integers; ``before`` is the score of calibration alone.
     labels : tuple of str
@@ -147,41 +154,43 @@ class _Run:
         self._check()
 
     def _check(self) -> None:
-        if (self.data.labels is None) != (self.dev.labels is None):
+        self.labelled = self.data.labelled
+        if self.labelled != self.dev.labelled:
             raise UsageError(
                 "one of the data and the dev set has labels, the other has none",
                 todo="give both with labels, or both without",
             )
-        self.labelled = self.data.labels is not None
         if not self.labelled and self.settings.distillation == "none":
             raise UsageError(
                 "there are no labels, and nothing else to learn",
                 why="without labels the float model itself is what is learned",
                 todo="give --distill embeddings (or logits), or data with a column of labels",
             )
-        head = "sequence_classification" if self.labelled else self.folder.default_head
-        kind = "embeddings" if head in _EMBEDDINGS else "logits"
+        self.head = Objective.head_of(self.data) if self.labelled else self.folder.default_head
+        kind = "embeddings" if self.head in _EMBEDDINGS else "logits"
         if self.settings.distillation not in ("none", kind):
             raise UsageError(
                 f"{self.settings.distillation} cannot be distilled from this model",
                 where=str(self.folder.path),
-                why=f"with the head {head} it gives {kind}",
+                why=f"with the head {self.head} it gives {kind}",
                 todo=f"give --distill {kind}",
             )
-        numbers = self.data.numbers() if self.labelled else None
-        self.regression = numbers is not None
-        self.names: tuple[str, ...] = ()
-        if self.labelled and not self.regression:
-            self.names = tuple(sorted(set(self.data.labels or ()), key=_natural))
-            unknown = sorted(set(self.dev.labels or ()) - set(self.names))
-            if unknown or len(self.names) < 2:
-                raise UsageError(
-                    f"the dev set has a class {unknown[0]!r}, the data has none"
-                    if unknown
-                    else f"all examples have the label {self.names[0]!r}",
-                    why=f"the classes are {', '.join(self.names)}",
-                    todo="give data in which every class occurs",
-                )
+        classes = self.folder.config.get("architectures") or [""]
+        self.has_head = self.labelled and head_of_class(str(classes[0])) == self.head
+        own = None
+        if self.has_head:
+            labels = self._config().id2label
+            own = [str(labels[place]) for place in sorted(labels)]
+        self.names = class_names(self.data, self.dev, own)
+        self.learned, self.judged = (
+            Objective(part, self.names, self.tokenizer, self.settings.seq_len)
+            for part in (self.data, self.dev)
+        )
+
+    def _config(self) -> Any:
+        return transformers.AutoConfig.from_pretrained(
+            self.folder.model, local_files_only=True, trust_remote_code=False
+        )
 
     # -- the whole --------------------------------------------------------------------------------
 
@@ -228,38 +237,26 @@ class _Run:
 
     # -- batches ----------------------------------------------------------------------------------
 
-    def _inputs(
-        self, examples: Examples, indices: Sequence[int], names: Sequence[str]
-    ) -> dict[str, torch.Tensor]:
-        texts: list[Any] = [
-            text if len(text) == 2 else text[0] for text in (examples.texts[i] for i in indices)
-        ]
-        batch = self.tokenizer.encode(texts, self.settings.seq_len, allow_empty=True)
-        arrays = batch.inputs(names)
-        return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
-
-    def _labels(self, examples: Examples, indices: Sequence[int]) -> torch.Tensor:
-        labels = examples.labels or ()
-        if self.regression:
-            return torch.tensor([float(labels[i]) for i in indices])
-        places = {name: place for place, name in enumerate(self.names)}
-        return torch.tensor([places[labels[i]] for i in indices])
-
     def _dev_batches(self) -> Iterator[list[int]]:
         size = self.settings.batch_size
         for start in range(0, len(self.dev), size):
             yield list(range(start, min(start + size, len(self.dev))))
 
-    def _score(self, logits_of: Callable[[Sequence[int]], torch.Tensor]) -> float:
-        """Accuracy of the dev set, or of numbers the negative mean squared error."""
-        total = 0.0
-        for indices in self._dev_batches():
-            logits, labels = logits_of(indices), self._labels(self.dev, indices)
-            if self.regression:
-                total -= float(((logits.reshape(labels.shape) - labels) ** 2).sum())
-            else:
-                total += float((logits.argmax(-1) == labels).sum())
-        return total / len(self.dev)
+    def _score(
+        self, names: Sequence[str], logits_of: Callable[[dict[str, torch.Tensor]], torch.Tensor]
+    ) -> float:
+        """First metric of the task on the dev set, as `ibert eval --task` measures it."""
+
+        def run(tokens: TokenizedBatch) -> list[np.ndarray]:
+            arrays = tokens.inputs(names)
+            given = {key: torch.from_numpy(x.astype(np.int64)) for key, x in arrays.items()}
+            return [logits_of(given).float().numpy()]
+
+        output = OutputInfo("logits", "logits", _KINDS[self.head])
+        labels = dict(enumerate(self.names or ("score",)))
+        # What a measure asks of a model; the sizes of its layers are not part of it.
+        info = ModelInfo("", self.head, tuple(names), (output,), 0, 0, 0, id2label=labels)
+        return self.dev.score(Side(info, self.tokenizer, self.settings.seq_len, run))
 
     # -- stages -----------------------------------------------------------------------------------
 
@@ -278,12 +275,11 @@ class _Run:
                 part.p = settings.dropout
 
         def loss(indices: Sequence[int]) -> torch.Tensor:
-            inputs = self._inputs(self.data, indices, names)
-            labels = self._labels(self.data, indices)
-            return model(**inputs, labels=labels).loss
+            inputs = self.learned.inputs(indices, names)
+            return model(**inputs, labels=self.learned.labels(indices)).loss
 
         def score() -> float:
-            return self._score(lambda i: model(**self._inputs(self.dev, i, names)).logits)
+            return self._score(names, lambda inputs: model(**inputs).logits)
 
         history = {"history": [], "best": None}
         if settings.float_epochs:
@@ -301,20 +297,15 @@ class _Run:
 
     def _with_head(self) -> Any:
         """The model with a head for these labels: its own if it fits, otherwise a new one."""
-        labels = self.names or ("score",)
-        problem = "regression" if self.regression else "single_label_classification"
-        classes = self.folder.config.get("architectures") or [""]
-        has_head = head_of_class(str(classes[0])) == "sequence_classification"
-        return transformers.AutoModelForSequenceClassification.from_pretrained(
+        part = "Token" if self.head == "token_classification" else "Sequence"
+        return getattr(transformers, f"AutoModelFor{part}Classification").from_pretrained(
             self.folder.model,
             local_files_only=True,
             trust_remote_code=False,
             dtype=torch.float32,
             attn_implementation="eager",
-            id2label=dict(enumerate(labels)),
-            label2id={name: place for place, name in enumerate(labels)},
-            problem_type=problem,
-            ignore_mismatched_sizes=has_head,
+            ignore_mismatched_sizes=self.has_head,
+            **head_settings(self.names, self.head),
         )
 
     def _integer_stage(self, source: Path) -> dict[str, Any]:
@@ -351,22 +342,25 @@ class _Run:
             return embedding_loss(found, wanted)
 
         def loss(indices: Sequence[int]) -> torch.Tensor:
-            inputs = self._inputs(self.data, indices, names)
-            labels = {"labels": self._labels(self.data, indices)} if self.labelled else {}
+            inputs = self.learned.inputs(indices, names)
+            labels = {"labels": self.learned.labels(indices)} if self.labelled else {}
             result = model(**inputs, **labels)
             total: torch.Tensor = result["loss"] if self.labelled else torch.zeros(())
             return total if teacher is None else total + distance(result, inputs)
 
         def score() -> float:
             if self.labelled:
-                return self._score(lambda i: model(**self._inputs(self.dev, i, names))[output.name])
+                return self._score(names, lambda inputs: model(**inputs)[output.name])
             total = 0.0
             for indices in self._dev_batches():
-                inputs = self._inputs(self.dev, indices, names)
+                inputs = self.judged.inputs(indices, names)
                 total -= float(distance(model(**inputs), inputs)) * len(indices)
             return total / len(self.dev)
 
-        file, before = self.work / "integers.pt", self._before(model, score)
+        model.eval()
+        with torch.no_grad():
+            before = score()
+        file = self.work / "integers.pt"
         schedule = self._schedule(settings.epochs, settings.learning_rate, 1)
         with self.progress("tuning with integers") as advance:
             loop = Loop(model, loss, score, schedule, file, advance)
@@ -375,11 +369,6 @@ class _Run:
             tracked = loop.run()
         model.eval().save(self.target)
         return {**_history(tracked), "before": before}
-
-    def _before(self, model: IntegerModel, score: Callable[[], float]) -> float:
-        model.eval()
-        with torch.no_grad():
-            return score()
 
     def _calibration(self) -> list[Any]:
         """Some of the training texts, tokenised: pairs too."""
@@ -390,15 +379,12 @@ class _Run:
         size = self.settings.batch_size
         parts = [chosen[start : start + size] for start in range(0, count, size)]
         return [
-            {name: x.numpy() for name, x in self._inputs(self.data, part, names).items()}
+            {name: x.numpy() for name, x in self.learned.inputs(part, names).items()}
             for part in parts
         ]
 
     def _type_ids(self) -> tuple[str, ...]:
-        config = transformers.AutoConfig.from_pretrained(
-            self.folder.model, local_files_only=True, trust_remote_code=False
-        )
-        takes = int(getattr(config, "type_vocab_size", 0) or 0) > 1
+        takes = int(getattr(self._config(), "type_vocab_size", 0) or 0) > 1
         return ("token_type_ids",) if takes else ()
 
 
@@ -410,11 +396,3 @@ def _inputs_of(model: Any) -> tuple[str, ...]:
 
 def _history(tracked: Tracked) -> dict[str, Any]:
     return {"history": tracked.history, "best": tracked.best, "steps": tracked.step}
-
-
-def _natural(label: str) -> tuple[int, float, str]:
-    """Numbers by size, then names."""
-    try:
-        return 0, float(label), label
-    except ValueError:
-        return 1, 0.0, label

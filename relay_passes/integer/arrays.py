@@ -115,7 +115,36 @@ class ArrayTensor:
         return np.asarray(self.array[tuple(np.asarray(i) for i in index)])
 
 
-class ArrayDomain:
+class ElementDomain:
+    """What the domains share in which a stage is all of its elements: arrays, and torch tensors."""
+
+    def square_sum(
+        self: Any,
+        name: str,
+        x: Callable[..., Entry],
+        total: Any,
+        mean: Any,
+        shape: tuple[int, int],
+    ) -> Any:
+        """As it says: deviations, squared and added up."""
+        if mean is None:
+            return self.sum(name, shape[:1], shape[1], lambda row, k: x(row, k) ** 2)
+        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - mean[row]) ** 2)
+
+    def tokens(self, length: int) -> int:
+        """Return the number."""
+        return length
+
+    def choose(self: Any, comparison: Any, yes: Entry, no: Entry) -> Any:
+        """Choose elementwise: both were read at places that exist."""
+        return np.where(self.condition(comparison), yes, no)
+
+    def bounds(self, tensor: Any) -> tuple[int, int]:
+        """Those of the type: elements need no more."""
+        return dtype_bounds(tensor.dtype)
+
+
+class ArrayDomain(ElementDomain):
     """See the module, and `ibert_tvm.relay_passes.integer.domain`.
 
     Parameters
@@ -176,20 +205,6 @@ class ArrayDomain:
         self.stages[name] = ArrayTensor(reduce(terms, axis=-1), dtype, self.kind)
         return self.stages[name]
 
-    def square_sum(
-        self,
-        name: str,
-        x: Callable[..., Entry],
-        total: ArrayTensor | None,
-        mean: ArrayTensor | None,
-        shape: tuple[int, int],
-    ) -> ArrayTensor:
-        """As it says: deviations, squared and added up."""
-        about = mean
-        if about is None:
-            return self.sum(name, shape[:1], shape[1], lambda row, k: x(row, k) ** 2)
-        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - about[row]) ** 2)
-
     def linear(self, x: ArrayTensor, weight: ArrayTensor, bias: ArrayTensor) -> ArrayTensor:
         """Multiply exactly."""
         product = _product(x.array, weight.array.T)
@@ -231,17 +246,9 @@ class ArrayDomain:
         """Return the index."""
         return np.asarray(index).astype(self.kind)
 
-    def tokens(self, length: int) -> int:
-        """Return the number."""
-        return length
-
     def condition(self, comparison: Any) -> np.ndarray:
         """Return the comparison."""
         return np.asarray(comparison)
-
-    def choose(self, comparison: Any, yes: Entry, no: Entry) -> np.ndarray:
-        """Choose elementwise: both were read at places that exist."""
-        return np.asarray(np.where(np.asarray(comparison), yes, no))
 
     def at_most(self, index: Index, bound: int) -> np.ndarray:
         """``min(index, bound)``."""
@@ -258,10 +265,6 @@ class ArrayDomain:
         if slots is None:
             return np.asarray(batch * (x.shape[0] // self.batch) + token)
         return self.at_least(self.index(slots[batch, token]), 0)
-
-    def bounds(self, tensor: ArrayTensor) -> tuple[int, int]:
-        """Those of the type: arrays need no more."""
-        return dtype_bounds(tensor.dtype)
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -333,16 +336,6 @@ class _ArrayHeads(HeadStages):
     def products(self) -> ArrayTensor:
         """Q K^T."""
         return self._products
-
-    def key_correction(self, batch: Index, head: Index, key: Index) -> int:
-        """Nothing."""
-        return 0
-
-    def exact_score(
-        self, products: ArrayTensor, batch: Index, head: Index, query: Index, key: Index
-    ) -> Entry:
-        """The product."""
-        return products[batch, head, query, key]
 
     def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> ArrayTensor:
         """[1, H, s, s]."""

@@ -167,6 +167,16 @@ class HeadStages:
             return self.table[row, query, key]
         return self.table[row, key - query + self.table.shape[1] // 2]
 
+    def key_correction(self, batch: Index, head: Index, key: Index) -> Entry:
+        """Nothing: only kernels multiply anything but what the operands hold."""
+        return 0
+
+    def exact_score(
+        self, products: Any, batch: Index, head: Index, query: Index, key: Index
+    ) -> Entry:
+        """The product."""
+        return products[batch, head, query, key]
+
     def define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Any:
         """Define a stage [batch, heads, *extents]."""
         return self.domain.define(name, (*self.leading, *extents), entry, dtype)

@@ -346,16 +346,6 @@ class _IntervalHeads(HeadStages):
         """Scores of keys that count."""
         return self._stage("score", self._score)
 
-    def key_correction(self, batch: Index, head: Index, key: Index) -> int:
-        """Nothing."""
-        return 0
-
-    def exact_score(
-        self, products: IntervalTensor, batch: Index, head: Index, query: Index, key: Index
-    ) -> Ranged:
-        """Any product."""
-        return products.value
-
     def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> Any:
         """Any query and key."""
         return self.define(name, (0, 0), entry, "uint8")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.errors import UsageError
-from ibert_tvm.train.examples import read_examples
+from ibert_tvm.tasks.samples import Labelled, Scored, Tagged
+from ibert_tvm.train.examples import Examples, read_examples
 
 
 def written(path: Path, text: str) -> Path:
@@ -15,33 +16,74 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
+def read(path: Path, **options: object) -> Examples:
+    examples, dev = read_examples(path, **options)
+    assert dev is None
+    return examples
+
+
 def test_columns_are_found_by_name(tmp_path: Path) -> None:
     tsv = written(tmp_path / "a.tsv", 'id\tsentence\tlabel\n1\tsay "no\tgood\n2\ttwo\tbad\n')
-    found = read_examples(tsv)
-    assert found.texts == (('say "no',), ("two",)) and found.labels == ("good", "bad")
+    assert read(tsv).samples == Labelled(['say "no', "two"], ["good", "bad"])
     csv = written(tmp_path / "a.csv", 'score,text_b,text_a\n0.5,"x, y",z\n1,v,w\n')
-    found = read_examples(csv)
-    assert found.texts == (("z", "x, y"), ("w", "v"))
-    assert found.numbers() == (0.5, 1.0)
-    other = read_examples(csv, ["score"], "text_a")
-    assert other.texts == (("0.5",), ("1",)) and other.labels == ("z", "w")
+    assert read(csv).samples == Scored([("z", "x, y"), ("w", "v")], [0.5, 1.0])
+    other = read(csv, columns={"text": "score", "label": "text_a"})
+    assert other.samples == Labelled(["0.5", "1"], ["z", "w"])
 
 
-def test_classes_are_no_numbers(tmp_path: Path) -> None:
+def test_whole_numbers_are_classes(tmp_path: Path) -> None:
     tsv = written(tmp_path / "a.tsv", "text\tlabel\na\t0\nb\t1\n")
-    assert read_examples(tsv).numbers() is None
+    assert read(tsv).samples == Labelled(["a", "b"], ["0", "1"])
 
 
-def test_lines_are_texts_without_labels(tmp_path: Path) -> None:
-    found = read_examples(written(tmp_path / "a.txt", "one\n\n two \n"))
-    assert found.texts == (("one",), ("two",)) and found.labels is None
+def test_texts_without_labels(tmp_path: Path) -> None:
+    lines = read(written(tmp_path / "a.txt", "one\n\n two \n"))
+    table = read(written(tmp_path / "a.tsv", "text\tother\none\t1\ntwo\t2\n"))
+    assert lines == table == Examples.of_texts(["one", "two"]) and not lines.labelled
 
 
 def test_parts_of_the_examples(tmp_path: Path) -> None:
-    data = read_examples(written(tmp_path / "a.txt", "\n".join("abcdefghij")))
+    data = read(written(tmp_path / "a.txt", "\n".join("abcdefghij")))
     rest, held_out = data.split(0.2, list(range(10)))
-    assert held_out.texts == (("i",), ("j",)) and len(rest) == 8
+    assert held_out == Examples.of_texts(["i", "j"]) and len(rest) == 8
     assert rest.digest != data.digest == data.chosen(range(10)).digest
+    tagged = Examples(Tagged([["a"], ["b"]], [["O"], ["X"]]), "token-classification")
+    assert tagged.chosen([1]) == Examples(Tagged([["b"]], [["X"]]), "token-classification")
+
+
+def test_a_task_has_its_folder_with_both_sets(tmp_path: Path) -> None:
+    head = "index\tsentence1\tsentence2\tgold_label\n"
+    written(tmp_path / "train.tsv", f"{head}0\ta\tb\tneutral\n1\tc\td\tentailment\n")
+    written(tmp_path / "dev_matched.tsv", f"{head}0\te\tf\tneutral\n1\tg\th\tneutral\n")
+    examples, dev = read_examples(tmp_path, "mnli-m")
+    order = ("entailment", "neutral", "contradiction")
+    assert examples.samples == Labelled([("a", "b"), ("c", "d")], ["neutral", "entailment"], order)
+    assert dev is not None and dev.task == "mnli-m" and dev.samples.texts[0] == ("e", "f")
+
+
+def test_a_folder_without_the_sets_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "train.conll", "a O\n\nb X\n")
+    with pytest.raises(UsageError) as caught:
+        read_examples(tmp_path, "token-classification")
+    assert str(caught.value) == (
+        "the folder has 0 files dev.*\n"
+        f"  where: {tmp_path}\n"
+        "  why: a folder of a task holds one set to tune on, and one to choose by\n"
+        "  what to do: give the files with --data and --dev"
+    )
+
+
+def test_a_task_without_a_loss_is_refused(tmp_path: Path) -> None:
+    answers = '[{"question": "q", "answers": [{"text": "c"}]}]'
+    document = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": {answers}}}]}}]}}'
+    with pytest.raises(UsageError) as caught:
+        read_examples(written(tmp_path / "a.json", document), "squad")
+    assert str(caught.value) == (
+        "no model can be tuned on the task squad\n"
+        "  why: there is no loss of its samples yet\n"
+        "  what to do: give one of cola, sst-2, mrpc, sts-b, qqp, mnli-m, mnli-mm, qnli, rte, "
+        "classification, sts, token-classification"
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,25 +95,23 @@ def test_parts_of_the_examples(tmp_path: Path) -> None:
             "which columns hold texts?\n"
             "  where: {file}\n"
             "  why: its columns are words, label\n"
-            "  what to do: name one or two with --text-columns, and that of the labels with "
-            "--label-column",
+            "  what to do: name them: --columns text=A,label=B, and pair=C for pairs of texts",
         ),
         (
             "text\tlabel\na\t0\nb\t1\n",
-            ["title"],
-            "the file has no column 'title'\n"
-            "  where: {file}\n"
-            "  why: its columns are text, label\n"
-            "  what to do: name one or two with --text-columns, and that of the labels with "
-            "--label-column",
+            {"text": "title"},
+            "the data cannot be read\n"
+            "  where: {file}, line 1\n"
+            "  why: the text should be in column title, and its columns are 'text', 'label'\n"
+            "  what to do: name the columns, --columns text=A,label=B, or give their numbers if "
+            "the first line holds no names",
         ),
         (
             "text\tlabel\na\t0\nb\t1\t2\n",
             None,
-            "a line has 3 columns\n"
+            "the data cannot be read\n"
             "  where: {file}, line 3\n"
-            "  why: the first line names 2\n"
-            "  what to do: quote texts that contain the separator (CSV), or replace tabs (TSV)",
+            "  why: it has 3 fields, and the first line has 2",
         ),
         (
             "text\tlabel\na\t0\n",
@@ -83,9 +123,9 @@ def test_parts_of_the_examples(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_refused(
-    text: str, columns: list[str] | None, message: str, tmp_path: Path
+    text: str, columns: dict[str, str] | None, message: str, tmp_path: Path
 ) -> None:
     file = written(tmp_path / "a.tsv", text)
     with pytest.raises(UsageError) as caught:
-        read_examples(file, columns)
+        read_examples(file, columns=columns)
     assert str(caught.value) == message.format(file=file)

@@ -18,6 +18,7 @@ import transformers
 
 import ibert_tvm as ibert
 from ibert_tvm.errors import UsageError
+from ibert_tvm.tasks.samples import Labelled
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune
 from ibert_tvm.train.settings import FinetuneSettings
@@ -64,8 +65,8 @@ def write_tsv(path: Path, count: int = 40) -> Path:
     return path
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "ibert_tvm", "finetune", *map(str, arguments), "--json"]
+def command(*arguments: object, of: str = "finetune") -> list[str]:
+    return [sys.executable, "-m", "ibert_tvm", of, *map(str, arguments), "--json"]
 
 
 def integers(trained: Path) -> dict[str, Any]:
@@ -106,8 +107,44 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", ["sst-2", "sts-b", "token-classification"])
+def test_a_task_s_own_metric_says_which_epoch_was_best(
+    task: str, folder: Path, tmp_path: Path
+) -> None:
+    rows = texts(60)
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, part in (("train", rows[:40]), ("dev", rows[40:])):
+        if task == "token-classification":
+            tag = {"first": "B-FIRST", "second": "O"}
+            blocks = ["\n".join(f"{word} {tag[y]}" for word in x.split()) for x, y in part]
+            (data / f"{name}.conll").write_text("\n\n".join(blocks), encoding="utf-8")
+            continue
+        if task == "sts-b":
+            lines = [f"{x}\t{x}\t{len(y) - 5}.5" for x, y in part]
+        else:
+            lines = [f"{x}\t{int(y == 'second')}" for x, y in part]
+        head = "sentence1\tsentence2\tscore" if task == "sts-b" else "sentence\tlabel"
+        (data / f"{name}.tsv").write_text("\n".join([head, *lines]), encoding="utf-8")
+    more = ["--float-epochs", 8, "--float-learning-rate", 3e-3, "--learning-rate", 1e-5]
+    options = [folder, "--task", task, "--data", data, *SETTINGS, *more, "-o", tmp_path / "out"]
+    done = subprocess.run(command(*options), capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    assert (document["examples"], document["dev_examples"]) == (40, 20)
+    stage = document["integers"]
+    scores = [stage["before"], *(entry["score"] for entry in stage["history"])]
+    assert stage["best"] == max(scores) and document["float"]["best"] > 50
+    # What is deployed has the score that was chosen by.
+    ibert.quantize(ibert.load(tmp_path / "out", verify=False)).save(tmp_path / "out.ibert")
+    dev = data if task == "sst-2" else next(data.glob("dev.*"))
+    options = [tmp_path / "out.ibert", "--task", task, "--data", dev, "--seq-len", 16]
+    measured = subprocess.run(command(*options, of="eval"), capture_output=True, check=True)
+    assert json.loads(measured.stdout)["metrics"][0]["integer"] == pytest.approx(stage["best"])
+
+
+@pytest.mark.slow
 def test_embeddings_are_distilled_without_labels(folder: Path, tmp_path: Path) -> None:
-    data = Examples(tuple((text,) for text, _ in texts(48)))
+    data = Examples.of_texts([text for text, _ in texts(48)])
     settings = FinetuneSettings(
         preset="paper",
         epochs=2,
@@ -128,7 +165,7 @@ def test_embeddings_are_distilled_without_labels(folder: Path, tmp_path: Path) -
 
 def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        finetune(folder, Examples((("a",), ("b",))), tmp_path / "out")
+        finetune(folder, Examples.of_texts(["a", "b"]), tmp_path / "out")
     assert str(caught.value) == (
         "there are no labels, and nothing else to learn\n"
         "  why: without labels the float model itself is what is learned\n"
@@ -137,7 +174,7 @@ def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Pa
 
 
 def test_logits_of_embeddings_cannot_be_distilled(folder: Path, tmp_path: Path) -> None:
-    data = Examples((("a",), ("b",), ("c",)))
+    data = Examples.of_texts(["a", "b", "c"])
     settings = FinetuneSettings(distillation="logits")
     with pytest.raises(UsageError) as caught:
         finetune(folder, data, tmp_path / "out", settings)
@@ -153,7 +190,7 @@ def test_another_training_is_not_gone_on_with(folder: Path, tmp_path: Path) -> N
     work = tmp_path / "out.training"
     work.mkdir()
     (work / "settings.json").write_text("{}", encoding="utf-8")
-    data = Examples((("a",), ("b",), ("c",)), ("0", "1", "0"))
+    data = Examples(Labelled(["a", "b", "c"], ["0", "1", "0"]))
     with pytest.raises(UsageError) as caught:
         finetune(folder, data, tmp_path / "out", dev=data)
     assert str(caught.value) == (

@@ -11,6 +11,7 @@ import torch
 
 from ibert_tvm.errors import ModelError
 from ibert_tvm.train.loop import Loop, Schedule
+from tests.examples import examples
 
 SCHEDULE = Schedule(
     examples=23,
@@ -69,7 +70,7 @@ def test_the_learning_rate_grows_and_falls() -> None:
     assert rates[1:] == sorted(rates[1:], reverse=True)
 
 
-@pytest.mark.parametrize("killed_at", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("killed_at", examples([1, 2, 3, 5, 8], 3))
 def test_a_killed_training_ends_with_the_same_numbers(killed_at: int, tmp_path: Path) -> None:
     whole = loop(tmp_path / "whole.pt")
     whole.run()

@@ -10,6 +10,7 @@ from ibert_tvm.train.losses import embedding_loss, logits_loss
 from tests.train.small import batch, integer_model, tensors
 
 
+@pytest.mark.slow
 def test_a_model_comes_back_to_what_its_float_original_gives() -> None:
     model = integer_model("bert")
     given = tensors(batch(3, rows=8))

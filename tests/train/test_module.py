@@ -41,7 +41,7 @@ def test_a_trained_model_is_deployed_with_the_integers_of_its_training(
     name: str, preset: str, tmp_path: Path
 ) -> None:
     model = integer_model(name, preset)
-    losses = steps(model, 6)
+    losses = steps(model, 3, rate=1e-2)
     assert losses[-1] < losses[0]
     given = batch(7, rows=3)
     found = model.integers(**tensors(given))
@@ -56,6 +56,7 @@ def test_a_trained_model_is_deployed_with_the_integers_of_its_training(
         np.testing.assert_array_equal(found[key].numpy(), values, err_msg=key)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_outputs_are_those_of_the_integers() -> None:
     model = integer_model("bert")
     losses = steps(model, 12, rate=1e-2)
@@ -79,6 +80,7 @@ def test_from_pretrained_reads_the_floats(tmp_path: Path) -> None:
         assert torch.equal(tensor, again.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_calibration_is_where_training_starts() -> None:
     model = integer_model("bert")
     calibration = [batch(seed) for seed in range(20, 24)]

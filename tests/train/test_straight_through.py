@@ -44,7 +44,7 @@ def test_with_integers_gradients_are_nearly_those_of_float() -> None:
             assert torch.nn.functional.cosine_similarity(one, other, dim=0) > 0.99, name
             torch.testing.assert_close(one.norm(), other.norm(), rtol=0.03, atol=0)
             compared += 1
-    assert compared > 25
+    assert compared > 15
 
 
 def test_what_was_clamped_has_no_gradient() -> None:

@@ -1,0 +1,171 @@
+"""What a model learns of examples: a head, the names of its classes, and tensors of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import UsageError
+from ..tasks.labels import class_numbers
+from ..tasks.samples import Labelled, Scored, Tagged
+from ..tokenization import TokenizedBatch, Tokenizer
+from .examples import Examples
+
+__all__ = ["Objective", "class_names", "head_settings"]
+
+_IGNORED = -100
+"""A label that no loss counts, as transformers has it."""
+
+
+def class_names(data: Examples, dev: Examples, own: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Names of the classes in the order of the logits; none where the labels are numbers.
+
+    Parameters
+    ----------
+    data, dev : Examples
+        What is learned, and what is measured.
+    own : sequence of str, optional
+        Names of the classes of the model's own head, which stay in their order if they are those of
+        the labels.
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    UsageError
+        If there is one class alone, or the development set has another.
+    """
+    samples = data.samples
+    if isinstance(samples, Scored) or not data.labelled:
+        return ()
+    order: Sequence[str] = ()
+    if isinstance(samples, Labelled):
+        there, others = set(samples.labels), _labels(dev)
+        order = samples.order
+    else:
+        there = {tag for tags in samples.tags for tag in tags}
+        others = set()  # a tag's kind is looked for where entities are measured
+    names = tuple(order) or tuple(sorted(there, key=_natural))
+    unknown = sorted(others - set(names))
+    if unknown or len(names) < 2:
+        raise UsageError(
+            f"the dev set has a class {unknown[0]!r}, the data has none"
+            if unknown
+            else f"all examples have the label {names[0]!r}",
+            why=f"the classes are {', '.join(names)}",
+            todo="give data in which every class occurs",
+        )
+    if own is not None and len(own) == len(names):
+        try:
+            class_numbers(names, own, order)
+        except UsageError:
+            return names
+        return tuple(own)
+    return names
+
+
+def _labels(examples: Examples) -> set[str]:
+    return set(examples.samples.labels) if isinstance(examples.samples, Labelled) else set()
+
+
+class Objective:
+    """Examples as tensors, for a model with the head that they need.
+
+    Parameters
+    ----------
+    examples : Examples
+        What is learned.
+    names : tuple of str
+        Of `class_names`.
+    tokenizer : Tokenizer
+        Of the model.
+    seq_len : int
+        Texts are truncated to this many tokens.
+    """
+
+    def __init__(
+        self, examples: Examples, names: tuple[str, ...], tokenizer: Tokenizer, seq_len: int
+    ) -> None:
+        self.samples = examples.samples
+        self.names, self.tokenizer, self.seq_len = names, tokenizer, seq_len
+        order = self.samples.order if isinstance(self.samples, Labelled) else ()
+        self._numbers = class_numbers(_all_labels(self.samples), names, order) if names else {}
+
+    @staticmethod
+    def head_of(examples: Examples) -> str:
+        """Of `ibert_tvm.model_info.HEADS`, for examples with labels."""
+        tagged = isinstance(examples.samples, Tagged)
+        return "token_classification" if tagged else "sequence_classification"
+
+    def inputs(self, indices: Sequence[int], names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Tokens of some examples, int64 [batch, seq_len], by the names of a model's inputs."""
+        arrays = self._tokens(indices).inputs(names)
+        return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
+
+    def _tokens(self, indices: Sequence[int]) -> TokenizedBatch:
+        if isinstance(self.samples, Tagged):
+            return self.tokenizer.batch_of([self._window(i) for i in indices])
+        texts = [self.samples.texts[i] for i in indices]
+        return self.tokenizer.encode(texts, self.seq_len, allow_empty=True)
+
+    def _window(self, index: int) -> Any:
+        """Of a sentence what is before the cut."""
+        assert isinstance(self.samples, Tagged)
+        return self.tokenizer.windows(" ".join(self.samples.words[index]), self.seq_len)[0]
+
+    def labels(self, indices: Sequence[int]) -> torch.Tensor:
+        """Classes [batch], numbers [batch], or classes of every word's first token [batch, seq]."""
+        samples = self.samples
+        if isinstance(samples, Scored):
+            return torch.tensor([samples.scores[i] for i in indices])
+        if isinstance(samples, Labelled):
+            return torch.tensor([self._numbers[samples.labels[i]] for i in indices])
+        rows = [self._labels_of_tokens(i) for i in indices]
+        longest = max(map(len, rows))
+        return torch.tensor([row + [_IGNORED] * (longest - len(row)) for row in rows])
+
+    def _labels_of_tokens(self, index: int) -> list[int]:
+        """A word's class at its first token, found by where words end: as it is evaluated."""
+        assert isinstance(self.samples, Tagged)
+        words, tags = self.samples.words[index], self.samples.tags[index]
+        # A token may begin with the space before its word: its last character says the word.
+        word_of = [place for place, word in enumerate(words) for _ in range(len(word) + 1)]
+        window = self._window(index)
+        row, seen = [], set()
+        for place, text in enumerate(window.texts):
+            word = None if text is None else word_of[window.offsets[place][1] - 1]
+            first = word is not None and word not in seen
+            row.append(self._numbers[tags[word]] if first and word is not None else _IGNORED)
+            seen.add(word)
+        return row
+
+
+def _all_labels(samples: Labelled | Scored | Tagged) -> Sequence[str]:
+    if isinstance(samples, Tagged):
+        return [tag for tags in samples.tags for tag in tags]
+    return samples.labels if isinstance(samples, Labelled) else ()
+
+
+def head_settings(names: tuple[str, ...], head: str) -> Mapping[str, Any]:
+    """What transformers is told of a new head; of a number where there are no classes."""
+    labels = names or ("score",)
+    settings: dict[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: place for place, name in enumerate(labels)},
+    }
+    if head == "sequence_classification":
+        settings["problem_type"] = "single_label_classification" if names else "regression"
+    return settings
+
+
+def _natural(label: str) -> tuple[int, float, str]:
+    """Numbers by size, then names."""
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label
