@@ -30,6 +30,9 @@ _FARTHEST = 4 * 127
 _MANY_TOKENS = 8000
 # An activation that is 0 throughout still needs a scale.
 SMALLEST_RANGE = 1e-6
+# That of a symmetric one is a middling one: of 1e-6 scores would have a scale that is too fine for
+# the exponential.
+_RANGE_OF_ZERO = 1.0
 
 
 @dataclass
@@ -211,8 +214,8 @@ def _form(
     low: float, high: float, divisor: NDArray[np.float64] | None, unsigned: bool
 ) -> ActivationQuant:
     if not unsigned:
-        scale = max(-low, high, SMALLEST_RANGE) / 127
-        return ActivationQuant(scale, -127, 127, 0, divisor)
+        magnitude = max(-low, high) or _RANGE_OF_ZERO
+        return ActivationQuant(max(magnitude, SMALLEST_RANGE) / 127, -127, 127, 0, divisor)
     ideal = -low / max(high - low, SMALLEST_RANGE) * 255
     # Either neighbour of the ideal zero point wastes a little of one side: take the finer scale.
     scale, zero_point = min(

@@ -207,3 +207,23 @@ def test_fidelity_of_a_real_sentence_encoder(preset_name, mean, smallest):
     report = fidelity(result, model, lines("heldout.txt")[::4], layers=False)
     assert report.agreement.cosine_mean >= mean
     assert report.agreement.cosine_min >= smallest
+
+
+# Of the last all sums are 0, and so is the variance that LayerNorm divides by.
+@pytest.mark.parametrize(
+    "zero",
+    examples([".query.", ".key.", ".value.", "layer.0.intermediate.", "embeddings."], ".query."),
+)
+def test_values_that_are_zero_throughout(zero, preset):
+    """Pruned projections: scores that are all 0 weigh all tokens alike."""
+    model = random_model("bert")
+    parameters = dict(model.parameters)
+    for name, array in parameters.items():
+        if zero in name:
+            parameters[name] = np.zeros_like(array)
+    model = replace(model, parameters=parameters)
+    result = quantize(model, random_batches(model, 6), preset)
+    (inputs,) = random_batches(model, 1, rows=5, seed=9)
+    for expected, actual in outputs(model, result, inputs):
+        error = np.linalg.norm(actual - expected) / max(np.linalg.norm(expected), 1.0)
+        assert error < TOLERANCE[preset]
