@@ -226,6 +226,8 @@ def main(arguments: list[str] | None = None) -> int:
         **{name: PEERS[name].title for name in _OTHERS},
     }
     result["texts"] = {}
+    for name in SETS:
+        texts(name)  # before a peer can change what they are taken from
     document = options.output.with_name(options.output.name + ".json")
     for model in options.models:
         _measure(model, options, result)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import functools
 import http
 import importlib
 import inspect
@@ -57,8 +58,13 @@ def _documented(name: str) -> Iterator[str]:
                     yield inspect.cleandoc(documented.__doc__)
 
 
+@functools.cache
 def _docstrings(count: int = 300) -> list[str]:
-    """First paragraphs of at least six words, spread evenly over the modules."""
+    """First paragraphs of at least six words, spread evenly over the modules.
+
+    Packages change modules of the standard library: of the texts that a process has, those that it
+    had first stay.
+    """
     found: dict[str, None] = {}
     for name in _MODULES:
         for text in _documented(name):
