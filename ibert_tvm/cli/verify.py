@@ -80,6 +80,7 @@ def command(
             emulate,
             progress=line.step,
             address=address,
+            advance=line.advance,
         )
     document = certificate.to_json()
     with write_file(report) as temporary:

@@ -13,7 +13,7 @@ from ..artefact import QuantizedModel
 from ..errors import ArtefactError, DeviceError, LibraryError, UsageError
 from ..integrity import MANIFEST, file_sha256
 from .certificate import MOST_FINDINGS, Certificate, Check
-from .checks import check_intervals, check_same_bits, one_line
+from .checks import Advance, check_intervals, check_same_bits, one_line
 from .inputs import Inputs, random_batches
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def verify(
     seed: int = 0,
     progress: Progress = lambda _: None,
     address: Address | None = None,
+    advance: Advance = lambda _done, _total: None,
 ) -> Certificate:
     """Check an artefact.
 
@@ -53,6 +54,8 @@ def verify(
         Called with the name of each check as it starts.
     address : ibert_tvm.targets.rpc.Address, optional
         Run a library on that board.
+    advance : callable
+        Called while bits are compared, with how many inputs are done and how many there are.
 
     Returns
     -------
@@ -84,8 +87,8 @@ def verify(
     if package:
         from .package import verify_package_folder
 
-        return verify_package_folder(path, model, inputs, emulate, seed, progress)
-    return _verify_library(path, model, inputs, emulate, seed, progress, address)
+        return verify_package_folder(path, model, inputs, emulate, seed, progress, advance)
+    return _verify_library(path, model, inputs, emulate, seed, progress, address, advance)
 
 
 def _verify_folder(path: Path, inputs: int, seed: int, progress: Progress) -> Certificate:
@@ -112,6 +115,7 @@ def _verify_library(
     seed: int,
     progress: Progress,
     address: Address | None,
+    advance: Advance,
 ) -> Certificate:
     from ..runtime.library_file import read_metadata
 
@@ -148,7 +152,7 @@ def _verify_library(
                 return {name: output.values for name, output in outputs.items()}
 
             where = str(address) if address else "emulator" if emulate else library.device
-            checks.append(check_same_bits(model, batches, run, {"on": where}, found))
+            checks.append(check_same_bits(model, batches, run, {"on": where}, found, advance))
     return Certificate(path.name, digest, file_sha256(folder / MANIFEST), tuple(checks))
 
 

@@ -20,6 +20,7 @@ _UNBOUNDED_ENTRIES = 200_000
 _UNBOUNDED_BATCHES = 2
 
 Run = Callable[[Inputs], Mapping[str, NDArray[Any]]]
+Advance = Callable[[int, int], None]
 
 
 def one_line(error: IbertError) -> str:
@@ -83,7 +84,12 @@ def check_intervals(model: QuantizedModel, batches: list[Batch]) -> Check:
 
 
 def check_same_bits(
-    model: QuantizedModel, batches: list[Batch], run: Run, facts: Mapping[str, Any], found: str = ""
+    model: QuantizedModel,
+    batches: list[Batch],
+    run: Run,
+    facts: Mapping[str, Any],
+    found: str,
+    advance: Advance,
 ) -> Check:
     """Compare code with the reference.
 
@@ -99,7 +105,9 @@ def check_same_bits(
     facts : mapping
         Where it runs.
     found : str
-        A first finding, if there is one.
+        A first finding, or nothing.
+    advance : callable
+        Called with how many inputs are done, and how many there are.
 
     Returns
     -------
@@ -131,6 +139,7 @@ def check_same_bits(
                     f"input {index}, batch {rows}, {tokens} tokens: {wrong} of {want.size} "
                     f"integers of {name} differ"
                 )
+        advance(index + 1, len(batches))
     shapes = sorted({f"{rows}x{tokens}" for rows, tokens, _ in batches})
     facts = {
         **facts,

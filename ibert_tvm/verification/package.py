@@ -13,7 +13,7 @@ from ..artefact import QuantizedModel
 from ..errors import LibraryError, TargetError
 from ..integrity import MANIFEST, file_sha256
 from .certificate import MOST_FINDINGS, Certificate, Check
-from .checks import check_intervals, check_same_bits, one_line
+from .checks import Advance, check_intervals, check_same_bits, one_line
 from .inputs import Inputs, random_batches
 
 
@@ -24,6 +24,7 @@ def verify_package_folder(
     emulate: bool,
     seed: int,
     progress: Callable[[str], None],
+    advance: Advance,
 ) -> Certificate:
     """Check a package; parameters, result and errors are those of `verify`."""
     from ..targets import get_target
@@ -70,7 +71,9 @@ def verify_package_folder(
         else:
             run = _runner(model, document, header, audit.objects, firmware, shapes, description)
             try:
-                checks.append(check_same_bits(model, batches, run, {"on": "emulator"}, found))
+                checks.append(
+                    check_same_bits(model, batches, run, {"on": "emulator"}, found, advance)
+                )
             except TargetError as error:
                 checks.append(Check("same bits", {}, (one_line(error),)))
     return Certificate(path.name, digest, file_sha256(folder / MANIFEST), tuple(checks))

@@ -47,8 +47,9 @@ def _failed(certificate: Certificate) -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("runtime", ["tvm", "none"])
 def test_a_library(folder: Path, libraries: dict[str, Path], runtime: str) -> None:
-    path = libraries[runtime]
-    certificate = verify(path, folder, inputs=6)
+    path, counts = libraries[runtime], []
+    certificate = verify(path, folder, inputs=6, advance=lambda *count: counts.append(count))
+    assert counts == [(done, 6) for done in range(1, 7)]
     assert certificate.passed, certificate.checks
     assert [check.name for check in certificate.checks] == LIBRARY_CHECKS
     assert certificate.sha256 == file_sha256(path)
