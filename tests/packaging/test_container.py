@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
@@ -64,6 +65,11 @@ def test_what_it_copies_reaches_the_engine() -> None:
     for name in copied():
         assert (ROOT / name).exists(), name
         assert f"!{name}" in rules, name
+
+
+def test_every_package_is_copied() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(project["tool"]["setuptools"]["package-dir"].values()) < set(copied())
 
 
 @pytest.mark.slow  # installs the project

@@ -130,27 +130,30 @@ static int call(caller *one) {
     size_t input_bytes[MOST], output_bytes[MOST];
     const int32_t batch = next(15) ? 1 + (int32_t)next(3) : (int32_t)next(6) - 1;
     const int32_t seq_len = next(15) ? SEQ_LEN(batch) : (int32_t)next(30) - 1;
-    /* Any two may be wrong; when all are random nothing ever runs. */
+    /* One tensor may be wrong, or any: when all are random one fault hides the others. */
     const int wrong = next(3) == 0, plain = next(2);
+    const int only = next(4) ? (int)next(IBERT_NUM_INPUTS + IBERT_NUM_OUTPUTS) : -1;
     int32_t status = IBERT_OK, i;
     for (i = 0; i < IBERT_NUM_INPUTS; i++) {
         const ibert_tensor *tensor = ibert_input(i);
         const size_t right = bytes_of(tensor, batch < 1 ? 1 : batch, seq_len < 1 ? 1 : seq_len);
+        const int odd = wrong && (only < 0 || only == i);
         void *values;
-        input_bytes[i] = wrong ? any_size(right) : right;
-        values = block(input_bytes[i], wrong && next(8) == 0 ? 1 + next(7) : 0, &whole[i]);
-        fill(tensor, values, input_bytes[i], wrong);
-        inputs[i] = wrong && next(20) == 0 ? NULL : values;
+        input_bytes[i] = odd ? any_size(right) : right;
+        values = block(input_bytes[i], odd && next(8) == 0 ? 1 + next(7) : 0, &whole[i]);
+        fill(tensor, values, input_bytes[i], odd);
+        inputs[i] = odd && next(20) == 0 ? NULL : values;
     }
     for (i = 0; i < IBERT_NUM_OUTPUTS; i++) {
         const ibert_tensor *tensor = ibert_output(i);
         const size_t right = bytes_of(tensor, batch < 1 ? 1 : batch, seq_len < 1 ? 1 : seq_len);
-        output_bytes[i] = wrong ? any_size(right) : right;
-        outputs[i] = block(output_bytes[i], wrong && next(8) == 0 ? 1 + next(7) : 0,
+        const int odd = wrong && (only < 0 || only == IBERT_NUM_INPUTS + i);
+        output_bytes[i] = odd ? any_size(right) : right;
+        outputs[i] = block(output_bytes[i], odd && next(8) == 0 ? 1 + next(7) : 0,
                            &whole[MOST + i]);
         memset(outputs[i], 0xEE, output_bytes[i]);
         before[i] = outputs[i];
-        outputs[i] = wrong && next(20) == 0 ? NULL : outputs[i];
+        outputs[i] = odd && next(20) == 0 ? NULL : outputs[i];
     }
     kernels_until_failure = next(10) ? -1 : (int)next(4);
     if (plain || batch < 1 || batch > 3 || seq_len != SEQ_LEN(batch)) {
