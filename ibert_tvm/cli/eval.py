@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from ..errors import UsageError
-from .eval_task import TASK_NAMES, TaskOptions, evaluate
+from .eval_task import (
+    TaskColumns,
+    TaskData,
+    TaskLabels,
+    TaskName,
+    TaskOptions,
+    TaskSplit,
+    evaluate,
+)
 from .options import (
     DeviceOption,
     InputNames,
@@ -56,29 +64,11 @@ def command(
         ),
     ] = None,
     limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
-    task: Annotated[
-        str | None,
-        Option(metavar="NAME", help=f"Measure quality on a task: {', '.join(TASK_NAMES)}."),
-    ] = None,
-    data: Annotated[
-        Path | None, Option(help="The task's file, or the folder of GLUE's or BEIR's files.")
-    ] = None,
-    columns: Annotated[
-        str | None,
-        Option(
-            metavar="text=A,pair=B,label=C",
-            help="Columns of a file with --task, by name or, where it has no names, from 1.",
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        Option(
-            metavar="LABEL=CLASS,...",
-            help="The model's class for labels of the file that it "
-            "calls otherwise: its name or number.",
-        ),
-    ] = None,
-    split: Annotated[str, Option(help="File of judgements in a BEIR folder.")] = "test",
+    task: TaskName = None,
+    data: TaskData = None,
+    columns: TaskColumns = None,
+    labels: TaskLabels = None,
+    split: TaskSplit = "test",
     max_drop: Annotated[
         float | None,
         Option(

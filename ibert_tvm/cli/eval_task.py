@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
 
 from ..errors import ExitCode, UsageError
 from .options import check_device, parse_pairs, parse_size
@@ -15,13 +17,37 @@ from .tables import Table
 
 if TYPE_CHECKING:
     from ..encoder import Encoder
-    from ..tasks import MetricResult
+    from ..tasks import MetricResult, Options, Task
+    from ..tasks.samples import Samples
 
 # Said here so that `ibert --help` need not import what reads and measures; a test compares.
 TASK_NAMES = (
     *("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli-m", "mnli-mm", "qnli", "rte"),
     *("classification", "sts", "retrieval", "token-classification", "squad"),
 )
+
+TaskName = Annotated[
+    str | None, Option(metavar="NAME", help=f"Measure quality on a task: {', '.join(TASK_NAMES)}.")
+]
+TaskData = Annotated[
+    Path | None, Option(help="The task's file, or the folder of GLUE's or BEIR's files.")
+]
+TaskColumns = Annotated[
+    str | None,
+    Option(
+        metavar="text=A,pair=B,label=C",
+        help="Columns of a file with --task, by name or, where it has no names, from 1.",
+    ),
+]
+TaskLabels = Annotated[
+    str | None,
+    Option(
+        metavar="LABEL=CLASS,...",
+        help="The model's class for labels of the file that it calls otherwise: its name or "
+        "number.",
+    ),
+]
+TaskSplit = Annotated[str, Option(help="File of judgements in a BEIR folder.")]
 
 
 @dataclass(frozen=True)
@@ -33,9 +59,9 @@ class TaskOptions:
     columns: str | None
     labels: str | None
     split: str
-    max_drop: float | None
-    limit: int | None
-    seq_len: str | None
+    max_drop: float | None = None
+    limit: int | None = None
+    seq_len: str | None = None
 
 
 def evaluate(
@@ -73,9 +99,7 @@ def evaluate(
     UsageError
         If options or data cannot be used, or do not suit the model.
     """
-    _check_name(given.task)
-    if given.data is None:
-        raise UsageError("--data is missing", todo="give the task's file or folder with --data")
+    check_task(given)
     if given.max_drop is not None and against is None:
         raise UsageError(
             "--max-drop was given without --against",
@@ -83,15 +107,11 @@ def evaluate(
             todo="give the float model with --against",
         )
     check_device(device, rpc=None)
-    from ..tasks import TASKS, Options, evaluate_task, float_side, integer_side, size
+    from ..tasks import evaluate_task, float_side, integer_side, size
     from .progress import progress
 
-    task = TASKS[given.task]
-    columns = named_columns(given.task, given.columns)
-    labels = parse_pairs("--labels", given.labels)
-    options = Options(columns, labels, given.split, given.limit)
     started = time.perf_counter()
-    samples = task.read(given.data.expanduser(), options)
+    task, samples, options = read_task(given)
     length = None if given.seq_len is None else parse_size("--seq-len", given.seq_len)
     with progress({"loading the models": 1, "evaluating": 4}) as line:
         from ..frontend import load
@@ -123,6 +143,47 @@ def evaluate(
     }
     code = ExitCode.VERIFICATION if too_low else ExitCode.OK
     return CommandResult(document, _shown(document, results), code)
+
+
+def check_task(given: TaskOptions) -> None:
+    """Refuse a name that is no task's, and a task without data.
+
+    Raises
+    ------
+    UsageError
+        Says which.
+    """
+    _check_name(given.task)
+    if given.data is None:
+        raise UsageError("--data is missing", todo="give the task's file or folder with --data")
+
+
+def read_task(given: TaskOptions) -> tuple[Task, Samples, Options]:
+    """Read a task's samples.
+
+    Parameters
+    ----------
+    given : TaskOptions
+        With data.
+
+    Returns
+    -------
+    task, samples, options
+        Of `ibert_tvm.tasks`.
+
+    Raises
+    ------
+    UsageError
+        If options or data cannot be used.
+    """
+    from ..tasks import TASKS, Options
+
+    assert given.data is not None
+    task = TASKS[given.task]
+    columns = named_columns(given.task, given.columns)
+    labels = parse_pairs("--labels", given.labels)
+    options = Options(columns, labels, given.split, given.limit)
+    return task, task.read(given.data.expanduser(), options), options
 
 
 def _check_name(task: str) -> None:

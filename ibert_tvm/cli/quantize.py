@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from ..errors import OutputError, UsageError
+from .eval_task import (
+    TaskColumns,
+    TaskData,
+    TaskLabels,
+    TaskName,
+    TaskOptions,
+    TaskSplit,
+    check_task,
+    read_task,
+)
 from .options import (
     Head,
     InputNames,
@@ -26,7 +36,7 @@ from .tables import Table
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
-    from ..quantization.search import Found
+    from ..quantization.search import Found, Measure
     from .progress import Line
 
 
@@ -49,6 +59,7 @@ class Metric(str, Enum):
     """What a drop is measured by."""
 
     cosine = "cosine"
+    task = "task"
 
 
 class Preset(str, Enum):
@@ -119,7 +130,10 @@ def command(
     ] = None,
     metric: Annotated[
         Metric,
-        Option(help="What --max-drop counts: 1 - mean cosine of the outputs to the float model's."),
+        Option(
+            help="What --max-drop counts: 1 - mean cosine of the outputs to the float model's; or "
+            "points of --task, by the metric that falls most."
+        ),
     ] = Metric.cosine,
     heldout: Annotated[
         Path | None,
@@ -128,6 +142,11 @@ def command(
             "texts, which then does not take part in calibration."
         ),
     ] = None,
+    task: TaskName = None,
+    data: TaskData = None,
+    columns: TaskColumns = None,
+    labels: TaskLabels = None,
+    split: TaskSplit = "test",
     inputs: InputNames = None,
     trust: TrustFlag = False,
     json: JsonFlag = False,
@@ -141,9 +160,12 @@ def command(
 
     length = parse_size("--seq-len", seq_len)
     _check_search(max_drop, heldout, fidelity, observer, preset, widen)
+    given = None if task is None else TaskOptions(task, data, columns, labels, split)
+    _check_metric(metric, max_drop, given, heldout)
+    samples = None if given is None else read_task(given)
     held = None if heldout is None else read_texts("--heldout", heldout, None)
     names = parse_inputs(inputs)
-    data = None if calibration is None else _read(calibration, limit)
+    batches = None if calibration is None else _read(calibration, limit)
     check_writable(output)
     if output.exists() and not is_artefact(output) and not _is_empty_folder(output):
         raise OutputError(
@@ -164,18 +186,18 @@ def command(
             tokenizer=tokenizer,
             trust=trust,
         )
-        if data is None and not _has_scales(source, preset):
-            data = _read(data_file("calibration.txt"), limit)
+        if batches is None and not _has_scales(source, preset):
+            batches = _read(data_file("calibration.txt"), limit)
         line.step("calibrating")
         found: Found | None = None
         if max_drop is not None:
-            data, held = _to_measure_on(source, data, held)
-            found = _search(source, data, held, max_drop, length, line)
+            batches, measure = _to_measure(source, batches, held, samples, length)
+            found = _search(source, batches, measure, max_drop, length, line)
             quantized = found.model
         else:
             quantized = quantize(
                 source,
-                calibration=data,
+                calibration=batches,
                 preset=None if preset is None else preset.value,
                 seq_len=length,
                 fidelity=None if fidelity is None else fidelity.value,
@@ -192,7 +214,7 @@ def command(
         "observer": chosen.get("options", {}).get("observer"),
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
-        "calibration_texts": _sequences(data),
+        "calibration_texts": _sequences(batches),
         "notes": list(quantized.info.notes),
         "seq_len": length,
         "parameter_bytes": quantized.num_bytes,
@@ -202,6 +224,7 @@ def command(
     if found is not None:
         document["search"] = {
             "metric": metric.value,
+            "task": task,
             "max_drop": max_drop,
             "recipe": found.recipe,
             "trials": found.to_json(),
@@ -214,7 +237,7 @@ def command(
     shown: list[str | Table] = [
         f"wrote {output}: {info.architecture}, {info.num_layers} layers, head {info.head}, "
         f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {quantized.preset}, "
-        f"{_sequences(data)} calibration sequences, in {document['seconds']:.1f} s",
+        f"{_sequences(batches)} calibration sequences, in {document['seconds']:.1f} s",
         *(f"note: {note}" for note in info.notes),
     ]
     if found is not None:
@@ -252,9 +275,33 @@ def _check_search(
             )
 
 
-def _to_measure_on(source: CanonicalModel, data: Any, held: Any) -> tuple[Any, Any]:
-    """What to calibrate on, and texts to measure a drop on."""
-    from ..quantization.search import hold_back
+def _check_metric(
+    metric: Metric, max_drop: float | None, task: TaskOptions | None, heldout: Path | None
+) -> None:
+    """Refuse a task that is not measured, and a measure without its task."""
+    if task is not None:
+        check_task(task)
+        if metric is not Metric.task or max_drop is None:
+            raise UsageError(
+                "--task without --max-drop and --metric task",
+                why="a task is what a drop is measured on",
+                todo="give both, or measure afterwards: ibert eval --task",
+            )
+        if heldout is not None:
+            raise UsageError(
+                "--heldout together with --task",
+                why="a drop is measured on one of them",
+                todo="leave one of them out",
+            )
+    elif metric is Metric.task:
+        raise UsageError("--metric task without --task", todo="give --task NAME and --data FILE")
+
+
+def _to_measure(
+    source: CanonicalModel, data: Any, held: Any, samples: Any, length: int
+) -> tuple[Any, Measure]:
+    """What to calibrate on, and what tells the drop: of a task, or of texts that are held back."""
+    from ..quantization.search import cosine_drop, hold_back
 
     if data is None or source.released is not None:
         raise UsageError(
@@ -262,28 +309,31 @@ def _to_measure_on(source: CanonicalModel, data: Any, held: Any) -> tuple[Any, A
             why="there is nothing to choose",
             todo="quantise it without, and measure it: ibert eval",
         )
-    if held is not None:
-        return data, held
-    if not isinstance(data[0], str):
-        raise UsageError(
-            "--max-drop with token arrays, and no texts to measure on",
-            where="--calibration",
-            why="arrays are not held back",
-            todo="give texts: --heldout FILE",
-        )
-    return hold_back(data)
+    if samples is not None:
+        from ..tasks import task_drop
+
+        return data, task_drop(*samples, source)
+    if held is None:
+        if not isinstance(data[0], str):
+            raise UsageError(
+                "--max-drop with token arrays, and no texts to measure on",
+                where="--calibration",
+                why="arrays are not held back",
+                todo="give texts: --heldout FILE",
+            )
+        data, held = hold_back(data)
+    return data, cosine_drop(source, held, length)
 
 
 def _search(
-    source: CanonicalModel, data: Any, held: Any, max_drop: float, length: int, line: Line
+    source: CanonicalModel, data: Any, measure: Measure, max_drop: float, length: int, line: Line
 ) -> Found:
     """Try recipes, and say on the line of progress which."""
-    from ..quantization.search import cosine_drop, search
+    from ..quantization.search import search
 
     def begin(recipe: str) -> None:
         line.say(f"trying: {recipe}")
 
-    measure = cosine_drop(source, held, length)
     return search(source, data, max_drop, measure, seq_len=length, begin=begin)
 
 

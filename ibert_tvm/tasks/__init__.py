@@ -2,6 +2,7 @@
 
 from .catalogue import TASKS, Options, Task
 from .compare import MetricResult, evaluate_task
+from .drop import task_drop
 from .errors import DataError
 from .samples import size
 from .sides import Side, float_side, integer_side
@@ -17,4 +18,5 @@ __all__ = [
     "float_side",
     "integer_side",
     "size",
+    "task_drop",
 ]

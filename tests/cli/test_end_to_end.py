@@ -118,13 +118,35 @@ def test_a_search_writes_the_first_recipe_within_the_drop(
     assert outcome.code == 0, outcome.stderr
     search = outcome.document["search"]
     (trial,) = search.pop("trials")
-    assert search == {"metric": "cosine", "max_drop": 1.5, "recipe": "fast"}
+    assert search == {"metric": "cosine", "task": None, "max_drop": 1.5, "recipe": "fast"}
     assert trial.pop("work") > 10 * 32 * 32
     measured = ibert(
         "eval", output, "--against", source, "--text", texts, "--seq-len", "16", "--json"
     ).document
     assert trial.pop("drop") == pytest.approx(1 - measured["cosine_mean"], abs=1e-9)
     assert trial == {"recipe": "fast", "holds": True}
+
+
+@pytest.mark.slow
+def test_a_search_measures_a_task(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    """Its drop is what `ibert eval --task` says of the model that is found."""
+    data = tmp_path / "data.csv"
+    rows = [f"{('calm', 'wild')[i % 2]},{text}\n" for i, text in enumerate(_TEXTS)]
+    data.write_text("label,text\n" + "".join(rows))
+    task = ("--task", "classification", "--data", data)
+    output = tmp_path / "found.ibert"
+    words = ("quantize", source, "-o", output, "--calibration", texts, "--seq-len", "16")
+    outcome = ibert(*words, "--metric", "task", *task, "--max-drop", "100", "--json")
+    assert outcome.code == 0, outcome.stderr
+    search = outcome.document["search"]
+    assert (search["metric"], search["task"]) == ("task", "classification")
+    (trial,) = search["trials"]
+    evaluated = ibert("eval", output, "--against", source, *task, "--json").document
+    differences = [metric["difference"] for metric in evaluated["metrics"]]
+    assert len(differences) > 1
+    assert trial["drop"] == pytest.approx(-min(differences), abs=1e-6)
 
 
 def test_a_search_that_finds_nothing_writes_nothing(

@@ -273,6 +273,23 @@ def test_the_default_length_is_one_that_the_model_has(artefact: Path) -> None:
             )
             for option in (("--fidelity", "fast"), ("--preset", "paper"), ("--widen",))
         ),
+        (
+            ("--max-drop", "0.5", "--metric", "task"),
+            "--metric task without --task\n  what to do: give --task NAME and --data FILE",
+        ),
+        (
+            ("--max-drop", "0.5", "--metric", "task", "--task", "mrpc"),
+            "--data is missing\n  what to do: give the task's file or folder with --data",
+        ),
+        *(
+            (
+                ("--task", "mrpc", "--data", "dev.tsv", *option),
+                "--task without --max-drop and --metric task\n"
+                "  why: a task is what a drop is measured on\n"
+                "  what to do: give both, or measure afterwards: ibert eval --task",
+            )
+            for option in ((), ("--metric", "task"), ("--max-drop", "0.5"))
+        ),
     ],
 )
 def test_a_search_chooses_alone(

@@ -15,12 +15,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Why a block is not run, said above its fence as <!-- not run: REASON -->. There are no others.
+MINUTES = "takes minutes"
 REASONS = (
+    MINUTES,
     "installs packages",
+    "sets up a checkout",
+    "needs the data of a task",
     "needs an NVIDIA GPU",
     "needs a board on the network",
     "runs on the board",
-    "takes minutes",
     "runs until it is stopped",
     "needs the change in the checkout",
 )
@@ -75,7 +78,7 @@ def commands(text: str) -> Iterator[str]:
             yield line
 
 
-def script(path: Path, model: Path) -> str:
+def script(path: Path, model: Path, minutes: bool = False) -> str:
     """A document's blocks as one shell script, in order.
 
     Python blocks that follow each other without another block are one program. ``MODEL=`` names
@@ -87,9 +90,12 @@ def script(path: Path, model: Path) -> str:
         The document.
     model
         A Hugging Face folder.
+    minutes
+        With the blocks that take minutes.
     """
     parts = ["set -euo pipefail"]
-    run = [b for b in blocks(path) if b.language in ("bash", "python") and not b.reason]
+    reasons = ("", MINUTES) if minutes else ("",)
+    run = [b for b in blocks(path) if b.language in ("bash", "python") and b.reason in reasons]
     for language, group in groupby(run, key=lambda block: block.language):
         if language == "python":
             body = "\n".join(block.text for block in group).replace(_FOLDER, str(model))
@@ -101,7 +107,9 @@ def script(path: Path, model: Path) -> str:
     return "\n".join(parts) + "\n"
 
 
-def run(path: Path, folder: Path, model: Path) -> subprocess.CompletedProcess[str]:
+def run(
+    path: Path, folder: Path, model: Path, minutes: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Run a document in a folder that looks like a checkout to it.
 
     Parameters
@@ -112,6 +120,8 @@ def run(path: Path, folder: Path, model: Path) -> subprocess.CompletedProcess[st
         An empty folder.
     model
         The Hugging Face folder to use; texts to calibrate on are in ``texts.txt``.
+    minutes
+        With the blocks that take minutes.
     """
     (folder / "ibert_tvm").symlink_to(ROOT / "ibert_tvm")
     shutil.copytree(
@@ -126,7 +136,7 @@ def run(path: Path, folder: Path, model: Path) -> subprocess.CompletedProcess[st
         "PYTHONSAFEPATH": "1",
     }
     return subprocess.run(
-        ["bash", "-c", script(path, model)],
+        ["bash", "-c", script(path, model, minutes)],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -128,3 +128,12 @@ def test_documents_do_what_they_say(path: Path, tmp_path: Path) -> None:
 
     done = run(path, tmp_path, small_model())
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.mark.record  # half an hour
+def test_the_readme_does_what_it_says_with_a_real_model(tmp_path: Path) -> None:
+    """All of MiniLM, and what takes minutes: `ibert finetune`, `report`, `tune`."""
+    from ibert_tvm.demo import find_model
+
+    done = run(ROOT / "README.md", tmp_path, find_model(), minutes=True)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
