@@ -312,7 +312,8 @@ def _to_measure(
     if samples is not None:
         from ..tasks import task_drop
 
-        return data, task_drop(*samples, source)
+        task, labelled, options = samples
+        return data, task_drop(task, labelled, options, source)
     if held is None:
         if not isinstance(data[0], str):
             raise UsageError(
