@@ -108,6 +108,8 @@ def library(label: str = "embedding", **changes: Any) -> dict[str, Any]:
         "clipped_value": None,
         "clipped": 0.002,
     }
+    loss = {"what": "rounding", "where": label, "places": 6, "noise": 0.1, "alone": 0.0012}
+    loss |= {"alone_max": 0.003, "without": None}
     why = {
         "texts": 8,
         "tokens": 141,
@@ -115,7 +117,7 @@ def library(label: str = "embedding", **changes: Any) -> dict[str, Any]:
         "error_max": 0.0033,
         "rounding": None,
         "computing": 0.0009,
-        "losses": [],
+        "losses": [loss, {**loss, "alone": 0.0003}, {**loss, "alone": None, "alone_max": None}],
         "values": [],
         "worst": [worst],
         "suggestions": [{"change": label, "error": 0.0016}],

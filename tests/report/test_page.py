@@ -137,6 +137,15 @@ def test_a_check_that_was_not_made_has_not_passed(
     assert all(text in html for text in (*findings, not_run))
 
 
+def test_losses_are_drawn_beside_the_largest() -> None:
+    html = render_page(document(library()))
+    chart = html.split("What costs most, alone")[1].split("Worst texts")[0]
+    assert re.findall(r'class="used" width="([\d.]+)"', chart) == ["100.00", "25.00"]
+    given = library()
+    given["why"]["losses"] = []
+    assert "What costs most, alone" not in render_page(document(given))
+
+
 def test_what_differs_is_marked() -> None:
     other = library()
     other["inspect"] = {**other["inspect"], "bytes": 20_000_000}
