@@ -1,4 +1,4 @@
-"""Strings in, vectors out: `Encoder` beside sentence-transformers with each of its backends.
+"""Strings in, vectors out: `Encoder` beside sentence-transformers, each backend, and fastembed.
 
     python -m benchmarks.sentences
     python -m benchmarks.sentences --backends-python peers/bin/python --threads 1,2 --rounds 20
@@ -42,6 +42,11 @@ LOG = logging.getLogger("benchmarks")
 _BATCH_SIZE = 32
 _ONNX_INT8 = "onnx/model_qint8_avx512_vnni.onnx"
 _OPENVINO_INT8 = "openvino/openvino_model_qint8_quantized.xml"
+_FASTEMBED = "sentence-transformers/all-MiniLM-L6-v2"
+_PACKAGES = (
+    *("sentence-transformers", "transformers", "torch"),
+    *("onnxruntime", "openvino", "fastembed"),
+)
 
 SETS = {"held-out": "the held-out texts", "documentation": "lines of documentation"}
 _LINES = 10_000
@@ -146,6 +151,19 @@ def _build_openvino_int8(source: Path, folder: Path) -> None:
     openvino.save_model(quantized, folder / _OPENVINO_INT8)
 
 
+def _build_fastembed(source: Path, folder: Path) -> None:
+    _export("onnx", source, folder)
+    (folder / "onnx" / "model.onnx").rename(folder / "model.onnx")
+
+
+def _load_fastembed(folder: Path, threads: int) -> Encode:
+    """The model is the exported one: its own come from a hub."""
+    from fastembed import TextEmbedding
+
+    model = TextEmbedding(_FASTEMBED, threads=threads, specific_model_path=str(folder))
+    return lambda texts: np.stack(list(model.embed(texts, batch_size=_BATCH_SIZE)))
+
+
 def _load_onnx(folder: Path, threads: int, file: str) -> Encode:
     import onnxruntime
     from sentence_transformers import SentenceTransformer
@@ -205,6 +223,12 @@ PEERS = {
         lambda _source, folder, threads: _load_openvino(folder, threads, _OPENVINO_INT8),
         apart=True,
     ),
+    "fastembed": Peer(
+        "fastembed, ONNX FP32",
+        _build_fastembed,
+        lambda _source, folder, threads: _load_fastembed(folder, threads),
+        apart=True,
+    ),
 }
 
 
@@ -248,7 +272,7 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for package in ("sentence-transformers", "transformers", "torch", "onnxruntime", "openvino"):
+    for package in _PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
