@@ -87,6 +87,7 @@ def test_compile_says_that_the_library_was_loaded_and_run_runs_it(
 
 
 @pytest.mark.qemu
+@pytest.mark.slow
 def test_a_package_runs_on_its_emulated_board(tmp_path: Path, ibert) -> None:
     board("cortex-m4")
     model = bert()

@@ -47,6 +47,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_bert(layers=1).save(tmp_path_factory.mktemp("artefact") / "small.ibert")
 
 
+@pytest.mark.slow
 def test_compile_gives_a_library_whose_code_is_audited(
     artefact: Path, tmp_path: Path, ibert
 ) -> None:

@@ -55,6 +55,7 @@ def _code(image: bytes, path: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("architecture", examples(["sm_80", "sm_90", "sm_100", "sm_120"], "sm_90"))
+@pytest.mark.slow
 def test_constants_are_moved_without_the_unit_for_floats(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()
     source, path = tmp_path / "kernels.cu", tmp_path / "kernels.cubin"

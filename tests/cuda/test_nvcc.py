@@ -163,6 +163,7 @@ def test_without_space_for_the_source_the_error_says_where(temporary: Path) -> N
 
 
 @pytest.mark.parametrize("architecture", examples(["sm_75", "sm_80", "sm_90"], "sm_75"))
+@pytest.mark.slow
 def test_all_device_headers_compile_by_themselves(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()
     for header in sorted(DEVICE_CODE.glob("*.cuh")):

@@ -67,6 +67,7 @@ def test_machine_code_has_no_floating_point_and_keeps_numbers_in_registers(targe
 MOST_INSTRUCTIONS = {"gelu": 211, "requantise": 106, "layer_norm": 343, "embedding": 97}
 
 
+@pytest.mark.slow
 def test_machine_code_takes_no_more_instructions_than_it_needs() -> None:
     audits = compiled("t4").audits
     found = {name: audits[name].instructions for name in MOST_INSTRUCTIONS}

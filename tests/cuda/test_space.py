@@ -30,6 +30,7 @@ def test_decisions_on_a_product_change_no_result(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", _TARGETS)
+@pytest.mark.slow
 def test_decisions_on_attention_change_no_result(target: str) -> None:
     description = get_target(target)
     kernel = attention_kernel(description, AttentionCase(seq_len=70, padded=(50,)))

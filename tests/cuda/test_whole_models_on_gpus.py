@@ -91,6 +91,7 @@ def test_encoders(name: str, target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "target", ["t4", *(pytest.param(name, marks=SLOW) for name in ("a100", "h100"))]
 )
+@pytest.mark.slow
 def test_bert(target: str, tmp_path: Path) -> None:
     model = small_bert()
     library = build(model, target, [(2, 24)], tmp_path / "model.so")

@@ -109,6 +109,7 @@ def refusal(change: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_terms_of_other_tensors_are_refused() -> None:
     what = "vectors for distances are multiplied with something other than the"
     assert f"{what} queries of the scores" in refusal("operand")

@@ -143,6 +143,7 @@ def test_a_model_in_memory_is_the_same(checkpoint, head):
     assert_same_program(saved.model, model)
 
 
+@pytest.mark.slow
 def test_no_torch_is_needed(checkpoint):
     """Neither to import a checkpoint nor to quantise it."""
     program = (

@@ -53,6 +53,7 @@ def test_the_library_equals_the_reference_bit_for_bit(files, make, pixels):
     assert cosine > 0.995
 
 
+@pytest.mark.slow
 def test_a_library_without_runtime_takes_images(files, pixels, tmp_path):
     quantized = ibert_tvm.QuantizedModel.load(files / "deit.ibert")
     compiled = ibert_tvm.compile(quantized, shapes=[(2, 11)], runtime="none")

@@ -188,6 +188,7 @@ def test_toys_on_microcontrollers(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["t4", "a100"])
+@pytest.mark.slow
 def test_toys_on_a_gpu(target: str) -> None:
     kernel = toy_kernel(target)
     scheduled = schedule_kernel("toys", kernel.func, get_target(target))

@@ -58,6 +58,7 @@ for threads in counts:
 @pytest.mark.parametrize(
     ("runtime", "counts"), [pytest.param("tvm", (1, 2), marks=pytest.mark.slow), ("none", (1,))]
 )
+@pytest.mark.slow
 def test_callers_of_all_shapes_do_not_disturb_each_other(
     runtime: str, counts: tuple[int, ...], tmp_path: Path
 ) -> None:

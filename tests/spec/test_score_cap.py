@@ -31,6 +31,7 @@ def test_the_polynomial_in_real_numbers() -> None:
 
 
 @pytest.mark.parametrize("unit", SCALES)
+@pytest.mark.slow
 def test_every_score_up_to_beyond_the_end(unit: float) -> None:
     cap = 50.0
     constants = ScoreCap.from_scale(unit * cap, cap)

@@ -58,6 +58,7 @@ def failed(path: Path, folder: Path, emulate: bool = False) -> dict[str, tuple[s
     "target",
     examples(["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"], "cortex-m55"),
 )
+@pytest.mark.slow
 def test_a_package_on_its_board(package: Package, folder: Path, target: str) -> None:
     board(target)
     certificate = verify(package(target), folder, inputs=4, emulate=True)

@@ -51,7 +51,7 @@ def check(file: Path, architecture: str) -> CanonicalModel:
     ("architecture", "attention", "dynamo", "opset"),
     [
         ("bert", "eager", False, 14),
-        ("bert", "sdpa", True, 23),
+        pytest.param("bert", "sdpa", True, 23, marks=pytest.mark.slow),
         pytest.param("distilbert", "eager", True, 18, marks=pytest.mark.slow),
     ],
 )

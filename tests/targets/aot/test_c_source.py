@@ -65,6 +65,7 @@ def test_the_sources_call_nothing_and_know_no_floats(in_c: BareModel) -> None:
     assert called == {kernel.symbol for kernel in in_c.kernels}
 
 
+@pytest.mark.slow
 def test_other_compilers_and_standards_take_it(in_c: BareModel, tmp_path: Path) -> None:
     (tmp_path / "kernels.c").write_text(kernels_source(in_c))
     compiler = find_linker(get_target("x86-64"))

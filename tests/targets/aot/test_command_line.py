@@ -80,6 +80,7 @@ def test_from_the_folder_to_numbers(ibert: Call, quantized, folder: Path, tmp_pa
     assert len(kernels) > 10 and "encoder.layer.0.attention.self" in str(result["layers"])
 
 
+@pytest.mark.slow
 def test_threads_are_refused(ibert: Call, library_path: Path) -> None:
     for command in (("run", library_path, "--texts", __file__), ("bench", library_path)):
         code, _, text = ibert(*command, "--threads", "2")

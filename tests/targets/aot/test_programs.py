@@ -58,6 +58,7 @@ def tokens(dtype: str = "int32") -> list[TensorSpec]:
     ],
     ids=lambda value: value if isinstance(value, str) else value["preset"],
 )
+@pytest.mark.slow
 def test_encoders_of_odd_sizes(target: str, settings: dict, tmp_path: Path) -> None:
     program = encoder_program(hidden=30, heads=3, feed_forward=50, **settings)
     outputs = reference(program, *inputs_of(1, 5, 50, 0))
