@@ -21,6 +21,8 @@ REASONS = (
     "installs packages",
     "sets up a checkout",
     "needs the data of a task",
+    "needs a model of yours",
+    "part of a program",
     "needs an NVIDIA GPU",
     "needs a board on the network",
     "runs on the board",
@@ -108,7 +110,7 @@ def script(path: Path, model: Path, minutes: bool = False) -> str:
 
 
 def run(
-    path: Path, folder: Path, model: Path, minutes: bool = False
+    path: Path, folder: Path, model: Path, minutes: bool = False, made: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a document in a folder that looks like a checkout to it.
 
@@ -122,7 +124,12 @@ def run(
         The Hugging Face folder to use; texts to calibrate on are in ``texts.txt``.
     minutes
         With the blocks that take minutes.
+    made
+        Holds what an earlier document makes, copied into the folder.
     """
+    for item in () if made is None else made.iterdir():
+        copy = shutil.copytree if item.is_dir() else shutil.copy
+        copy(item, folder / item.name)
     (folder / "ibert_tvm").symlink_to(ROOT / "ibert_tvm")
     shutil.copytree(
         ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("build", "*.pyc")
@@ -132,6 +139,8 @@ def run(
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "MODEL": str(model),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "PYTHONSAFEPATH": "1",
     }

@@ -6,7 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
+from ibert_tvm.texts import data_file
 from tests.cache import cached
+from tests.encoder.small_encoders import tiny
 
 _WIDTH = 32
 
@@ -20,6 +22,22 @@ def small_model() -> Path:
     with cached("documents", text) as (place, work):
         if work is not None:
             _build(source, work)
+    return place
+
+
+def made() -> Path:
+    """A folder with what the README makes of it, and a classifier: where other documents begin."""
+    import ibert_tvm as ibert
+
+    text = Path(__file__).read_text(encoding="utf-8")
+    with cached("documents-made", text) as (place, work):
+        if work is not None:
+            texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
+            quantized = ibert.quantize(ibert.load(small_model()), texts[:24])
+            quantized.save(work / "minilm.ibert")
+            shapes = [(1, 32), (1, 128)]
+            ibert.compile(quantized, shapes=shapes).export(work / "minilm.so")
+            tiny("classes").build(work / "classifier.so")
     return place
 
 
