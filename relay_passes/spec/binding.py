@@ -27,7 +27,7 @@ class Scope:
         var = tirx_module().Var(f"t{len(self._bindings)}", value.dtype)
         self._bindings.append((var, value.expr))
         if self._analyzer is not None:
-            self._analyzer.bind(var, value.expr)
+            _add(self._analyzer, var, value.expr)
         return value.with_expr(var)
 
     def lower_bound(self, expr: Any) -> int:
@@ -52,8 +52,13 @@ def _analyzer(bindings: list[tuple[Any, Any]]) -> Any:
 
     analyzer = sym.Analyzer()
     for var, bound in bindings:
-        analyzer.bind(var, bound)
+        _add(analyzer, var, bound)
     return analyzer
+
+
+def _add(analyzer: Any, var: Any, bound: Any) -> None:
+    """Tell bounds alone; `Analyzer.bind` simplifies as well, which fails on elements of tensors."""
+    analyzer.update(var, analyzer.const_int_bound(bound))
 
 
 _scope: ContextVar[Scope | None] = ContextVar(
