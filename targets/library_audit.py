@@ -146,8 +146,12 @@ def read_listing(
 
 
 def _with_layer(function: str, layers: Mapping[str, str]) -> str:
-    """A function as findings name it; what a kernel is split into begins with its name."""
-    kernels: Iterable[str] = (name for name in layers if function.startswith(name))
+    """A function as findings name it; what a kernel is split into begins with its name.
+
+    Without runtime, it is called ``PREFIX_kernel_NAME``.
+    """
+    names = (function, function.partition("_kernel_")[2])
+    kernels: Iterable[str] = (name for name in layers if any(n.startswith(name) for n in names))
     kernel = max(kernels, key=len, default="")
     return f"{function} of layer {layers[kernel]}" if kernel else function
 

@@ -29,19 +29,22 @@ from ibert_tvm import (
 )
 from ibert_tvm.array_file import read_arrays
 from ibert_tvm.cli import options
-from ibert_tvm.errors import DocumentError, ModelError, TargetError
+from ibert_tvm.errors import DocumentError, LibraryError, ModelError, TargetError
+from ibert_tvm.file_seal import sealed_bytes
 from ibert_tvm.frontend import folder_files
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.folder_files import inside, weight_files
 from ibert_tvm.frontend.hf_folder import HfFolder
 from ibert_tvm.relay_passes.integer import document
 from ibert_tvm.runtime import library_file
+from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.schedules.tuning import database
 from ibert_tvm.targets.bare_metal import document as package
 from ibert_tvm.targets.rpc import address
 from ibert_tvm.targets.rpc.errors import BoardError
 from ibert_tvm.targets.rpc.processor import BoardDescription
 from ibert_tvm.targets.seal import seal_library
+from tests.runtime.conftest import TinyModel
 
 DEEP = "[" * 100_000
 DOCUMENTATION = Path(__file__).parents[1] / "docs" / "security.md"
@@ -268,6 +271,18 @@ def test_an_elf_file_whose_section_is_longer_than_a_disk(tmp_path: Path) -> None
         "the linked library model.so cannot be sealed\n  why: its ELF headers are damaged: section "
     )
     assert caught.value.todo == "check that there is space on the disk, and compile again"
+
+
+@pytest.mark.parametrize("field", [32, 40])
+def test_headers_behind_the_end_of_any_file(tmp_path: Path, field: int) -> None:
+    """A place that no file can be read at was a ValueError of Python's, found by fuzzing."""
+    file = TinyModel().build(tmp_path / "model.so")
+    content = bytearray(file.read_bytes()[: sealed_bytes(file)])
+    struct.pack_into("<Q", content, field, 2**63)  # of program headers, of section headers
+    file.write_bytes(content)
+    with pytest.raises(LibraryError) as caught:
+        read_metadata(file)
+    assert caught.value.why.startswith(("its ELF headers are damaged: ", "it is truncated: "))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ FORMAT = 1
 METADATA_SECTION = ".ibert.metadata"
 WEIGHTS_SECTION = ".ibert.weights"
 
+# pyelftools reports damage it did not foresee by whatever its parsing runs into.
+_UNFORESEEN = (*(ValueError, TypeError, LookupError, AttributeError, ArithmeticError), MemoryError)
 # The fields of a little-endian ELF header that say where the file ends, e_shoff, e_shentsize and
 # e_shnum, by the byte that says whether the file is of 32 or of 64 bits.
 _ELF_CLASS = 4
@@ -204,8 +206,7 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
             return metadata.data(), int(weights["sh_size"])
     except OSError as error:
         raise _damaged(file, str(error.strerror or error)) from error
-    except (ELFError, UnicodeDecodeError, KeyError, IndexError, AttributeError) as error:
-        # pyelftools reports damage it did not foresee by whatever its parsing runs into.
+    except (ELFError, *_UNFORESEEN) as error:
         raise _damaged(file, f"its ELF headers are damaged: {error}") from error
 
 

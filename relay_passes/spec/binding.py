@@ -20,12 +20,21 @@ class Scope:
 
     def __init__(self) -> None:
         self._bindings: list[tuple[Any, Any]] = []
+        self._analyzer: Any = None
 
     def bind(self, value: Any) -> Any:
         """Give an expression that is used several times a variable of its own."""
         var = tirx_module().Var(f"t{len(self._bindings)}", value.dtype)
         self._bindings.append((var, value.expr))
+        if self._analyzer is not None:
+            _add(self._analyzer, var, value.expr)
         return value.with_expr(var)
+
+    def lower_bound(self, expr: Any) -> int:
+        """What TVM proves an expression to be at least."""
+        if self._analyzer is None:
+            self._analyzer = _analyzer(self._bindings)
+        return int(self._analyzer.const_int_bound(expr).min_value)
 
     def close(self, value: Any) -> Any:
         """Wrap the result of the traced function in all bindings made so far."""
@@ -36,6 +45,20 @@ class Scope:
         for var, bound in reversed(bindings):
             expr = tirx_module().Let(var, bound, expr)
         return value.with_expr(expr)
+
+
+def _analyzer(bindings: list[tuple[Any, Any]]) -> Any:
+    from tvm import sym
+
+    analyzer = sym.Analyzer()
+    for var, bound in bindings:
+        _add(analyzer, var, bound)
+    return analyzer
+
+
+def _add(analyzer: Any, var: Any, bound: Any) -> None:
+    """Tell bounds alone; `Analyzer.bind` simplifies as well, which fails on elements of tensors."""
+    analyzer.update(var, analyzer.const_int_bound(bound))
 
 
 _scope: ContextVar[Scope | None] = ContextVar(
@@ -68,3 +91,25 @@ def bind(value: Any) -> Any:
         return value
     bound = value.arithmetic.bind(value, bind)
     return current.bind(value) if bound is None else bound
+
+
+def bind_amount(value: Any) -> Any:
+    """Bind what something is shifted by, written so that TVM proves it not to be negative.
+
+    TVM's analysis of bounds takes ``x >> n`` for nearly 0 where it knows n to be above some
+    negative number only, as it does of absolute values, and then drops clamps of it. A cast to an
+    unsigned type and back tells it what the interval says, and is no instruction.
+
+    Parameters
+    ----------
+    value : Ranged
+        In [0, 63].
+    """
+    value = bind(value)
+    tir = tirx_module()
+    if value.expr is None or isinstance(value.expr, tir.IntImm):
+        return value
+    current = _scope.get() or Scope()
+    if current.lower_bound(value.expr) >= 0:
+        return value
+    return bind(value.with_expr(value.expr.astype(f"u{value.dtype}").astype(value.dtype)))

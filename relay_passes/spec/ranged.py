@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import RangeError
 from .arithmetic import ANY, VECTORS, Arithmetic, shared
-from .binding import bind, tirx_module
+from .binding import bind_amount, tirx_module
 from .widths import AUDIT, INT16, INT32, INT64, bits_of, fits
 
 Value: TypeAlias = Any
@@ -286,7 +286,7 @@ def _shift_amount(value: Value) -> Ranged:
         )
     # A variable, because the prover in TVM's simplifier believes anything of a shift by a
     # difference, and then drops clamps: it takes x >> (n - 1) <= 3 for true.
-    return ranged(bind(n))
+    return ranged(bind_amount(n))
 
 
 def respelled(operation: str, x: Ranged, y: Ranged) -> Ranged | None:

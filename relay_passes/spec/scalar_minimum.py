@@ -16,7 +16,7 @@ constant. So, besides what `ibert_tvm.relay_passes.spec.scalar` does,
 
 from __future__ import annotations
 
-from .binding import bind
+from .binding import bind_amount
 from .ranged import Constant, Ranged, combined
 from .scalar import Scalar, _Clamped, _constant, _fits, _Product, _Shifted, _usable
 
@@ -91,7 +91,7 @@ class ScalarWithMinimum(Scalar):
             return None
         if amount.high + form.bits >= _REGISTER_BITS:
             return None
-        total = bind(amount + form.bits)
+        total = bind_amount(amount + form.bits)
         low, high = (end >> amount.low for end in (x.low, x.high))
         smallest, largest = min(low, x.low >> amount.high), max(high, x.high >> amount.high)
         shifted = combined(

@@ -31,7 +31,7 @@ import numpy as np
 
 from ..errors import RangeError
 from .arithmetic import shared
-from .binding import bind, scope, tirx_module
+from .binding import bind, bind_amount, scope, tirx_module
 from .ranged import (
     Condition,
     Constant,
@@ -269,7 +269,7 @@ def shift_left_within(value: Value, n: Value, bound: int) -> Value:
     """
     if not is_ranged(value, n):
         return value << n
-    x, amount = ranged(value), ranged(bind(n))
+    x, amount = ranged(value), bind_amount(ranged(n))
     return combined("left shift", -bound, bound, lambda p, s: p << s, x, amount, amount)
 
 

@@ -19,8 +19,8 @@ from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.targets import TargetDescription, TargetError, registry
 from ibert_tvm.targets.cortex_m import NO_DOT_SCALAR
+from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.library_check import LibraryCheck
-from tests.arm.fp_audit import audit
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.tools import BOARDS, board, run_library
 from tests.examples import examples
@@ -88,7 +88,7 @@ def test_the_file_says_what_it_is_for(compiled: Compiled) -> None:
 
 
 def test_it_holds_no_floating_point_and_needs_libc_alone(compiled: Compiled) -> None:
-    assert audit(compiled.path, compiled.target) == []
+    assert audit_library(compiled.path, compiled.target).findings == ()
     with compiled.path.open("rb") as stream:
         elf = ELFFile(stream)
         dynamic = elf.get_section_by_name(".dynamic")
@@ -144,7 +144,7 @@ def test_a_library_for_tvms_runtime_is_loaded_with_all_its_kernels(
     # The program itself, five symbols of ours, and every kernel.
     assert check is not None
     assert (check.checked, check.symbols) == (True, 6 + len(kernels))
-    assert audit(path, target) == []
+    assert audit_library(path, target).findings == ()
 
 
 def test_loading_checks_machine_and_features(
@@ -205,7 +205,7 @@ def test_any_floating_point_would_have_been_a_library_call(
     for name, kernel in program.bare.objects.items():
         path = tmp_path / f"{name}.o"
         path.write_bytes(kernel)
-        assert audit(path, target) == []
+        assert audit_library(path, target).findings == ()
     path = program.export(tmp_path / "model.so", require_load=True)
-    assert audit(path, target) == []
+    assert audit_library(path, target).findings == ()
     assert_bit_exact(path, target, model, inputs(1, 5, seed=1))

@@ -9,7 +9,7 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from tests.arm.fp_audit import audit
+from ibert_tvm.targets.library_audit import audit_library
 from tests.arm.tools import BOARDS, board, run_library
 from tests.examples import examples
 from tests.integration.whole_models import minilm
@@ -27,7 +27,7 @@ def test_minilm_is_bit_exact(name: str, tmp_path: Path) -> None:
     seq_len = LENGTHS.get(name, 128)
     compiled = ibert.compile(model, target=name, shapes=[(1, seq_len)], runtime="none")
     path = compiled.export(tmp_path / "model.so", require_load=True)
-    assert audit(path, target) == []
+    assert audit_library(path, target).findings == ()
     random = np.random.default_rng(3)
     # Whole, and with a third of it padding; on a processor without floating-point unit where the
     # target is for one.

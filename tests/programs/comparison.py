@@ -97,6 +97,34 @@ def check_intervals(program: Program, parameters: Arrays, given: Arrays) -> list
     return check_unbounded(program, given, parameters, report.details)
 
 
+def check_corners(program: Program, parameters: Arrays, seed: int) -> list[str]:
+    """What leaves its interval where operands are at the ends of theirs, which no input may give.
+
+    The analysis claims its intervals of whatever lies in those of the operands, so every step is
+    evaluated alone.
+    """
+    report = analyse_ranges(program, parameters, max_seq_len=LONGEST)
+    random = np.random.default_rng(seed)
+    symbols = {"batch": 2, "seq_len": LONGEST}
+    given = inputs_of((2, LONGEST), random)
+    left: list[str] = []
+    for step in program.steps:
+        for ends in ((1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 1)):
+            values = {**parameters, **given}
+            for made in program.steps:
+                proven = report.details[made.name]
+                choices = [proven.low, proven.high, min(max(proven.low, 0), proven.high)]
+                shape = [
+                    d if isinstance(d, int) else symbols[d.symbol] + d.plus for d in made.type.shape
+                ]
+                kept = [choice for choice, used in zip(choices, ends, strict=True) if used]
+                values[made.name] = random.choice(kept, shape).astype(made.type.dtype)
+            inputs = {**program.inputs, **{made.name: made.type for made in program.steps}}
+            alone = Program(inputs, program.parameters, (step,), (step.name,))
+            left += check_unbounded(alone, values, parameters, report.details)
+    return left
+
+
 def compare(
     program: Program, parameters: Arrays, target: str, shape: tuple[int, int], seed: int
 ) -> str:

@@ -16,7 +16,7 @@ from .exact import z3
 from .solver import prove
 
 DIVISORS = sorted({*range(1, 2049), *(2**k + d for k in range(11, 31) for d in (-1, 0, 1))})
-_CHUNK = 2**22
+_CHUNK = 2**16
 
 
 @pytest.mark.parametrize("largest", examples([2**16, 2**24, 2**31], 2**31))
@@ -42,6 +42,22 @@ def test_a_reciprocal_that_is_too_short_is_found() -> None:
     given = [q >= 0, r >= 0, r < 7, q * 7 + r <= 100_000]
     with pytest.raises(AssertionError, match=r"^beyond its range: not for \["):
         prove("beyond its range", product < (q + 1) * 2**shift, given)
+
+
+def test_an_offset_of_bytes_is_taken_back_by_the_bias() -> None:
+    """``(x + 128) w + (b - 128 w) = x w + b``, of bytes stored unsigned, though 32 bits wrap."""
+    byte = z3.BitVec("byte", 8)
+    signed, unsigned = z3.SignExt(24, byte), z3.ZeroExt(24, byte ^ 0x80)
+    prove("the unsigned byte is 128 more", unsigned == signed + 128, [])
+    with pytest.raises(AssertionError, match=r"^another offset: not for \["):
+        prove("another offset", unsigned == signed + 127, [])
+    # One term more, of a sum of so many: from none on, it holds of every sum of integers, and so
+    # of what is left of them modulo 2^32.
+    x, w, total, bias, weights = z3.Ints("x w total bias weights")
+    before = total + 128 * weights + (bias - 128 * weights)
+    after = total + 128 * weights + (x + 128) * w + (bias - 128 * (weights + w))
+    prove("a sum so far", before == total + bias, [])
+    prove("one term more", after == total + x * w + bias, [])
 
 
 def test_newtons_step_stays_at_the_root_or_above() -> None:

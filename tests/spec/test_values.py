@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec import values
+from ibert_tvm.relay_passes.spec.arithmetic import VECTORS, Arithmetic
+from ibert_tvm.relay_passes.spec.scalar import Scalar
+from ibert_tvm.relay_passes.spec.scalar_minimum import ScalarWithMinimum
 from ibert_tvm.relay_passes.spec.values import Condition, Ranged, ranged
 from ibert_tvm.relay_passes.spec.widths import audit
 
@@ -197,6 +200,26 @@ def test_no_clamp_is_lost_behind_a_shift_by_a_difference(both_domains) -> None:
 
     x = np.arange(0, 2**16, 100)
     both_domains(function, (x, 0, 2**16), (np.resize(np.arange(1, 12), x.size), 1, 30))
+
+
+@pytest.mark.parametrize("arithmetic", [VECTORS, Scalar(), ScalarWithMinimum()])
+def test_tvm_proves_nothing_wrong_of_a_shift_by_an_absolute_value(arithmetic: Arithmetic) -> None:
+    """It knows n to be above -16 only, and took the shift by it for 0 or -1."""
+    from tvm import sym, tirx
+
+    def function(v, n):
+        return (v >> 2) >> (values.absolute(n) >> 3)
+
+    operands = (("v", "int16", -(2**15), 2**15 - 1), ("n", "int8", -127, 127))
+    traced = values.trace(
+        function, *(Ranged(a, b, tirx.Var(n, t), arithmetic=arithmetic) for n, t, a, b in operands)
+    )
+    analyzer, expr = sym.Analyzer(), traced.expr
+    while isinstance(expr, tirx.Let):
+        analyzer.bind(expr.var, expr.value)
+        expr = expr.body
+    bound = analyzer.const_int_bound(expr)
+    assert bound.min_value <= traced.low < traced.high <= bound.max_value
 
 
 def test_selections_agree_in_both_domains(both_domains) -> None:

@@ -15,7 +15,8 @@ import ibert_tvm as ibert
 from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import DocumentError, UsageError
 from ibert_tvm.integrity import check_sealed, file_sha256
-from ibert_tvm.targets import get_target
+from ibert_tvm.targets import get_target, pipeline
+from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.library_audit import audit_library, read_listing
 from ibert_tvm.verification import Certificate, verify
 from tests.artefact.conftest import make_quantized
@@ -113,6 +114,35 @@ def test_a_planted_float(folder: Path, tmp_path: Path) -> None:
     path = replace(compiled, bare=bare).export(tmp_path / "planted.so")
     (finding,) = _failed(verify(path, folder, inputs=2))["no floating point"]
     assert finding.startswith("planted at 0x") and finding.split()[-2:] == ["addss", "xmm0,xmm0"]
+
+
+@pytest.mark.parametrize("runtime", ["none", "tvm"])
+def test_a_planted_float_in_tir(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
+) -> None:
+    """By a pass behind the check that the program is integers only; its integers stay the same."""
+    import tvm_ffi
+    from tvm import tirx
+
+    def halved(store: tirx.BufferStore) -> tirx.BufferStore:
+        kind = store.value.ty.dtype
+        if str(kind) not in ("int8", "int32"):
+            return store
+        floats = store.value.astype("float64") * 0.5
+        return tirx.BufferStore(store.buffer, (floats * 2.0).astype(str(kind)), store.indices)
+
+    @tirx.transform.prim_func_pass(opt_level=0)
+    def planted(func: tirx.PrimFunc, *_: object) -> tirx.PrimFunc:
+        return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, halved)))
+
+    for module in (lower, pipeline):
+        original = module.kernel_passes
+        monkeypatch.setattr(module, "kernel_passes", lambda d, o=original: [planted, *o(d)])
+    compiled = ibert.compile(QuantizedModel.load(folder), "x86-64", [(1, 8)], runtime=runtime)
+    path = compiled.export(tmp_path / "planted.so")
+    findings = _failed(verify(path, folder, inputs=2))
+    assert set(findings) == {"no floating point"}
+    assert any(" of layer pool at 0x" in line for line in findings["no floating point"])
 
 
 def test_a_planted_overflow(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Which instructions of ARM, and which library functions, compute with floating-point numbers.
+
+On compiled code the audit is tried by `tests.verification.test_corpus`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ibert_tvm.targets.fp_rules import is_float_helper, is_floating_point
+
+FLOATING = {
+    "EM_AARCH64": """fadd fmul fmla fcvtzs fcmp fcsel fmax fsqrt frintn frecpe fabd faddp fmadd
+        scvtf ucvtf bfdot bfmmla bfcvt bfcvtn2 bfmlalb fjcvtzs""",
+    "EM_ARM": """vadd.f32 vmuleq.f64 vmla.f16 vcvt.s32.f32 vcvtb.f32.f16 vcvta.s32.f64 vrinta.f32
+        vcmpe.f32 vabs.f32 vneg.f64 vsqrt.f32 vdiv.f32 vfma.f32 vmaxnm.f32 vrsqrte.f32
+        vdot.bf16 vcge.f32 vpadd.f32 vjcvt.s32.f64 vcmla.f32""",
+}
+BENIGN = {
+    "EM_AARCH64": """bfi bfxil bfc sdot smmla add mul smull saddlv ldr st1 mov movi dup ins umov cnt
+        sqrdmulh addv b.lt bl csel ushll zip1 tbl bsl""",
+    "EM_ARM": """vadd.i32 vmull.s8 vpadal.s16 vmov vmov.f32 vmov.i32 vldr vstr vldmia vpush vpop
+        vld1.8 vst1.32 vext.8 vtrn.32 vdup.32 vmax.s32 vshr.s32 vqdmulh.s16 vsdot.s8 vseleq.f32
+        vmrs vmlal.s16 vrev64.8 vbsl vswp smlad sdiv ssat vctp.8 vrecpe.u32 vmladava.s8""",
+}
+
+
+@pytest.mark.parametrize("machine", FLOATING)
+def test_mnemonics_of_floating_point(machine: str) -> None:
+    missed = [name for name in FLOATING[machine].split() if not is_floating_point(machine, name)]
+    assert missed == []
+
+
+@pytest.mark.parametrize("machine", BENIGN)
+def test_mnemonics_of_integers(machine: str) -> None:
+    wrong = [name for name in BENIGN[machine].split() if is_floating_point(machine, name)]
+    assert wrong == []
+
+
+def test_moves_of_registers_and_of_constants_differ() -> None:
+    assert not is_floating_point("EM_AARCH64", "fmov", "w0, s0")
+    assert not is_floating_point("EM_AARCH64", "fmov", "v0.d[1], x0")
+    assert is_floating_point("EM_AARCH64", "fmov", "v0.4s, #2.000000000000000000e+00")
+
+
+@pytest.mark.parametrize(
+    ("mnemonic", "operands"),
+    [
+        ("vmov", "r0, s0"),
+        ("vldr", "d0, [r1]"),
+        ("vadd.i32", "q0, q0, q1"),
+        ("vmrs", "APSR_nzcv, fpscr"),
+        ("ldcl", "11, cr0, [r0]"),
+        ("stc", "10, cr0, [r0]"),
+        ("cdp", "10, 2, cr0, cr0, cr1, {0}"),
+        ("mcr", "p10, 7, r0, cr0, cr0, {0}"),
+        ("mrrc", "11, 1, r0, r1, cr0"),
+    ],
+)
+def test_without_a_unit_nothing_of_it_may_be_used(mnemonic: str, operands: str) -> None:
+    assert is_floating_point("EM_ARM", mnemonic, operands, has_fpu=False)
+
+
+@pytest.mark.parametrize(
+    ("mnemonic", "operands"),
+    [
+        ("mcr", "15, 0, r0, cr7, cr10, {5}"),  # a memory barrier of ARMv6
+        ("mrc", "15, 0, r0, cr13, cr0, {3}"),  # the thread's pointer
+        ("add.w", "r0, r0, #1"),
+        ("ldm", "r0, {r1, r2}"),
+        ("smlad", "r0, r1, r2, r3"),
+    ],
+)
+def test_without_a_unit_the_rest_is_allowed(mnemonic: str, operands: str) -> None:
+    assert not is_floating_point("EM_ARM", mnemonic, operands, has_fpu=False)
+
+
+def test_a_machine_without_rules_is_an_error() -> None:
+    with pytest.raises(ValueError) as caught:
+        is_floating_point("EM_RISCV", "fadd.s")
+    assert str(caught.value) == "no rules to find floating point in code for EM_RISCV"
+
+
+HELPERS = """__aeabi_fadd __aeabi_dmul __aeabi_i2f __aeabi_ui2d __aeabi_l2f __aeabi_f2iz
+    __aeabi_dcmple __aeabi_cfcmpeq __aeabi_h2f __addsf3 __muldf3 __floatsitf __fixtfsi
+    __fixunsdfsi __extendhfsf2 __truncsfhf2 __gnu_f2h_ieee __lesf2 __unorddf2 __powisf2 __mulsc3
+    expf sqrt tanhf round"""
+INTEGER = """__aeabi_idiv __aeabi_uidivmod __aeabi_ldivmod __aeabi_lmul __aeabi_llsl __aeabi_memcpy
+    __aeabi_idiv0 __aeabi_read_tp __divdi3 __muldi3 __clzsi2 __adddi3 __negdi2 __cmpdi2 __ffsdi2
+    __divsi3 memset abort truncate expand sqrt_table __aarch64_ldadd4_acq_rel"""
+
+
+def test_helpers_are_told_from_functions_of_integers() -> None:
+    assert [name for name in HELPERS.split() if not is_float_helper(name)] == []
+    assert [name for name in INTEGER.split() if is_float_helper(name)] == []
+    assert is_float_helper("expf@GLIBC_2.27")
