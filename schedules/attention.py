@@ -24,7 +24,7 @@ from .attention_stages import AttentionStages
 from .intrinsics.microkernels import is_microkernel
 from .key_blocks import (
     LARGEST_BLOCK,
-    LARGEST_SCALAR_BLOCK,
+    LARGEST_BLOCK_OF_CALLS,
     key_block,
     mark_key_loop,
     split_keys,
@@ -133,7 +133,7 @@ def _blocks_of_keys(
     """Keys of a block that may be skipped."""
     lanes = (stages.graph.stages[name].extents[-1] for name in stages.lanes.values())
     step = math.lcm(target.dot.lanes, target.dot.depth, *lanes)
-    largest = LARGEST_BLOCK if target.vector_lanes > 1 else LARGEST_SCALAR_BLOCK
+    largest = LARGEST_BLOCK if depth_argument(target.dot) is None else LARGEST_BLOCK_OF_CALLS
     return key_block(func, stages.scores.sizes[1], step, largest)
 
 

@@ -23,8 +23,8 @@ _WORK = "ibert.macs"
 
 LARGEST_BLOCK = 32
 """Keys. A window of 128 keys and 8 queries in blocks of 32 makes 160 to 192 keys."""
-LARGEST_SCALAR_BLOCK = 8
-"""The same where a register holds one number: tiles have few queries, and loops cost little."""
+LARGEST_BLOCK_OF_CALLS = 4
+"""The same where a microkernel takes any number of blocks at once: tiles have few queries there."""
 
 
 def key_block(
