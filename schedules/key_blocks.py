@@ -19,7 +19,8 @@ WINDOW = "ibert.window"
 may lie, and the keys of a sequence without padding. In a kernel without it, all keys may count."""
 _KEYS = "ibert.key_blocks"
 _ARGUMENT = "ibert.key_argument"
-_WORK = "ibert.macs"
+WORK = "ibert.macs"
+"""Attribute of a kernel: its multiplications."""
 
 LARGEST_BLOCK = 32
 """Keys. A window of 128 keys and 8 queries in blocks of 32 makes 160 to 192 keys."""
@@ -159,7 +160,7 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         start, blocks = (int(x) for x in seen(tirx.const(place, "int32"), length))
         keys = min((start + blocks) * block, length) - start * block
         pairs += min(tile, length - place) * keys
-    return func.with_attr(_WORK, int(func.attrs[_WORK]) * pairs // length**2)
+    return func.with_attr(WORK, int(func.attrs[WORK]) * pairs // length**2)
 
 
 def _with_all_keys(body: tirx.Stmt, argument: int, count: tirx.Expr) -> tirx.Stmt:

@@ -62,7 +62,7 @@ MICROKERNELS = ("vmladava",)
 
 
 def mve_product_sources(dot: DotInstruction, rows: int, columns: int, depth: int) -> Sources:
-    """Text of the description and of the implementation of a product over the depth, or a run of it.
+    """Text of the description and of the implementation of a product over a run of the depth.
 
     ``C[i, j] += sum_k A[i, k] B[j // lanes, k // step, j % lanes, k % step]``, with the lanes and
     the step of `dot`.

@@ -63,7 +63,7 @@ def packed(weight: np.ndarray) -> np.ndarray:
 def operands(
     sizes: tuple[int, int, int, int, int], seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rows, columns, depth, stride, length = sizes
+    rows, columns, _depth, stride, length = sizes
     random = np.random.default_rng(seed)
     a = random.integers(-128, 128, (rows, length)).astype("int8")
     weight = random.integers(-128, 128, (columns, length)).astype("int8")
