@@ -143,18 +143,19 @@ def _of_a_window(case: AttentionCase, rows: int, keys: int, held: bool) -> Atten
     return AttentionTile(rows, keys, 32, -(-run_keys // 32), held, False)
 
 
-@pytest.mark.parametrize("observed", [False, pytest.param(True, marks=pytest.mark.slow)])
+CUTS = ((1, 1, True), (2, 2, True), (1, 2, False))
+
+
 @pytest.mark.parametrize(
-    ("window", "preset", "target", "cut"),
+    ("window", "preset", "target", "cut", "observed"),
     examples(
-        itertools.product(
-            WINDOWS,
-            ("accurate", "paper"),
-            TARGETS,
-            ((1, 1, True), (2, 2, True), (1, 2, False)),
-        ),
-        ("sliding", "accurate", "t4", (1, 1, True)),
-        ("causal", "accurate", "a100", (1, 2, False)),
+        [
+            *itertools.product(WINDOWS, ("accurate",), ("t4",), CUTS, (False,)),
+            *itertools.product(("sliding",), ("paper",), ("a100",), CUTS, (False,)),
+            *itertools.product(("sliding", "causal"), ("accurate",), ("a100",), CUTS[1:], (True,)),
+        ],
+        ("sliding", "accurate", "t4", (1, 1, True), False),
+        ("causal", "accurate", "t4", (1, 2, False), False),
         unpack=True,
     ),
 )
@@ -325,8 +326,8 @@ def test_a_short_sequence_has_blocks_for_every_multiprocessor() -> None:
         assert blocks >= min(gpu.multiprocessors, sizes.heads * sizes.seq_len // 16)
 
 
-# Arithmetic in 64 bits takes more.
-MORE_REGISTERS = {"paper_1x128": 32, "released_1x128": 32}
+# Arithmetic in 64 bits takes more, and so does the choice of steps in a loop.
+MORE_REGISTERS = {"paper_1x128": 32, "released_1x128": 32, "causal_1x2048": 24}
 CODE_CASES = {
     "minilm_1x128": AttentionCase(seq_len=128, heads=12, head_dim=32),
     "base_8x256": AttentionCase(batch=8, seq_len=256, heads=12, head_dim=64),
