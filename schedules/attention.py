@@ -29,6 +29,7 @@ from .key_blocks import (
     mark_key_loop,
     split_keys,
     split_sum,
+    windowed,
 )
 from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
@@ -79,7 +80,7 @@ class AttentionRule(Rule[s_tir.Schedule]):
             per_rows = [queries, *per_rows]
             per_head = [name for name in per_head if name != queries]
         keys = _blocks_of_keys(func, target, stages)
-        if keys is not None:
+        if keys is not None and windowed(func):
             # Bytes with an offset are corrected by the sum of the values that they weigh.
             per_rows = [*stages.value_sums, *per_rows]
             per_head = [name for name in per_head if name not in stages.value_sums]
@@ -133,7 +134,9 @@ def _blocks_of_keys(
     """Keys of a block that may be skipped."""
     lanes = (stages.graph.stages[name].extents[-1] for name in stages.lanes.values())
     step = math.lcm(target.dot.lanes, target.dot.depth, *lanes)
-    largest = LARGEST_BLOCK if depth_argument(target.dot) is None else LARGEST_BLOCK_OF_CALLS
+    calls = depth_argument(target.dot) is not None
+    small = calls and (target.vector_lanes == 1 or windowed(func))
+    largest = LARGEST_BLOCK_OF_CALLS if small else LARGEST_BLOCK
     return key_block(func, stages.scores.sizes[1], step, largest)
 
 

@@ -25,7 +25,9 @@ WORK = "ibert.macs"
 LARGEST_BLOCK = 32
 """Keys. A window of 128 keys and 8 queries in blocks of 32 makes 160 to 192 keys."""
 LARGEST_BLOCK_OF_CALLS = 4
-"""The same where a microkernel takes any number of blocks at once: tiles have few queries there."""
+"""The same where a microkernel takes any number of blocks at once, and tiles have few queries.
+Vectors without a window go over large blocks all the same: only the last one has keys in vain.
+"""
 
 
 def key_block(
@@ -55,12 +57,21 @@ def key_block(
     return sizes[-1] if sizes[-1] < keys else None
 
 
+def windowed(func: tirx.PrimFunc) -> bool:
+    """Whether it depends on the query which keys it may see."""
+    if func.attrs is None or WINDOW not in func.attrs:
+        return False
+    before, after, length = (int(size) for size in func.attrs[WINDOW])
+    return min(before, after) < length - 1
+
+
 def mark_key_loop(
     sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, block: int, argument: int | None = None
 ) -> None:
     """Say that iteration i of a loop works on the keys from ``i * block``, `block` of them.
 
-    The loop must lie inside of one that `ibert_tvm.schedules.row_guard.mark_token_loop` marks.
+    Where the kernel is `windowed`, the loop must lie inside of one that
+    `ibert_tvm.schedules.row_guard.mark_token_loop` marks.
 
     Parameters
     ----------
@@ -138,9 +149,12 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         start = tirx.truncdiv(low, block)
         return start, tirx.truncdiv(high, block) + 1 - start
 
+    inside: list[tirx.Var] = []
+    tvm_ffi.structural_walk(tokens.body, (tirx.For, lambda loop: inside.append(loop.loop_var)))
+
     def skip(loop: tirx.For) -> tirx.For:
+        end = length if guards.starts is None else guards.length(guards.sequence)
         if TOKENS in loop.annotations:
-            end = length if guards.starts is None else guards.length(guards.sequence)
             values = zip((first, count), seen(query, end), strict=True)
             binds = [tirx.Bind(var, value) for var, value in values]
             return changed(loop, body=tirx.SeqStmt([*binds, loop.body]))
@@ -148,17 +162,20 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return loop
         marks = (_KEYS, _ARGUMENT)
         rest = {key: value for key, value in loop.annotations.items() if key not in marks}
+        place, blocks = first, count
+        if not any(loop.loop_var.same_as(var) for var in inside):  # of all queries of a sequence
+            place, blocks = tirx.const(0, "int32"), tirx.truncdiv(end - 1, block) + 1
         if _ARGUMENT not in loop.annotations:
-            return changed(loop, min=first, extent=count, annotations=rest)
-        body = _with_all_keys(loop.body, int(loop.annotations[_ARGUMENT]), count)
+            return changed(loop, min=place, extent=blocks, annotations=rest)
+        body = _with_all_keys(loop.body, int(loop.annotations[_ARGUMENT]), blocks)
         one = tirx.const(1, "int32")
-        return changed(loop, min=first, extent=one, body=body, annotations=rest)
+        return changed(loop, min=place, extent=one, body=body, annotations=rest)
 
     func = tvm_ffi.structural_map(func, (tirx.For, skip))
     pairs = 0
     for place in range(0, length, tile):
-        start, blocks = (int(x) for x in seen(tirx.const(place, "int32"), length))
-        keys = min((start + blocks) * block, length) - start * block
+        start, number = (int(x) for x in seen(tirx.const(place, "int32"), length))
+        keys = min((start + number) * block, length) - start * block
         pairs += min(tile, length - place) * keys
     return func.with_attr(WORK, int(func.attrs[WORK]) * pairs // length**2)
 
