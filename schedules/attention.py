@@ -110,8 +110,10 @@ class AttentionRule(Rule[s_tir.Schedule]):
                 mark_key_loop(sch, blocks, keys)
             reduce_lanes(sch, sch.get_sblock(name), stages.graph.stages[name].combine)
         if target.vector_lanes == 1:
-            for blocks in fuse_row_passes(sch, stages.reductions, keys):
-                mark_key_loop(sch, blocks, keys)
+            over_blocks = fuse_row_passes(sch, stages.reductions, keys)
+            if keys is not None:
+                for loop in over_blocks:
+                    mark_key_loop(sch, loop, keys)
         whole = bool(func.attrs["ibert.whole_tiles"])
         pack_operands(sch, dot, stages.keys.name, stages.values.name, whole)
         both = (stages.scores.name, stages.context.name)

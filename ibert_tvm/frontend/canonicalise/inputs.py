@@ -66,9 +66,10 @@ class Probes:
         self.few = few
         self.compared = tuple(compared)
         self.runs = list(self._make())
-        for run in self.runs if absent_id is not None else ():
-            ids = run[TOKEN_IDS]
-            run[TOKEN_IDS] = np.where(ids == absent_id, absent_id - 1, ids)
+        if absent_id is not None:
+            for run in self.runs:
+                ids = run[TOKEN_IDS]
+                run[TOKEN_IDS] = np.where(ids == absent_id, absent_id - 1, ids)
 
     def _make(self) -> Iterator[dict[str, NDArray[np.int64]]]:
         shape = (self.batch, self.seq_len)
@@ -294,13 +295,15 @@ def scalar(value: FromInputs) -> float | None:
 
     Elements that are none, 0 / 0 of a sequence without tokens, may be any.
     """
-    array = constant_array(value)
-    if array is None and value.shape and np.prod(value.shape) > 0:
-        every = np.concatenate([array.reshape(-1) for array in value.samples()])
-        array = every[~np.isnan(every)] if every.dtype.kind == "f" else None
-    if array is None or array.size == 0 or not np.all(array == array.flat[0]):
-        return None
-    return float(array.flat[0])
+    number: float | None = None
+    for array in [value.constant] if value.constant is not None else value.samples():
+        numbers = array[~np.isnan(array)] if array.dtype.kind == "f" else array.reshape(-1)
+        if numbers.size == 0:
+            continue
+        number = float(numbers[0]) if number is None else number
+        if not np.all(numbers == number):
+            return None
+    return number
 
 
 def compared_id(condition: FromInputs, probes: Probes) -> int | None:
