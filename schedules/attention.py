@@ -22,8 +22,15 @@ from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .attention_stages import AttentionStages
 from .intrinsics.microkernels import is_microkernel
-from .intrinsics.mve import MICROKERNELS
-from .key_blocks import key_block, mark_key_loop, split_keys, split_sum
+from .key_blocks import (
+    LARGEST_BLOCK,
+    LARGEST_BLOCK_OF_CALLS,
+    key_block,
+    mark_key_loop,
+    split_keys,
+    split_sum,
+    windowed,
+)
 from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
 from .rule import (
@@ -37,7 +44,7 @@ from .rule import (
 )
 from .scalar_rows import fuse_row_passes
 from .stages import StageGraph
-from .tensorised import exact_instruction, tile_matrix_product
+from .tensorised import depth_argument, exact_instruction, tile_matrix_product
 from .tiles import AttentionTile, tile_of
 
 # A head's depth is short: LLVM unrolls it, and keeps what the queries of the tile broadcast for all
@@ -72,8 +79,8 @@ class AttentionRule(Rule[s_tir.Schedule]):
             queries = stages.queries.name
             per_rows = [queries, *per_rows]
             per_head = [name for name in per_head if name != queries]
-        keys = _blocks_of_keys(func, dot, stages)
-        if keys is not None:
+        keys = _blocks_of_keys(func, target, stages)
+        if keys is not None and windowed(func):
             # Bytes with an offset are corrected by the sum of the values that they weigh.
             per_rows = [*stages.value_sums, *per_rows]
             per_head = [name for name in per_head if name not in stages.value_sums]
@@ -103,7 +110,10 @@ class AttentionRule(Rule[s_tir.Schedule]):
                 mark_key_loop(sch, blocks, keys)
             reduce_lanes(sch, sch.get_sblock(name), stages.graph.stages[name].combine)
         if target.vector_lanes == 1:
-            fuse_row_passes(sch, stages.reductions)
+            over_blocks = fuse_row_passes(sch, stages.reductions, keys)
+            if keys is not None:
+                for loop in over_blocks:
+                    mark_key_loop(sch, loop, keys)
         whole = bool(func.attrs["ibert.whole_tiles"])
         pack_operands(sch, dot, stages.keys.name, stages.values.name, whole)
         both = (stages.scores.name, stages.context.name)
@@ -116,19 +126,20 @@ class AttentionRule(Rule[s_tir.Schedule]):
                 split_keys(sch, block, keys, 2)
             blocks = tile_matrix_product(sch, block, exact, registers, depth_block=depth)
             if keys is not None and blocks is not None:
-                mark_key_loop(sch, blocks, keys)
+                mark_key_loop(sch, blocks, keys, depth_argument(dot))
         return sch
 
 
 def _blocks_of_keys(
-    func: tirx.PrimFunc, dot: DotInstruction, stages: AttentionStages
+    func: tirx.PrimFunc, target: TargetDescription, stages: AttentionStages
 ) -> int | None:
-    """Keys of a block that may be skipped; None where the instruction takes all at once."""
-    if is_microkernel(dot) or dot.name in MICROKERNELS:
-        return None
+    """Keys of a block that may be skipped."""
     lanes = (stages.graph.stages[name].extents[-1] for name in stages.lanes.values())
-    step = math.lcm(dot.lanes, dot.depth, *lanes)
-    return key_block(func, stages.scores.sizes[1], step)
+    step = math.lcm(target.dot.lanes, target.dot.depth, *lanes)
+    calls = depth_argument(target.dot) is not None
+    small = calls and (target.vector_lanes == 1 or windowed(func))
+    largest = LARGEST_BLOCK_OF_CALLS if small else LARGEST_BLOCK
+    return key_block(func, stages.scores.sizes[1], step, largest)
 
 
 RegisterTile = tuple[int, int]

@@ -9,7 +9,7 @@ and the loops over blocks then begin and end with those that hold a key some que
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 from .nodes import changed
 from .row_guard import TOKENS, Guards, first_row
@@ -18,13 +18,21 @@ WINDOW = "ibert.window"
 """Attribute of an attention kernel that emission sets: how far before its query and behind it a key
 may lie, and the keys of a sequence without padding. In a kernel without it, all keys may count."""
 _KEYS = "ibert.key_blocks"
-_WORK = "ibert.macs"
+_ARGUMENT = "ibert.key_argument"
+WORK = "ibert.macs"
+"""Attribute of a kernel: its multiplications."""
 
 LARGEST_BLOCK = 32
 """Keys. A window of 128 keys and 8 queries in blocks of 32 makes 160 to 192 keys."""
+LARGEST_BLOCK_OF_CALLS = 4
+"""The same where a microkernel takes any number of blocks at once, and tiles have few queries.
+Vectors without a window go over large blocks all the same: only the last one has keys in vain.
+"""
 
 
-def key_block(func: tirx.PrimFunc, keys: int, step: int) -> int | None:
+def key_block(
+    func: tirx.PrimFunc, keys: int, step: int, largest: int = LARGEST_BLOCK
+) -> int | None:
     """Keys of a block, where a kernel has keys to skip.
 
     Parameters
@@ -35,6 +43,8 @@ def key_block(func: tirx.PrimFunc, keys: int, step: int) -> int | None:
         Its padded keys, a multiple of `step`.
     step
         What a block is to be a multiple of.
+    largest
+        Keys that it has at most, unless `step` is more.
 
     Returns
     -------
@@ -43,16 +53,41 @@ def key_block(func: tirx.PrimFunc, keys: int, step: int) -> int | None:
     """
     if func.attrs is None or WINDOW not in func.attrs:
         return None
-    sizes = [size for size in range(step, max(LARGEST_BLOCK, step) + 1, step) if keys % size == 0]
+    sizes = [size for size in range(step, max(largest, step) + 1, step) if keys % size == 0]
     return sizes[-1] if sizes[-1] < keys else None
 
 
-def mark_key_loop(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, block: int) -> None:
+def windowed(func: tirx.PrimFunc) -> bool:
+    """Whether it depends on the query which keys it may see."""
+    if func.attrs is None or WINDOW not in func.attrs:
+        return False
+    before, after, length = (int(size) for size in func.attrs[WINDOW])
+    return min(before, after) < length - 1
+
+
+def mark_key_loop(
+    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, block: int, argument: int | None = None
+) -> None:
     """Say that iteration i of a loop works on the keys from ``i * block``, `block` of them.
 
-    The loop must lie inside of one that `ibert_tvm.schedules.row_guard.mark_token_loop` marks.
+    Where the kernel is `windowed`, the loop must lie inside of one that
+    `ibert_tvm.schedules.row_guard.mark_token_loop` marks.
+
+    Parameters
+    ----------
+    sch
+        Schedule.
+    loop
+        The loop.
+    block
+        Keys of a block.
+    argument
+        Of a loop that holds a call of a function in C and nothing else: the place of the argument
+        that counts keys, which lie together. One call takes all blocks then.
     """
     sch.annotate(loop, _KEYS, block)
+    if argument is not None:
+        sch.annotate(loop, _ARGUMENT, argument)
 
 
 def split_keys(
@@ -95,33 +130,65 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     loops: list[tirx.For] = []
     tvm_ffi.structural_walk(func, (tirx.For, loops.append))
-    blocks = [int(loop.annotations[_KEYS]) for loop in loops if _KEYS in loop.annotations]
-    if not blocks:
+    sizes = {int(loop.annotations[_KEYS]) for loop in loops if _KEYS in loop.annotations}
+    if not sizes:
         return func
+    (block,) = sizes
     (tokens,) = (loop for loop in loops if TOKENS in loop.annotations)
     query, tile = first_row(tokens, tokens.annotations[TOKENS])
     before, after, length = (int(size) for size in func.attrs[WINDOW])
     guards = Guards(func)
+    # Variables, since a sum that starts at a place computed from the tile has its buffer for all
+    # tiles: TVM takes the tile's loop for one of those that it sums over.
+    first, count = (tirx.Var(name, "int32") for name in ("first_block", "blocks_of_keys"))
 
-    def seen(query: tirx.Expr, end: tirx.Expr | int, block: int) -> tuple[tirx.Expr, tirx.Expr]:
+    def seen(query: tirx.Expr, end: tirx.Expr | int) -> tuple[tirx.Expr, tirx.Expr]:
         """First block that a tile of queries sees, of keys up to `end`, and how many."""
         low = tirx.max(query - before, 0)
         high = tirx.min(query + (tile - 1 + after), end - 1)
-        first = tirx.truncdiv(low, block)
-        return first, tirx.truncdiv(high, block) + 1 - first
+        start = tirx.truncdiv(low, block)
+        return start, tirx.truncdiv(high, block) + 1 - start
+
+    inside: list[tirx.Var] = []
+    tvm_ffi.structural_walk(tokens.body, (tirx.For, lambda loop: inside.append(loop.loop_var)))
 
     def skip(loop: tirx.For) -> tirx.For:
+        end = length if guards.starts is None else guards.length(guards.sequence)
+        if TOKENS in loop.annotations:
+            values = zip((first, count), seen(query, end), strict=True)
+            binds = [tirx.Bind(var, value) for var, value in values]
+            return changed(loop, body=tirx.SeqStmt([*binds, loop.body]))
         if _KEYS not in loop.annotations:
             return loop
-        end = length if guards.starts is None else guards.length(guards.sequence)
-        first, count = seen(query, end, int(loop.annotations[_KEYS]))
-        rest = {key: value for key, value in loop.annotations.items() if key != _KEYS}
-        return changed(loop, min=first, extent=count, annotations=rest)
+        marks = (_KEYS, _ARGUMENT)
+        rest = {key: value for key, value in loop.annotations.items() if key not in marks}
+        place, blocks = first, count
+        if not any(loop.loop_var.same_as(var) for var in inside):  # of all queries of a sequence
+            place, blocks = tirx.const(0, "int32"), tirx.truncdiv(end - 1, block) + 1
+        if _ARGUMENT not in loop.annotations:
+            return changed(loop, min=place, extent=blocks, annotations=rest)
+        body = _with_all_keys(loop.body, int(loop.annotations[_ARGUMENT]), blocks)
+        one = tirx.const(1, "int32")
+        return changed(loop, min=place, extent=one, body=body, annotations=rest)
 
     func = tvm_ffi.structural_map(func, (tirx.For, skip))
     pairs = 0
     for place in range(0, length, tile):
-        first, count = (int(x) for x in seen(tirx.const(place, "int32"), length, blocks[0]))
-        keys = min((first + count) * blocks[0], length) - first * blocks[0]
+        start, number = (int(x) for x in seen(tirx.const(place, "int32"), length))
+        keys = min((start + number) * block, length) - start * block
         pairs += min(tile, length - place) * keys
-    return func.with_attr(_WORK, int(func.attrs[_WORK]) * pairs // length**2)
+    return func.with_attr(WORK, int(func.attrs[WORK]) * pairs // length**2)
+
+
+def _with_all_keys(body: tirx.Stmt, argument: int, count: tirx.Expr) -> tirx.Stmt:
+    """Let the call of a block of keys take that of `count` blocks."""
+    external = ir.Op.get("tirx.call_extern")
+
+    def of_all(call: ir.Call) -> ir.Call:
+        if not call.op.same_as(external):
+            return call
+        arguments = list(call.args)
+        arguments[argument] = arguments[argument] * count
+        return ir.Call(call.op, arguments, ret_ty=call.ty)
+
+    return tvm_ffi.structural_map(body, (ir.Call, of_all))

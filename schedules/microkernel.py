@@ -79,8 +79,11 @@ def lay_out_operands(
 
 
 def multiply_by_microkernel(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
-) -> None:
+    sch: s_tir.Schedule,
+    block: s_tir.schedule.SBlockRV,
+    dot: DotInstruction,
+    depth_block: int | None = None,
+) -> s_tir.schedule.LoopRV | None:
     """Make the product of one tile of rows calls of the microkernel.
 
     Parameters
@@ -91,15 +94,26 @@ def multiply_by_microkernel(
         Block as in `lay_out_operands`, inside of a loop over row tiles.
     dot
         The instruction.
+    depth_block
+        Entries of the depth that an outer loop goes over at a time.
+
+    Returns
+    -------
+    LoopRV or None
+        That loop, where there is one.
     """
     tile = extent(sch, sch.get_loops(block)[-3])
     lay_out_operands(sch, block, dot, tile)
-    call_microkernel(sch, block, dot, tile)
+    return call_microkernel(sch, block, dot, tile, depth_block)
 
 
 def call_microkernel(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction, tile: int
-) -> None:
+    sch: s_tir.Schedule,
+    block: s_tir.schedule.SBlockRV,
+    dot: DotInstruction,
+    tile: int,
+    depth_block: int | None = None,
+) -> s_tir.schedule.LoopRV | None:
     """Make the innermost (rows, columns, depth) loops around a product calls of the microkernel.
 
     Parameters
@@ -112,16 +126,27 @@ def call_microkernel(
         The instruction.
     tile
         Rows of a tile; they divide the rows.
+    depth_block
+        As in `multiply_by_microkernel`.
+
+    Returns
+    -------
+    LoopRV or None
+        The loop over blocks of the depth, where there is one.
     """
     rows, columns, depth = sch.get_loops(block)[-3:]
     row_tiles, *row = _tiles(sch, rows, tile)
     column_tiles, *column = _tiles(sch, columns, dot.lanes)
+    blocks = None
+    if depth_block is not None:
+        blocks, depth = sch.split(depth, [None, depth_block])
     inside = [*row, *column, depth]
-    sch.reorder(column_tiles, row_tiles, *inside)
+    sch.reorder(column_tiles, row_tiles, *([] if blocks is None else [blocks]), *inside)
     length = extent(sch, depth)
     sch.decompose_reduction(block, column_tiles)
     if tile * dot.lanes * length > 1:
         sch.tensorize(inside[0], microkernel_intrinsic(dot, tile, length))
+    return blocks
 
 
 def _tiles(

@@ -27,7 +27,9 @@ def _columns_outside(
     return column, row
 
 
-def fuse_row_passes(sch: s_tir.Schedule, reductions: Mapping[str, str | None]) -> None:
+def fuse_row_passes(
+    sch: s_tir.Schedule, reductions: Mapping[str, str | None], columns: int | None = None
+) -> list[s_tir.schedule.LoopRV]:
     """Compute entries that wait for an earlier reduction in the pass of the one that reads them.
 
     A softmax so takes one pass for its maxima and one for exponentials and their sums.
@@ -39,17 +41,31 @@ def fuse_row_passes(sch: s_tir.Schedule, reductions: Mapping[str, str | None]) -
     reductions
         Names of the reductions over columns, in program order, with those of the entries that each
         reads and that wait for an earlier one; None where it reads no such entries.
+    columns
+        Columns of a block, where an outer loop goes over blocks, which those entries have already.
+
+    Returns
+    -------
+    list of LoopRV
+        The loops over blocks that were made here, of reductions that read no such entries.
     """
+    over_blocks = []
     for name, entries in reductions.items():
         block = sch.get_sblock(name)
         if entries is None:
             column, _row = _columns_outside(sch, block)
-            sch.decompose_reduction(block, column)
+            first = column
+            if columns is not None:
+                first, column = sch.split(column, [None, columns])
+                over_blocks.append(first)
+            sch.decompose_reduction(block, first)
             continue
+        blocks = sch.get_loops(sch.get_sblock(entries))[-3]
         column, row = _columns_outside(sch, sch.get_sblock(entries))
         sch.reverse_compute_at(block, row, preserve_unit_loops=True)
-        sch.decompose_reduction(block, column)
+        sch.decompose_reduction(block, column if columns is None else blocks)
         _unroll(sch, column, max(UNROLLED // extent(sch, row), 1))
+    return over_blocks
 
 
 def unroll_innermost(

@@ -9,10 +9,11 @@ from tvm import s_tir, tirx
 
 from ibert_tvm.targets import DotInstruction
 
+from .intrinsics import microkernels, mve
 from .intrinsics.dot import dot_intrinsic
 from .intrinsics.matrix import drain_intrinsic
 from .intrinsics.microkernels import is_microkernel
-from .intrinsics.mve import MICROKERNELS, mve_product_intrinsic
+from .intrinsics.mve import mve_product_intrinsic
 from .microkernel import multiply_by_microkernel
 from .rule import extent, largest_divisor, vectorise_innermost
 
@@ -36,6 +37,13 @@ def exact_instruction(dot: DotInstruction, func: tirx.PrimFunc, product: str) ->
     if dot.full_range and product in marked:
         return replace(dot, name=dot.full_range)
     return dot
+
+
+def depth_argument(dot: DotInstruction) -> int | None:
+    """Place of the depth in calls of a microkernel; None of an instruction without."""
+    if is_microkernel(dot):
+        return microkernels.DEPTH_ARGUMENT
+    return mve.DEPTH_ARGUMENT if dot.name in mve.MICROKERNELS else None
 
 
 def tile_matrix_product(
@@ -70,7 +78,7 @@ def tile_matrix_product(
         Steps of the depth that are written out.
     depth_block
         Entries of the depth that an outer loop goes over at a time, a multiple of what the
-        instruction takes; not for microkernels, which take all of it.
+        instruction takes.
     interleaved
         Whether another product reads the same activations and was scheduled before.
 
@@ -80,11 +88,9 @@ def tile_matrix_product(
         The loop over blocks of the depth, where there is one.
     """
     if is_microkernel(dot):
-        multiply_by_microkernel(sch, block, dot)
-        return None
-    if dot.name in MICROKERNELS:
-        _multiply_at_once(sch, block, dot)
-        return None
+        return multiply_by_microkernel(sch, block, dot, depth_block)
+    if dot.name in mve.MICROKERNELS:
+        return _multiply_at_once(sch, block, dot, depth_block)
     drain = _interleave_rows(sch, block, dot, not interleaved) if dot.rows > 1 else None
     rows, columns, depth = sch.get_loops(block)[-3:]
     vectors, lane = sch.split(columns, [None, dot.lanes])
@@ -127,15 +133,23 @@ def tile_matrix_product(
 
 
 def _multiply_at_once(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction
-) -> None:
-    """Make one call of the whole tile, over the whole depth."""
+    sch: s_tir.Schedule,
+    block: s_tir.schedule.SBlockRV,
+    dot: DotInstruction,
+    depth_block: int | None,
+) -> s_tir.schedule.LoopRV | None:
+    """Make one call of the whole tile, over the depth or a block of it."""
     rows, columns, depth = sch.get_loops(block)[-3:]
+    blocks = None
+    if depth_block is not None:
+        blocks, depth = sch.split(depth, [None, depth_block])
+        sch.reorder(blocks, rows, columns, depth)
     sizes = tuple(extent(sch, loop) for loop in (rows, columns, depth))
-    zero = sch.decompose_reduction(block, rows)
+    zero = sch.decompose_reduction(block, rows if blocks is None else blocks)
     vectorise_innermost(sch, zero, 4)
     first = rows if sizes[0] > 1 else columns
     sch.tensorize(first, mve_product_intrinsic(dot, *sizes))
+    return blocks
 
 
 def _interleave_rows(

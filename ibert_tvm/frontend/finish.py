@@ -122,6 +122,14 @@ def finish(
         notes=tuple(
             f"the source has no {name}; the compiled model takes one and ignores padding"
             for name in canonical.added_inputs
+        )
+        + (
+            ()
+            if canonical.absent_id is None
+            else (
+                f"the model counts tokens with the id {canonical.absent_id}; the compiled model "
+                "takes no such id, and is equal to it for texts without any",
+            )
         ),
         image_size=sizes.image_size,
     )

@@ -113,6 +113,9 @@ def load(
             why="a model is a path (str or Path), a torch.nn.Module or an ExportedProgram",
             todo="pass one of these",
         )
+    # What `torch.compile` wraps: the wrapper takes any arguments, and says nothing of the model.
+    inner = getattr(source, "_orig_mod", None)
+    source = inner if isinstance(inner, torch.nn.Module) else source
     check_head(head, "none")
     if hasattr(source, "config") and hasattr(source, "base_model"):
         _require("transformers")

@@ -20,6 +20,16 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from ..errors import error_lines
 from .errors import UnsupportedModelError
 
+_MEANINGS = {
+    "index": "it picks windows by tables of indices in two directions at once (unfold): "
+    "convolutions have constant kernels here, none that are computed from the text",
+    "scatter_reduce": "it sums up entries whose places depend on the inputs (segments of tokens): "
+    "sums over tokens are taken by the padding mask alone",
+    "expand": "TVM's importer of torch programs gives what it repeats another size than torch, as "
+    "happens to tables of places that are counted by steps",
+}
+"""What an operator would be for, by its name in torch, where TVM's importer fails on it."""
+
 _UNKNOWN = re.compile(r"'([\w.]+)'")
 """An operator in the message of TVM's importer that lists those it does not know."""
 
@@ -153,6 +163,9 @@ def _reason(node: torch.fx.Node) -> str:
             "how large its result is depends on the values of its inputs, and an integer program "
             "has one size for all"
         )
+    meaning = _MEANINGS.get(_target(node).partition(".")[0])
+    if meaning is not None:
+        return meaning
     operands = ", ".join(filter(None, map(_shown, node.all_input_nodes))) or "no tensors"
     return f"TVM's importer of torch programs has no translation of it for {operands}"
 
@@ -201,8 +214,11 @@ def _node_of(error: BaseException) -> torch.fx.Node | None:
     return found
 
 
+def _target(node: torch.fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
 def _place(node: torch.fx.Node) -> str:
-    target = getattr(node.target, "__name__", str(node.target))
     stack = node.meta.get("nn_module_stack") or {}
     path = [entry[0] for entry in stack.values()]
-    return f"operator {target}, layer {path[-1] if path and path[-1] else 'root'}"
+    return f"operator {_target(node)}, layer {path[-1] if path and path[-1] else 'root'}"

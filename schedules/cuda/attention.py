@@ -22,6 +22,7 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..key_blocks import WORK
 from ..stages import Leaf, StageDefinition
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, reader
@@ -46,7 +47,9 @@ class AttentionRule(GpuRule):
 
     def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        return without_tile(func).with_body(_Kernel(func, gpu).body())
+        kernel = _Kernel(func, gpu)
+        written = without_tile(func).with_body(kernel.body())
+        return written.with_attr(WORK, kernel.work(int(func.attrs[WORK])))
 
 
 class _Kernel(AttentionParts):
@@ -75,29 +78,29 @@ class _Kernel(AttentionParts):
         statements: list[tirx.Stmt] = []
         together = only and tile.value_tile
         for step in range(tile.steps):
-            if step:
-                statements.append(self.meet())
-            statements += [
+            scores = [
+                *([self.meet()] if step else []),
                 self.load_both(step) if together else self.load("keys", step),
                 self.set_keys(step),
                 self.run("arrive<1>" if together else "arrive<0>"),
                 *self._compute_scores(step),
                 self._into_row_max(step),
             ]
+            statements.append(self.where_seen(step, scores))
         statements.append(self._over_keys(self.row_max, self.stages.row_max))
         if self.normalised:
             for step in range(tile.steps):
+                entries = [self._exponentials(step), self._into_row_sum(step)]
                 if not only and self.reads_key_info(self.stages.exponential):
-                    statements += [self.meet(), self.set_keys(step), self.meet()]
-                statements += [self._exponentials(step), self._into_row_sum(step)]
+                    entries = [self.meet(), self.set_keys(step), self.meet(), *entries]
+                statements.append(self.where_seen(step, entries))
             statements += self._finish_sum()
         for step in range(tile.steps):
-            if not together:
-                statements += [self.meet(), self.load("values", step)]
+            weights = [] if together else [self.meet(), self.load("values", step)]
             if not only and not self.normalised and self.reads_key_info(self.stages.exponential):
-                statements.append(self.set_keys(step))
-                statements.append(self.meet())
-            statements += [self._put_weights(step), self.run("arrive<0>"), self._weigh()]
+                weights += [self.set_keys(step), self.meet()]
+            weights += [self._put_weights(step), self.run("arrive<0>"), self._weigh()]
+            statements.append(self.where_seen(step, weights))
         return statements
 
     def _with_scores_twice(self) -> list[tirx.Stmt]:
@@ -105,7 +108,7 @@ class _Kernel(AttentionParts):
         step = tirx.Var("step", "int32")
 
         def over_steps(*body: tirx.Stmt) -> tirx.Stmt:
-            return serial(step, self.tile.steps, sequence(list(body)))
+            return serial(step, self.tile.steps, self.where_seen(step, body))
 
         def scores() -> list[tirx.Stmt]:
             return [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
 from ..attention_stages import AttentionStages
+from ..key_blocks import WINDOW
 from ..stages import NotElementwise, StageDefinition, StageGraph
 from .attention_tile import AttentionSizes
 
@@ -81,13 +82,15 @@ class SoftmaxStages(AttentionStages):
         return self.weights is not self.exponential
 
 
-def attention_sizes(graph: StageGraph) -> AttentionSizes:
-    """Read the sizes of an attention kernel off its stages.
+def attention_sizes(func: tirx.PrimFunc, graph: StageGraph) -> AttentionSizes:
+    """Read the sizes of an attention kernel off its stages, and its window off its attributes.
 
     Parameters
     ----------
-    graph
+    func
         The kernel.
+    graph
+        Its stages.
 
     Returns
     -------
@@ -105,7 +108,11 @@ def attention_sizes(graph: StageGraph) -> AttentionSizes:
         raise NotElementwise(f"attention with results of {dtype}")
     batch, seq_len, heads, head_dim = result.extents
     keys = stages.scores.stage.extents[3]
-    return AttentionSizes(batch, heads, seq_len, head_dim, keys, _BYTES[dtype])
+    sizes = AttentionSizes(batch, heads, seq_len, head_dim, keys, _BYTES[dtype])
+    if func.attrs is None or WINDOW not in func.attrs:
+        return sizes
+    before, after, _length = (int(size) for size in func.attrs[WINDOW])
+    return replace(sizes, before=before, after=after)
 
 
 def result_stage(graph: StageGraph) -> StageDefinition:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 from tvm import ir, tirx
@@ -55,9 +56,10 @@ class AttentionParts:
 
     def __init__(self, func: tirx.PrimFunc, gpu: Gpu) -> None:
         self.graph = graph = StageGraph.of(func)
-        self.sizes: AttentionSizes = attention_sizes(graph)
+        self.sizes: AttentionSizes = attention_sizes(func, graph)
         self.queries, self.keys, self.values = attention_operands(graph, self.sizes)
         self.tile = _decisions(func, self.sizes, gpu)
+        self.run_keys = self.sizes.run_keys(self.tile.rows)
         (self.output,) = graph.outputs
         self.result = result_stage(graph)
         self.stages = SoftmaxStages(graph)
@@ -106,6 +108,10 @@ class AttentionParts:
         self.valid_rows = tirx.min(sizes.seq_len - self.first_row, tile.rows)
         if sizes.seq_len % tile.rows == 0:
             self.valid_rows = tirx.const(tile.rows, "int32")
+        self.base: tirx.Expr = tirx.const(0, "int32")
+        if self.run_keys < sizes.keys:
+            lead = tirx.max(self.first_row - sizes.lead, 0)
+            self.base = tirx.min(lead, sizes.keys - self.run_keys)
         warp = self.thread // WARP
         self.row_group, self.key_group = warp % tile.row_groups, warp // tile.row_groups
         lane = self.thread % WARP
@@ -176,7 +182,18 @@ class AttentionParts:
 
     def first_key(self, step: tirx.Expr | int) -> tirx.Expr:
         """First key of a step."""
-        return tirx.const(0, "int32") + step * self.tile.step_keys
+        return self.base + step * self.tile.step_keys
+
+    def where_seen(self, step: tirx.Expr | int, statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+        """Do something for a step if a query of the block sees one of its keys."""
+        sizes, tile = self.sizes, self.tile
+        seen = []
+        if tile.steps > 1 and sizes.after < sizes.seq_len - 1:
+            seen.append(self.first_key(step) < self.first_row + (tile.rows + sizes.after))
+        if tile.steps > 1 and sizes.before < sizes.seq_len - 1:
+            end = self.first_key(step) + tile.step_keys
+            seen.append(end > self.first_row - sizes.before)
+        return guarded(tirx.all(*seen) if seen else None, sequence(statements))
 
     def load(self, what: str, step: tirx.Expr | int) -> tirx.Stmt:
         """Bring the ``"keys"`` or the ``"values"`` of a step to shared memory."""
@@ -195,6 +212,16 @@ class AttentionParts:
             self.sizes.seq_len - first,
         )
 
+    def work(self, macs: int) -> int:
+        """Multiplications that are left of those with all keys."""
+        sizes, tile = self.sizes, self.tile
+        if not sizes.windowed:
+            return macs
+        most = min(self.run_keys, sizes.seq_len)
+        keys = [min(steps * tile.step_keys, most) for steps in tile.steps_seen(sizes)]
+        rows = [min(tile.rows, sizes.seq_len - i * tile.rows) for i in range(len(keys))]
+        return macs * sum(map(operator.mul, keys, rows)) // sizes.seq_len**2
+
     def meet(self) -> tirx.Stmt:
         """Wait for all threads of the block."""
         return self.run("meet")
@@ -211,9 +238,10 @@ class AttentionParts:
         evaluation = self.graph.evaluate()
         value = evaluation.entry(stage.buffer, indices)
         stored = sequence([*evaluation.bindings, self.run("set_key", place, value)])
-        if tile.steps * tile.step_keys > self.sizes.keys:
+        if tile.steps * tile.step_keys > self.run_keys:
             nothing = self.run("set_key", place, tirx.const(0, "int32"))  # nobody looks at it
-            stored = tirx.IfThenElse(key < self.sizes.keys, stored, nothing)
+            inside = step * tile.step_keys + place < self.run_keys
+            stored = tirx.IfThenElse(inside, stored, nothing)
         condition = place < tile.step_keys if tile.step_keys % tile.threads else None
         return unrolled(turn, -(-tile.step_keys // tile.threads), guarded(condition, stored))
 
@@ -250,9 +278,9 @@ class AttentionParts:
             inner.append(after(m, r))
         statement = sequence(inner)
         tile = self.tile
-        if tile.steps * tile.step_keys > self.sizes.keys:
-            first = self.first_key(step) + self.key_group * tile.warp_keys
-            inside = first + m * FRAGMENT_KEYS < self.sizes.keys
+        if tile.steps * tile.step_keys > self.run_keys:
+            first = step * tile.step_keys + self.key_group * tile.warp_keys
+            inside = first + m * FRAGMENT_KEYS < self.run_keys
             instead = None if otherwise is None else otherwise(m, r)
             statement = tirx.IfThenElse(inside, statement, instead)
         fragments = tile.warp_keys // FRAGMENT_KEYS

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from ibert_tvm.targets import Gpu
 
 _WARP = 32
@@ -52,6 +53,8 @@ class AttentionSizes:
         Keys that the stages of the kernel know; those behind `seq_len` count as masked.
     result_bytes
         Of one result.
+    before, after
+        How far before its query and behind it a key may lie.
     """
 
     batch: int
@@ -60,11 +63,27 @@ class AttentionSizes:
     head_dim: int
     keys: int
     result_bytes: int
+    before: int = UNBOUNDED
+    after: int = UNBOUNDED
 
     @property
     def depth(self) -> int:
         """Channels of a head, padded to whole chunks."""
         return _round_up(self.head_dim, _CHUNK)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether there are pairs of query and key that do not see each other."""
+        return min(self.before, self.after) < self.seq_len - 1
+
+    @property
+    def lead(self) -> int:
+        """Keys in front of a tile of queries, in whole fragments."""
+        return _round_up(self.before, _ROWS)
+
+    def run_keys(self, rows: int) -> int:
+        """Keys of the run that holds all that a tile of so many queries sees, wherever it is."""
+        return min(self.keys, _round_up(rows + self.lead + self.after, _LEAST_STEP))
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,16 @@ class AttentionTile:
         """Scores in the registers of a lane."""
         return self.warp_keys // 2 * (self.steps if self.held else 1)
 
+    def steps_seen(self, sizes: AttentionSizes) -> list[int]:
+        """How many steps each tile of queries takes: those with a key that one of them sees."""
+        run, counts = sizes.run_keys(self.rows), []
+        for row in range(0, sizes.seq_len, self.rows):
+            base = min(max(row - sizes.lead, 0), sizes.keys - run)
+            low = max(row - sizes.before, 0) - base
+            high = min(row + self.rows - 1 + sizes.after, sizes.seq_len - 1) - base
+            counts.append(high // self.step_keys + 1 - low // self.step_keys)
+        return counts
+
     def shared_bytes(self, sizes: AttentionSizes) -> int:
         """Shared memory of a block, as attention.cuh lays it out."""
         head_pitch, key_pitch = _power_of_two(sizes.depth), _power_of_two(self.step_keys)
@@ -141,8 +170,9 @@ class AttentionTile:
                 f"a step of {self.step_keys} keys for {self.key_groups} warps: it must be a "
                 f"multiple of {granule}"
             )
-        if not 0 <= self.steps * self.step_keys - sizes.keys < self.step_keys:
-            return f"{self.steps} steps of {self.step_keys} keys for {sizes.keys} keys"
+        keys = sizes.run_keys(self.rows)
+        if not 0 <= self.steps * self.step_keys - keys < self.step_keys:
+            return f"{self.steps} steps of {self.step_keys} keys for {keys} keys"
         most = _MOST_SCORES if self.held else _MOST_SCORES_OF_LOOP
         if self.scores > most:
             return f"{self.scores} scores in registers: at most {most}"
@@ -176,13 +206,14 @@ def _candidates(sizes: AttentionSizes) -> list[AttentionTile]:
     for row_groups in (1, 2, 4):
         if row_groups > 1 and _ROWS * row_groups // 2 >= sizes.seq_len:
             continue
+        keys = sizes.run_keys(_ROWS * row_groups)
         for key_groups in (1, 2, 4, 8):
             if _WARP * row_groups * key_groups > _MOST_THREADS:
                 continue
             granule = max(_LEAST_STEP, _CHUNK * key_groups)
-            for granules in range(1, -(-sizes.keys // granule) + 1):
+            for granules in range(1, -(-keys // granule) + 1):
                 step_keys = granule * granules
-                steps = -(-sizes.keys // step_keys)
+                steps = -(-keys // step_keys)
                 scores = step_keys // key_groups // 2
                 if scores > _MOST_SCORES or step_keys > 2 * _CHUNK * _CHUNK:
                     break
@@ -197,7 +228,11 @@ def _candidates(sizes: AttentionSizes) -> list[AttentionTile]:
 
 def cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
     """Estimate of the kernel's time in cycles of a multiprocessor; infinite where it cannot run."""
-    keys = tile.step_keys * tile.steps
+    steps = float(tile.steps)
+    if sizes.windowed and tile.steps > 1:
+        counts = tile.steps_seen(sizes)
+        steps = sum(counts) / len(counts)
+    keys = tile.step_keys * steps
     chunks = sizes.depth // _CHUNK
     columns = -(-chunks // tile.key_groups)
     # A product of 16 x 8 x 32 is four instructions up to compute capability 7.5.
@@ -224,7 +259,7 @@ def cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
     # there wait for themselves.
     most = -(-blocks // gpu.multiprocessors)
     rounds = -(-most // fit)
-    waits = _WAIT * tile.steps * (1 + passes)
+    waits = _WAIT * steps * (1 + passes)
     busy = most * tile.threads / _WARP * warp / _SCHEDULERS
     return max(busy + rounds * waits / min(most, fit), rounds * (warp * _LATENCY + waits))
 

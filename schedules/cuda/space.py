@@ -115,6 +115,6 @@ def _sizes(func: tirx.PrimFunc) -> MatrixProduct | AttentionSizes | None:
     """Sizes of a kernel that has decisions; None of any other."""
     try:
         graph = StageGraph.of(func)
-        return matrix_product(graph) if linear_product(func) else attention_sizes(graph)
+        return matrix_product(graph) if linear_product(func) else attention_sizes(func, graph)
     except NotElementwise:
         return None  # no rule for tensor cores takes it

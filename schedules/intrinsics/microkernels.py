@@ -110,6 +110,9 @@ _BY_WORDS = Operands(
     rhs_index="vk, vj, 0",
 )
 
+DEPTH_ARGUMENT = 4
+"""Place in the call of what says over how many entries it multiplies."""
+
 _OPERANDS = {"smlad": _BY_HALVES, "mla": _BY_WORDS, "muls": _BY_WORDS}
 
 

@@ -16,9 +16,9 @@ from .registration import Sources, register, sources_of
 _PRODUCT = """
 @T.prim_func(s_tir=True)
 def {which}(
-    A: T.Buffer(({rows}, {depth}), "int8", offset_factor=1),
+    A: T.Buffer(({rows}, {depth}), "int8", offset_factor=1, strides=[T.int32(), 1]),
     B: T.Buffer(({columns} // {lanes}, {depth} // {step}, {lanes}, {step}), "int8",
-                offset_factor=1),
+                offset_factor=1, strides=[T.int32(), {lanes} * {step}, {step}, 1]),
     C: T.Buffer(({rows}, {columns}), "int32", offset_factor=1, strides=[T.int32(), 1]),
 ) -> None:
     with T.sblock("root"):
@@ -49,16 +49,20 @@ _ROW_BY_LOOPS = """for j, k in T.grid({columns}, {depth}):
 _BY_CALL = """T.evaluate(
             T.call_extern(
                 "int32", "ibert_mk_{name}", T.address_of(A[0, 0]), T.address_of(B[0, 0, 0, 0]),
-                T.address_of(C[0, 0]), {rows}, {columns}, {depth}, C.strides[0],
+                T.address_of(C[0, 0]), {rows}, {columns}, {depth}, C.strides[0], A.strides[0],
+                B.strides[0],
             )
         )"""
+
+DEPTH_ARGUMENT = 6
+"""Place in the call of what says over how many entries it multiplies."""
 
 MICROKERNELS = ("vmladava",)
 """Names of the instructions that this file has an intrinsic of."""
 
 
 def mve_product_sources(dot: DotInstruction, rows: int, columns: int, depth: int) -> Sources:
-    """Text of the description and of the implementation of a product over the whole depth.
+    """Text of the description and of the implementation of a product over a run of the depth.
 
     ``C[i, j] += sum_k A[i, k] B[j // lanes, k // step, j % lanes, k % step]``, with the lanes and
     the step of `dot`.

@@ -34,10 +34,14 @@ __attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
                                                        UNUSED const int8_t *b, UNUSED int32_t *c,
                                                        UNUSED int32_t depth,
                                                        UNUSED int32_t columns,
-                                                       UNUSED int32_t stride) {
+                                                       UNUSED int32_t skip,
+                                                       UNUSED int32_t stride,
+                                                       UNUSED int32_t row) {
     __asm__ volatile(
         ".syntax unified\n"
-        "push {r2-r11, lr}\n" /* [sp]: c; [sp, #4]: depth; [sp, #44]: columns; [sp, #48]: stride */
+        /* [sp]: c; [sp, #4]: depth; from [sp, #44]: columns, skip, stride, row */
+        "push {r2-r11, lr}\n"
+        "ldr r3, [sp, #56]\n"
         "mov r9, r1\n"
         "mov r1, r0\n"
         "add r5, r0, r3, lsl #1\n"
@@ -45,7 +49,7 @@ __attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
         "add r3, r0, r3\n"
         "1:\n" /* two columns of four */
         "ldr r11, [sp]\n"
-        "ldr lr, [sp, #48]\n"
+        "ldr lr, [sp, #52]\n"
         "ldrd r0, r2, [r11]\n"
         "add r11, r11, lr\n"
         "ldrd r4, r6, [r11]\n"
@@ -63,7 +67,7 @@ __attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
         "ldr r11, [sp]\n"
         "strd r0, r2, [r11], #16\n"
         "str r11, [sp]\n"
-        "ldr r0, [sp, #48]\n"
+        "ldr r0, [sp, #52]\n"
         "add r11, r11, r0\n"
         "strd r4, r6, [r11, #-16]\n"
         "add r11, r11, r0\n"
@@ -75,7 +79,8 @@ __attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
         "sub r3, r3, r0\n"
         "sub r5, r5, r0\n"
         "sub r7, r7, r0\n"
-        "ldr r0, [sp, #44]\n"
+        "ldrd r0, r2, [sp, #44]\n"
+        "add r9, r9, r2\n"
         "subs r0, r0, #4\n"
         "str r0, [sp, #44]\n"
         "bne 1b\n"
@@ -83,8 +88,9 @@ __attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
 }
 
 /* One row: the remainder of a matrix whose rows are no multiple of four. */
-static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth, int32_t columns) {
-    for (int32_t column = 0; column < columns; column += 4) {
+static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth, int32_t columns,
+                    int32_t skip) {
+    for (int32_t column = 0; column < columns; column += 4, b += skip) {
         register int32_t c0 __asm__("r4") = c[column];
         register int32_t c1 __asm__("r6") = c[column + 1];
         register int32_t c2 __asm__("r8") = c[column + 2];
@@ -117,16 +123,17 @@ static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth,
 #define HALF_BLOCK 32
 
 static void block_of_four_rows(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth,
-                               int32_t columns, int32_t stride) {
-    two_columns(a, b, c, depth, columns, stride * 4);
-    two_columns(a, b + HALF_BLOCK, c + 2, depth, columns, stride * 4);
+                               int32_t columns, int32_t skip, int32_t stride, int32_t row) {
+    two_columns(a, b, c, depth, columns, skip, stride * 4, row);
+    two_columns(a, b + HALF_BLOCK, c + 2, depth, columns, skip, stride * 4, row);
 }
 
 #else
 
 /* The same in C, for any processor. */
-static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth, int32_t columns) {
-    for (int32_t column = 0; column < columns; column += 4) {
+static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth, int32_t columns,
+                    int32_t skip) {
+    for (int32_t column = 0; column < columns; column += 4, b += skip) {
         for (int32_t chunk = 0; chunk < depth; chunk += 16, b += 64) {
             for (int32_t lane = 0; lane < 4; lane++) {
                 for (int32_t k = 0; k < 16; k++) {
@@ -138,9 +145,9 @@ static void one_row(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth,
 }
 
 static void block_of_four_rows(const int8_t *a, const int8_t *b, int32_t *c, int32_t depth,
-                               int32_t columns, int32_t stride) {
-    for (int32_t row = 0; row < 4; row++) {
-        one_row(a + row * depth, b, c + row * stride, depth, columns);
+                               int32_t columns, int32_t skip, int32_t stride, int32_t row) {
+    for (int32_t i = 0; i < 4; i++) {
+        one_row(a + i * row, b, c + i * stride, depth, columns, skip);
     }
 }
 
@@ -148,16 +155,19 @@ static void block_of_four_rows(const int8_t *a, const int8_t *b, int32_t *c, int
 
 /* c[i, j] += sum over k of a[i, k] b[j / 4, k / 16, j % 4, k % 16].
  *
- * rows (of `depth` channels each, one behind the other) any number; depth a multiple of 16, columns
- * of 4, both positive; `stride`: entries from one row of c to the next. */
+ * Any number of rows; depth a multiple of 16, columns of 4, both positive; entries from one row of
+ * a to the next, `row`, from one of c to the next, `stride`, and from four columns of b to the
+ * next, `block`. */
 int32_t ibert_mk_vmladava(const int8_t *a, const int8_t *b, int32_t *c, int32_t rows,
-                          int32_t columns, int32_t depth, int32_t stride) {
-    int32_t row = 0;
-    for (; row + 4 <= rows; row += 4) {
-        block_of_four_rows(a + row * depth, b, c + row * stride, depth, columns, stride);
+                          int32_t columns, int32_t depth, int32_t stride, int32_t row,
+                          int32_t block) {
+    const int32_t skip = block - 4 * depth;
+    int32_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        block_of_four_rows(a + i * row, b, c + i * stride, depth, columns, skip, stride, row);
     }
-    for (; row < rows; row++) {
-        one_row(a + row * depth, b, c + row * stride, depth, columns);
+    for (; i < rows; i++) {
+        one_row(a + i * row, b, c + i * stride, depth, columns, skip);
     }
     return 0;
 }

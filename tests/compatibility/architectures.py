@@ -181,7 +181,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         pad_token_id=1,
         position_embedding_type="absolute",
         token_dropout=True,
-        mask_token_id=4,
+        mask_token_id=TOKENS["vocab_size"] - 1,
     ),
     _tokens(
         "roc_bert",

@@ -49,6 +49,22 @@ the padding mask, poolings and vectors of length 1.
 """
 
 
+_MISSING = """What it would take, where the reason alone does not say it, and what to use instead:
+
+- convbert: its dynamic convolution weighs neighbours by a softmax of the text (kernels are
+  computed, not learned): a product of windows and weights for each token, which no integer operator
+  is. ELECTRA and MPNet are close to it and supported.
+- tapas: positions within a cell of a table and the mean of cells need sums by segment, whose number
+  depends on the text. A BERT that reads the table as text has none.
+- funnel: tokens are pooled between blocks, so sequences get shorter from block to block, with their
+  padding masks and relative positions. Integer programs have one length of sequence.
+- longformer, nystromformer, mra: attention over chunks whose number depends on the length, or is
+  padded to it. ModernBERT has windows that are supported.
+- swin, sam, vitdet: windows of two directions. DINOv2 and ViT are supported.
+- bloom, ctrl, opt, xglm: positions or biases that are made from the mask, or for one length.
+"""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What became of one architecture.
@@ -143,6 +159,7 @@ def render(findings: Iterable[Finding]) -> str:
             "| --- | --- | --- |",
             *refused,
             "",
+            _MISSING,
         ]
     )
 

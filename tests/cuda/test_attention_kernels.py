@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.cuda.attention import AttentionRule
@@ -131,6 +132,52 @@ def test_every_cut_gives_the_same(preset: str, tile: str, target: str) -> None:
     run(case, target, TILES[tile])
 
 
+# Windows of which a block sees one run of the keys, or as many steps as it is far down.
+WINDOWS = {"sliding": (20, 9), "causal": (UNBOUNDED, 0), "behind": (3, UNBOUNDED)}
+
+
+def _of_a_window(case: AttentionCase, rows: int, keys: int, held: bool) -> AttentionTile:
+    """Steps of 32 keys, as many as the run has that a block sees."""
+    func = attention_kernel(get_target("t4"), case, evaluated=False).func
+    run_keys = attention_sizes(func, StageGraph.of(func)).run_keys(16 * rows)
+    return AttentionTile(rows, keys, 32, -(-run_keys // 32), held, False)
+
+
+CUTS = ((1, 1, True), (2, 2, True), (1, 2, False))
+
+
+@pytest.mark.parametrize(
+    ("window", "preset", "target", "cut", "observed"),
+    examples(
+        [
+            *itertools.product(WINDOWS, ("accurate",), ("t4",), CUTS, (False,)),
+            *itertools.product(("sliding",), ("paper",), ("a100",), CUTS, (False,)),
+            *itertools.product(("sliding", "causal"), ("accurate",), ("a100",), CUTS[1:], (True,)),
+        ],
+        ("sliding", "accurate", "t4", (1, 1, True), False),
+        ("causal", "accurate", "t4", (1, 2, False), False),
+        unpack=True,
+    ),
+)
+def test_windows_skip_steps(
+    window: str, preset: str, target: str, cut: tuple[int, int, bool], observed: bool
+) -> None:
+    before, after = WINDOWS[window]
+    case = AttentionCase(preset, seq_len=117, heads=1, before=before, after=after, padded=(90,))
+    run(case, target, _of_a_window(case, *cut), observed=observed)
+
+
+def test_a_run_of_keys_is_as_long_as_a_tile_sees() -> None:
+    sizes = AttentionSizes(1, 1, 1000, 64, 1024, 1, before=20, after=9)
+    tile = AttentionTile(1, 1, 32, 3, True, False)
+    assert sizes.run_keys(tile.rows) == 64  # of 16 + 32 + 9, where the run begins with a fragment
+    assert tile.problem(sizes) == "3 steps of 32 keys for 64 keys"
+    seen = replace(tile, steps=2).steps_seen(sizes)
+    assert seen[0] == 1  # nothing is in front of the first queries
+    assert set(seen[1:-1]) == {2}
+    assert AttentionSizes(1, 1, 1000, 64, 1024, 1, before=2000).run_keys(16) == 1024
+
+
 @pytest.mark.parametrize(
     ("preset", "padded"),
     # No key, one key, whole fragments.
@@ -160,7 +207,9 @@ def test_the_largest_numbers(preset: str, spread: float) -> None:
 def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
     case = AttentionCase(preset, seq_len=1100, heads=1, head_dim=16, padded=(1090,), dtype="int16")
     kernel = attention_kernel(get_target(target), case)
-    tile = candidate_tiles(attention_sizes(StageGraph.of(kernel.func)), gpu_of(target))[0]
+    tile = candidate_tiles(
+        attention_sizes(kernel.func, StageGraph.of(kernel.func)), gpu_of(target)
+    )[0]
     assert not tile.held and tile.steps > 1
     run(case, target)
 
@@ -277,8 +326,8 @@ def test_a_short_sequence_has_blocks_for_every_multiprocessor() -> None:
         assert blocks >= min(gpu.multiprocessors, sizes.heads * sizes.seq_len // 16)
 
 
-# Arithmetic in 64 bits takes more.
-MORE_REGISTERS = {"paper_1x128": 32, "released_1x128": 32}
+# Arithmetic in 64 bits takes more, and so does the choice of steps in a loop.
+MORE_REGISTERS = {"paper_1x128": 32, "released_1x128": 32, "causal_1x2048": 24}
 CODE_CASES = {
     "minilm_1x128": AttentionCase(seq_len=128, heads=12, head_dim=32),
     "base_8x256": AttentionCase(batch=8, seq_len=256, heads=12, head_dim=64),
@@ -286,6 +335,8 @@ CODE_CASES = {
     "released_1x128": AttentionCase("released", seq_len=128, heads=12, head_dim=64, dtype="int32"),
     "long_1x2048": AttentionCase(seq_len=2048, heads=2, head_dim=64, mask=""),
     "vit_1x197": AttentionCase(seq_len=197, heads=12, head_dim=64, mask=""),
+    "sliding_1x2048": AttentionCase(seq_len=2048, heads=2, head_dim=64, before=64, after=64),
+    "causal_1x2048": AttentionCase(seq_len=2048, heads=2, head_dim=64, after=0),
 }
 
 
@@ -298,7 +349,7 @@ def test_machine_code_uses_tensor_cores_and_keeps_numbers_in_registers(target: s
     functions, expected = {}, {}
     for name, case in CODE_CASES.items():
         func = attention_kernel(description, case, evaluated=False).func
-        sizes = attention_sizes(StageGraph.of(func))
+        sizes = attention_sizes(func, StageGraph.of(func))
         tile = candidate_tiles(sizes, gpu_of(target))[0]
         expected[name] = (tile.shared_bytes(sizes), tile.registers(sizes))
         scheduled = schedule_kernel(name, func, description)

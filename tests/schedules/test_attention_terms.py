@@ -52,13 +52,13 @@ CASES = {
 }
 FEW = (
     "causal",
-    "sliding_over_blocks",
     "by_distance",
     "computed",
     "capped",
     "grouped",
     "published_by_distance_and_window",
 )
+BY_BLOCKS = ("sliding_over_blocks", "causal_over_blocks", "published_sliding_over_blocks")
 # What its kernels have of their own, besides these.
 OF_A_GPU = ("by_query_and_key", "pairs_of_tokens", "computed_of_keys_in_a_window")
 OF_A_GPU += (
@@ -86,7 +86,7 @@ def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:
 @pytest.mark.parametrize(
     ("name", "cases"),
     [
-        ("x86-avx512-vnni", FEW),
+        ("x86-avx512-vnni", (*FEW, "sliding_over_blocks")),
         *(pytest.param(name, tuple(CASES), marks=pytest.mark.slow) for name in TARGETS),
     ],
 )
@@ -114,7 +114,7 @@ def test_on_this_processor(name: str, cases: tuple[str, ...]) -> None:
 def test_on_boards(name: str, compiler: str, emulator: str) -> None:
     needs(compiler, emulator)
     target = get_target(name)
-    kernels = {case: kernel_for(target, case) for case in FEW}
+    kernels = {case: kernel_for(target, case) for case in (*FEW, "sliding_over_blocks")}
     functions = {case: schedule_kernel(case, k.func, target) for case, k in kernels.items()}
     board = BoardKernels(functions, target)
     for case, kernel in kernels.items():
@@ -125,8 +125,11 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
 @pytest.mark.parametrize(
     ("case", "target"),
     examples(
-        itertools.product(FEW, ("cortex-m4", "cortex-m55")),
-        ("by_distance", "cortex-m55"),
+        [
+            *itertools.product(FEW, ("cortex-m4", "cortex-m55")),
+            *itertools.product(BY_BLOCKS, ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55")),
+        ],
+        ("sliding_over_blocks", "cortex-m55"),
         ("computed", "cortex-m4"),
         ("capped", "cortex-m4"),
         unpack=True,
@@ -145,7 +148,7 @@ def test_on_microcontrollers(case: str, target: str) -> None:
     ("case", "target"),
     examples(
         itertools.product(CASES, ("t4", "a100")),
-        *((case, "t4") for case in (*FEW, *OF_A_GPU)),
+        *((case, "t4") for case in (*FEW, *OF_A_GPU, "sliding_over_blocks")),
         ("grouped", "a100"),
         unpack=True,
     ),

@@ -7,11 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from ibert_tvm.schedules import schedule_kernel
-from ibert_tvm.schedules.key_blocks import LARGEST_BLOCK, WINDOW, skip_key_blocks, split_keys
+from ibert_tvm.schedules.key_blocks import (
+    LARGEST_BLOCK,
+    LARGEST_BLOCK_OF_CALLS,
+    WINDOW,
+    skip_key_blocks,
+    split_keys,
+)
 from ibert_tvm.schedules.row_guard import (
     ROW_COUNT,
     guard_rows,
@@ -73,15 +80,52 @@ def test_packed_sequences_end_with_their_last_key() -> None:
     assert ["".join(map(str, tile)) for tile in blocks[1]] == ["1110", "1110", "1110"]
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("x86-avx512-vnni", LARGEST_BLOCK),
+        ("cortex-m55", 16),
+        ("cortex-m4", LARGEST_BLOCK_OF_CALLS),
+        ("cortex-m3", LARGEST_BLOCK_OF_CALLS),
+    ],
+)
 @pytest.mark.parametrize(("before", "after"), [(UNBOUNDED, 0), (20, 9), (UNBOUNDED, UNBOUNDED)])
-def test_the_multiplications_that_are_computed_are_counted(before: int, after: int) -> None:
-    target, case = get_target("x86-avx512-vnni"), AttentionCase(seq_len=128)
+def test_the_multiplications_that_are_computed_are_counted(
+    before: int, after: int, name: str, size: int
+) -> None:
+    target, case = get_target(name), AttentionCase(seq_len=128)
     case = replace(case, before=before, after=after)
     func = attention_kernel(target, case, evaluated=False).func
     scheduled = schedule_kernel("attention", func, target)
     distance = np.arange(128) - np.arange(128)[:, None]
     seen = (distance >= -before) & (distance <= after)
     tile = int(func.attrs["ibert.row_tile"])
-    blocks = seen.reshape(128 // tile, tile, 128 // LARGEST_BLOCK, LARGEST_BLOCK).any((1, 3))
-    pairs = int(blocks.sum()) * tile * LARGEST_BLOCK
+    blocks = seen.reshape(128 // tile, tile, 128 // size, size).any((1, 3))
+    pairs = int(blocks.sum()) * tile * size
     assert int(scheduled.attrs["ibert.macs"]) == 2 * pairs * case.heads * case.head_dim
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "cortex-m4", "cortex-m55"])
+def test_sums_over_blocks_are_kept_for_one_tile(name: str) -> None:
+    """The tile's loop is none of those that are summed over."""
+    target, case = get_target(name), AttentionCase(seq_len=64, before=4, after=4)
+    func = attention_kernel(target, case, evaluated=False).func
+    tile = int(func.attrs["ibert.row_tile"])
+    scheduled = schedule_kernel("attention", func, target).with_attr("global_symbol", "main")
+    passes = [
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+    ]
+    lowered = tvm.transform.Sequential(passes)(tvm.IRModule({"main": scheduled}))["main"]
+    sizes = {}
+
+    def note(block: s_tir.SBlock) -> None:
+        for buffer in block.alloc_buffers:
+            sizes[buffer.name] = int(np.prod([int(size) for size in buffer.ty.shape]))
+
+    tvm_ffi.structural_walk(lowered, (s_tir.SBlock, note))
+    assert sizes["context"] == tile * case.head_dim
+    assert sizes["row_sum"] == sizes["row_max"] == tile

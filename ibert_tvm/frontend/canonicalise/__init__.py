@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ...runtime.threads import configure_threads, default_threads
+from ..errors import UnsupportedModelError
 from ..report import Origin
 from .engine import Canonical, Canonicaliser
 from .revisit import Revisit
@@ -84,4 +85,12 @@ def canonicalise(
     }
     given = (parameters, names or {}, rules, origins or {})
     walk = Canonicaliser(module["main"], inputs, *given, revisit=revisit)
+    try:
+        return walk.run(outputs)
+    except UnsupportedModelError:
+        if walk.chosen_id is None:
+            raise
+    # What depends on whether a text has that id is constant without it.
+    absent = walk.chosen_id
+    walk = Canonicaliser(module["main"], inputs, *given, revisit=revisit, absent_id=absent)
     return walk.run(outputs)

@@ -100,6 +100,10 @@ class Emitter:
         Tables of rotations so far, each once.
     looked_up : int or None
         Positions of the smallest table that was looked up, or cut to the length, so far.
+    absent_id : int or None
+        Token id that the vocabulary is cut at.
+    chosen_id : int or None
+        Token id by which entries of hidden tensors were chosen, so far.
     current : tuple of str
         Node of the source that is being interpreted, and its operator; empty if unknown.
     report : ImportReport
@@ -114,14 +118,20 @@ class Emitter:
         images: Mapping[str, tuple[int, ...]] | None = None,
         *,
         revisit: Revisit | None = None,
+        compared: Sequence[int] = (),
+        absent_id: int | None = None,
     ) -> None:
         self.report = ImportReport()
+        self.absent_id, self.chosen_id = absent_id, absent_id
         self.input_names = tuple(inputs)
         self.images = dict(images or {})
         self.batch, self.seq_len = Atom("batch", batch), Atom("sequence", seq_len)
         tokens = [name for name in self.input_names if name not in self.images]
         self.revisit = revisit
-        self.probes = Probes(tokens, batch, seq_len, few=revisit is not None)
+        few = revisit is not None
+        self.probes = Probes(
+            tokens, batch, seq_len, few=few, compared=compared, absent_id=absent_id
+        )
         known = revisit is not None and revisit.tables_only
         assumed = ScoreTerm(revisit.mask) if revisit is not None and known else None
         self.score_terms = ScoreTerms(self.probes, bool(self.images), assumed)

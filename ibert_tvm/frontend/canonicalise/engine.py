@@ -25,7 +25,7 @@ from ..errors import UnsupportedModelError
 from ..report import Folding, ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
 from .emitter import Emitter, layer_of
 from .images import image_view
-from .inputs import InputGraph, constant_array, in_every_run
+from .inputs import TOKEN_IDS, InputGraph, constant_array, in_every_run
 from .operands import fold, folds, static_shape, table_of
 from .padding import leave_out_masks
 from .revisit import Revisit
@@ -80,6 +80,8 @@ class Canonical:
         Tables of the rotations.
     positions : int or None
         Of the smallest table that is looked up, or cut to the length; None if none is.
+    absent_id : int or None
+        Token id that the vocabulary was cut at.
     """
 
     module: tvm.IRModule
@@ -93,6 +95,7 @@ class Canonical:
     by_distance: bool = False
     rotations: tuple[NDArray[np.float32], ...] = ()
     positions: int | None = None
+    absent_id: int | None = None
 
 
 class Canonicaliser(Emitter):
@@ -114,6 +117,8 @@ class Canonicaliser(Emitter):
         Nodes and tensors of the source by variable name.
     revisit : Revisit, optional
         See `Emitter`.
+    absent_id : int, optional
+        A token id that no text has: the vocabulary is cut there.
     """
 
     def __init__(
@@ -126,11 +131,18 @@ class Canonicaliser(Emitter):
         origins: Mapping[str, Origin],
         *,
         revisit: Revisit | None = None,
+        absent_id: int | None = None,
     ) -> None:
         variables = function.params[: len(inputs)]
         images = _image_sizes(variables, inputs)
         batch, seq_len = _probe_shape(variables, images)
-        super().__init__(inputs, batch, seq_len, images, revisit=revisit)
+        compared = _compared_ids(function, dict(zip(inputs, variables, strict=True)))
+        super().__init__(
+            *(inputs, batch, seq_len, images),
+            revisit=revisit,
+            compared=compared,
+            absent_id=absent_id,
+        )
         self.function = function
         self.rules = rules
         self._parameters = parameters
@@ -202,6 +214,7 @@ class Canonicaliser(Emitter):
             self.by_distance,
             tuple(self.rotations),
             self.looked_up,
+            self.absent_id,
         )
 
     def _parameter(self, variable: relax.Var) -> Weight:
@@ -516,3 +529,22 @@ def _leaves(operands: Sequence[Any]) -> list[Any]:
         elif item is not None:
             result.append(item)
     return result
+
+
+def _compared_ids(function: relax.Function, inputs: Mapping[str, relax.Var]) -> list[int]:
+    """Numbers that token ids are tested to equal."""
+    ids, found = {inputs[name] for name in inputs if name == TOKEN_IDS}, []
+    for binding in (b for block in function.body.blocks for b in block.bindings):
+        call = binding.value
+        if not isinstance(call, relax.Call) or not ids.intersection(call.args):
+            continue
+        name = str(getattr(call.op, "name", ""))
+        if name == "relax.astype":
+            ids.add(binding.var)
+        numbers = [item.value.numpy() for item in call.args if isinstance(item, _CONSTANT)]
+        if name == "relax.equal" and numbers and numbers[0].size == 1:
+            found.append(int(numbers[0].reshape(-1)[0]))
+    return found
+
+
+_CONSTANT = tvm.ir.GenericConst

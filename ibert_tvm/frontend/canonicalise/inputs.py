@@ -23,6 +23,9 @@ from ...errors import error_lines
 from .operands import static_shape
 from .values import FromInputs, Mismatch, Weight
 
+TOKEN_IDS = "input_ids"
+"""The input that holds token ids."""
+
 # Tokens of a probe shape up to which each is padded alone in one run.
 _EVERY_PLACE = 64
 
@@ -41,16 +44,32 @@ class Probes:
         The probe shape.
     few : bool
         Whether a few runs serve, since the same graph was probed at a shorter length before.
+    compared : sequence of int
+        Ids that the graph compares its token ids with: one more run has them.
+    absent_id : int or None
+        A token id that no run may have.
     """
 
     def __init__(
-        self, names: Sequence[str], batch: int, seq_len: int, *, few: bool = False
+        self,
+        names: Sequence[str],
+        batch: int,
+        seq_len: int,
+        *,
+        few: bool = False,
+        compared: Sequence[int] = (),
+        absent_id: int | None = None,
     ) -> None:
         self.names = tuple(names)
         self.batch = batch
         self.seq_len = seq_len
         self.few = few
+        self.compared = tuple(compared)
         self.runs = list(self._make())
+        if absent_id is not None:
+            for run in self.runs:
+                ids = run[TOKEN_IDS]
+                run[TOKEN_IDS] = np.where(ids == absent_id, absent_id - 1, ids)
 
     def _make(self) -> Iterator[dict[str, NDArray[np.int64]]]:
         shape = (self.batch, self.seq_len)
@@ -72,6 +91,8 @@ class Probes:
                 yield {**ones, name: flipped}
         for high in (*(2,) * more, 7, 7, 7):
             yield {name: random.integers(0, high, shape) for name in self.names}
+        if self.compared:
+            yield {name: random.choice([*self.compared, 2, 3], shape) for name in self.names}
         ramp = np.arange(self.batch * self.seq_len).reshape(shape) + 100
         yield {name: ramp + 1000 * index for index, name in enumerate(self.names)}
 
@@ -270,11 +291,33 @@ def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
 
 
 def scalar(value: FromInputs) -> float | None:
-    """Return the number that every element of `value` holds in every run, or None."""
-    array = constant_array(value)
-    if array is None or array.size == 0 or not np.all(array == array.flat[0]):
+    """Return the number that every element of `value` holds in every run, or None.
+
+    Elements that are none, 0 / 0 of a sequence without tokens, may be any.
+    """
+    number: float | None = None
+    for array in [value.constant] if value.constant is not None else value.samples():
+        numbers = array[~np.isnan(array)] if array.dtype.kind == "f" else array.reshape(-1)
+        if numbers.size == 0:
+            continue
+        number = float(numbers[0]) if number is None else number
+        if not np.all(numbers == number):
+            return None
+    return number
+
+
+def compared_id(condition: FromInputs, probes: Probes) -> int | None:
+    """Return the id that a token has where a condition [batch, seq_len, ...] holds, or None."""
+    if TOKEN_IDS not in probes.names:
         return None
-    return float(array.flat[0])
+    found = [_as_tokens(array, probes) for array in condition.samples()]
+    for number in probes.compared:
+        if all(
+            array is not None and np.array_equal(array != 0, run[TOKEN_IDS] == number)
+            for array, run in zip(found, probes.runs, strict=True)
+        ):
+            return number
+    return None
 
 
 def in_every_run(value: FromInputs | Weight, probes: Probes) -> list[NDArray[Any]]:

@@ -284,6 +284,9 @@ def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         return _empty_rows(condition, yes, no, op)
     if not isinstance(condition, (FromInputs, Weight)):
         raise Mismatch("its condition depends on hidden tensors")
+    known = c.absent_id is not None and isinstance(no, _TOKENS)
+    if known and isinstance(condition, FromInputs) and scalar(condition) == 0.0:
+        return no  # it holds where a token has the id that none has
     if isinstance(yes, Scores) and isinstance(no, FromInputs):
         kept, other, how = yes, no, KEPT
     elif isinstance(no, Scores) and isinstance(yes, FromInputs):

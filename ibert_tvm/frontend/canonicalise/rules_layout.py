@@ -15,7 +15,7 @@ from ..report import Folding
 from . import mixing, views
 from .emitter import Emitter, layer_of
 from .engine import Rule
-from .inputs import Ids, as_ids, constant_array
+from .inputs import TOKEN_IDS, Ids, as_ids, constant_array
 from .operands import integer, integers, optional_axes, split_bounds, static_shape
 from .rules_tokens import token_run
 from .slices import head_part, slice_channels
@@ -184,6 +184,8 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
             if meaning.kind == "input"
             else c.positions(meaning, f"{name}.position_ids")
         )
+        if meaning.input == TOKEN_IDS and meaning.kind == "input":
+            table = _without_absent(c, table)
         source = Embedded(name, channels, (op,), table, variable)
     view, missing = _ids_view(meaning, ids.shape, c)
     looked = None
@@ -192,6 +194,20 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
         c.note_positions(table.array.shape[0] - meaning.value)
     view = (*view, views.channel_axis(channels))
     return Hidden(source, view, missing=missing, rows=looked, layer=name)
+
+
+def _without_absent(c: Emitter, table: Weight) -> Weight:
+    """Cut the row of the id that no text has off a table of words."""
+    rows = table.array.shape[0]
+    if c.absent_id is None:
+        return table
+    if c.absent_id != rows - 1:
+        raise Mismatch(
+            f"tokens become 0 where their id is {c.absent_id}: only the last id of a vocabulary, "
+            f"here {rows - 1}, can be left out of it, so that no text has it"
+        )
+    c.report.foldings.append(Folding(table.name, f"row {c.absent_id}, the last, is left out"))
+    return Weight(table.name, table.array[:-1], layer=table.layer)
 
 
 def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:

@@ -15,7 +15,7 @@ from . import functions, views
 from .distance_vectors import picked
 from .emitter import Emitter
 from .engine import Rule
-from .inputs import constant_array, scalar
+from .inputs import compared_id, constant_array, scalar
 from .operands import integer, optional_axes
 from .token_weights import (
     as_filled,
@@ -114,6 +114,7 @@ def filled_by_choice(
         try:
             return weighted(c, hidden, kept_by(condition, inverted=inverted), op)
         except Mismatch as error:
+            c.chosen_id = compared_id(condition, c.probes) if inverted else None
             raise Mismatch(
                 "tokens become 0 where a condition on the inputs holds that is not padding: what "
                 "is computed of a token may not depend on which ids a text has, but by tables"
