@@ -231,8 +231,8 @@ class _Run:
     def _schedule(self, epochs: int, rate: float, stage: int) -> Schedule:
         s = self.settings
         return Schedule(
-            len(self.data), epochs, s.batch_size, s.accumulation, rate, s.weight_decay, s.warmup,
-            s.seed * 2 + stage, s.patience, s.checkpoint_steps,
+            self.learned.lengths, epochs, s.batch_size, s.accumulation, rate, s.weight_decay,
+            s.warmup, s.seed * 2 + stage, s.patience, s.checkpoint_steps,
         )  # fmt: skip
 
     # -- batches ----------------------------------------------------------------------------------
