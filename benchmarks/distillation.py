@@ -19,7 +19,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def training_texts(count: int, seed: int) -> list[str]:
 
 
 class _Vectors:
-    """Embeddings of a model in batches of like lengths, and their agreement with the float ones.
+    """Embeddings of some texts, in batches of like lengths, beside the float model's.
 
     Parameters
     ----------
@@ -91,27 +92,19 @@ class _Vectors:
     ) -> None:
         by_length = sorted(range(len(lines)), key=lambda place: len(lines[place]))
         parts = [by_length[i : i + self._BATCH] for i in range(0, len(lines), self._BATCH)]
-        self.order = [place for part in parts for place in part]
+        self.order = np.argsort([place for part in parts for place in part])
         self.batches = [
             inputs_of(tokenizer, names, [lines[place] for place in part]) for part in parts
         ]
-        self.reference = self._all(lambda given: teacher(**given))
+        self.reference = self.of(lambda given: teacher(**given))
 
-    def _all(self, embed: Any) -> np.ndarray:
+    def of(self, embed: Callable[[dict[str, Any]], Any]) -> np.ndarray:
+        """All vectors of a model, float64 [texts, channels]."""
         import torch
 
         with torch.no_grad():
-            rows = np.concatenate([embed(given).double().numpy() for given in self.batches])
-        return rows[np.argsort(self.order)]
-
-    def agreement(self, model: Any) -> dict[str, float]:
-        """Mean and minimum cosine of an integer model's embeddings, and Spearman's correlation."""
-        from dataclasses import asdict
-
-        from ibert_tvm.metrics import Agreement
-
-        name = model.info.outputs[0].name
-        return asdict(Agreement.of(self.reference, self._all(lambda given: model(**given)[name])))
+            rows = [embed(given).double().numpy() for given in self.batches]
+        return np.concatenate(rows)[self.order]
 
 
 def inputs_of(tokenizer: Any, names: Sequence[str], lines: Sequence[str]) -> dict[str, Any]:
@@ -132,7 +125,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     source : pathlib.Path
         The float model.
     options : argparse.Namespace
-        `texts`, `epochs`, `batch`, `learning_rate`, `learn_scales`.
+        `texts`, `epochs`, `batch`, `learning_rate`, `learn_scales`, `vectors`.
     seed : int
         Of texts and order.
 
@@ -145,6 +138,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
 
     from ibert_tvm.frontend.hf_folder import HfFolder
     from ibert_tvm.frontend.transformers_import import float_module
+    from ibert_tvm.metrics import Agreement
     from ibert_tvm.tokenization import Tokenizer, tokenizer_files
     from ibert_tvm.train import prepare
     from ibert_tvm.train.loop import Loop, Schedule
@@ -152,18 +146,17 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
 
     torch.manual_seed(seed)
     model = prepare(start, learn_scales=options.learn_scales)
+    if options.vectors:
+        for parameter in model.parameters():
+            parameter.requires_grad_(parameter.ndim < 2)
     info = model.info
     teacher = float_module(HfFolder.read(source), info.head).eval()
     tokenizer = Tokenizer(tokenizer_files(source))
     lines = training_texts(options.texts, seed)
-    chosen_on, *published = (
-        _Vectors(tokenizer, info.inputs, teacher, part)
-        for part in (
-            [text for name in SETS for text in texts(name, HALVES[0])],
-            *(texts(name, HALVES[1]) for name in SETS),
-            [text for name in SETS for text in texts(name, HALVES[1])],
-        )
-    )
+    halves = {
+        half: {name: _Vectors(tokenizer, info.inputs, teacher, texts(name, half)) for name in SETS}
+        for half in HALVES
+    }
     output = info.outputs[0].name
 
     def loss(indices: Sequence[int]) -> torch.Tensor:
@@ -172,19 +165,21 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
             wanted = teacher(**given)
         return embedding_loss(model(**given)[output], wanted)
 
+    def measured(half: str) -> dict[str, dict[str, float]]:
+        model.eval()
+        pairs = {
+            name: (vectors.reference, vectors.of(lambda given: model(**given)[output]))
+            for name, vectors in halves[half].items()
+        }
+        pairs["all"] = tuple(np.concatenate(rows) for rows in zip(*pairs.values(), strict=True))
+        return {name: asdict(Agreement.of(*pair)) for name, pair in pairs.items()}
+
     def score() -> float:
-        found = chosen_on.agreement(model)
-        LOG.info("seed %d: %s", seed, found)
+        found = measured(HALVES[0])["all"]
+        LOG.info("seed %d: mean %.5f, min %.4f", seed, found["cosine_mean"], found["cosine_min"])
         return found["cosine_mean"]
 
-    def measured() -> dict[str, Any]:
-        model.eval()
-        return {
-            name: vectors.agreement(model)
-            for name, vectors in zip((*SETS, "all"), published, strict=True)
-        }
-
-    before = measured()
+    before = measured(HALVES[1])
     schedule = Schedule(
         lengths=tuple(len(tokenizer.encode([text], _SEQ_LEN).input_ids[0]) for text in lines),
         epochs=options.epochs,
@@ -212,7 +207,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
         "history": tracked.history,
         "processor_seconds": time.process_time() - started,
         "before": before,
-        "after": measured(),
+        "after": measured(HALVES[1]),
     }
 
 
@@ -245,7 +240,8 @@ def _markdown(result: dict[str, Any]) -> str:
         "# MiniLM tuned with its integers on plain text",
         "",
         f"{settings['texts']} texts of at most {_WORDS[1]} words, {settings['epochs']} epochs in "
-        f"batches of {settings['batch']}, learning rate {settings['learning_rate']:g}, scales "
+        f"batches of {settings['batch']}, learning rate {settings['learning_rate']:g}, "
+        f"{'biases and norms alone' if settings['vectors'] else 'all weights'}, scales "
         f"{'learned' if settings['learn_scales'] else 'as calibrated'}. Cosine to FP32, mean / "
         "minimum, on texts of other sources.",
         "",
@@ -269,6 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--learn-scales", action="store_true", help="of activations, too")
+    parser.add_argument("--vectors", action="store_true", help="biases and norms alone")
     root = Path(__file__).parents[1]
     parser.add_argument("--cache", type=Path, default=root / "build" / "distillation")
     parser.add_argument(
@@ -282,7 +279,7 @@ def main(arguments: list[str] | None = None) -> int:
     source = model_folder(MODELS["minilm"], options.cache)
     settings = {
         name: getattr(options, name)
-        for name in ("texts", "epochs", "batch", "learning_rate", "learn_scales")
+        for name in ("texts", "epochs", "batch", "learning_rate", "learn_scales", "vectors")
     }
     result = new_result([], settings)
     result["counts"] = {name: len(texts(name, HALVES[1])) for name in SETS}

@@ -64,5 +64,12 @@ def test_distillation_keeps_the_better_and_measures_both(
 
 
 def _options(**changes: Any) -> argparse.Namespace:
-    given = {"texts": 40, "epochs": 2, "batch": 8, "learn_scales": False, **changes}
+    given = {
+        "texts": 40,
+        "epochs": 2,
+        "batch": 8,
+        "learn_scales": False,
+        "vectors": False,
+        **changes,
+    }
     return argparse.Namespace(**given)
