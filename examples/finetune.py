@@ -6,7 +6,7 @@ The task: does a sentence document a class, a function or a module? Its samples 
 of the docstrings of Python's standard library; all of one file are in one of the sets to learn
 from, to choose by, and to test on. Every step is a command of `ibert`, printed before it runs:
 fine-tuning in float and then with integers, quantising either, and comparing both with the float
-model on the test set. It takes some minutes on two cores; models stay in ``build/finetune``.
+model on the test set. Models stay in ``build/finetune``.
 """
 
 from __future__ import annotations

@@ -181,9 +181,10 @@ def test_the_model_of_the_float_stage_needs_a_place_and_a_stage(
     (tmp_path / "float" / "mine").write_text("", encoding="utf-8")
     labelled = Examples(Labelled(["a", "b", "c"], ["0", "1", "0"]))
     with pytest.raises(OutputError) as caught:
-        finetune(folder, labelled, tmp_path / "out", float_output=tmp_path / "float")
+        place = tmp_path / "float"
+        finetune(folder, labelled, tmp_path / "out", dev=labelled, float_output=place)
     assert str(caught.value) == (
-        f"cannot write {tmp_path / 'float'}\n"
+        f"cannot write {place}\n"
         "  why: something is there already\n"
         "  what to do: choose another --float-output, or remove it yourself"
     )
