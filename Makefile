@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
 
-.PHONY: help setup demo test test-slow test-record test-gpu compatibility docs lint format bench clean distclean
+.PHONY: help setup demo demo-train test test-slow test-record test-gpu compatibility docs lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -42,6 +42,9 @@ setup: $(VENV)/.installed  ## make .venv and install the project into it
 
 demo: setup  ## MiniLM from its checkpoint to an integer-only library, compared with its float original
 	$(BIN)/ibert demo $(ARGS)
+
+demo-train: setup  ## MiniLM tuned with its integers on a small task, compared with its float original
+	$(BIN)/python examples/finetune.py $(ARGS)
 
 test: setup  ## the default tests: one example of each kind, minutes, no GPU, no network
 	$(PYTEST) $(ARGS)

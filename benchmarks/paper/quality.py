@@ -6,7 +6,8 @@ And the ablation: the float model with each of the approximations of GELU in its
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +83,30 @@ def accuracy(name: str, data: Path, models: Path) -> dict[str, Any]:
     if finetuned.exists():
         candidates["finetuned"] = finetuned
     row: dict[str, Any] = {"task": name, "samples": size(samples), "seq_len": LONGEST}
+    known: dict[bytes, Any] = {}
     for column, folder in candidates.items():
         LOG.info("%s: evaluating %s", name, folder.name)
         encoder = ibert_tvm.Encoder(folder, max_seq_length=LONGEST)
         integers = integer_side(encoder)
         reference = float_side(ibert_tvm.load(model, head=integers.info.head), integers)
+        reference = replace(reference, run=_once(reference.run, known))
         results = evaluate_task(task, samples, integers, reference, options)
         row[column] = [result.to_json() for result in results]
         encoder.close()
     return row
+
+
+def _once(run: Callable[[Any], Any], known: dict[bytes, Any]) -> Callable[[Any], Any]:
+    """The float model's outputs of the same tokens, computed for the first candidate alone."""
+
+    def remembered(tokens: Any) -> Any:
+        ids = tokens.input_ids
+        key = repr(ids.shape).encode() + ids.tobytes() + tokens.token_type_ids.tobytes()
+        if key not in known:
+            known[key] = run(tokens)
+        return known[key]
+
+    return remembered
 
 
 def ablation(name: str, data: Path, models: Path, curves: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,13 @@ def _batch(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def finetune(
-    name: str, data: Path, out: Path, epochs: int = 3, seed: int = 0, frozen: bool = False
+    name: str,
+    data: Path,
+    out: Path,
+    epochs: int = 3,
+    seed: int = 0,
+    frozen: bool = False,
+    samples: int | None = None,
 ) -> Path:
     """Fine-tune MiniLM on a task.
 
@@ -99,6 +105,8 @@ def finetune(
         Passes over the training set; of the new head and of the order.
     frozen : bool
         Train the head alone, ten times as many epochs at ten times the rate.
+    samples : int, optional
+        Train on the first so many: their order follows from their texts' hashes.
 
     Returns
     -------
@@ -107,6 +115,8 @@ def finetune(
     """
     import torch
     import transformers
+
+    from ibert_tvm.train.loop import shuffled
 
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -129,6 +139,7 @@ def finetune(
         label2id={label: place for place, label in enumerate(labels)},
     )
     train, dev = (_encoded(name, file, tokenizer, labels) for file in files.values())
+    train = train[:samples]
     rate = _RATE
     if frozen:
         _compute_hidden([*train, *dev], model, whole)
@@ -143,7 +154,7 @@ def finetune(
     started = time.process_time()
     for epoch in range(epochs):
         model.train()
-        order = generator.permutation(len(train))
+        order = shuffled(generator, [len(sample["input_ids"]) for sample in train], _BATCH)
         losses = []
         for start in range(0, len(order), _BATCH):
             logits, labels_of = _forward(model, [train[i] for i in order[start : start + _BATCH]])
@@ -251,13 +262,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--frozen", action="store_true", help="train the head alone")
+    parser.add_argument("--samples", type=int, help="train on the first so many alone")
     options = parser.parse_args(arguments)
     for name in options.tasks.split(","):
         if name not in TRAINED:
             parser.error(f"--tasks: {name!r} is none of {', '.join(TRAINED)}")
         finetune(
             *(name, options.data, options.out / name),
-            *(options.epochs, options.seed, options.frozen),
+            *(options.epochs, options.seed, options.frozen, options.samples),
         )
     return 0
 

@@ -60,6 +60,10 @@ def command(
             "is found]"
         ),
     ] = None,
+    float_output: Annotated[
+        Path | None,
+        Option(help="Write the model of the float stage too, to compare with: `ibert eval`."),
+    ] = None,
     distill: Annotated[
         Distill,
         Option(help="Learn what the float model gives, too; or alone, without labels."),
@@ -127,7 +131,7 @@ def command(
         with progress(name) as line:
             yield line.advance
 
-    result = finetune(model, examples, output, settings, judged, stage)
+    result = finetune(model, examples, output, settings, judged, stage, float_output)
     document: dict[str, Any] = {
         "output": str(output),
         "task": task,

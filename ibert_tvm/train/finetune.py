@@ -39,7 +39,7 @@ __all__ = ["FinetuneResult", "finetune"]
 
 _logger = logging.getLogger(__name__)
 _DEV_SHARE = 0.1
-_SETTINGS, _FLOAT, _START = "settings.json", "float", "start"
+_SETTINGS, _FLOAT, _START, _HISTORY = "settings.json", "float", "start", "history.json"
 _TRAINING = ".training"
 _EMBEDDINGS = ("none", "pooled", "sentence_embedding", "sentence_transformer")
 """Heads whose output is a vector of a text, or of each token."""
@@ -79,6 +79,7 @@ def finetune(
     settings: FinetuneSettings | None = None,
     dev: Examples | None = None,
     progress: Callable[[str], Any] | None = None,
+    float_output: str | Path | None = None,
 ) -> FinetuneResult:
     """Tune a model with the integers that will run.
 
@@ -96,6 +97,8 @@ def finetune(
         What decides which epoch was best; by default a tenth of the data is taken apart.
     progress : callable, optional
         ``progress(name)`` is a context that yields ``advance(done, total)``.
+    float_output : path, optional
+        The folder to write the model of the float stage to, what an integer model is compared with.
 
     Returns
     -------
@@ -105,6 +108,8 @@ def finetune(
     ------
     UsageError
         If examples and settings do not go together, or there is a training of others.
+    OutputError
+        If an output cannot be written, or something else is there.
     """
     settings = settings or FinetuneSettings()
     target = check_writable(output)
@@ -115,6 +120,8 @@ def finetune(
             todo="choose another output, or remove it yourself",
         )
     run = _Run(HfFolder.read(model), data, dev, settings, target, progress or _silent)
+    if float_output is not None:
+        run.will_write(check_writable(float_output))
     return run.finish()
 
 
@@ -137,6 +144,7 @@ class _Run:
     ) -> None:
         self.folder, self.settings, self.target = folder, settings, target
         self.progress = progress
+        self.float_output: Path | None = None
         if dev is None:
             order = np.random.default_rng([settings.seed, 1]).permutation(len(data)).tolist()
             data, dev = data.split(_DEV_SHARE, order)
@@ -194,8 +202,25 @@ class _Run:
 
     # -- the whole --------------------------------------------------------------------------------
 
+    def will_write(self, float_output: Path) -> None:
+        """Write the model of the float stage, too; refused where that cannot be."""
+        if not self.labelled:
+            raise UsageError(
+                "there is no float model to write",
+                why="without labels nothing is tuned in float: the model itself is what is learned",
+                todo="leave --float-output out",
+            )
+        # A training that was killed at its very end has written it.
+        if float_output.exists() and any(float_output.iterdir()) and not self.work.exists():
+            raise OutputError(
+                f"cannot write {float_output}",
+                why="something is there already",
+                todo="choose another --float-output, or remove it yourself",
+            )
+        self.float_output = float_output
+
     def finish(self) -> FinetuneResult:
-        """Run both stages, write the output, and remove the folder of the training."""
+        """Run both stages, write the outputs, and remove the folder of the training."""
         self._open()
         float_stage = None
         source = self.folder.path
@@ -203,6 +228,10 @@ class _Run:
             float_stage = self._float_stage()
             source = self.work / _FLOAT
         integer_stage = self._integer_stage(source)
+        if self.float_output is not None:
+            with write_folder(self.float_output, True) as fresh:
+                ignored = shutil.ignore_patterns(_HISTORY)
+                shutil.copytree(source, fresh, ignore=ignored, dirs_exist_ok=True)
         shutil.rmtree(self.work)
         return FinetuneResult(float_stage, integer_stage, self.names, len(self.data), len(self.dev))
 
@@ -231,8 +260,8 @@ class _Run:
     def _schedule(self, epochs: int, rate: float, stage: int) -> Schedule:
         s = self.settings
         return Schedule(
-            len(self.data), epochs, s.batch_size, s.accumulation, rate, s.weight_decay, s.warmup,
-            s.seed * 2 + stage, s.patience, s.checkpoint_steps,
+            self.learned.lengths, epochs, s.batch_size, s.accumulation, rate, s.weight_decay,
+            s.warmup, s.seed * 2 + stage, s.patience, s.checkpoint_steps,
         )  # fmt: skip
 
     # -- batches ----------------------------------------------------------------------------------
@@ -262,7 +291,7 @@ class _Run:
 
     def _float_stage(self) -> dict[str, Any]:
         done = self.work / _FLOAT
-        file = done / "history.json"
+        file = done / _HISTORY
         if file.is_file():
             history: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
             return history
@@ -292,7 +321,7 @@ class _Run:
             model.eval().save_pretrained(fresh)
             for name, content in self.tokenizer_files.items():
                 (fresh / name).write_bytes(content)
-            (fresh / "history.json").write_text(json.dumps(history), encoding="utf-8")
+            (fresh / _HISTORY).write_text(json.dumps(history), encoding="utf-8")
         return history
 
     def _with_head(self) -> Any:

@@ -21,10 +21,43 @@ import torch
 from ..errors import ModelError
 from ..files import write_file
 
-__all__ = ["Loop", "Schedule", "Tracked"]
+__all__ = ["Loop", "Schedule", "Tracked", "shuffled"]
 
 _logger = logging.getLogger(__name__)
 _LARGEST_GRADIENT = 1.0
+_SORTED_TOGETHER = 16
+"""Batches whose examples are sorted by length."""
+
+
+def shuffled(random: np.random.Generator, lengths: Sequence[int], size: int) -> np.ndarray:
+    """Return a random order whose batches hold examples of like lengths.
+
+    A batch is padded to its longest example: of short texts with a few long ones most of it would
+    be padding. Examples are shuffled, those of 16 batches sorted, and these batches shuffled.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+        What decides.
+    lengths : sequence of int
+        Of the examples, in tokens.
+    size : int
+        Examples of a batch.
+
+    Returns
+    -------
+    numpy.ndarray
+        int64 [examples]; a last batch that is not full is the last of the order.
+    """
+    order = random.permutation(len(lengths))
+    parts = []
+    for start in range(0, len(order), _SORTED_TOGETHER * size):
+        window = order[start : start + _SORTED_TOGETHER * size]
+        window = window[np.argsort(np.asarray(lengths)[window], kind="stable")]
+        full = len(window) // size
+        parts += [window[i * size : (i + 1) * size] for i in random.permutation(full)]
+        parts.append(window[full * size :])
+    return np.concatenate(parts) if parts else order
 
 
 @dataclass(frozen=True)
@@ -33,15 +66,15 @@ class Schedule:
 
     Parameters
     ----------
-    examples : int
-        Training examples.
+    lengths : tuple of int
+        Of the training examples, in tokens.
     epochs, batch_size, accumulation, seed, patience, checkpoint_steps
         See `ibert_tvm.train.settings.FinetuneSettings`.
     learning_rate, weight_decay, warmup
         See there.
     """
 
-    examples: int
+    lengths: tuple[int, ...]
     epochs: int
     batch_size: int
     accumulation: int
@@ -55,7 +88,7 @@ class Schedule:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of the optimiser."""
-        return -(-self.examples // (self.batch_size * self.accumulation))
+        return -(-len(self.lengths) // (self.batch_size * self.accumulation))
 
     @property
     def steps(self) -> int:
@@ -72,8 +105,8 @@ class Schedule:
     def batches(self, step: int) -> list[np.ndarray]:
         """Indices of the examples of a step, by forward pass."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.examples)
         size = self.batch_size * self.accumulation
+        order = shuffled(np.random.default_rng([self.seed, epoch]), self.lengths, size)
         chosen = order[place * size : (place + 1) * size]
         return [chosen[i : i + self.batch_size] for i in range(0, len(chosen), self.batch_size)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 
 from ..errors import UsageError
 from ..tasks.labels import class_numbers
-from ..tasks.samples import Labelled, Scored, Tagged
+from ..tasks.samples import Labelled, Scored, Tagged, size
 from ..tokenization import TokenizedBatch, Tokenizer
 from .examples import Examples
 
 __all__ = ["Objective", "class_names", "head_settings"]
 
+_AT_ONCE = 256
+"""Examples that are tokenised together."""
 _IGNORED = -100
 """A label that no loss counts, as transformers has it."""
 
@@ -106,6 +109,15 @@ class Objective:
         """Tokens of some examples, int64 [batch, seq_len], by the names of a model's inputs."""
         arrays = self._tokens(indices).inputs(names)
         return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of every example."""
+        found: list[int] = []
+        for start in range(0, size(self.samples), _AT_ONCE):
+            chosen = range(start, min(start + _AT_ONCE, size(self.samples)))
+            found += self._tokens(chosen).attention_mask.sum(axis=1).tolist()
+        return tuple(found)
 
     def _tokens(self, indices: Sequence[int]) -> TokenizedBatch:
         if isinstance(self.samples, Tagged):

@@ -11,6 +11,8 @@ import pytest
 from benchmarks.paper import __main__ as paper
 from benchmarks.paper.functions import EXPONENTIALS, GELUS, exp_errors, gelu_errors
 from benchmarks.paper.latency import CELLS, PAPER, speedups
+from benchmarks.paper.quality import _once
+from ibert_tvm.tokenization import TokenizedBatch
 
 PRINTED = {
     "x sigmoid(1.702 x)": (0.012, 0.020),
@@ -58,6 +60,23 @@ def test_speed_is_against_the_fastest_float(tmp_path: Path) -> None:
     file.write_text(json.dumps({"rows": rows}))
     assert speedups(file, "fp32") == {("bert-base", "1x128"): 4.0}
     assert speedups(tmp_path / "none.json", "fp32") == {}
+
+
+def test_the_float_model_runs_once_for_all_candidates() -> None:
+    ran: list[tuple[int, ...]] = []
+
+    def run(tokens: TokenizedBatch) -> list[np.ndarray]:
+        ran.append(tokens.input_ids.shape)
+        return [tokens.input_ids * 2]
+
+    known: dict[bytes, object] = {}
+    ids = np.arange(6, dtype=np.int32)
+    for _ in range(2):  # candidates
+        for shape in ((2, 3), (3, 2)):
+            rows = ids.reshape(shape)
+            tokens = TokenizedBatch(rows, np.ones_like(rows), np.zeros_like(rows), ())
+            np.testing.assert_array_equal(_once(run, known)(tokens)[0], rows * 2)
+    assert ran == [(2, 3), (3, 2)]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 import ibert_tvm as ibert
-from ibert_tvm.errors import UsageError
+from ibert_tvm.errors import OutputError, UsageError
 from ibert_tvm.tasks.samples import Labelled
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune
@@ -81,10 +81,11 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
 ) -> None:
     data = write_tsv(tmp_path / "data.tsv")
     options = [folder, "--data", data, *SETTINGS]
-    done = subprocess.run(
-        command(*options, "-o", tmp_path / "whole"), capture_output=True, text=True, check=True
-    )
+    more = ["-o", tmp_path / "whole", "--float-output", tmp_path / "float"]
+    done = subprocess.run(command(*options, *more), capture_output=True, text=True, check=True)
     document = json.loads(done.stdout)
+    floating = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "float")
+    assert floating.config.id2label == {0: "first", 1: "second"}
     assert document["labels"] == ["first", "second"] and document["examples"] == 36
     assert document["integers"]["best"] >= document["integers"]["before"]
     work = tmp_path / "killed.training"
@@ -171,6 +172,26 @@ def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Pa
         "  why: without labels the float model itself is what is learned\n"
         "  what to do: give --distill embeddings (or logits), or data with a column of labels"
     )
+
+
+def test_the_model_of_the_float_stage_needs_a_place_and_a_stage(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "float").mkdir()
+    (tmp_path / "float" / "mine").write_text("", encoding="utf-8")
+    labelled = Examples(Labelled(["a", "b", "c"], ["0", "1", "0"]))
+    with pytest.raises(OutputError) as caught:
+        place = tmp_path / "float"
+        finetune(folder, labelled, tmp_path / "out", dev=labelled, float_output=place)
+    assert str(caught.value) == (
+        f"cannot write {place}\n"
+        "  why: something is there already\n"
+        "  what to do: choose another --float-output, or remove it yourself"
+    )
+    settings = FinetuneSettings(distillation="embeddings")
+    texts_alone = Examples.of_texts(["a", "b", "c"])
+    with pytest.raises(UsageError, match="there is no float model to write"):
+        finetune(folder, texts_alone, tmp_path / "out", settings, float_output=tmp_path / "new")
 
 
 def test_logits_of_embeddings_cannot_be_distilled(folder: Path, tmp_path: Path) -> None:

@@ -6,15 +6,16 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from ibert_tvm.errors import ModelError
-from ibert_tvm.train.loop import Loop, Schedule
+from ibert_tvm.train.loop import Loop, Schedule, shuffled
 from tests.examples import examples
 
 SCHEDULE = Schedule(
-    examples=23,
+    lengths=tuple((7 * i) % 23 for i in range(23)),
     epochs=3,
     batch_size=4,
     accumulation=2,
@@ -63,6 +64,25 @@ def test_every_example_is_seen_once_an_epoch() -> None:
     assert SCHEDULE.batches(0)[0].tolist() != SCHEDULE.batches(3)[0].tolist()
 
 
+def test_batches_hold_examples_of_like_lengths() -> None:
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, 65, 1003).tolist()
+    orders = [shuffled(np.random.default_rng(seed), lengths, 10) for seed in (0, 0, 1)]
+    assert sorted(orders[0].tolist()) == list(range(1003))
+    assert orders[0].tolist() == orders[1].tolist() != orders[2].tolist()
+
+    def padded(order: np.ndarray) -> int:
+        batches = [order[start : start + 10] for start in range(0, len(order), 10)]
+        return sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+
+    # Of the tokens that are computed few are padding, and long batches do not come together.
+    assert padded(orders[0]) < 1.1 * sum(lengths) < 0.7 * padded(random.permutation(1003))
+    longest = [
+        max(lengths[i] for i in orders[0][start : start + 10]) for start in range(0, 160, 10)
+    ]
+    assert longest != sorted(longest)
+
+
 def test_the_learning_rate_grows_and_falls() -> None:
     rates = [SCHEDULE.rate(step) for step in range(SCHEDULE.steps)]
     assert max(rates) == SCHEDULE.learning_rate
@@ -91,7 +111,7 @@ def test_a_killed_training_ends_with_the_same_numbers(killed_at: int, tmp_path: 
 
 
 def test_accumulated_passes_are_one_step(tmp_path: Path) -> None:
-    small = dataclasses.replace(SCHEDULE, epochs=1, examples=16)
+    small = dataclasses.replace(SCHEDULE, epochs=1, lengths=SCHEDULE.lengths[:16])
     large = dataclasses.replace(small, batch_size=8, accumulation=1)
     modules = []
     for number, schedule in enumerate((small, large)):

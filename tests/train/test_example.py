@@ -1,0 +1,41 @@
+"""The example that tunes with integers, on a small model and few sentences."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents.small_model import small_model
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune.py"
+
+
+@pytest.mark.slow
+def test_it_tunes_and_compares_both_models_with_float(tmp_path: Path) -> None:
+    folder = tmp_path / "finetune"
+    words = ["--model", small_model(), "--folder", folder, "--samples", 48, "--epochs", 1]
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    sets = {
+        name: (folder / f"{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        for name in ("train", "dev", "test")
+    }
+    assert len({line for lines in sets.values() for line in lines}) == sum(map(len, sets.values()))
+    for lines in sets.values():
+        assert {line.split("\t")[1] for line in lines} == {"class", "function", "module"}
+    number = r"[-+]?\d+\.\d\d"
+    rows = re.findall(
+        rf"(accuracy|macro F1): float {number}, integers (calibrated|tuned) {number} "
+        rf"\({number}: {number} to {number}\)",
+        done.stdout,
+    )
+    assert rows == [(m, of) for of in ("calibrated", "tuned") for m in ("accuracy", "macro F1")]
+    card = json.loads((folder / "tuned" / "config.json").read_text(encoding="utf-8"))
+    assert card["label2id"] == {"class": 0, "function": 1, "module": 2}
