@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from ibert_tvm.targets import Gpu
 
 _WARP = 32
 _ROWS = 16
+# Further than any sequence is long.
+_ANY_DISTANCE = 2**31 - 1
 _CHUNK = 16
 _LEAST_STEP = 32
 _REGISTER_FILE = 65536
@@ -63,8 +64,8 @@ class AttentionSizes:
     head_dim: int
     keys: int
     result_bytes: int
-    before: int = UNBOUNDED
-    after: int = UNBOUNDED
+    before: int = _ANY_DISTANCE
+    after: int = _ANY_DISTANCE
 
     @property
     def depth(self) -> int:
