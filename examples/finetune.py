@@ -106,13 +106,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Fine-tune and compare; returns the exit code."""
     parser = argparse.ArgumentParser(description="Fine-tune with integers, and compare.")
     parser.add_argument("--model", type=Path, default=None, help="a folder; by default MiniLM")
-    parser.add_argument("--folder", type=Path, default=Path("build/finetune"))
+    parser.add_argument("--folder", type=Path, help="an empty one [default: build/finetune, anew]")
     parser.add_argument("--samples", type=int, default=900, help="to learn from")
     parser.add_argument("--epochs", type=int, default=3, help="in float, and one with integers")
     options = parser.parse_args(arguments)
-    folder = options.folder
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = options.folder or Path("build/finetune")
+    if options.folder is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        parser.error(f"--folder: {folder} is not empty")
+    folder.mkdir(parents=True, exist_ok=True)
     write_sets(folder, options.samples)
     columns = ("--task", "classification", "--columns", "text=text,label=label")
     length = ("--seq-len", 32)

@@ -39,3 +39,12 @@ def test_it_tunes_and_compares_both_models_with_float(tmp_path: Path) -> None:
     assert rows == [(m, of) for of in ("calibrated", "tuned") for m in ("accuracy", "macro F1")]
     card = json.loads((folder / "tuned" / "config.json").read_text(encoding="utf-8"))
     assert card["label2id"] == {"class": 0, "function": 1, "module": 2}
+
+
+def test_it_removes_nothing_that_it_did_not_make(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("", encoding="utf-8")
+    words = [sys.executable, EXAMPLE, "--folder", tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "is not empty" in done.stderr
+    assert kept.exists()
