@@ -116,6 +116,7 @@ def test_softfloat_runs_on_a_processor_of_its_own_generation_too(
     assert_bit_exact(path, target, model, arrays, processor="arm1136")
 
 
+@pytest.mark.slow
 def test_a_processor_that_lacks_what_the_target_needs_is_noticed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

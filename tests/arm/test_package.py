@@ -68,6 +68,7 @@ def package(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile
 
 @pytest.mark.parametrize("tokens", [None, 7], ids=["full", "padded"])
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.slow
 def test_small_bert_is_bit_exact_in_192_kb(
     package: Compile, tmp_path: Path, target: str, tokens: int | None
 ) -> None:

@@ -121,6 +121,7 @@ def test_attention_of_the_wide_presets(target: str, released: bool) -> None:
     check(kernel, target)
 
 
+@pytest.mark.slow
 def test_a_board_without_floating_point_unit() -> None:
     needs(*BOARD_TOOLS)
     target = get_target(BOARD)

@@ -245,6 +245,7 @@ def test_more_threads_than_processors_is_a_warning(library: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_interrupt_ends_it_cleanly(library: Path) -> None:
     process = _process(library, "--seconds", "600", "--threads", "1", "-v")
     assert process.stderr is not None

@@ -143,6 +143,7 @@ def test_threads_mean_nothing(ibert: Callable[..., Outcome], gpu_library: Path) 
         )
 
 
+@pytest.mark.slow
 def test_unknown_devices(ibert: Callable[..., Outcome], gpu_library: Path, tmp_path: Path) -> None:
     commands = (
         ("run", gpu_library, "--text", "hello"),

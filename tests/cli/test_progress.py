@@ -152,6 +152,7 @@ def test_an_interrupt_leaves_one_line() -> None:
     assert "Traceback" not in seen
 
 
+@pytest.mark.slow
 def test_elsewhere_there_is_none() -> None:
     done = subprocess.run([sys.executable, "-c", _JOB], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "WARNING: a warning\n")

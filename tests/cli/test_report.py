@@ -34,6 +34,7 @@ def _stable(document: dict[str, Any], *without: str) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in ("seconds", *without)}
 
 
+@pytest.mark.slow
 def test_the_pages_numbers_are_those_of_the_commands(
     ibert: Callable[..., Outcome], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ CASES = examples(
 
 
 @pytest.mark.parametrize(("name", "preset"), CASES)
+@pytest.mark.slow
 def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
     model = convolution_model(name, preset)
     library = build_library(model, [(2, TOKENS[name])], tmp_path)

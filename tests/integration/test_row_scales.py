@@ -26,6 +26,7 @@ CASES = examples(MODELS, "bert")
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_the_library_is_bit_exact(name: str, tmp_path: Path) -> None:
     model = row_scale_model(name)
     assert model.quantization["calibration"]["row_scales"]

@@ -79,6 +79,7 @@ def test_a_board_goes_on_where_this_machine_stopped(
     assert _trials(database) == trials
 
 
+@pytest.mark.slow
 def test_compile_uses_the_measurements(
     ibert: Ibert, artefact: Path, database: Path, tmp_path: Path
 ) -> None:

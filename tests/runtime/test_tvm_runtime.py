@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def _python(code: str, *arguments: object) -> str:
     done = subprocess.run(
@@ -18,6 +20,7 @@ def _python(code: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_loading_and_running_needs_neither_the_compiler_nor_torch(library_path: Path) -> None:
     script = (
         "import sys, ibert_tvm\n"

@@ -111,6 +111,7 @@ def test_on_this_processor(name: str, cases: tuple[str, ...]) -> None:
         pytest.param("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_on_boards(name: str, compiler: str, emulator: str) -> None:
     needs(compiler, emulator)
     target = get_target(name)

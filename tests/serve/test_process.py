@@ -94,6 +94,7 @@ def test_it_answers_many_clients_and_stops(library: Path) -> None:
     assert not worker.is_running()
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_under_load_lose_and_swap_nothing(library: Path) -> None:
     import httpx
 

@@ -109,6 +109,7 @@ def test_results_that_are_another_result_or_an_input(tmp_path: Path) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_no_kernel_computes_with_floats_by_construction() -> None:
     """On a processor without floating-point unit it could only call helpers, which are refused."""
     description = runnable_target("x86-64")
