@@ -7,6 +7,7 @@ was killed goes on.
 
 from __future__ import annotations
 
+import filecmp
 import json
 import logging
 import shutil
@@ -40,7 +41,7 @@ __all__ = ["FinetuneResult", "finetune"]
 _logger = logging.getLogger(__name__)
 _DEV_SHARE = 0.1
 _SETTINGS, _FLOAT, _START, _HISTORY = "settings.json", "float", "start", "history.json"
-_TRAINING = ".training"
+_TRAINING, _WEIGHTS = ".training", "model.safetensors"
 _EMBEDDINGS = ("none", "pooled", "sentence_embedding", "sentence_transformer")
 """Heads whose output is a vector of a text, or of each token."""
 _KINDS = {"sequence_classification": "logits", "token_classification": "token_logits"}
@@ -211,7 +212,10 @@ class _Run:
                 todo="leave --float-output out",
             )
         # A training that was killed at its very end has written it.
-        if float_output.exists() and any(float_output.iterdir()) and not self.work.exists():
+        made, there = (folder / _WEIGHTS for folder in (self.work / _FLOAT, float_output))
+        same = made.is_file() and there.is_file() and filecmp.cmp(made, there, shallow=False)
+        empty = float_output.is_dir() and not any(float_output.iterdir())
+        if float_output.exists() and not empty and not same:
             raise OutputError(
                 f"cannot write {float_output}",
                 why="something is there already",

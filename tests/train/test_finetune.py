@@ -174,9 +174,12 @@ def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize("unfinished", [False, True])
 def test_the_model_of_the_float_stage_needs_a_place_and_a_stage(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, unfinished: bool
 ) -> None:
+    if unfinished:  # a training that goes on replaces nothing that it did not write, either
+        (tmp_path / "out.training").mkdir()
     (tmp_path / "float").mkdir()
     (tmp_path / "float" / "mine").write_text("", encoding="utf-8")
     labelled = Examples(Labelled(["a", "b", "c"], ["0", "1", "0"]))
