@@ -54,7 +54,8 @@ def key_block(
     if func.attrs is None or WINDOW not in func.attrs:
         return None
     sizes = [size for size in range(step, max(largest, step) + 1, step) if keys % size == 0]
-    return sizes[-1] if sizes[-1] < keys else None
+    # Blocks of one key, which a prime number of keys would have, are no blocks.
+    return sizes[-1] if 1 < sizes[-1] < keys else None
 
 
 def windowed(func: tirx.PrimFunc) -> bool:

@@ -16,6 +16,7 @@ from ibert_tvm.schedules.key_blocks import (
     LARGEST_BLOCK,
     LARGEST_BLOCK_OF_CALLS,
     WINDOW,
+    key_block,
     skip_key_blocks,
     split_keys,
 )
@@ -55,6 +56,14 @@ def visited(before: int, after: int, starts: list[int] | None = None) -> np.ndar
     blocks = result.numpy().reshape(SEQUENCES, QUERIES // TILE, TILE, KEYS // BLOCK, BLOCK)
     assert (blocks.min((2, 4)) == blocks.max((2, 4))).all()
     return blocks[:, :, 0, :, 0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "step", "size"), [(17, 1, None), (18, 1, 3), (16, 1, 4), (20, 4, 4), (4, 4, None)]
+)
+def test_blocks_have_more_than_one_key_and_not_all(keys: int, step: int, size: int | None) -> None:
+    func = tirx.PrimFunc([], tirx.Evaluate(0)).with_attr(WINDOW, [1, 1, keys])
+    assert key_block(func, keys, step, LARGEST_BLOCK_OF_CALLS) == size
 
 
 @pytest.mark.parametrize(
