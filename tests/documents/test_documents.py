@@ -124,8 +124,15 @@ def _is_run(path: Path) -> bool:
     return any(b.language in ("bash", "python") and not b.reason for b in blocks(path))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if _is_run(path)], ids=_name)
+# What every reader begins with is run more often than the rest.
+_RUN = [
+    pytest.param(path, marks=pytest.mark.slow if path in FIRST else pytest.mark.record)
+    for path in DOCUMENTS
+    if _is_run(path)
+]
+
+
+@pytest.mark.parametrize("path", _RUN, ids=_name)
 def test_documents_do_what_they_say(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="importing a model needs torch")
     from .small_model import made, small_model

@@ -108,7 +108,10 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["sst-2", "sts-b", "token-classification"])
+@pytest.mark.parametrize(
+    "task",
+    [pytest.param("sst-2", marks=pytest.mark.record), "sts-b", "token-classification"],
+)
 def test_a_task_s_own_metric_says_which_epoch_was_best(
     task: str, folder: Path, tmp_path: Path
 ) -> None:
