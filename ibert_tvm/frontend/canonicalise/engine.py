@@ -541,10 +541,9 @@ def _compared_ids(function: relax.Function, inputs: Mapping[str, relax.Var]) -> 
         name = str(getattr(call.op, "name", ""))
         if name == "relax.astype":
             ids.add(binding.var)
-        numbers = [item.value.numpy() for item in call.args if isinstance(item, _CONSTANT)]
+        numbers = [
+            item.value.numpy() for item in call.args if isinstance(item, tvm.ir.GenericConst)
+        ]
         if name == "relax.equal" and numbers and numbers[0].size == 1:
             found.append(int(numbers[0].reshape(-1)[0]))
     return found
-
-
-_CONSTANT = tvm.ir.GenericConst
