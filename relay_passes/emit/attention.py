@@ -52,6 +52,7 @@ class KernelHeads(HeadStages):
         self._offset = _UNSIGNED_OFFSET if shape.layout.lhs_dtype == "uint8" else 0
         self._valid: Stage | None = None
         self._key_sum: Stage | None = None
+        self._runs: Stage | None = None
         self._weight_offset = 0
 
     # -- which keys count -----------------------------------------------------------------------
@@ -121,6 +122,42 @@ class KernelHeads(HeadStages):
     def places(self, batch: Any, query: Any, key: Any) -> tuple[tirx.Expr, tirx.Expr]:
         """What lies behind the sequence has the place of its last token: it counts for nothing."""
         return self._query_place(batch, query), self._key_place(batch, key)
+
+    def bias(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        """All terms of a score.
+
+        Where padding is left out, keys may lie anywhere in their sequence, and reading a table at
+        the places of a vector of keys takes one load per key. Nearly all vectors are of neighbours,
+        though, whose entries lie one after the other: those are loaded at once.
+        """
+        anywhere = super().bias(batch, head, query, key)
+        if self.shape.starts is None or self.shape.layout.scalar:
+            return anywhere
+        self._runs = self._runs or self._define_runs(self.shape.layout.reduced_lanes)
+        lanes = self.shape.layout.reduced_lanes
+        first = self._runs.tensor(batch, key // lanes)
+        place = self._query_place(batch, query)
+        together = self.bias_of_places(batch, head, place, first + key % lanes)
+        chosen = tirx.if_then_else(first >= 0, together.expr, anywhere.expr)
+        return self.domain.value(anywhere.low, anywhere.high, chosen)
+
+    def _define_runs(self, lanes: int) -> Stage:
+        """Place of the first of each `lanes` keys that are neighbours in a sequence, or else -1."""
+        shape = self.shape
+        assert shape.starts is not None
+        starts = shape.starts.tensor
+
+        def entry(batch: tirx.Var, block: tirx.Var) -> Ranged:
+            first, last = block * lanes, block * lanes + lanes - 1
+            place, row = self._key_place(batch, first), shape.first_key(batch)
+            inside = tirx.all(row + first >= starts(batch), row + last < starts(batch + 1))
+            # Of one sequence places only grow.
+            neighbours = self._key_place(batch, last) - place == lanes - 1
+            run = tirx.if_then_else(tirx.all(inside, neighbours), place, -1)
+            return self.domain.value(-1, shape.seq_len - 1, run)
+
+        extents = (shape.batch, shape.keys // lanes)
+        return self.domain.define("key_runs", extents, entry, "int32")
 
     # -- Q K^T ----------------------------------------------------------------------------------
 

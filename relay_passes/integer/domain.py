@@ -142,7 +142,10 @@ class HeadStages:
 
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
         """All terms of a score."""
-        query, key = self.places(batch, query, key)
+        return self.bias_of_places(batch, head, *self.places(batch, query, key))
+
+    def bias_of_places(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
+        """All terms of a score, given the places of query and key in their sequence."""
         total: Entry = 0
         if self.table is not None:
             total = self.table_entry(head, query, key)

@@ -76,6 +76,28 @@ def batch() -> dict[str, np.ndarray]:
     return {"input_ids": random.integers(2, 50, SHAPE).astype("int32"), "attention_mask": mask}
 
 
+def next_in_line() -> dict[str, np.ndarray]:
+    """Sixteen tokens that look like neighbours by their ends, but are of two sequences."""
+    mask = np.zeros(SHAPE, "int32")
+    mask[0, [3, 7, 8]] = 1
+    mask[1, [*range(12), 3 + 15, *range(30, 50)]] = 1
+    mask[2, :5] = 1
+    return {**batch(), "attention_mask": mask}
+
+
+def scattered(count: int) -> list[dict[str, np.ndarray]]:
+    """Runs of tokens and holes of any length, in places that differ from sequence to sequence."""
+    random, found = np.random.default_rng(1), []
+    for _ in range(count):
+        mask = np.zeros(SHAPE, "int32")
+        for row in mask:
+            ends = np.sort(random.choice(SHAPE[1] + 1, 6, replace=False))
+            for first, last in ends.reshape(3, 2):
+                row[first:last] = 1
+        found.append({**batch(), "attention_mask": mask})
+    return found
+
+
 TERMS: list[dict[str, Any]] = [
     {"bias": True},
     {"bias": False, "after": 0},
@@ -103,8 +125,11 @@ def test_positions_are_those_of_the_sequence(terms: dict[str, Any], name: str) -
     target = runnable_target(name)
     layout = KernelLayout.of(target.dot, target.vector_lanes)
     assert "packing.slots" in kernels(lower_to_kernels(p, layout, [SHAPE]).fused.module)
-    answer = Compiled(p, name, [SHAPE])(inputs["input_ids"], inputs["attention_mask"])
-    np.testing.assert_array_equal(answer[0], expected)
+    compiled = Compiled(p, name, [SHAPE])
+    for given in (inputs, next_in_line(), *scattered(8)):
+        (expected,) = evaluate(p.module, given, p.parameters)
+        answer = compiled(given["input_ids"], given["attention_mask"])
+        np.testing.assert_array_equal(answer[0], expected)
 
 
 def test_microcontrollers_compile_the_same_program() -> None:
