@@ -379,8 +379,9 @@ def _markdown(result: dict[str, Any]) -> str:
         "",
         f"{settings['model']}, strings, batches of {settings['batch_size']}, cut off at the "
         f"model's 256 tokens. Texts per second are those of the median pass, of "
-        f"{settings['rounds']} rounds: with {settings['passes']} passes each over the "
-        f"{settings['held-out']} held-out texts, or one over a part of the "
+        f"{settings['rounds']} rounds; passes over the held-out texts, per round: "
+        f"{settings['passes']}. A pass is over all "
+        f"{settings['held-out']} held-out texts, or over a part of the "
         f"{settings['documentation']} lines of documentation. *ms* is the processor time per text "
         "of all threads of the process. *times* is what `ibert_tvm` is ahead by. *cosine* is with "
         f"torch's vectors of {_SAMPLE} texts, mean and least.",

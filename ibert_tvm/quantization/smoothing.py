@@ -130,7 +130,10 @@ def quantize_operand(
     norms = _norms(target * token, weights)
     best: dict[bool, tuple[float, float, ActivationQuant]] = {}
     largest = np.abs(matrix).max(axis=0).astype(np.float64)
-    extent = statistics.channel_half_range if centred else statistics.channel_magnitude
+    extent = statistics.channel_magnitude
+    if centred:
+        first, last = statistics.channel_ends(rare=unsigned)
+        extent = (last - first) / 2
 
     def attempt(divisor: NDArray[np.float64] | None, alpha: float, forms: Iterable[bool]) -> None:
         divided = extent / (1.0 if divisor is None else divisor)
