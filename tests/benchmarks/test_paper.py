@@ -79,6 +79,32 @@ def test_the_float_model_runs_once_for_all_candidates() -> None:
     assert ran == [(2, 3), (3, 2)]
 
 
+def test_rows_of_other_tasks_stay_as_they_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(task: str, *_: object) -> dict[str, object]:
+        entry = {"difference": 0.1, "interval": [-0.1, 0.3]}
+        return {
+            "task": task,
+            "samples": 2,
+            "float": 70.0,
+            "approximations": dict.fromkeys(GELUS, entry),
+        }
+
+    monkeypatch.setattr("benchmarks.paper.quality.ablation", measured)
+    monkeypatch.setattr(paper, "draw_differences", lambda *_: None)
+    words = ["--table", "ablation", "--output", str(tmp_path), "--charts", str(tmp_path)]
+    for tasks, how in (("names,sections", "one epoch"), ("names", "two epochs")):
+        assert paper.main([*words, "--tasks", tasks, "--training", how]) == 0
+    rows = json.loads((tmp_path / "paper-ablation.json").read_text())["table"]["rows"]
+    assert [(row["task"], row["training"]) for row in rows] == [
+        ("sections", "one epoch"),
+        ("names", "two epochs"),
+    ]
+    text = (tmp_path / "paper-ablation.md").read_text()
+    assert "one epoch" in text and "two epochs" in text and text.count("+0.10") == 2 * len(GELUS)
+
+
 @pytest.mark.slow
 def test_a_table_is_written_with_its_charts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
