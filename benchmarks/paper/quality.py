@@ -21,6 +21,7 @@ __all__ = ["ablation", "accuracy"]
 LOG = logging.getLogger("benchmarks")
 _CALIBRATION = 512
 """Training samples that scales are chosen on."""
+_BATCH = 32
 
 
 def _test_file(name: str, data: Path) -> Path:
@@ -34,14 +35,20 @@ def _options(name: str) -> Any:
     return Options(columns={column: column for column in columns})
 
 
-def _texts(name: str, data: Path) -> list[Any]:
-    """The first training texts, or pairs."""
+def _calibration(name: str, model: Any, data: Path) -> list[Any]:
+    """The first training texts, or batches of pairs, which calibration does not take as texts."""
     from ibert_tvm.tasks import TASKS
+    from ibert_tvm.tokenization import Tokenizer
 
     path = Path(str(_test_file(name, data)).replace("test.", "train."))
     samples = TASKS[BUILT[name].kind].read(path, _options(name))
     texts = samples.texts if BUILT[name].columns else [" ".join(w) for w in samples.words]
-    return list(texts[:_CALIBRATION])
+    texts = list(texts[:_CALIBRATION])
+    if isinstance(texts[0], str):
+        return texts
+    tokenizer = Tokenizer(model.tokenizer)
+    parts = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
+    return [tokenizer.encode(part, LONGEST).inputs(model.info.inputs) for part in parts]
 
 
 def _quantised(name: str, model: Path, data: Path) -> Path:
@@ -52,7 +59,8 @@ def _quantised(name: str, model: Path, data: Path) -> Path:
     if not output.exists():
         LOG.info("%s: quantising", name)
         floating = ibert_tvm.load(model)
-        ibert_tvm.quantize(floating, calibration=_texts(name, data), seq_len=LONGEST).save(output)
+        calibration = _calibration(name, floating, data)
+        ibert_tvm.quantize(floating, calibration=calibration, seq_len=LONGEST).save(output)
     return output
 
 

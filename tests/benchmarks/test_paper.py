@@ -11,8 +11,9 @@ import pytest
 from benchmarks.paper import __main__ as paper
 from benchmarks.paper.functions import EXPONENTIALS, GELUS, exp_errors, gelu_errors
 from benchmarks.paper.latency import CELLS, PAPER, speedups
-from benchmarks.paper.quality import _once
+from benchmarks.paper.quality import _calibration, _once
 from ibert_tvm.tokenization import TokenizedBatch
+from tests.documents.small_model import small_model
 
 PRINTED = {
     "x sigmoid(1.702 x)": (0.012, 0.020),
@@ -77,6 +78,22 @@ def test_the_float_model_runs_once_for_all_candidates() -> None:
             tokens = TokenizedBatch(rows, np.ones_like(rows), np.zeros_like(rows), ())
             np.testing.assert_array_equal(_once(run, known)(tokens)[0], rows * 2)
     assert ran == [(2, 3), (3, 2)]
+
+
+@pytest.mark.slow
+def test_pairs_are_calibrated_on_as_batches(tmp_path: Path) -> None:
+    import ibert_tvm
+
+    (tmp_path / "names").mkdir()
+    rows = [f"a name {n}\twhat it does, {n}\tmatch" for n in range(40)]
+    path = tmp_path / "names" / "train.tsv"
+    path.write_text("\n".join(["text\tpair\tlabel", *rows]), encoding="utf-8")
+    model = ibert_tvm.load(small_model())
+    batches = _calibration("names", model, tmp_path)
+    assert [len(batch["input_ids"]) for batch in batches] == [32, 8]
+    assert all(batch.keys() == set(model.info.inputs) for batch in batches)
+    assert all(batch["token_type_ids"].max(axis=1).all() for batch in batches)
+    ibert_tvm.quantize(model, calibration=batches, preset="paper", seq_len=16)
 
 
 def test_rows_of_other_tasks_stay_as_they_were_measured(
