@@ -117,6 +117,18 @@ def _once(run: Callable[[Any], Any], known: dict[bytes, Any]) -> Callable[[Any],
     return remembered
 
 
+def _replace_gelu(model: Any, curve: Callable[[Any], Any]) -> None:
+    """Put a function from and to float64 arrays in GELU's place in all layers of a BERT."""
+    import torch
+
+    class Activation(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(np.asarray(curve(x.double().numpy()), np.float32))
+
+    for layer in model.bert.encoder.layer:
+        layer.intermediate.intermediate_act_fn = Activation()
+
+
 def ablation(name: str, data: Path, models: Path, curves: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a float model with each approximation in GELU's place, without training it again.
 
@@ -153,12 +165,7 @@ def ablation(name: str, data: Path, models: Path, curves: Mapping[str, Any]) -> 
     row["approximations"] = {}
     for label, curve in curves.items():
         LOG.info("%s: %s", name, label)
-
-        def activation(x: Any, curve: Any = curve) -> Any:
-            return torch.from_numpy(np.asarray(curve(x.double().numpy()), np.float32))
-
-        for layer in model.bert.encoder.layer:
-            layer.intermediate.intermediate_act_fn = activation
+        _replace_gelu(model, curve)
         found = mean("accuracy", predicted_right(name, model, tokenizer, _test_file(name, data)))
         (interval,) = difference_intervals([(exact, found)])
         row["approximations"][label] = {

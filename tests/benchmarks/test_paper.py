@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.paper import __main__ as paper
 from benchmarks.paper.functions import EXPONENTIALS, GELUS, exp_errors, gelu_errors
 from benchmarks.paper.latency import CELLS, PAPER, speedups
-from benchmarks.paper.quality import _calibration, _once
+from benchmarks.paper.quality import _calibration, _once, _replace_gelu
 from ibert_tvm.tokenization import TokenizedBatch
 from tests.documents.small_model import small_model
 
@@ -94,6 +95,22 @@ def test_pairs_are_calibrated_on_as_batches(tmp_path: Path) -> None:
     assert all(batch.keys() == set(model.info.inputs) for batch in batches)
     assert all(batch["token_type_ids"].max(axis=1).all() for batch in batches)
     ibert_tvm.quantize(model, calibration=batches, preset="paper", seq_len=16)
+
+
+@pytest.mark.slow
+def test_gelu_is_replaced_in_every_layer() -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(small_model()).eval()
+    ids = torch.arange(3, 9)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        _replace_gelu(model, lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
+        exact = model(ids).logits
+        _replace_gelu(model, np.zeros_like)
+        without = model(ids).logits
+    torch.testing.assert_close(exact, before, rtol=0, atol=1e-5)
+    assert (without - before).abs().max() > 1e-4
 
 
 def test_rows_of_other_tasks_stay_as_they_were_measured(
