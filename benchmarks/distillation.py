@@ -4,17 +4,18 @@
     python -m benchmarks.distillation --seeds 0,1,2 --texts 4096 --learning-rate 2e-5
 
 The float model teaches its own embeddings (`ibert_tvm.train.losses.embedding_loss`). It is tuned on
-paragraphs of Python's documentation, each cut at a random length of 2 to 40 words, so that short
-ones are among them; which state is kept is chosen on one half of texts of other sources (the held-
-out texts, short and odd strings), and the fidelity that is written is measured on the other half.
-Every seed draws its own texts, cuts and order; all start from the same calibration, with the
-project's texts, as `ibert quantize` does by default.
+pieces of Python's documentation of 1 to 40 words, half of them of at most 6; which state is kept is
+chosen on one half of texts of other sources (the held-out texts, short and odd strings), and the
+fidelity that is written is measured on the other half. Every seed draws its own texts, pieces and
+order; all start from the same calibration, with the project's texts, as `ibert quantize` does by
+default.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import statistics
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,25 +32,35 @@ from .report import machine_lines, table
 from .store import new_result, save
 from .texts import HALVES, documentation, texts
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["main", "training_texts", "tune"]
 
 LOG = logging.getLogger("benchmarks")
 SETS = ("held-out", "short and odd")
 """Sources that nothing is learned of."""
 _ALL = (*SETS, "all")
-_WORDS = (2, 40)
+TRAINED = {
+    "all": "all weights",
+    "layers": "all weights but tables of embeddings",
+    "vectors": "biases and norms",
+    "scales": "scales of activations",
+}
+"""What can be trained, in words."""
+_WORDS = (1, 40)
 _SEQ_LEN = 64
 
 
 def training_texts(count: int, seed: int) -> list[str]:
-    """Paragraphs of documentation, cut at random lengths.
+    """Pieces of paragraphs of documentation: some words from any place on.
 
     Parameters
     ----------
     count : int
         How many.
     seed : int
-        Which ones, and where they are cut.
+        Which ones, and of which words.
 
     Returns
     -------
@@ -62,7 +73,9 @@ def training_texts(count: int, seed: int) -> list[str]:
     every = documentation()
     for place in generator.permutation(len(every)):
         words = every[place].split()
-        text = " ".join(words[: int(generator.integers(_WORDS[0], _WORDS[1] + 1))])
+        count_words = int(math.exp(generator.uniform(*map(math.log, (_WORDS[0], _WORDS[1] + 1)))))
+        first = int(generator.integers(max(len(words) - count_words, 0) + 1))
+        text = " ".join(words[first : first + count_words])
         if text not in measured:
             found.append(text)
         if len(found) == count:
@@ -115,6 +128,31 @@ def inputs_of(tokenizer: Any, names: Sequence[str], lines: Sequence[str]) -> dic
     return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
 
+def _choose_trained(model: Any, what: str) -> None:
+    """Leave gradients to what of `TRAINED` is asked for."""
+    import torch
+
+    scales = {id(scale) for scale in model.log_scales.values()}
+    embeddings = (part for part in model.modules() if isinstance(part, torch.nn.Embedding))
+    tables = {id(part.weight) for part in embeddings}
+    for parameter in model.parameters():
+        chosen = {
+            "all": True,
+            "layers": id(parameter) not in tables,
+            "vectors": parameter.ndim < 2,
+            "scales": id(parameter) in scales,
+        }
+        parameter.requires_grad_(chosen[what])
+
+
+def weighted_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """``1 - cos`` of embeddings [batch, C], in which each counts by its own error."""
+    from torch.nn.functional import cosine_similarity
+
+    errors = 1 - cosine_similarity(student, teacher)
+    return (errors * errors.detach() / errors.detach().mean()).mean()
+
+
 def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Tune a calibrated model with one seed.
 
@@ -125,7 +163,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     source : pathlib.Path
         The float model.
     options : argparse.Namespace
-        `texts`, `epochs`, `batch`, `learning_rate`, `learn_scales`, `vectors`.
+        `texts`, `epochs`, `batch`, `learning_rate`, `train`, `weighted`.
     seed : int
         Of texts and order.
 
@@ -145,10 +183,8 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     from ibert_tvm.train.losses import embedding_loss
 
     torch.manual_seed(seed)
-    model = prepare(start, learn_scales=options.learn_scales)
-    if options.vectors:
-        for parameter in model.parameters():
-            parameter.requires_grad_(parameter.ndim < 2)
+    model = prepare(start, learn_scales=options.train == "scales")
+    _choose_trained(model, options.train)
     info = model.info
     teacher = float_module(HfFolder.read(source), info.head).eval()
     tokenizer = Tokenizer(tokenizer_files(source))
@@ -163,7 +199,8 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
         given = inputs_of(tokenizer, info.inputs, [lines[i] for i in indices])
         with torch.no_grad():
             wanted = teacher(**given)
-        return embedding_loss(model(**given)[output], wanted)
+        found = model(**given)[output]
+        return weighted_loss(found, wanted) if options.weighted else embedding_loss(found, wanted)
 
     def measured(half: str) -> dict[str, dict[str, float]]:
         model.eval()
@@ -176,7 +213,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
 
     def score() -> float:
         found = measured(HALVES[0])["all"]
-        LOG.info("seed %d: mean %.5f, min %.4f", seed, found["cosine_mean"], found["cosine_min"])
+        LOG.info("seed %d: mean %.6f, min %.5f", seed, found["cosine_mean"], found["cosine_min"])
         return found["cosine_mean"]
 
     before = measured(HALVES[1])
@@ -241,9 +278,8 @@ def _markdown(result: dict[str, Any]) -> str:
         "",
         f"{settings['texts']} texts of at most {_WORDS[1]} words, {settings['epochs']} epochs in "
         f"batches of {settings['batch']}, learning rate {settings['learning_rate']:g}, "
-        f"{'biases and norms alone' if settings['vectors'] else 'all weights'}, scales "
-        f"{'learned' if settings['learn_scales'] else 'as calibrated'}. Cosine to FP32, mean / "
-        "minimum, on texts of other sources.",
+        f"{TRAINED[settings['train']]}{' by the weighted loss' * settings['weighted']}. Cosine to "
+        "FP32, mean / minimum, on texts of other sources.",
         "",
     ]
     lines = table(["", *(f"{name} ({counts[name]})" for name in _ALL)], rows)
@@ -264,8 +300,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
-    parser.add_argument("--learn-scales", action="store_true", help="of activations, too")
-    parser.add_argument("--vectors", action="store_true", help="biases and norms alone")
+    parser.add_argument(
+        "--train",
+        choices=TRAINED,
+        default="layers",
+        help="; ".join(f"{name}: {said}" for name, said in TRAINED.items()),
+    )
+    parser.add_argument(
+        "--weighted", action="store_true", help="weigh each text by its own error in the loss"
+    )
     root = Path(__file__).parents[1]
     parser.add_argument("--cache", type=Path, default=root / "build" / "distillation")
     parser.add_argument(
@@ -279,7 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
     source = model_folder(MODELS["minilm"], options.cache)
     settings = {
         name: getattr(options, name)
-        for name in ("texts", "epochs", "batch", "learning_rate", "learn_scales", "vectors")
+        for name in ("texts", "epochs", "batch", "learning_rate", "train", "weighted")
     }
     result = new_result([], settings)
     result["counts"] = {name: len(texts(name, HALVES[1])) for name in SETS}

@@ -13,6 +13,8 @@
 
 `latency` reads what `python -m benchmarks.cpu` and `python -m benchmarks.cuda` measured; with
 ``--measure`` it runs the one for this machine first.
+
+Rows of `accuracy` and `ablation` of tasks that are not asked for stay as they were measured before.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 
 from ..machine import describe_machine, describe_software
 from ..report import table
+from ..tasks.finetune import TRAINED
 from .drawing import draw_differences, draw_errors
 from .functions import GELUS, exp_errors, gelu_errors
 from .latency import CELLS, PAPER, speedups
@@ -60,7 +63,11 @@ def _errors(name: str, options: argparse.Namespace) -> tuple[dict[str, Any], lis
 def _accuracy(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from .quality import accuracy
 
-    found = [accuracy(name, options.data, options.models) for name in options.tasks]
+    found = _with_others(
+        "accuracy",
+        [accuracy(name, options.data, options.models) for name in options.tasks],
+        options,
+    )
     rows, drawn = [], {}
     for row in found:
         for place, metric in enumerate(row["quantised"]):
@@ -74,7 +81,21 @@ def _accuracy(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
                 drawn[name] = (metric["difference"], tuple(metric["interval"]))
     draw_differences(drawn, "quantised less float, points", options.charts / "paper-accuracy")
     head = ["task", "samples", "metric", "float", "quantised", "integer fine-tuned"]
-    return {"rows": found, "training": options.training}, table(head, rows)
+    return {"rows": found}, table(head, rows)
+
+
+def _with_others(
+    name: str, measured: list[dict[str, Any]], options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Rows of a table: those of tasks that were measured before stay, each with its commit."""
+    own = {"commit": describe_software()["commit"], "training": options.training}
+    rows = {row["task"]: {**row, **own} for row in measured}
+    path = options.output / f"paper-{name}.json"
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        for row in before["table"]["rows"]:
+            rows.setdefault(row["task"], row)
+    return [rows[task] for task in TRAINED if task in rows]
 
 
 def _with_interval(metric: dict[str, Any]) -> str:
@@ -85,7 +106,11 @@ def _with_interval(metric: dict[str, Any]) -> str:
 def _ablation(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from .quality import ablation
 
-    found = [ablation(name, options.data, options.models, GELUS) for name in options.tasks]
+    found = _with_others(
+        "ablation",
+        [ablation(name, options.data, options.models, GELUS) for name in options.tasks],
+        options,
+    )
     rows, drawn = [], {}
     for row in found:
         cells = [row["task"], str(row["samples"]), f"{row['float']:.2f}"]
@@ -96,7 +121,7 @@ def _ablation(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         rows.append(cells)
     draw_differences(drawn, "less float GELU, points", options.charts / "paper-ablation")
     head = ["task", "samples", "float GELU", *GELUS]
-    return {"rows": found, "training": options.training}, table(head, rows)
+    return {"rows": found}, table(head, rows)
 
 
 def _latency(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -142,6 +167,15 @@ def _measure() -> None:
         raise SystemExit("the cells could not be measured")
 
 
+def _notes(document: dict[str, Any]) -> list[str]:
+    """How the models of a table's tasks were trained, and with what they were measured."""
+    said = [
+        f"- {row['task']}, measured at {row['commit'][:12]}: {row['training'] or 'as by default'}."
+        for row in document.get("rows", ())
+    ]
+    return [*said, ""] if said else []
+
+
 TABLES = {
     "gelu": lambda options: _errors("gelu", options),
     "exp": lambda options: _errors("exp", options),
@@ -163,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "tasks")
     parser.add_argument("--models", type=Path, default=ROOT / "build" / "tasks" / "models")
     parser.add_argument("--tasks", default="sections,names,code-words", help="comma-separated")
-    parser.add_argument("--training", default="", help="how the models were trained, for the table")
+    parser.add_argument("--training", default="", help="how the models of these tasks were trained")
     parser.add_argument("--measure", action="store_true", help="latency: measure first")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of .json and .md")
     parser.add_argument("--charts", type=Path, default=ROOT / "docs" / "charts")
@@ -175,8 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
     where = {"machine": describe_machine()["processor"], "commit": describe_software()["commit"]}
     path = options.output / f"paper-{options.table}.json"
     path.write_text(json.dumps({**where, "table": document}, indent=1) + "\n", encoding="utf-8")
-    note = [options.training, ""] if options.training else []
-    text = "\n".join([f"# {options.table}, as in the paper", "", *note, *lines]) + "\n"
+    text = "\n".join([f"# {options.table}, as in the paper", "", *_notes(document), *lines]) + "\n"
     path.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
     return 0

@@ -21,6 +21,7 @@ __all__ = ["ablation", "accuracy"]
 LOG = logging.getLogger("benchmarks")
 _CALIBRATION = 512
 """Training samples that scales are chosen on."""
+_BATCH = 32
 
 
 def _test_file(name: str, data: Path) -> Path:
@@ -34,14 +35,20 @@ def _options(name: str) -> Any:
     return Options(columns={column: column for column in columns})
 
 
-def _texts(name: str, data: Path) -> list[Any]:
-    """The first training texts, or pairs."""
+def _calibration(name: str, model: Any, data: Path) -> list[Any]:
+    """The first training texts, or batches of pairs, which calibration does not take as texts."""
     from ibert_tvm.tasks import TASKS
+    from ibert_tvm.tokenization import Tokenizer
 
     path = Path(str(_test_file(name, data)).replace("test.", "train."))
     samples = TASKS[BUILT[name].kind].read(path, _options(name))
     texts = samples.texts if BUILT[name].columns else [" ".join(w) for w in samples.words]
-    return list(texts[:_CALIBRATION])
+    texts = list(texts[:_CALIBRATION])
+    if isinstance(texts[0], str):
+        return texts
+    tokenizer = Tokenizer(model.tokenizer)
+    parts = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
+    return [tokenizer.encode(part, LONGEST).inputs(model.info.inputs) for part in parts]
 
 
 def _quantised(name: str, model: Path, data: Path) -> Path:
@@ -52,7 +59,8 @@ def _quantised(name: str, model: Path, data: Path) -> Path:
     if not output.exists():
         LOG.info("%s: quantising", name)
         floating = ibert_tvm.load(model)
-        ibert_tvm.quantize(floating, calibration=_texts(name, data), seq_len=LONGEST).save(output)
+        calibration = _calibration(name, floating, data)
+        ibert_tvm.quantize(floating, calibration=calibration, seq_len=LONGEST).save(output)
     return output
 
 
@@ -109,6 +117,18 @@ def _once(run: Callable[[Any], Any], known: dict[bytes, Any]) -> Callable[[Any],
     return remembered
 
 
+def _replace_gelu(model: Any, curve: Callable[[Any], Any]) -> None:
+    """Put a function from and to float64 arrays in GELU's place in all layers of a BERT."""
+    import torch
+
+    class Activation(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(np.asarray(curve(x.double().numpy()), np.float32))
+
+    for layer in model.bert.encoder.layer:
+        layer.intermediate.intermediate_act_fn = Activation()
+
+
 def ablation(name: str, data: Path, models: Path, curves: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a float model with each approximation in GELU's place, without training it again.
 
@@ -145,12 +165,7 @@ def ablation(name: str, data: Path, models: Path, curves: Mapping[str, Any]) -> 
     row["approximations"] = {}
     for label, curve in curves.items():
         LOG.info("%s: %s", name, label)
-
-        def activation(x: Any, curve: Any = curve) -> Any:
-            return torch.from_numpy(np.asarray(curve(x.double().numpy()), np.float32))
-
-        for layer in model.bert.encoder.layer:
-            layer.intermediate.intermediate_act_fn = activation
+        _replace_gelu(model, curve)
         found = mean("accuracy", predicted_right(name, model, tokenizer, _test_file(name, data)))
         (interval,) = difference_intervals([(exact, found)])
         row["approximations"][label] = {

@@ -140,6 +140,7 @@ def finetune(
     )
     train, dev = (_encoded(name, file, tokenizer, labels) for file in files.values())
     train = train[:samples]
+    dev.sort(key=lambda sample: len(sample["input_ids"]))  # so that little of a batch is padding
     rate = _RATE
     if frozen:
         _compute_hidden([*train, *dev], model, whole)

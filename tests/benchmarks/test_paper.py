@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from benchmarks.paper import __main__ as paper
 from benchmarks.paper.functions import EXPONENTIALS, GELUS, exp_errors, gelu_errors
 from benchmarks.paper.latency import CELLS, PAPER, speedups
-from benchmarks.paper.quality import _once
+from benchmarks.paper.quality import _calibration, _once, _replace_gelu
 from ibert_tvm.tokenization import TokenizedBatch
+from tests.documents.small_model import small_model
 
 PRINTED = {
     "x sigmoid(1.702 x)": (0.012, 0.020),
@@ -77,6 +79,64 @@ def test_the_float_model_runs_once_for_all_candidates() -> None:
             tokens = TokenizedBatch(rows, np.ones_like(rows), np.zeros_like(rows), ())
             np.testing.assert_array_equal(_once(run, known)(tokens)[0], rows * 2)
     assert ran == [(2, 3), (3, 2)]
+
+
+@pytest.mark.slow
+def test_pairs_are_calibrated_on_as_batches(tmp_path: Path) -> None:
+    import ibert_tvm
+
+    (tmp_path / "names").mkdir()
+    rows = [f"a name {n}\twhat it does, {n}\tmatch" for n in range(40)]
+    path = tmp_path / "names" / "train.tsv"
+    path.write_text("\n".join(["text\tpair\tlabel", *rows]), encoding="utf-8")
+    model = ibert_tvm.load(small_model())
+    batches = _calibration("names", model, tmp_path)
+    assert [len(batch["input_ids"]) for batch in batches] == [32, 8]
+    assert all(batch.keys() == set(model.info.inputs) for batch in batches)
+    assert all(batch["token_type_ids"].max(axis=1).all() for batch in batches)
+    ibert_tvm.quantize(model, calibration=batches, preset="paper", seq_len=16)
+
+
+@pytest.mark.slow
+def test_gelu_is_replaced_in_every_layer() -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(small_model()).eval()
+    ids = torch.arange(3, 9)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        _replace_gelu(model, lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
+        exact = model(ids).logits
+        _replace_gelu(model, np.zeros_like)
+        without = model(ids).logits
+    torch.testing.assert_close(exact, before, rtol=0, atol=1e-5)
+    assert (without - before).abs().max() > 1e-4
+
+
+def test_rows_of_other_tasks_stay_as_they_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(task: str, *_: object) -> dict[str, object]:
+        entry = {"difference": 0.1, "interval": [-0.1, 0.3]}
+        return {
+            "task": task,
+            "samples": 2,
+            "float": 70.0,
+            "approximations": dict.fromkeys(GELUS, entry),
+        }
+
+    monkeypatch.setattr("benchmarks.paper.quality.ablation", measured)
+    monkeypatch.setattr(paper, "draw_differences", lambda *_: None)
+    words = ["--table", "ablation", "--output", str(tmp_path), "--charts", str(tmp_path)]
+    for tasks, how in (("names,sections", "one epoch"), ("names", "two epochs")):
+        assert paper.main([*words, "--tasks", tasks, "--training", how]) == 0
+    rows = json.loads((tmp_path / "paper-ablation.json").read_text())["table"]["rows"]
+    assert [(row["task"], row["training"]) for row in rows] == [
+        ("sections", "one epoch"),
+        ("names", "two epochs"),
+    ]
+    text = (tmp_path / "paper-ablation.md").read_text()
+    assert "one epoch" in text and "two epochs" in text and text.count("+0.10") == 2 * len(GELUS)
 
 
 @pytest.mark.slow
