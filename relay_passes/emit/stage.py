@@ -8,7 +8,7 @@ from typing import Any
 from tvm import te, tirx
 
 from ..spec.arithmetic import VECTORS, Arithmetic
-from ..spec.values import Ranged
+from ..spec.values import Ranged, ranged
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,15 @@ class Stage:
         Every entry lies in [low, high].
     arithmetic
         How operations on its entries are written: what is computed of them inherits it.
+    is_known
+        Whether the tensor is computed from nothing, because all of its entries are one number.
     """
 
     tensor: te.Tensor
     low: int
     high: int
     arithmetic: Arithmetic = VECTORS
+    is_known: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,7 +44,13 @@ class Stage:
         return str(self.tensor.dtype)
 
     def __getitem__(self, index: Any) -> Ranged:
-        """Read one entry as a value of the specification."""
+        """Read one entry as a value of the specification.
+
+        A known number is read as itself. Inlined, it would stand in expressions that were traced
+        for a variable, and TVM's analyses refuse a binding whose value they can still fold.
+        """
+        if self.is_known:
+            return ranged(self.low)
         index = index if isinstance(index, tuple) else (index,)
         return self.value(self.low, self.high, self.tensor(*index))
 
