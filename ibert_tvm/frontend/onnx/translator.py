@@ -340,7 +340,7 @@ class Translator:
         node = Node(proto, operands, self.opsets.get(domain, 1), attributes)
         try:
             result = function(self, node)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             line = error_lines(error)[-1]
             raise Untranslatable(f"it does not fit its operands: {line}") from error
         return result if isinstance(result, list) else [result]
