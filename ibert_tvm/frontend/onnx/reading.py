@@ -94,7 +94,7 @@ def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...
             todo="copy the files of its weights beside it, under the names that the model gives",
         ) from error
     check_model(model, str(file))
-    _check_arrays(model.graph, str(file))
+    check_arrays(model.graph, str(file))
     return model, files
 
 
@@ -153,8 +153,21 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
         ) from error
 
 
-def _check_arrays(message: Message, where: str) -> None:
-    """Refuse arrays, of weights and in attributes, that have not the elements of their shape."""
+def check_arrays(message: Message, where: str) -> None:
+    """Refuse arrays, of weights and in attributes, that have not the elements of their shape.
+
+    Parameters
+    ----------
+    message : Message
+        A graph, or a part of one.
+    where : str
+        The file, or what stands for it in messages.
+
+    Raises
+    ------
+    ModelSourceError
+        With the name of the array.
+    """
     import onnx
     from onnx import numpy_helper
 
@@ -177,7 +190,7 @@ def _check_arrays(message: Message, where: str) -> None:
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
             for part in (value,) if hasattr(value, "ListFields") else value:
-                _check_arrays(part, where)
+                check_arrays(part, where)
 
 
 def _check_text(message: Message, where: str) -> None:

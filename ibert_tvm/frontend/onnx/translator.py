@@ -340,7 +340,9 @@ class Translator:
         node = Node(proto, operands, self.opsets.get(domain, 1), attributes)
         try:
             result = function(self, node)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except TypeError as error:  # TVM's, which tells all that it knows of the operator
+            raise Untranslatable("it does not fit the types of its operands") from error
+        except (RuntimeError, ValueError) as error:
             line = error_lines(error)[-1]
             raise Untranslatable(f"it does not fit its operands: {line}") from error
         return result if isinstance(result, list) else [result]

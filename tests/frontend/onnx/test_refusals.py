@@ -107,6 +107,18 @@ def branch(g: Graph) -> str:
             "the operator my.domain.Mystery is not known here",
         ),
         (
+            lambda g: g.op("Erf", "input_ids", name="act"),
+            "Erf",
+            "node act",
+            "it does not fit the types of its operands",
+        ),
+        (
+            lambda g: g.op("Transpose", g.array([[1.0, 2.0]]), perm=[0, 1, 2], name="turn"),
+            "Transpose",
+            "node turn",
+            "onnx cannot compute it from constants: axes don't match array",
+        ),
+        (
             squared_gate,
             "Mul",
             "node times, layer encoder.dense",
