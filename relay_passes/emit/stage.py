@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import te, tirx
 
+from ..errors import LoweringError
 from ..spec.arithmetic import VECTORS, Arithmetic
 from ..spec.values import Ranged, ranged
 
@@ -63,8 +64,19 @@ def expression(value: Ranged, dtype: str) -> tirx.Expr:
     """TIR expression of a traced value, in the given type.
 
     A value without one is a known number, for example a bound that a clamp proved.
+
+    Raises
+    ------
+    LoweringError
+        If it is several numbers, and has no expression.
     """
     if value.expr is None:
+        if value.low != value.high:
+            raise LoweringError(
+                f"a value of [{value.low}, {value.high}] without an expression",
+                why="a function of the specification lost it",
+                todo="report this model: a function of known numbers is no known number",
+            )
         return tirx.const(value.low, dtype)
     if isinstance(value.expr, tirx.Cast) and str(value.expr.value.ty) == dtype:
         return value.expr.value  # an entry that is only moved

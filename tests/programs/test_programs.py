@@ -166,6 +166,39 @@ def test_what_is_computed_of_a_known_number_is_known(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
 
 
+def test_the_sign_of_a_known_number_is_kept(builder: Builder) -> None:
+    """Its absolute value was no known number, and of the choice by its sign the first was taken."""
+
+    def body(b: Builder) -> object:
+        table = b.parameter("table", np.full((VOCABULARY, 1), -127), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        stored = {"low": -99, "high": 99, "dtype": "int8"}
+        x = b.emit(integer.requantise(x, one, name="always", shift=0, **stored))
+        constants = {"q_b": -17545, "q_c": -174039853, "q_1": -7934, "erf_shift": 15}
+        given = {
+            name: b.parameter(name, [value], "int64" if name == "q_c" else "int32")
+            for name, value in constants.items()
+        }
+        return b.emit(integer.gelu_paper(x, *given.values(), name="gelu"))
+
+    program = read_program(builder.module(body))
+    given = inputs_of((1, 4), np.random.default_rng(0))
+    (result,) = evaluate(program, given, builder.parameters)
+    assert (result == 1179288).all()
+    assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
+
+
+def test_a_value_without_an_expression_is_not_compiled() -> None:
+    """Its lower end was taken for it."""
+    from ibert_tvm.relay_passes.emit.stage import expression
+    from ibert_tvm.relay_passes.spec.ranged import Ranged
+
+    assert int(expression(Ranged(3, 3), "int32")) == 3
+    with pytest.raises(LoweringError, match=r"^a value of \[-3, 3\] without an expression"):
+        expression(Ranged(-3, 3), "int32")
+
+
 def test_one_token_alone_is_compiled(builder: Builder) -> None:
     """The sum over one token is no sum, for which its width was asked."""
 
