@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -37,9 +38,16 @@ def _command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "benchmarks.worker", *map(str, arguments)]
 
 
-def _end_with_parent() -> None:
-    """Let the kernel end a worker whose parent is gone, even while it is stopped."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_with_parent() -> Callable[[], None]:
+    """What a child does first, so that the kernel ends it with this process, even while stopped."""
+    parent = os.getpid()
+
+    def child() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before the kernel was asked
+            os._exit(1)
+
+    return child
 
 
 def _reason(text: str) -> str:
@@ -67,7 +75,7 @@ def build_artefact(spec: ModelSpec, peer: str, cell: Cell, cache: Path) -> None:
             stdout=stream,
             stderr=stream,
             check=False,
-            preexec_fn=_end_with_parent,
+            preexec_fn=_end_with_parent(),
         )
     if done.returncode != 0:
         raise WorkerError(
@@ -101,7 +109,7 @@ def ask(
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=_end_with_parent,
+        preexec_fn=_end_with_parent(),
     )
     if done.returncode != 0 or not done.stdout:
         raise WorkerError(_reason(done.stderr))
@@ -139,7 +147,7 @@ class Served:
                 stderr=stream,
                 text=True,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent(),
             )
         try:
             self.hello = self._reply(timeout)

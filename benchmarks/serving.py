@@ -177,7 +177,7 @@ class Server:
                 stdout=stream,
                 stderr=stream,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent(),
             )
         self.port = self._wait_for_port(600)
 

@@ -243,7 +243,7 @@ def _make(prepared: Prepared, job: dict[str, Any]) -> str:
             stdout=stream,
             stderr=stream,
             check=False,
-            preexec_fn=_end_with_parent,
+            preexec_fn=_end_with_parent(),
         )
     if done.returncode != 0:
         return f"{_reason(log.read_text(errors='replace'))} (log: {log})"

@@ -234,7 +234,17 @@ def _checked(batch: Mapping[str, Any], index: int, info: ModelInfo) -> Batch:
     _check_range(inputs["input_ids"], info.vocab_size, "token", "vocabulary", where)
     if "token_type_ids" in inputs:
         _check_range(inputs["token_type_ids"], info.type_vocab_size, "token type", "types", where)
-    if not (inputs["attention_mask"] != 0).any():
+    mask = inputs["attention_mask"]
+    other = mask[(mask != 0) & (mask != 1)]
+    if other.size:
+        raise UsageError(
+            f"attention_mask holds {int(other[0])}",
+            where=where,
+            why="a position is a token (1) or padding (0); a mask that is added to scores, or one "
+            "of numbered sequences, means another thing",
+            todo="give 1 for tokens and 0 for padding",
+        )
+    if not mask.any():
         raise UsageError(
             "it holds no token",
             where=where,

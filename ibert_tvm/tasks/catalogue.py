@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..model_info import ModelInfo
 from .answers import exact_match, predicted_answer, token_f1
 from .beir import read_beir
 from .conll import read_conll
@@ -20,7 +21,7 @@ from .labels import class_numbers, unknown_labels
 from .measures import Measure, accuracy, f1, macro_f1, matthews, mean, micro_f1, pearson, spearman
 from .ranking import DEPTH, ndcg, rankings, recall, unit
 from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged, chosen, size
-from .sides import Side
+from .sides import Side, output_read
 from .squad import read_squad
 from .tables import TableFormat
 
@@ -61,20 +62,46 @@ class Task:
 
     Attributes
     ----------
+    name : str
+        As users write it.
+    kinds : tuple of str
+        Outputs that it can be measured on, of `ibert_tvm.model_info.OUTPUT_KINDS`.
     read : callable
         From a path and `Options` to `Samples`.
-    measure : callable
-        From samples, a `Side` and `Options` to measures.
+    score : callable
+        From samples, a `Side` that reads one of `kinds`, and `Options` to measures.
     takes : tuple of str
         Columns that can be named; empty where the format names them.
     seq_len : int
         Tokens that texts are cut off at, where nothing else says it.
     """
 
+    name: str
+    kinds: tuple[str, ...]
     read: Callable[[Path, Options], Samples]
-    measure: Callable[[Any, Side, Options], Measures]
+    score: Callable[[Any, Side, Options], Measures]
     takes: tuple[str, ...] = ()
     seq_len: int = 128
+
+    def check_head(self, info: ModelInfo) -> None:
+        """Refuse a model without an output that this task can be measured on.
+
+        Raises
+        ------
+        DataError
+            If there is none.
+        """
+        output_read(info, self.name, self.kinds)
+
+    def measure(self, samples: Any, side: Side, options: Options) -> Measures:
+        """Measure a model on samples that `read` gave.
+
+        Raises
+        ------
+        DataError
+            If model and samples do not belong together.
+        """
+        return self.score(samples, side.reading(self.name, *self.kinds), options)
 
 
 def _read_glue(name: str, path: Path, options: Options) -> Samples:
@@ -124,7 +151,6 @@ def _classes(
     options: Options,
 ) -> Measures:
     """Classes of texts; `positive` is the label whose F1 is measured after `metrics`."""
-    side = side.reading(name, "logits")
     logits = side.outputs(samples.texts)
     names = [side.info.id2label.get(i, f"LABEL_{i}") for i in range(logits.shape[1])]
     if len(names) == 1:
@@ -142,7 +168,6 @@ def _classes(
 
 def _similarity(name: str, samples: Scored, side: Side, options: Options) -> Measures:
     """Scores of pairs: a model's one logit, or the cosine of two vectors."""
-    side = side.reading(name, "logits", *_VECTORS)
     if side.kind == "logits":
         figures = side.outputs(samples.texts)
         if figures.shape[1] != 1:
@@ -163,9 +188,8 @@ def _similarity(name: str, samples: Scored, side: Side, options: Options) -> Mea
     return [spearman(samples.scores, predicted), pearson(samples.scores, predicted)]
 
 
-def _entities(name: str, samples: Tagged, side: Side, options: Options) -> Measures:
+def _entities(samples: Tagged, side: Side, options: Options) -> Measures:
     """Entities, found by the class of every word's first token."""
-    side = side.reading(name, "token_logits")
     kinds = {split_tag(label)[1] for label in side.info.id2label.values()} - {""}
     known = {kind: kind for kind in kinds} | dict(options.labels)
     asked = {kind for tags in samples.tags for _, kind in map(split_tag, tags) if kind}
@@ -206,8 +230,7 @@ def _tags_of_words(words: Sequence[str], first: Mapping[int, str]) -> list[str]:
     return tags
 
 
-def _answers(name: str, samples: Questions, side: Side, options: Options) -> Measures:
-    side = side.reading(name, "span_logits")
+def _answers(samples: Questions, side: Side, options: Options) -> Measures:
     windows = [_windows(pair, side) for pair in samples.pairs]
     logits = iter(side.windows([window for group in windows for window in group]))
     answers = [
@@ -225,8 +248,7 @@ def _windows(pair: tuple[str, str], side: Side) -> list[Any]:
     return side.tokenizer.windows(pair, side.max_length, max(0, min(_OVERLAP, room // 2)))
 
 
-def _retrieval(name: str, samples: Retrieval, side: Side, options: Options) -> Measures:
-    side = side.reading(name, *_VECTORS)
+def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:
     prompts = side.info.prompts
 
     def vectors(texts: Mapping[str, str], names: Sequence[str]) -> Any:
@@ -251,29 +273,36 @@ def _retrieval(name: str, samples: Retrieval, side: Side, options: Options) -> M
 
 
 def _glue(name: str, *metrics: Callable[..., Measure], positive: str | None = None) -> Task:
-    return Task(partial(_read_glue, name), partial(_classes, name, metrics, positive))
+    score = partial(_classes, name, metrics, positive)
+    return Task(name, ("logits",), partial(_read_glue, name), score)
 
 
-TASKS = {
-    "cola": _glue("cola", matthews),
-    "sst-2": _glue("sst-2", accuracy),
-    "mrpc": _glue("mrpc", accuracy, positive="1"),
-    "sts-b": Task(partial(_read_glue, "sts-b"), partial(_similarity, "sts-b")),
-    "qqp": _glue("qqp", accuracy, positive="1"),
-    "mnli-m": _glue("mnli-m", accuracy),
-    "mnli-mm": _glue("mnli-mm", accuracy),
-    "qnli": _glue("qnli", accuracy),
-    "rte": _glue("rte", accuracy),
-    "classification": Task(
+def _figure(name: str, read: Callable[[Path, Options], Samples], *takes: str) -> Task:
+    return Task(name, ("logits", *_VECTORS), read, partial(_similarity, name), takes)
+
+
+_TABLE = ("text", "pair", "label")
+_TASKS = (
+    _glue("cola", matthews),
+    _glue("sst-2", accuracy),
+    _glue("mrpc", accuracy, positive="1"),
+    _figure("sts-b", partial(_read_glue, "sts-b")),
+    _glue("qqp", accuracy, positive="1"),
+    _glue("mnli-m", accuracy),
+    _glue("mnli-mm", accuracy),
+    _glue("qnli", accuracy),
+    _glue("rte", accuracy),
+    Task(
+        "classification",
+        ("logits",),
         partial(_read_table, ()),
         partial(_classes, "classification", (accuracy, macro_f1), None),
-        ("text", "pair", "label"),
+        _TABLE,
     ),
-    "sts": Task(partial(_read_table, None), partial(_similarity, "sts"), ("text", "pair", "label")),
-    "retrieval": Task(_read_beir, partial(_retrieval, "retrieval")),
-    "token-classification": Task(
-        _read_tagged, partial(_entities, "token-classification"), ("text", "label")
-    ),
-    "squad": Task(_read_squad, partial(_answers, "squad"), seq_len=384),
-}
+    _figure("sts", partial(_read_table, None), *_TABLE),
+    Task("retrieval", _VECTORS, _read_beir, _retrieval),
+    Task("token-classification", ("token_logits",), _read_tagged, _entities, ("text", "label")),
+    Task("squad", ("span_logits",), _read_squad, _answers, seq_len=384),
+)
+TASKS = {task.name: task for task in _TASKS}
 """By name."""

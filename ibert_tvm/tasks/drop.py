@@ -52,7 +52,13 @@ def task_drop(
         From a model to its drop, which is negative where every metric is better than the float
         model's. It raises DataError if model and samples do not belong together, and UsageError if
         a metric has no value.
+
+    Raises
+    ------
+    DataError
+        If the model has no output that the task can be measured on: before anything is calibrated.
     """
+    task.check_head(reference.info)
     floating: Side | None = None
 
     def measure(model: QuantizedModel) -> float:

@@ -69,16 +69,7 @@ class Side:
         DataError
             If the model has none.
         """
-        found = [place for place, output in enumerate(self.info.outputs) if output.kind in kinds]
-        if found:
-            return replace(self, output=found[0])
-        heads = ", or ".join(dict.fromkeys(_HEADS[kind] for kind in kinds))
-        given = ", ".join(output.kind.replace("_", " ") for output in self.info.outputs)
-        raise DataError(
-            f"the model cannot be evaluated on the task {task}",
-            why=f"its head is {self.info.head}, which gives {given}",
-            todo=f"quantise the model with the head {heads}",
-        )
+        return replace(self, output=output_read(self.info, task, kinds))
 
     def outputs(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         """Outputs [texts, ...] of a model that gives one row per text.
@@ -109,6 +100,26 @@ class Side:
                 rows[place] = row[: len(windows[place].ids)]
             self.progress(start + len(places), len(windows))
         return rows
+
+
+def output_read(info: ModelInfo, task: str, kinds: Sequence[str]) -> int:
+    """Return the place of the first output of one of `kinds`.
+
+    Raises
+    ------
+    DataError
+        If the model has none.
+    """
+    found = [place for place, output in enumerate(info.outputs) if output.kind in kinds]
+    if found:
+        return found[0]
+    heads = ", or ".join(dict.fromkeys(_HEADS[kind] for kind in kinds))
+    given = ", ".join(output.kind.replace("_", " ") for output in info.outputs)
+    raise DataError(
+        f"the model cannot be evaluated on the task {task}",
+        why=f"its head is {info.head}, which gives {given}",
+        todo=f"quantise the model with the head {heads}",
+    )
 
 
 def integer_side(encoder: Encoder) -> Side:

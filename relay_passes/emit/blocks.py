@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tvm import te, tirx
@@ -67,7 +68,8 @@ class KernelBlocks:
             return expression(value, dtype or value.dtype)
 
         tensor = te.compute(tuple(shape), compute, name=name)
-        return self.stage(tensor, bounds[0].low, bounds[0].high)
+        (value,) = bounds
+        return replace(self.stage(tensor, value.low, value.high), is_known=value.expr is None)
 
     def note_operands(self, product: str, lhs_low: int, rhs_low: int) -> None:
         """Tell schedules in which matrix products both factors may be -128.

@@ -7,8 +7,9 @@ from typing import Any
 
 from tvm import te, tirx
 
+from ..errors import LoweringError
 from ..spec.arithmetic import VECTORS, Arithmetic
-from ..spec.values import Ranged
+from ..spec.values import Ranged, ranged
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,15 @@ class Stage:
         Every entry lies in [low, high].
     arithmetic
         How operations on its entries are written: what is computed of them inherits it.
+    is_known
+        Whether the tensor is computed from nothing, because all of its entries are one number.
     """
 
     tensor: te.Tensor
     low: int
     high: int
     arithmetic: Arithmetic = VECTORS
+    is_known: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,7 +45,13 @@ class Stage:
         return str(self.tensor.dtype)
 
     def __getitem__(self, index: Any) -> Ranged:
-        """Read one entry as a value of the specification."""
+        """Read one entry as a value of the specification.
+
+        A known number is read as itself. Inlined, it would stand in expressions that were traced
+        for a variable, and TVM's analyses refuse a binding whose value they can still fold.
+        """
+        if self.is_known:
+            return ranged(self.low)
         index = index if isinstance(index, tuple) else (index,)
         return self.value(self.low, self.high, self.tensor(*index))
 
@@ -54,8 +64,19 @@ def expression(value: Ranged, dtype: str) -> tirx.Expr:
     """TIR expression of a traced value, in the given type.
 
     A value without one is a known number, for example a bound that a clamp proved.
+
+    Raises
+    ------
+    LoweringError
+        If it is several numbers, and has no expression.
     """
     if value.expr is None:
+        if value.low != value.high:
+            raise LoweringError(
+                f"a value of [{value.low}, {value.high}] without an expression",
+                why="a function of the specification lost it",
+                todo="report this model: a function of known numbers is no known number",
+            )
         return tirx.const(value.low, dtype)
     if isinstance(value.expr, tirx.Cast) and str(value.expr.value.ty) == dtype:
         return value.expr.value  # an entry that is only moved

@@ -289,6 +289,8 @@ def known(value: Value, low: int, high: int) -> Value:
     if not is_ranged(value):
         return value
     x = ranged(value)
+    if isinstance(x, Constant):
+        return x
     low, high = max(x.low, low), min(x.high, high)
     tightened = Ranged(low, high, x.expr, x.is_short, x.arithmetic)
     tightened.form = x.form

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
 from benchmarks import measure
 from benchmarks.effort import Effort, Turn, estimate_seconds
 from benchmarks.models import MODELS, Cell
-from benchmarks.process import WorkerError, _reason
+from benchmarks.process import WorkerError, _end_with_parent, _reason
 from benchmarks.store import StoreError, add_limits, continue_result, is_measured, load, merge, save
 from tests.benchmarks.documents import document, row
+from tests.processes import ROOT
 
 
 def test_long_runs_are_not_repeated_within_a_turn():
@@ -189,3 +196,56 @@ def test_later_figures_replace_earlier_ones_and_the_better_limit_stays(tmp_path)
 )
 def test_the_reason_of_a_failure_is_its_exception(text, reason):
     assert _reason(text) == reason
+
+
+# A worker says hello, is stopped until it is asked, and computes without an end.
+_ENDLESS = """
+import os, sys
+print('{"pid": %d}' % os.getpid(), flush=True)
+sys.stdin.readline()
+print('{}', flush=True)
+while True:
+    pass
+"""
+_PARENT = """
+import sys
+from benchmarks.process import Served
+worker = Served([sys.executable, "-c", sys.argv[1]])
+if sys.argv[2] == "busy":
+    worker._pause = lambda: None
+    worker.ask({}, 60)
+print(worker.hello["pid"], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("state", ["stopped", "busy"])
+def test_a_worker_ends_with_its_parent(state):
+    """One computed on for hours after the measuring process had been killed."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, _ENDLESS, state],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        ended = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            assert not select.select([ended], [], [], 0)[0]
+            parent.kill()
+            assert select.select([ended], [], [], 30)[0]
+        finally:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(ended, signal.SIGKILL)
+            os.close(ended)
+
+
+def test_a_worker_whose_parent_is_gone_does_not_begin(monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    begin = _end_with_parent()
+    monkeypatch.undo()
+    done = subprocess.run(
+        [sys.executable, "-c", "raise SystemExit(7)"], check=False, preexec_fn=begin
+    )
+    assert done.returncode == 1

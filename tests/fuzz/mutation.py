@@ -183,6 +183,120 @@ def damaged_archive(content: bytes, rng: random.Random) -> bytes:
     return target.getvalue()
 
 
+def damaged_onnx(content: bytes, rng: random.Random) -> bytes:
+    """A graph with one to three places changed, which is still a message of the format."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:  # what was damaged before
+        return damaged_bytes(content, rng)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        rng.choice(_GRAPHS)(model, rng)
+    return bytes(model.SerializeToString())
+
+
+def _change_attribute(model: Any, rng: random.Random) -> None:
+    """A number or a word of a node, or all of one attribute."""
+    nodes = [node for node in model.graph.node if node.attribute]
+    if not nodes:
+        return
+    node = rng.choice(nodes)
+    attribute = rng.choice(node.attribute)
+    kind = rng.randrange(5)
+    if kind == 0:
+        node.attribute.remove(attribute)
+    elif kind == 1:
+        attribute.type = rng.randrange(12)
+    elif kind == 2:
+        attribute.name = rng.choice(("axis", "perm", "to", "", rng.choice(nodes).attribute[0].name))
+    elif attribute.ints:
+        at = rng.randrange(len(attribute.ints))
+        attribute.ints[at] = rng.choice(_INTS)
+        if kind == 3:
+            attribute.ints.append(rng.choice(_INTS))
+    else:
+        attribute.i = rng.choice(_INTS)
+        attribute.f = rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
+        attribute.s = rng.choice((b"", b"tanh", b"\xff", b"x" * 5000))
+
+
+def _change_node(model: Any, rng: random.Random) -> None:
+    """Another operator, other operands, one node less, one twice, or in another place."""
+    nodes = model.graph.node
+    if not nodes:
+        return
+    node, other = rng.choice(nodes), rng.choice(nodes)
+    kind = rng.randrange(7)
+    if kind == 0:
+        node.op_type = rng.choice((other.op_type, "If", "Loop", "Scan", "", "a\0b", "MatMul"))
+    elif kind == 1 and node.input:
+        node.input[rng.randrange(len(node.input))] = rng.choice([*other.input, *other.output, ""])
+    elif kind == 2 and node.output:  # a circle, or a value that is made twice
+        node.output[rng.randrange(len(node.output))] = rng.choice([*other.input, *other.output])
+    elif kind == 3:
+        nodes.remove(node)
+    elif kind == 4:
+        nodes.add().CopyFrom(node)
+    elif kind == 5:
+        node.domain = rng.choice(("com.microsoft", "ai.onnx.ml", "../x", "\u202e"))
+    elif node.input:
+        node.input.append(rng.choice([*other.input, *other.output]))
+
+
+def _change_weight(model: Any, rng: random.Random) -> None:
+    """Shape, type, name, place or content of an array."""
+    if not model.graph.initializer:
+        return
+    tensor = rng.choice(model.graph.initializer)
+    kind = rng.randrange(6)
+    if kind == 0:
+        tensor.dims.append(rng.choice(_INTS))
+    elif kind == 1 and tensor.dims:
+        tensor.dims[rng.randrange(len(tensor.dims))] = rng.choice(_INTS)
+    elif kind == 2:
+        tensor.data_type = rng.randrange(24)
+    elif kind == 3:
+        tensor.data_location = 1
+        entry = tensor.external_data.add()
+        entry.key = rng.choice(("location", "offset", "length"))
+        entry.value = rng.choice(("../../etc/passwd", "/etc/passwd", "model.onnx", "-1", "9" * 30))
+    elif kind == 4:
+        tensor.raw_data = damaged_bytes(tensor.raw_data, rng)
+    else:
+        tensor.name = rng.choice(model.graph.initializer).name
+
+
+def _change_signature(model: Any, rng: random.Random) -> None:
+    """What goes in and out, the set of operators, and the version."""
+    kind = rng.randrange(5)
+    if kind == 0 and model.opset_import:
+        rng.choice(model.opset_import).version = rng.choice(_INTS)
+        return
+    if kind == 1:
+        model.ir_version = rng.choice(_INTS)
+        return
+    values = [*model.graph.input, *model.graph.output, *model.graph.value_info]
+    if not values:
+        return
+    value = rng.choice(values)
+    if kind == 2:
+        value.type.tensor_type.elem_type = rng.randrange(24)
+    elif kind == 3 and value.type.tensor_type.shape.dim:
+        rng.choice(value.type.tensor_type.shape.dim).dim_value = rng.choice(_INTS)
+    else:
+        value.name = rng.choice(("", "a\0b", "*/ int x; /*", "x" * 5000, rng.choice(values).name))
+
+
+_INTS = (0, 1, -1, 2, 3, 7, 127, -128, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))
+_GRAPHS: Sequence[Callable[[Any, random.Random], None]] = (
+    *(_change_attribute, _change_attribute, _change_node, _change_node),
+    *(_change_weight, _change_signature),
+)
+
+
 def damaged(files: Files, rng: random.Random, skip: Sequence[str] = ()) -> Files:
     """Files of which one or two are damaged, missing, or another's.
 
@@ -219,4 +333,5 @@ def _by_format(name: str) -> Callable[[bytes, random.Random], bytes]:
         "jsonl": damaged_lines,
         "safetensors": damaged_safetensors,
         "npz": damaged_archive,
+        "onnx": damaged_onnx,
     }.get(suffix, damaged_bytes)

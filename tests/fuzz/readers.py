@@ -310,6 +310,10 @@ def _model_folders() -> list[Files]:
             work / "a", [folders.TRANSFORMER, folders.pooling("mean"), folders.dense(32, 8)]
         )
         checkpoints.save(checkpoints.make_model("none"), work / "b")
+        # Weights in several files, with an index of them, and a tokenizer.
+        model = folders.make("bert", "none", num_hidden_layers=1).eval()
+        model.save_pretrained(work / "c", max_shard_size="20KB")
+        write_files(work / "c", _tokenizers()[0])
 
     return _built("folders", build)
 

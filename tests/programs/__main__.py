@@ -1,24 +1,48 @@
 """Random programs for the record, which go on where they stopped.
 
 nice -n 15 python -m tests.programs --count 10000 --seed 0 --output programs.json
+
+Seeds that failed before are checked again first; those that pass are listed as mended.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.emulation import runs_here
+from tests.processes import ROOT
 
 from .comparison import TARGETS, check
 from .generator import random_program
 
 CHAINS = 8
+
+
+def commit() -> str:
+    """What is checked: a commit, with ``-dirty`` where files differ from it."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def check_again(document: dict[str, Any], now: str) -> None:
+    """Check what failed before: leave what fails still, and list what is mended."""
+    before, document["failures"] = document["failures"], []
+    for seed, target in sorted({(failure["seed"], failure["target"]) for failure in before}):
+        failures = [asdict(failure) for failure in check(seed, document["chains"], target)]
+        document["failures"] += failures
+        if not failures:
+            why = next(failure["why"] for failure in before if failure["seed"] == seed)
+            document["mended"].append({"seed": seed, "target": target, "at": now, "why": why})
 
 
 def main() -> None:
@@ -33,10 +57,14 @@ def main() -> None:
         name for name, (_, emulated) in TARGETS.items() if emulated or runs_here(get_target(name))
     ]
     document = {"chains": CHAINS, "first_seed": given.seed, "next_seed": given.seed, "programs": 0}
-    document |= {"targets": {}, "operators": {}, "failures": []}
+    document |= {"commits": [], "targets": {}, "operators": {}, "failures": [], "mended": []}
     if given.output.is_file():
         document = json.loads(given.output.read_text())
     end = time.monotonic() + given.seconds
+    now = commit()
+    check_again(document, now)
+    if not document["commits"] or document["commits"][-1]["commit"] != now:
+        document["commits"].append({"commit": now, "first_seed": document["next_seed"]})
     while document["programs"] < given.count and time.monotonic() < end:
         seed = document["next_seed"]
         target = targets[seed % len(targets)]
@@ -49,10 +77,18 @@ def main() -> None:
         met = Counter(step.operator.OP.removeprefix("integer.") for step in program.steps)
         counts = Counter(document["operators"]) + met
         document["operators"] = dict(sorted(counts.items()))
-        given.output.write_text(json.dumps(document, indent=1) + "\n")
+        write(given.output, document)
         for failure in failures:
             print(failure, flush=True)
+    write(given.output, document)
     print({key: document[key] for key in ("programs", "next_seed", "targets")})
+
+
+def write(output: Path, document: dict[str, Any]) -> None:
+    """Replace the record: old or new, however the process ends."""
+    new = output.with_name(f"{output.name}.new")
+    new.write_text(json.dumps(document, indent=1) + "\n")
+    new.replace(output)
 
 
 if __name__ == "__main__":

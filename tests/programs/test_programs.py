@@ -18,6 +18,7 @@ from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
+from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import get_target
@@ -142,6 +143,60 @@ def test_rows_of_one_number_are_normalised(builder: Builder, value: int) -> None
     # What is left of a row about its mean is 0, so that the offset alone is.
     assert (result == result[0, 0]).all()
     assert compare(program, builder.parameters, "x86-64", (2, 3), 0) == ""
+
+
+def test_what_is_computed_of_a_known_number_is_known(builder: Builder) -> None:
+    """The number was inlined into bindings traced for a variable, which TVM's analyses refused."""
+
+    def body(b: Builder) -> object:
+        table = b.parameter("table", np.full((VOCABULARY, 3), 127), "int8")
+        x = b.emit(
+            integer.embedding(b.ids, table, b.parameter("m", [2**20], "int32"), name="x", shift=0)
+        )
+        stored = {"low": -99, "high": 99, "dtype": "int8"}
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.requantise(x, one, name="always", shift=2, **stored))
+        for name in ("once", "twice"):
+            x = b.emit(integer.log1p_relu(x, Logarithm(16383, 15, 32768000, 31646), name=name))
+        return x
+
+    program = read_program(builder.module(body))
+    report = analyse_ranges(program, builder.parameters)
+    assert [report.details[name].low for name in ("always", "once", "twice")] == [99, 4463, 80272]
+    assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
+
+
+def test_the_sign_of_a_known_number_is_kept(builder: Builder) -> None:
+    """Its absolute value was no known number, and of the choice by its sign the first was taken."""
+
+    def body(b: Builder) -> object:
+        table = b.parameter("table", np.full((VOCABULARY, 1), -127), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        stored = {"low": -99, "high": 99, "dtype": "int8"}
+        x = b.emit(integer.requantise(x, one, name="always", shift=0, **stored))
+        constants = {"q_b": -17545, "q_c": -174039853, "q_1": -7934, "erf_shift": 15}
+        given = {
+            name: b.parameter(name, [value], "int64" if name == "q_c" else "int32")
+            for name, value in constants.items()
+        }
+        return b.emit(integer.gelu_paper(x, *given.values(), name="gelu"))
+
+    program = read_program(builder.module(body))
+    given = inputs_of((1, 4), np.random.default_rng(0))
+    (result,) = evaluate(program, given, builder.parameters)
+    assert (result == 1179288).all()
+    assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
+
+
+def test_a_value_without_an_expression_is_not_compiled() -> None:
+    """Its lower end was taken for it."""
+    from ibert_tvm.relay_passes.emit.stage import expression
+    from ibert_tvm.relay_passes.spec.ranged import Ranged
+
+    assert int(expression(Ranged(3, 3), "int32")) == 3
+    with pytest.raises(LoweringError, match=r"^a value of \[-3, 3\] without an expression"):
+        expression(Ranged(-3, 3), "int32")
 
 
 def test_one_token_alone_is_compiled(builder: Builder) -> None:

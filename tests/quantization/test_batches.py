@@ -148,6 +148,14 @@ REFUSED = {
         "  why: the model's types are 0 to 1\n"
         "  what to do: use the tokenizer that belongs to the model",
     ),
+    "another mask": (
+        lambda: batches_of_arrays([{"input_ids": ids(1, 2), "attention_mask": ids(1, 7)}], INFO),
+        "attention_mask holds 7\n"
+        "  where: calibration batch 0\n"
+        "  why: a position is a token (1) or padding (0); a mask that is added to scores, or one "
+        "of numbered sequences, means another thing\n"
+        "  what to do: give 1 for tokens and 0 for padding",
+    ),
     "nothing but padding": (
         lambda: batches_of_arrays([{"input_ids": ids(1), "attention_mask": ids(0)}], INFO),
         "it holds no token\n"

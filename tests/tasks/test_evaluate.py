@@ -6,12 +6,22 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
-from ibert_tvm.tasks import TASKS, DataError, Options, Side, evaluate_task, integer_side, size
+from ibert_tvm.tasks import (
+    TASKS,
+    DataError,
+    Options,
+    Side,
+    evaluate_task,
+    integer_side,
+    size,
+    task_drop,
+)
 from ibert_tvm.tasks.ranking import unit
 from tests.encoder.small_encoders import WORDS, tiny
 
@@ -225,10 +235,15 @@ def test_a_model_with_another_head(
         "squad": "question_answering",
     }
     side = integer_side(encoder(kind))
-    with pytest.raises(DataError) as caught:
-        TASKS[task].measure(None, side, Options())
-    assert str(caught.value) == (
+    wanted = (
         f"the model cannot be evaluated on the task {task}\n"
         f"  why: its head is {head}, which gives {gives}\n"
         f"  what to do: quantise the model with the head {needed[task]}"
     )
+    with pytest.raises(DataError) as caught:
+        TASKS[task].measure(None, side, Options())
+    assert str(caught.value) == wanted
+    # Before a search calibrates, which takes minutes.
+    with pytest.raises(DataError) as caught:
+        task_drop(TASKS[task], None, Options(), SimpleNamespace(info=side.info))
+    assert str(caught.value) == wanted

@@ -44,11 +44,16 @@ def fold(
     }
     names = list(dict.fromkeys(item.name for item in operands if item and item.name))
     name = names[0] if len(names) == 1 else ""
-    if node.op_type == "Transpose":  # a view, where onnx copies: weights are large
-        return [Known(_transpose(node, next(iter(arrays.values()))), name)]
-    if node.op_type == "GatherElements":  # onnx chooses among at most 32 entries
-        return [Known(_gather_elements(node, *(arrays[item] for item in node.input)), name)]
-    results = _evaluate(node, arrays, opsets)
+    try:
+        if node.op_type == "Transpose":  # a view, where onnx copies: weights are large
+            results = [_transpose(node, next(iter(arrays.values())))]
+        elif node.op_type == "GatherElements":  # onnx chooses among at most 32 entries
+            results = [_gather_elements(node, *(arrays[item] for item in node.input))]
+        else:
+            results = _evaluate(node, arrays, opsets)
+    except Exception as error:  # the evaluator raises many classes, NotImplementedError among them
+        line = error_lines(error)[0]
+        raise Untranslatable(f"onnx cannot compute it from constants: {line}") from error
     return [Known(np.asarray(array), name) for array in results]
 
 
@@ -81,10 +86,6 @@ def _evaluate(
         [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in arrays],
         [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output],
     )
-    try:
-        model = helper.make_model(graph, opset_imports=imports)
-        results: list[Any] = ReferenceEvaluator(model).run(None, dict(arrays))
-    except Exception as error:  # the evaluator raises many classes, NotImplementedError among them
-        line = error_lines(error)[0]
-        raise Untranslatable(f"onnx cannot compute it from constants: {line}") from error
+    model = helper.make_model(graph, opset_imports=imports)
+    results: list[Any] = ReferenceEvaluator(model).run(None, dict(arrays))
     return results

@@ -128,6 +128,7 @@ def _canonical(
     nodes = [*graph.node, *chosen.nodes]
     translator = Translator(graph.initializer, nodes, taken, versions, shape, OPERATORS)
     translation = translator.run(chosen.tensors)
+    report = ImportReport()
     try:
         canonical = canonicalise(
             translation.module,
@@ -140,7 +141,7 @@ def _canonical(
         )
         report = canonical.report
     except UnsupportedModelError as error:
-        report = error.report or ImportReport()
+        report = error.report or report
         raise
     finally:
         report.source = _describe(model, versions)

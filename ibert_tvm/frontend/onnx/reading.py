@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import error_lines
+from ...strict_json import shown
 from ..errors import ModelSourceError, UnsupportedModelError, require
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...
             todo="copy the files of its weights beside it, under the names that the model gives",
         ) from error
     check_model(model, str(file))
+    check_arrays(model.graph, str(file))
     return model, files
 
 
@@ -149,6 +151,46 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
             why=error_lines(error)[0],
             todo=_TODO,
         ) from error
+
+
+def check_arrays(message: Message, where: str) -> None:
+    """Refuse arrays, of weights and in attributes, that have not the elements of their shape.
+
+    Parameters
+    ----------
+    message : Message
+        A graph, or a part of one.
+    where : str
+        The file, or what stands for it in messages.
+
+    Raises
+    ------
+    ModelSourceError
+        With the name of the array.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    if isinstance(message, onnx.TensorProto):
+        try:
+            fits = min(message.dims, default=0) >= 0
+            why = "" if fits else f"its shape is {list(message.dims)}"
+            # A view of the file's bytes: nothing is copied.
+            numpy_helper.to_array(message)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            why = error_lines(error)[0]
+        if why:
+            raise ModelSourceError(
+                "the model is malformed",
+                where=where,
+                why=f"the array {shown(message.name)} cannot be read: {why}",
+                todo=_TODO,
+            )
+        return
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in (value,) if hasattr(value, "ListFields") else value:
+                check_arrays(part, where)
 
 
 def _check_text(message: Message, where: str) -> None:

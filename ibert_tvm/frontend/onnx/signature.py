@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
 """Canonical names of inputs, in their order."""
+
+MAX_TOKENS, MAX_NUMBERS = 2**16, 2**26
+"""Of inputs whose shape the graph fixes: what is allocated before anything is known of it."""
 
 # What other exporters call them, for the advice in the message only: names prove nothing.
 _ADVICE = {
@@ -221,7 +225,7 @@ def probe_shape(inputs: Sequence[GraphInput], where: str) -> ProbeShape:
     Raises
     ------
     UnsupportedModelError
-        If the inputs have different sizes, or one token.
+        If the inputs have different sizes, one token, or more than `MAX_TOKENS`.
     """
     static: list[int | None] = []
     for axis, what in enumerate(("batches", "lengths")):
@@ -242,6 +246,17 @@ def probe_shape(inputs: Sequence[GraphInput], where: str) -> ProbeShape:
             where=where,
             why="batch and length are equal, so that the two axes cannot be told apart",
             todo="export it with dynamic axes, or with another batch size",
+        )
+    numbers = max(math.prod((batch, *item.real)) for item in inputs)
+    if batch * length > MAX_TOKENS or numbers > MAX_NUMBERS:
+        raise UnsupportedModelError(
+            f"the model is exported for {batch} sequences of {length} tokens"
+            if batch * length > MAX_TOKENS
+            else f"the model is exported for inputs of {numbers} numbers",
+            where=where,
+            why=f"it is run once at the shape that it fixes, of at most {MAX_TOKENS} tokens or "
+            f"{MAX_NUMBERS} numbers",
+            todo="export it with dynamic axes, or for a smaller shape",
         )
     return ProbeShape(batch, length, (static[0], static[1]))
 

@@ -58,7 +58,8 @@ def source_runner(
     Returns
     -------
     callable
-        Takes int64 arrays by canonical input name.
+        Takes int64 arrays by canonical input name. It raises ModelSourceError if ONNX Runtime does
+        not run the model.
 
     Raises
     ------
@@ -96,7 +97,15 @@ def source_runner(
             for item in inputs
             if item.name in taken
         }
-        return tuple(runner.run(list(outputs), feed))
+        try:
+            return tuple(runner.run(list(outputs), feed))
+        except Exception as error:  # as above
+            raise ModelSourceError(
+                "ONNX Runtime cannot run the model",
+                where=where,
+                why=error_lines(error)[0],
+                todo="export it again; verify=False imports it without comparing it with itself",
+            ) from error
 
     return run
 

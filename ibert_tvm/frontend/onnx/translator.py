@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ...errors import error_lines
+from ...strict_json import shown
 from ..errors import ModelSourceError
 from ..report import Folding, Origin
 from .folding import fold
@@ -284,7 +285,14 @@ class Translator:
         return var
 
     def _result(self, name: str) -> relax.Expr:
-        value = self._values[name]
+        value = self._values.get(name)
+        if value is None:
+            raise ModelSourceError(
+                "the model is malformed",
+                where=f"output {shown(name)}",
+                why="it is no input, no initializer and no result of a node",
+                todo="export it again",
+            )
         if isinstance(value, Known):
             return constant(value.array)
         return value.var
@@ -340,6 +348,8 @@ class Translator:
         node = Node(proto, operands, self.opsets.get(domain, 1), attributes)
         try:
             result = function(self, node)
+        except TypeError as error:  # TVM's, which tells all that it knows of the operator
+            raise Untranslatable("it does not fit the types of its operands") from error
         except (RuntimeError, ValueError) as error:
             line = error_lines(error)[-1]
             raise Untranslatable(f"it does not fit its operands: {line}") from error

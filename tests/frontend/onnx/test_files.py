@@ -129,6 +129,38 @@ def test_a_malformed_graph(tmp_path):
     assert text.endswith("\n  what to do: export or copy the file again")
 
 
+@pytest.mark.parametrize("place", ["weight", "attribute"])
+@pytest.mark.parametrize(
+    ("dims", "why"),
+    # onnx's checker finds the second, but does not see files of more than 2 GB.
+    [([3], "cannot reshape array of size 744 into shape (3,)"), ([-1], "its shape is [-1]")],
+)
+def test_arrays_without_the_elements_of_their_shape(dims, why, place):
+    """NumPy's own error came out of the translation."""
+    model = small()
+    tensor = next(t for t in model.graph.initializer if t.name == "words.weight")
+    tensor.dims[:] = dims
+    if place == "attribute":
+        node = onnx.helper.make_node("Constant", [], ["words.weight"], value=tensor)
+        model.graph.node.insert(0, node)
+        model.graph.initializer.remove(tensor)
+    with pytest.raises(ModelSourceError) as error:
+        reading.check_arrays(model.graph, "by hand")
+    assert str(error.value) == (
+        "the model is malformed\n  where: by hand\n"
+        f'  why: the array "words.weight" cannot be read: {why}\n'
+        "  what to do: export or copy the file again"
+    )
+
+
+def test_arrays_are_checked_when_a_file_is_read(tmp_path):
+    model = small()
+    model.graph.initializer[0].dims[:] = [3]
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model.SerializeToString())
+    assert "cannot be read: cannot reshape array" in refused(file, ModelSourceError)
+
+
 @pytest.mark.parametrize("name", [b"input_ids", b"last_hidden_state"])
 def test_names_that_are_no_text(tmp_path, name):
     """onnx's checker ended in a UnicodeDecodeError."""

@@ -107,6 +107,18 @@ def branch(g: Graph) -> str:
             "the operator my.domain.Mystery is not known here",
         ),
         (
+            lambda g: g.op("Erf", "input_ids", name="act"),
+            "Erf",
+            "node act",
+            "it does not fit the types of its operands",
+        ),
+        (
+            lambda g: g.op("Transpose", g.array([[1.0, 2.0]]), perm=[0, 1, 2], name="turn"),
+            "Transpose",
+            "node turn",
+            "onnx cannot compute it from constants: axes don't match array",
+        ),
+        (
             squared_gate,
             "Mul",
             "node times, layer encoder.dense",
@@ -205,6 +217,36 @@ def test_an_operand_from_nowhere():
         "the model is malformed\n  where: node sum (Add)\n"
         "  why: its operand lost is no input, no initializer and no result of an earlier node\n"
         "  what to do: export it again"
+    )
+
+
+def test_an_output_from_nowhere():
+    g = Graph(opset=17)
+    model = g.model(dense(g), names=("out",))
+    model.graph.output[0].name = "*/ int x; /*"
+    with pytest.raises(ModelSourceError) as error:
+        import_onnx_model(model, source="by hand", verify=False)
+    assert str(error.value) == (
+        'the model is malformed\n  where: output "*/ int x; /*"\n'
+        "  why: it is no input, no initializer and no result of a node\n"
+        "  what to do: export it again"
+    )
+
+
+def test_inputs_of_no_token():
+    """ONNX Runtime holds a model to an extent of 0, which others take for a free one."""
+    g = Graph(opset=17)
+    model = g.model(dense(g), names=("out",))
+    for item in model.graph.input:
+        item.type.tensor_type.shape.dim[1].dim_value = 0
+    with pytest.raises(ModelSourceError) as error:
+        import_onnx_model(model, source="by hand")
+    text = str(error.value)
+    why = text.splitlines()[2]
+    assert "Got invalid dimensions for input" in why
+    assert text == (
+        f"ONNX Runtime cannot run the model\n  where: by hand\n{why}\n"
+        "  what to do: export it again; verify=False imports it without comparing it with itself"
     )
 
 

@@ -77,6 +77,18 @@ def test_a_shape_that_leaves_the_axes_alike():
     )
 
 
+def test_a_shape_beyond_memory():
+    """It was allocated."""
+    with pytest.raises(UnsupportedModelError) as error:
+        encoder(2**62, 16)
+    assert str(error.value) == (
+        "the model is exported for 4611686018427387904 sequences of 16 tokens\n  where: by hand\n"
+        "  why: it is run once at the shape that it fixes, of at most 65536 tokens or 67108864 "
+        "numbers\n"
+        "  what to do: export it with dynamic axes, or for a smaller shape"
+    )
+
+
 def test_inputs_of_different_shapes():
     g = Graph(opset=17, shape=(1, 16))
     g.inputs[1].type.tensor_type.shape.dim[1].dim_value = 8
