@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from .models import MODELS, Cell, ModelSpec, calibration_texts, model_folder
-from .peers import PEERS, find_peer
+from .peers import find_peer
 from .report import machine_lines, table
 from .store import new_result, save
 from .texts import HALVES, SETS, texts
@@ -35,7 +35,10 @@ LOG = logging.getLogger("benchmarks")
 _CELL = Cell(1, 128)
 _REFERENCE = "pytorch-fp32"
 _OWN = {f"ibert-{level}": level for level in ("fast", "default")}
-_OTHERS = ("openvino-int8", "onnxruntime-int8-static", "onnxruntime-int8-dynamic")
+_OTHERS = (
+    "openvino-int8",
+    *("onnxruntime-int8-static", "onnxruntime-int8-dynamic", "onnxruntime-int8-as-exported"),
+)
 
 Embed = Callable[[np.ndarray], np.ndarray]
 """Token ids int64 [1, n] to hidden states [1, n, C]."""
@@ -223,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     result = new_result([], {"half": options.half, "longest": _CELL.seq_len})
     result["peers"] = {
         **{name: f"ibert_tvm, fidelity {level}" for name, level in _OWN.items()},
-        **{name: PEERS[name].title for name in _OTHERS},
+        **{name: find_peer(name).title for name in _OTHERS},
     }
     result["texts"] = {}
     for name in SETS:

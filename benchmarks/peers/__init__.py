@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from .base import Peer
 from .ibert import IbertBuckets, IbertPeer
-from .onnx_runtime import OnnxRuntimeFloat, OnnxRuntimeInt8Dynamic, OnnxRuntimeInt8Static
+from .onnx_runtime import (
+    OnnxRuntimeFloat,
+    OnnxRuntimeInt8AsExported,
+    OnnxRuntimeInt8Dynamic,
+    OnnxRuntimeInt8Static,
+)
 from .openvino import OpenVinoFloat, OpenVinoInt8, OpenVinoInt8Bf16
 from .pytorch import PyTorchFloat
 
@@ -24,8 +29,10 @@ PEERS: dict[str, Peer] = {
     )
 }
 
-# Measured on sentences of real lengths only.
-_OTHERS: dict[str, Peer] = {peer.name: peer for peer in (IbertBuckets(),)}
+# Measured on sentences of real lengths, and for their quality, only.
+_OTHERS: dict[str, Peer] = {
+    peer.name: peer for peer in (IbertBuckets(), OnnxRuntimeInt8AsExported())
+}
 
 
 def find_peer(name: str) -> Peer:

@@ -12,7 +12,12 @@ from benchmarks.models import Cell, ModelSpec, calibration_batches
 from .base import Peer, Run
 from .onnx_export import export_onnx, fuse_onnx
 
-__all__ = ["OnnxRuntimeFloat", "OnnxRuntimeInt8Dynamic", "OnnxRuntimeInt8Static"]
+__all__ = [
+    "OnnxRuntimeFloat",
+    "OnnxRuntimeInt8AsExported",
+    "OnnxRuntimeInt8Dynamic",
+    "OnnxRuntimeInt8Static",
+]
 
 
 class _OnnxRuntime(Peer):
@@ -72,21 +77,39 @@ class OnnxRuntimeInt8Dynamic(_OnnxRuntime):
 
     def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
         """Export, fuse, quantise."""
-        import onnx
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
         export_onnx(source, folder / "unfused.onnx")
         fuse_onnx(folder / "unfused.onnx", folder / "fused.onnx", spec)
-        quantize_dynamic(
-            folder / "fused.onnx",
-            folder / "model.onnx",
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-            # Fused operators have no shape inference: this is the type of their outputs.
-            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-        )
+        _quantize_dynamic(folder / "fused.onnx", folder / "model.onnx")
         (folder / "unfused.onnx").unlink()
         (folder / "fused.onnx").unlink()
+
+
+class OnnxRuntimeInt8AsExported(_OnnxRuntime):
+    """The same of the graph as it was exported: for quality, of models that cannot be fused."""
+
+    name = "onnxruntime-int8-as-exported"
+    title = "ONNX Runtime INT8, dynamic, per channel, from the graph as it was exported"
+    precision = "int8"
+
+    def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
+        """Export, quantise."""
+        export_onnx(source, folder / "float.onnx")
+        _quantize_dynamic(folder / "float.onnx", folder / "model.onnx")
+        (folder / "float.onnx").unlink()
+
+
+def _quantize_dynamic(source: Path, quantised: Path) -> None:
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        source,
+        quantised,
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+        # Fused operators have no shape inference: this is the type of their outputs.
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+    )
 
 
 class OnnxRuntimeInt8Static(_OnnxRuntime):
