@@ -131,7 +131,7 @@ class KernelHeads(HeadStages):
         though, whose entries lie one after the other: those are loaded at once.
         """
         anywhere = super().bias(batch, head, query, key)
-        if self.shape.starts is None or self.shape.layout.scalar:
+        if self.shape.starts is None or self.shape.layout.scalar or anywhere.expr is None:
             return anywhere
         self._runs = self._runs or self._define_runs(self.shape.layout.reduced_lanes)
         lanes = self.shape.layout.reduced_lanes
