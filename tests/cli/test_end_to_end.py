@@ -300,7 +300,7 @@ def test_compile_quantises_a_model_folder_on_the_way(
     assert quantized == {
         "preset": "accurate",
         "head": "sequence_classification",
-        "calibration_texts": 273,
+        "calibration_texts": 354,
         "notes": [],
     }
     assert ibert("quantize", source, "-o", folder, "--seq-len", "24").code == 0
@@ -312,7 +312,7 @@ def test_compile_quantises_a_model_folder_on_the_way(
     ]
     assert documents[0] == documents[1]
     said = ibert("compile", source, "-o", direct, "--seq-len", "8").stdout
-    assert "with the 273 texts that come with this package: preset accurate" in said
+    assert "with the 354 texts that come with this package: preset accurate" in said
 
 
 def test_compile_refuses_sizes_of_a_model_folder_before_it_quantises(
