@@ -74,42 +74,37 @@ class OnnxRuntimeInt8Dynamic(_OnnxRuntime):
     name = "onnxruntime-int8-dynamic"
     title = "ONNX Runtime INT8, dynamic, per channel, from the fused graph"
     precision = "int8"
+    fused = True
 
     def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
         """Export, fuse, quantise."""
-        export_onnx(source, folder / "unfused.onnx")
-        fuse_onnx(folder / "unfused.onnx", folder / "fused.onnx", spec)
-        _quantize_dynamic(folder / "fused.onnx", folder / "model.onnx")
-        (folder / "unfused.onnx").unlink()
-        (folder / "fused.onnx").unlink()
+        import onnx
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        exported, graph = folder / "unfused.onnx", folder / "float.onnx"
+        export_onnx(source, exported)
+        if self.fused:
+            fuse_onnx(exported, graph, spec)
+            exported.unlink()
+        else:
+            exported.rename(graph)
+        quantize_dynamic(
+            graph,
+            folder / "model.onnx",
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            # Fused operators have no shape inference: this is the type of their outputs.
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+        )
+        graph.unlink()
 
 
-class OnnxRuntimeInt8AsExported(_OnnxRuntime):
+class OnnxRuntimeInt8AsExported(OnnxRuntimeInt8Dynamic):
     """The same of the graph as it was exported: for quality, of models that cannot be fused."""
 
     name = "onnxruntime-int8-as-exported"
     title = "ONNX Runtime INT8, dynamic, per channel, from the graph as it was exported"
-    precision = "int8"
-
-    def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
-        """Export, quantise."""
-        export_onnx(source, folder / "float.onnx")
-        _quantize_dynamic(folder / "float.onnx", folder / "model.onnx")
-        (folder / "float.onnx").unlink()
-
-
-def _quantize_dynamic(source: Path, quantised: Path) -> None:
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    quantize_dynamic(
-        source,
-        quantised,
-        per_channel=True,
-        weight_type=QuantType.QInt8,
-        # Fused operators have no shape inference: this is the type of their outputs.
-        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-    )
+    fused = False
 
 
 class OnnxRuntimeInt8Static(_OnnxRuntime):

@@ -133,8 +133,8 @@ class KernelHeads(HeadStages):
         anywhere = super().bias(batch, head, query, key)
         if self.shape.starts is None or self.shape.layout.scalar or anywhere.expr is None:
             return anywhere
-        self._runs = self._runs or self._define_runs(self.shape.layout.reduced_lanes)
         lanes = self.shape.layout.reduced_lanes
+        self._runs = self._runs or self._define_runs(lanes)
         first = self._runs.tensor(batch, key // lanes)
         place = self._query_place(batch, query)
         together = self.bias_of_places(batch, head, place, first + key % lanes)
