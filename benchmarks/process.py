@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from .models import Cell, ModelSpec
 
-__all__ = ["Served", "Worker", "WorkerError", "ask", "build_artefact"]
+__all__ = ["Served", "Worker", "WorkerError", "ask", "build_artefact", "ending_with_this"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 ROOT = Path(__file__).resolve().parent.parent
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+_CHILD = ROOT / "benchmarks" / "child.py"
 
 
 class WorkerError(Exception):
@@ -38,16 +35,12 @@ def _command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "benchmarks.worker", *map(str, arguments)]
 
 
-def _end_with_parent() -> Callable[[], None]:
-    """What a child does first, so that the kernel ends it with this process, even while stopped."""
-    parent = os.getpid()
+def ending_with_this(command: list[str]) -> list[str]:
+    """The command as one whose process the kernel ends with this one, even while it is stopped.
 
-    def child() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it was gone before the kernel was asked
-            os._exit(1)
-
-    return child
+    With this thread, to be exact: it must not end before the command does.
+    """
+    return [sys.executable, "-IS", str(_CHILD), str(os.getpid()), *command]
 
 
 def _reason(text: str) -> str:
@@ -69,13 +62,12 @@ def build_artefact(spec: ModelSpec, peer: str, cell: Cell, cache: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as stream:
         done = subprocess.run(
-            _command("build", spec.name, peer, cell, cache),
+            ending_with_this(_command("build", spec.name, peer, cell, cache)),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
             check=False,
-            preexec_fn=_end_with_parent(),
         )
     if done.returncode != 0:
         raise WorkerError(
@@ -103,13 +95,12 @@ def ask(
         If it fails.
     """
     done = subprocess.run(
-        _command(action, spec.name, peer, cell, threads, cache),
+        ending_with_this(_command(action, spec.name, peer, cell, threads, cache)),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=_end_with_parent(),
     )
     if done.returncode != 0 or not done.stdout:
         raise WorkerError(_reason(done.stderr))
@@ -140,14 +131,13 @@ class Served:
         with self._log.open("w") as stream:
             # A session of its own: Ctrl-C is for the measuring process, which then ends this one.
             self._process = subprocess.Popen(
-                command,
+                ending_with_this(command),
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 text=True,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),
             )
         try:
             self.hello = self._reply(timeout)

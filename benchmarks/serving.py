@@ -38,7 +38,7 @@ import numpy as np
 import psutil
 
 from .measure import busy_seconds
-from .process import _end_with_parent
+from .process import ending_with_this
 
 __all__ = ["Load", "main", "requests_of"]
 
@@ -171,13 +171,12 @@ class Server:
         self._log = Path(tempfile.mkstemp(prefix="serving-", suffix=".log")[1])
         with self._log.open("w") as stream:
             self._process = subprocess.Popen(
-                command,
+                ending_with_this(command),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),
             )
         self.port = self._wait_for_port(600)
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.machine import COMPILER, describe_software, hash_sources
 from benchmarks.models import Cell, ModelSpec, model_folder
-from benchmarks.process import ROOT, _end_with_parent, _reason
+from benchmarks.process import ROOT, _reason, ending_with_this
 
 from .cells import SPECS, pooled
 from .errors import GpuBenchmarkError
@@ -235,15 +235,15 @@ def _make(prepared: Prepared, job: dict[str, Any]) -> str:
     log = prepared.root / "logs" / f"{model}-{step}.log"
     log.parent.mkdir(exist_ok=True)
     started = time.perf_counter()
+    command = [sys.executable, "-m", "benchmarks.cuda.prepare", str(prepared.root), json.dumps(job)]
     with log.open("w") as stream:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.cuda.prepare", str(prepared.root), json.dumps(job)],
+            ending_with_this(command),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
             check=False,
-            preexec_fn=_end_with_parent(),
         )
     if done.returncode != 0:
         return f"{_reason(log.read_text(errors='replace'))} (log: {log})"

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from benchmarks import measure
 from benchmarks.effort import Effort, Turn, estimate_seconds
 from benchmarks.models import MODELS, Cell
-from benchmarks.process import WorkerError, _end_with_parent, _reason
+from benchmarks.process import WorkerError, _reason, ending_with_this
 from benchmarks.store import StoreError, add_limits, continue_result, is_measured, load, merge, save
 from tests.benchmarks.documents import document, row
 from tests.processes import ROOT
@@ -243,9 +244,33 @@ def test_a_worker_ends_with_its_parent(state):
 
 def test_a_worker_whose_parent_is_gone_does_not_begin(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    begin = _end_with_parent()
+    command = ending_with_this([sys.executable, "-c", "raise SystemExit(7)"])
     monkeypatch.undo()
-    done = subprocess.run(
-        [sys.executable, "-c", "raise SystemExit(7)"], check=False, preexec_fn=begin
-    )
-    assert done.returncode == 1
+    assert subprocess.run(command, check=False).returncode == 1
+
+
+_STARTING = """
+import sys
+from benchmarks.process import ending_with_this
+import subprocess
+print("ready", flush=True)
+try:
+    subprocess.run(ending_with_this(["sleep", "60"]))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("microseconds", range(0, 2000, 200))
+def test_ctrl_c_while_a_worker_starts_is_not_lost(microseconds):
+    """Hooks that Python runs around a fork dropped it, in two starts of three."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTING], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        time.sleep(microseconds * 1e-6)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=30) == 130
+        finally:
+            process.kill()
