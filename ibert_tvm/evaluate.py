@@ -92,7 +92,7 @@ class Fidelity:
 def fidelity(
     candidate: QuantizedModel | Library,
     reference: CanonicalModel,
-    texts: Sequence[str],
+    texts: Sequence[str | tuple[str, str]],
     seq_len: int = 128,
     tokenizer: Tokenizer | None = None,
     layers: bool = True,
@@ -106,8 +106,8 @@ def fidelity(
         The integer model.
     reference : CanonicalModel
         The float model that it was made from.
-    texts : sequence of str
-        Texts that calibration has not seen; at least one.
+    texts : sequence of str or of (str, str)
+        Texts, or pairs of texts, that calibration has not seen; at least one.
     seq_len : int
         Truncate them to this many tokens.
     tokenizer : Tokenizer, optional

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +28,7 @@ from .options import (
     TrustFlag,
     VerboseFlag,
     parse_inputs,
+    parse_pairs,
     parse_size,
     read_texts,
 )
@@ -82,6 +84,14 @@ def command(
             help="Texts like those of later use, one per line, or token arrays by input name "
             "(.npz); by default English texts of many kinds, and none for a model that came with "
             "its scales."
+        ),
+    ] = None,
+    calibration_columns: Annotated[
+        str | None,
+        Option(
+            metavar="text=A,pair=B",
+            help="The calibration file is a table (.csv, or tabs): columns of its texts, by name "
+            "or, where it has no names, from 1; with a pair for a model of pairs.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -165,7 +175,8 @@ def command(
     samples = None if given is None else read_task(given)
     held = None if heldout is None else read_texts("--heldout", heldout, None)
     names = parse_inputs(inputs)
-    batches = None if calibration is None else _read(calibration, limit)
+    named = _calibration_columns(calibration, calibration_columns)
+    batches = None if calibration is None else _read(calibration, limit, named)
     check_writable(output)
     if output.exists() and not is_artefact(output) and not _is_empty_folder(output):
         raise OutputError(
@@ -315,7 +326,7 @@ def _to_measure(
         task, labelled, options = samples
         return data, task_drop(task, labelled, options, source)
     if held is None:
-        if not isinstance(data[0], str):
+        if isinstance(data[0], Mapping):
             raise UsageError(
                 "--max-drop with token arrays, and no texts to measure on",
                 where="--calibration",
@@ -348,8 +359,33 @@ def _table_of(found: Found) -> Table:
     return Table(("tried", "predicted cost", "drop", ""), rows)
 
 
-def _read(file: Path, limit: int | None) -> Any:
-    """Read calibration data: batches of token arrays, or texts."""
+def _calibration_columns(file: Path | None, text: str | None) -> dict[str, str]:
+    """Columns of a table of calibration texts; none of a file of lines."""
+    if text is None:
+        return {}
+    if file is None or file.suffix == ".npz":
+        raise UsageError(
+            "--calibration-columns without a table",
+            why="it names columns of the calibration texts",
+            todo="give --calibration FILE, a .csv or a file with tabs",
+        )
+    columns = parse_pairs("--calibration-columns", text)
+    if "text" not in columns or set(columns) - {"text", "pair"}:
+        raise UsageError(
+            f"--calibration-columns names {', '.join(map(repr, columns))}",
+            why="calibration takes a text, or a text and its pair",
+            todo="give text=A, or text=A,pair=B",
+        )
+    return {name: columns[name] for name in ("text", "pair") if name in columns}
+
+
+def _read(file: Path, limit: int | None, columns: Mapping[str, str] | None = None) -> Any:
+    """Read calibration data: batches of token arrays, or texts, or columns of a table of texts."""
+    if columns:
+        from ..tasks.tables import TableFormat, read_table
+
+        rows = read_table(file, columns, TableFormat.of(file), "name its columns").fields[:limit]
+        return [row[0] if len(row) == 1 else row for row in rows]
     if file.suffix == ".npz":
         from ..quantization.batch_file import read_batches
 
@@ -360,7 +396,7 @@ def _read(file: Path, limit: int | None) -> Any:
 def _sequences(data: Any) -> int:
     if data is None:
         return 0
-    return sum(1 if isinstance(item, str) else len(item[next(iter(item))]) for item in data)
+    return sum(len(item[next(iter(item))]) if isinstance(item, Mapping) else 1 for item in data)
 
 
 def _has_scales(source: CanonicalModel, preset: Preset | None) -> bool:

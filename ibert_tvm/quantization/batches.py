@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..errors import UsageError
 from ..model_info import ModelInfo, RealInput
 from ..tokenization import TokenizedBatch, Tokenizer
+from .pieces import Text
 
 __all__ = ["Batch", "batches_of_arrays", "batches_of_texts", "check_length"]
 
@@ -69,14 +70,14 @@ def check_length(seq_len: int, info: ModelInfo) -> None:
 
 
 def batches_of_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, info: ModelInfo, seq_len: int
+    texts: Sequence[Text], tokenizer: Tokenizer, info: ModelInfo, seq_len: int
 ) -> list[Batch]:
-    """Tokenise texts and group them by length.
+    """Tokenise texts, or pairs of texts, and group them by length.
 
     Parameters
     ----------
-    texts : sequence of str
-        Empty ones are left out.
+    texts : sequence of str or of (str, str)
+        Empty ones are left out, and pairs that have an empty text.
     tokenizer : Tokenizer
         The model's.
     info : ModelInfo
@@ -95,7 +96,7 @@ def batches_of_texts(
         If no text is left, or the tokenizer does not belong to the model.
     """
     check_length(seq_len, info)
-    kept = [text for text in texts if text.strip()]
+    kept = [text for text in texts if all(map(str.strip, _parts(text)))]
     if not kept:
         raise UsageError(
             "there is no calibration text",
@@ -119,6 +120,10 @@ def batches_of_texts(
         for length, rows in groups.items()
         for start in range(0, len(rows), _ROWS)
     ]
+
+
+def _parts(text: Text) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
 
 
 def _rows(tokens: TokenizedBatch, rows: Sequence[int], length: int, names: Sequence[str]) -> Batch:

@@ -11,32 +11,42 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["short_pieces"]
+__all__ = ["Text", "short_pieces"]
 
 _MOST_WORDS = 3
 
+Text = str | tuple[str, str]
+"""A text, or a pair of texts."""
 
-def short_pieces(texts: Sequence[str], seed: int) -> list[str]:
-    """Cut one to three neighbouring words out of every text.
+
+def short_pieces(texts: Sequence[Text], seed: int) -> list[Text]:
+    """Cut one to three neighbouring words out of every text, and out of both texts of a pair.
 
     Parameters
     ----------
-    texts : sequence of str
+    texts : sequence of str or of (str, str)
         Words are what white space separates.
     seed : int
         Of the choice.
 
     Returns
     -------
-    list of str
+    list of str or of (str, str)
         Without those that occur before, or are a text.
     """
     random = np.random.default_rng(seed)
-    found: dict[str, None] = {}
+    found: dict[Text, None] = {}
     for text in texts:
-        words = text.split()
-        count = int(random.integers(1, _MOST_WORDS + 1))
-        start = int(random.integers(0, max(len(words) - count, 0) + 1))
-        found[" ".join(words[start : start + count])] = None
-    whole = {*texts, ""}
+        if isinstance(text, str):
+            found[_piece(text, random)] = None
+        else:
+            found[_piece(text[0], random), _piece(text[1], random)] = None
+    whole = {*texts, "", ("", "")}
     return [piece for piece in found if piece not in whole]
+
+
+def _piece(text: str, random: np.random.Generator) -> str:
+    words = text.split()
+    count = int(random.integers(1, _MOST_WORDS + 1))
+    start = int(random.integers(0, max(len(words) - count, 0) + 1))
+    return " ".join(words[start : start + count])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..artefact import QuantizedModel
 from ..errors import UsageError
@@ -14,7 +14,7 @@ from .batches import Batch, batches_of_arrays, batches_of_texts
 from .fidelity import FIDELITIES, options_of
 from .observe import observe_and_build
 from .options import CalibrationOptions
-from .pieces import short_pieces
+from .pieces import Text, short_pieces
 from .released import released_table
 from .table import TableBuilder, TableReport
 
@@ -33,7 +33,7 @@ DEFAULT_FIDELITY = "default"
 PLAIN_FIDELITY = "fast"
 RELEASED = "released"
 
-Calibration = Sequence[str] | Sequence[Mapping[str, Any]]
+Calibration = Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]
 Progress = Callable[[int, int], None]
 
 
@@ -56,9 +56,10 @@ def quantize(
     ----------
     model : CanonicalModel
         From `ibert_tvm.load`.
-    calibration : sequence of str, or of mappings, optional
-        Texts, or batches of token ids: integer arrays [batch, seq_len] by input name. Some dozens
-        of sequences that resemble later use. A checkpoint that was trained with quantisation
+    calibration : sequence of str, of (str, str), or of mappings, optional
+        Texts; pairs of texts, for a model of pairs as rerankers are; or batches of token ids:
+        integer arrays [batch, seq_len] by input name. Some dozens of sequences that resemble later
+        use. A checkpoint that was trained with quantisation
         needs none, and uses them only for ranges that it lacks; so does a model that came
         quantised (ONNX QDQ). A model that `ibert_tvm.train` tuned needs none, and is calibrated
         anew if there are some.
@@ -308,14 +309,14 @@ def _batches(
             todo="give a list of texts, or a list of batches",
         )
     items = list(calibration)
-    texts = [item for item in items if isinstance(item, str)]
+    texts: list[Text] = [item for item in items if _is_text(item)]
     arrays = [item for item in items if isinstance(item, Mapping)]
     if len(texts) + len(arrays) != len(items) or (texts and arrays):
         kinds = sorted({type(item).__name__ for item in items})
         raise UsageError(
             "the calibration data is neither texts nor batches",
             why=f"its items are {', '.join(kinds)}",
-            todo="give a list of str, or a list of dicts of integer arrays",
+            todo="give a list of str, of pairs (str, str), or of dicts of integer arrays",
         )
     if arrays:
         return batches_of_arrays(arrays, model.info)
@@ -339,3 +340,9 @@ def _batches(
     if options.short_pieces:
         texts += short_pieces(texts, options.seed)
     return batches_of_texts(texts, tokenizer, model.info, options.seq_len)
+
+
+def _is_text(item: Any) -> TypeGuard[Text]:
+    """Whether an item of calibration is a text, or a pair of texts."""
+    pair = isinstance(item, tuple) and len(item) == 2
+    return isinstance(item, str) or (pair and all(isinstance(part, str) for part in item))

@@ -16,6 +16,7 @@ from ..artefact import QuantizedModel
 from ..errors import UsageError, VerificationError
 from .fidelity import options_of
 from .options import CalibrationOptions
+from .pieces import Text
 from .post_training import Calibration, quantize
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ class Found:
         return [asdict(trial) for trial in self.trials]
 
 
-def hold_back(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split texts in those to calibrate on and, every fifth, those to measure on.
+def hold_back(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
+    """Split texts, or pairs, in those to calibrate on and, every fifth, those to measure on.
 
     Raises
     ------
@@ -111,7 +112,7 @@ def hold_back(texts: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def cosine_drop(
     reference: CanonicalModel,
-    texts: Sequence[str],
+    texts: Sequence[Text],
     seq_len: int,
     tokenizer: Tokenizer | None = None,
 ) -> Measure:
@@ -121,7 +122,7 @@ def cosine_drop(
     ----------
     reference : CanonicalModel
         The float model.
-    texts : sequence of str
+    texts : sequence of str or of (str, str)
         To measure on.
     seq_len : int
         They are truncated to this many tokens.

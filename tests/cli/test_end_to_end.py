@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ibert_tvm
+from ibert_tvm.artefact import QuantizedModel
+
 from .conftest import Outcome
 
 torch = pytest.importorskip("torch", reason="importing a model needs torch")
@@ -107,6 +110,31 @@ def test_quantize_says_what_it_did(
     assert inspected["info"]["head"] == "none"
     dtypes = {parameter["dtype"] for parameter in inspected["parameters"]}
     assert {"int8", "int32"} <= dtypes <= {"int8", "int16", "int32", "int64", "uint8"}
+
+
+def test_a_table_of_pairs_calibrates_a_model_of_pairs(
+    ibert: Callable[..., Outcome], source: Path, tmp_path: Path
+) -> None:
+    pairs = [(a, b) for a in _TEXTS[:4] for b in _TEXTS[3:]]
+    table = tmp_path / "pairs.csv"
+    table.write_text("answer,id,question\n" + "".join(f'"{b}",7,"{a}"\n' for a, b in pairs))
+    words = ("quantize", source, "--calibration", table, "--seq-len", "16")
+    columns = ("--calibration-columns", "pair=answer,text=question")
+    outcome = ibert(*words, *columns, "-o", tmp_path / "pairs.ibert", "--json")
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.document["calibration_texts"] == len(pairs)
+    same = ibert_tvm.quantize(ibert_tvm.load(source), calibration=pairs, seq_len=16)
+    found = QuantizedModel.load(tmp_path / "pairs.ibert")
+    assert found.quantization["calibration"]["longest"] == 16  # the longest text alone has 14
+    assert found.parameters.keys() == same.parameters.keys()
+    for name, values in same.parameters.items():
+        np.testing.assert_array_equal(found.parameters[name], values)
+    # Pairs are what a drop is measured on as well: every fifth of them.
+    outcome = ibert(*words, *columns, "--max-drop", "1.5", "-o", tmp_path / "n.ibert", "--json")
+    assert (outcome.code, outcome.document["calibration_texts"]) == (0, len(pairs) - 2)
+    outcome = ibert(*words, "--calibration-columns", "text=4", "-o", tmp_path / "no.ibert")
+    assert outcome.code == 2
+    assert "pairs.csv" in outcome.stderr and "it has 3 columns" in outcome.stderr
 
 
 def test_a_search_writes_the_first_recipe_within_the_drop(

@@ -298,3 +298,27 @@ def test_a_search_chooses_alone(
     outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", *arguments)
     assert (outcome.code, outcome.stderr) == (2, f"error: {message}\n")
     assert not (tmp_path / "m.ibert").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--calibration-columns", "text=1"),
+            "--calibration-columns without a table\n"
+            "  why: it names columns of the calibration texts\n"
+            "  what to do: give --calibration FILE, a .csv or a file with tabs",
+        ),
+        (
+            ("--calibration", "t.csv", "--calibration-columns", "pair=b,label=c"),
+            "--calibration-columns names 'pair', 'label'\n"
+            "  why: calibration takes a text, or a text and its pair\n"
+            "  what to do: give text=A, or text=A,pair=B",
+        ),
+    ],
+)
+def test_columns_of_calibration_texts(
+    ibert: Callable[..., Outcome], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    outcome = ibert("quantize", tmp_path, "-o", tmp_path / "m.ibert", *arguments)
+    assert (outcome.code, outcome.stderr) == (2, f"error: {message}\n")

@@ -30,6 +30,14 @@ def test_a_seed_says_which() -> None:
     assert short_pieces(TEXTS, 7) == short_pieces(TEXTS, 7)
 
 
+def test_pieces_of_a_pair_are_pairs() -> None:
+    pairs = [("who wrote it", "a man who lived in Prague"), ("", "")]
+    for seed in range(20):
+        ((first, second),) = short_pieces(pairs, seed)
+        assert first in pairs[0][0] and second in pairs[0][1]
+        assert 1 <= len(second.split()) <= 3
+
+
 @pytest.mark.parametrize("margin", [0.9, 5.0, float("nan")])
 def test_a_margin_is_no_share_of_what_was_seen(margin: float) -> None:
     with pytest.raises(UsageError) as caught:

@@ -146,7 +146,7 @@ def test_mixed_calibration_data_is_refused():
     assert refused(UsageError, random_model("bert"), ["a text", {}]) == (
         "the calibration data is neither texts nor batches\n"
         "  why: its items are dict, str\n"
-        "  what to do: give a list of str, or a list of dicts of integer arrays"
+        "  what to do: give a list of str, of pairs (str, str), or of dicts of integer arrays"
     )
 
 
