@@ -250,11 +250,11 @@ def test_a_worker_whose_parent_is_gone_does_not_begin(monkeypatch):
 
 
 _STARTING = """
-import sys
+import signal, subprocess, sys
 from benchmarks.process import ending_with_this
-import subprocess
-print("ready", flush=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
+    print("ready", flush=True)
     subprocess.run(ending_with_this(["sleep", "60"]))
 except KeyboardInterrupt:
     sys.exit(130)
