@@ -45,6 +45,7 @@ def prove_traced(
     function: Callable[..., Any],
     arithmetic: Arithmetic,
     part: Mapping[str, tuple[int, int]] | None = None,
+    assumed: Callable[[Mapping[str, Exact]], list[Any]] = lambda _: [],
     **intervals: tuple[int, int],
 ) -> int:
     """Show that the expression of a function is the function, for all inputs of intervals.
@@ -62,6 +63,8 @@ def prove_traced(
     part
         By name, the intervals of inputs that it is shown for, where that is a part of those that
         the expression is made for.
+    assumed
+        Conditions on the operands, by name, that another theorem shows.
     **intervals
         Of its operands, by name; expressions are of their types' width.
 
@@ -75,6 +78,7 @@ def prove_traced(
     shown_for = {**intervals, **(part or {})}
     operands = {name: Exact.variable(name, *ends) for name, ends in shown_for.items()}
     given = [operands[name].inside(*ends) for name, ends in shown_for.items()]
+    given += assumed(operands)
     claims = Claims()
     with claiming(claims):
         wanted = exact(function(**operands))
