@@ -251,6 +251,31 @@ def test_what_is_always_0_binds_nothing(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (2, 7), 0) == ""
 
 
+def test_a_number_that_is_folded_late_is_not_bound(builder: Builder) -> None:
+    """Seed 1228: what an i-GELU of 0 was requantised to was bound, folded, and bound again."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (VOCABULARY, 8), "int8")
+        x = b.emit(
+            integer.embedding(b.ids, table, b.parameter("m", [9], "int32"), name="x", shift=1)
+        )
+        for name, one in (("first", 19), ("second", -900)):
+            given = {
+                "q_b": b.values(f"{name}.q_b", 2000, (8,), "int32"),
+                "q_c": b.values(f"{name}.q_c", 2**38, (8,), "int64"),
+                "q_1": b.parameter(f"{name}.q_1", [one], "int32"),
+                "erf_shift": b.parameter(f"{name}.erf_shift", [12], "int32"),
+            }
+            x = b.emit(integer.gelu_paper(x, *given.values(), name=name))
+            stored = {"low": -99, "high": 99, "dtype": "int8", "zero_point": 61}
+            multiplier = b.parameter(f"{name}.multiplier", [1], "int32")
+            x = b.emit(integer.requantise(x, multiplier, name=f"{name}.q", shift=7, **stored))
+        return x
+
+    program = read_program(builder.module(body))
+    assert compare(program, builder.parameters, "x86-64", (2, 7), 0) == ""
+
+
 def test_a_value_without_an_expression_is_not_compiled() -> None:
     """Its lower end was taken for it."""
     from ibert_tvm.relay_passes.emit.stage import expression
