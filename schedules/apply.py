@@ -21,6 +21,7 @@ from .row_guard import guard_rows
 from .rows import RowsRule, SerialRule
 from .rule import Rejection, kernel_name
 from .tiles import Tile, with_tile, without_tile
+from .unread_bindings import without_unread_bindings
 from .weight_prefetch import request_panels
 from .whole_vectors import keep_whole_vectors
 
@@ -84,7 +85,7 @@ def schedule_kernel(
 def _finished(sch: s_tir.Schedule, name: str, target: TargetDescription) -> tirx.PrimFunc:
     """What becomes of the marks that rules for processors leave."""
     func = without_tile(request_panels(guard_rows(skip_key_blocks(sch.mod["main"]), name)))
-    func = with_distinct_variables(func)
+    func = with_distinct_variables(without_unread_bindings(func))
     return keep_whole_vectors(func) if target.whole_vectors else func
 
 

@@ -66,9 +66,12 @@ class LinearRule(Rule[s_tir.Schedule]):
         if target.prefetches_weights and tile.prefetch and _is_plain(tile):
             _tile, count, _repeats = marks[0]
             mark_panel_loop(sch, parallel, block, tile.vectors, count, len(names))
+        around_tile = len(sch.get_loops(block)) - 3
         for output in output_blocks(sch):
             sch.reverse_compute_at(output, _innermost(sch, block))
-            vectorise_innermost(sch, output, target.vector_lanes)
+            # A tile of one row and one column has no loop of its own: the last is that over tiles.
+            if len(sch.get_loops(output)) > around_tile:
+                vectorise_innermost(sch, output, target.vector_lanes)
         registers = (tile.rows, tile.vectors) if tile_of(func, LinearTile) else None
         interleaved = False
         for name in names:

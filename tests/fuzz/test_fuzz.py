@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +49,26 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(READERS, "texts", silent)
     found = {worker.read_case("texts", number).partition(":")[0] for number in range(20)}
     assert found == {"accepted", "a change was not noticed"}
+
+
+def test_time_in_which_a_process_is_stopped_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, by an alarm, and a run that someone stopped for a while found a case too slow."""
+    from tests.fuzz import run
+
+    monkeypatch.setattr(run, "CLOCK_SECONDS", 1)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.1)
+    progress = tmp_path / "progress"
+    progress.write_text("7")
+    process = subprocess.Popen(["sleep", "60"])
+    process.send_signal(signal.SIGSTOP)
+    going_on = threading.Timer(2.5, process.send_signal, (signal.SIGCONT,))
+    going_on.start()
+    begun = time.monotonic()
+    run.wait(process, progress)
+    assert process.returncode == -signal.SIGALRM
+    assert time.monotonic() - begun > 3  # a second after it went on
 
 
 def test_the_record_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from ibert_tvm.relay_passes.integer.program import Program
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.runtime import load_library
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.emulation import runs_here
 
 from .generator import LONGEST, VOCABULARY, pruned, random_program
 
@@ -125,6 +127,30 @@ def check_corners(program: Program, parameters: Arrays, seed: int) -> list[str]:
     return left
 
 
+def runs(target: str) -> bool:
+    """Whether this machine runs what is compiled for a target, or emulates it."""
+    return TARGETS[target][1] or runs_here(get_target(target))
+
+
+def export(
+    program: Program, parameters: Arrays, target: str, shape: tuple[int, int], path: Path
+) -> None:
+    """Compile a program to a library."""
+    model = as_model(program, parameters)
+    ibert.compile(model, target, [shape], runtime=TARGETS[target][0]).export(path)
+
+
+def refusal(seed: int, chains: int, target: str) -> str:
+    """Why the programs of a seed do not compile for a target, which may be none of this machine."""
+    program, parameters = random_program(seed, chains)
+    with tempfile.TemporaryDirectory(prefix="ibert-program-") as folder:
+        try:
+            export(program, parameters, target, SHAPES[seed % len(SHAPES)], Path(folder) / "p.so")
+        except Exception as error:
+            return f"{type(error).__name__}: {_what(error)}"
+    return ""
+
+
 def compare(
     program: Program, parameters: Arrays, target: str, shape: tuple[int, int], seed: int
 ) -> str:
@@ -135,14 +161,12 @@ def compare(
     str
         Name of the first output that differs; empty if none does.
     """
-    runtime, emulated = TARGETS[target]
-    model = as_model(program, parameters)
     given = inputs_of(shape, np.random.default_rng(seed))
     wanted = evaluate(program, given, parameters)
     with tempfile.TemporaryDirectory(prefix="ibert-program-") as folder:
         path = Path(folder) / "program.so"
-        ibert.compile(model, target, [shape], runtime=runtime).export(path)
-        outputs = load_library(path, emulate=emulated).run(**given, dequantize=False)
+        export(program, parameters, target, shape, path)
+        outputs = load_library(path, emulate=TARGETS[target][1]).run(**given, dequantize=False)
     for number, (name, want) in enumerate(zip(program.outputs, wanted, strict=True)):
         if not np.array_equal(outputs[f"o{number}"].values, want):
             return name

@@ -21,8 +21,6 @@ from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
-from ibert_tvm.targets import get_target
-from ibert_tvm.targets.emulation import runs_here
 from tests.integer.conftest import Builder
 
 from .comparison import (
@@ -33,6 +31,7 @@ from .comparison import (
     check_intervals,
     compare,
     inputs_of,
+    runs,
 )
 from .generator import VOCABULARY, random_program
 
@@ -67,7 +66,7 @@ def test_nothing_leaves_its_interval() -> None:
 @pytest.mark.parametrize("seed", range(10_000, 10_025))
 def test_programs_give_the_bits_of_the_reference(seed: int) -> None:
     """On processors that this machine has; `python -m tests.programs` emulates others."""
-    here = [n for n, (_, emulated) in TARGETS.items() if not emulated and runs_here(get_target(n))]
+    here = [name for name, (_, emulated) in TARGETS.items() if not emulated and runs(name)]
     assert check(seed, CHAINS, here[seed % len(here)]) == []
 
 
@@ -187,6 +186,94 @@ def test_the_sign_of_a_known_number_is_kept(builder: Builder) -> None:
     (result,) = evaluate(program, given, builder.parameters)
     assert (result == 1179288).all()
     assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
+
+
+@pytest.mark.qemu
+def test_one_row_and_one_column_of_a_product_are_no_vector(builder: Builder) -> None:
+    """Seed 622: a tile of them has no loop, and the loop over tiles became vectors of tiles."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (VOCABULARY, 3), "int8")
+        x = b.emit(
+            integer.embedding(b.ids, table, b.parameter("m", [1], "int32"), name="x", shift=0)
+        )
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.requantise(x, one, name="q", shift=0, low=-99, high=99, dtype="int8"))
+        weight, bias = b.values("w", 127, (1, 3), "int8"), b.parameter("bias", [6], "int32")
+        return b.emit(integer.linear(x, weight, bias, name="linear"))
+
+    program = read_program(builder.module(body))
+    assert compare(program, builder.parameters, "armv7-neon", (3, 5), 0) == ""
+
+
+def test_a_product_may_be_its_own_magnitude(builder: Builder) -> None:
+    """Seed 714: it was read at channel 0 and at every channel, of which there is one."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (VOCABULARY, 16), "int8")
+        one = b.parameter("one", [1], "int32")
+        x = b.emit(integer.embedding(b.ids, table, one, name="x", shift=0))
+        x = b.emit(integer.requantise(x, one, name="q", shift=0, low=-99, high=99, dtype="int8"))
+        weight, bias = b.values("w", 127, (1, 16), "int8"), b.parameter("bias", [0], "int32")
+        x = b.emit(integer.linear(x, weight, bias, name="linear"))
+        offset = b.parameter("offset", [191484148], "int32")
+        return b.emit(integer.scale_rows(x, x, offset, name="scaled", shift=11))
+
+    program = read_program(builder.module(body))
+    assert compare(program, builder.parameters, "x86-64", (2, 24), 0) == ""
+
+
+def test_what_is_always_0_binds_nothing(builder: Builder) -> None:
+    """Seed 716: ``x * 0`` was folded to a 0 that bound x, which TVM makes no vectors of."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (VOCABULARY, 8), "int8")
+        x = b.emit(
+            integer.embedding(b.ids, table, b.parameter("m", [9], "int32"), name="x", shift=1)
+        )
+        # Clamped to [q_1, -q_1], whose ends are the wrong way round, i-erf is -19 and q_1 is 19.
+        given = {
+            "q_b": b.values("q_b", 2000, (8,), "int32"),
+            "q_c": b.values("q_c", 2**38, (8,), "int64"),
+            "q_1": b.parameter("q_1", [19], "int32"),
+            "erf_shift": b.parameter("erf_shift", [1, 2, 2, 2, 2, 3, 1, 2], "int32"),
+        }
+        x = b.emit(integer.gelu_paper(x, *given.values(), name="gelu"))
+        stored = {"low": -99, "high": 99, "dtype": "int8", "zero_point": 5}
+        offset = b.values("offset", 2**7, (8,), "int16")
+        multiplier = b.parameter("multiplier", [1], "int32")
+        x = b.emit(integer.requantise(x, multiplier, offset, name="q", shift=20, **stored))
+        return b.emit(integer.leaky_relu(x, name="leaky", slope=3277))
+
+    program = read_program(builder.module(body))
+    report = analyse_ranges(program, builder.parameters)
+    assert (report.details["gelu"].low, report.details["gelu"].high) == (0, 0)
+    assert compare(program, builder.parameters, "x86-64", (2, 7), 0) == ""
+
+
+def test_a_number_that_is_folded_late_is_not_bound(builder: Builder) -> None:
+    """Seed 1228: what an i-GELU of 0 was requantised to was bound, folded, and bound again."""
+
+    def body(b: Builder) -> object:
+        table = b.values("table", 127, (VOCABULARY, 8), "int8")
+        x = b.emit(
+            integer.embedding(b.ids, table, b.parameter("m", [9], "int32"), name="x", shift=1)
+        )
+        for name, one in (("first", 19), ("second", -900)):
+            given = {
+                "q_b": b.values(f"{name}.q_b", 2000, (8,), "int32"),
+                "q_c": b.values(f"{name}.q_c", 2**38, (8,), "int64"),
+                "q_1": b.parameter(f"{name}.q_1", [one], "int32"),
+                "erf_shift": b.parameter(f"{name}.erf_shift", [12], "int32"),
+            }
+            x = b.emit(integer.gelu_paper(x, *given.values(), name=name))
+            stored = {"low": -99, "high": 99, "dtype": "int8", "zero_point": 61}
+            multiplier = b.parameter(f"{name}.multiplier", [1], "int32")
+            x = b.emit(integer.requantise(x, multiplier, name=f"{name}.q", shift=7, **stored))
+        return x
+
+    program = read_program(builder.module(body))
+    assert compare(program, builder.parameters, "x86-64", (2, 7), 0) == ""
 
 
 def test_a_value_without_an_expression_is_not_compiled() -> None:

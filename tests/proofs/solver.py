@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ibert_tvm.relay_passes.spec.arithmetic import VECTORS, Arithmetic
@@ -42,7 +42,11 @@ def prove(what: str, condition: Any, given: list[Any]) -> None:
 
 
 def prove_traced(
-    function: Callable[..., Any], arithmetic: Arithmetic, **intervals: tuple[int, int]
+    function: Callable[..., Any],
+    arithmetic: Arithmetic,
+    part: Mapping[str, tuple[int, int]] | None = None,
+    assumed: Callable[[Mapping[str, Exact]], list[Any]] = lambda _: [],
+    **intervals: tuple[int, int],
 ) -> int:
     """Show that the expression of a function is the function, for all inputs of intervals.
 
@@ -56,6 +60,11 @@ def prove_traced(
         Of the specification, of one value per interval.
     arithmetic : Arithmetic
         What the expression is written for.
+    part
+        By name, the intervals of inputs that it is shown for, where that is a part of those that
+        the expression is made for.
+    assumed
+        Conditions on the operands, by name, that another theorem shows.
     **intervals
         Of its operands, by name; expressions are of their types' width.
 
@@ -66,8 +75,10 @@ def prove_traced(
     """
     from tvm import tirx
 
-    operands = {name: Exact.variable(name, *ends) for name, ends in intervals.items()}
-    given = [operands[name].inside(*ends) for name, ends in intervals.items()]
+    shown_for = {**intervals, **(part or {})}
+    operands = {name: Exact.variable(name, *ends) for name, ends in shown_for.items()}
+    given = [operands[name].inside(*ends) for name, ends in shown_for.items()]
+    given += assumed(operands)
     claims = Claims()
     with claiming(claims):
         wanted = exact(function(**operands))

@@ -44,7 +44,9 @@ class ScaleRows(Operator):
         x, magnitude, bias = (operands[name] for name in ("x", "magnitude", "bias"))
 
         def entry(row: Index, channel: Index) -> Entry:
-            m = row_scale.bounded_magnitude(magnitude[row, 0])
+            # A row of one may be its own magnitude, and is then read as one value: TVM matches no
+            # region that is read both at 0 and at a variable.
+            m = row_scale.bounded_magnitude(magnitude[row, channel if x.shape[-1] == 1 else 0])
             return row_scale.restored(x[row, channel], m, self.shift, per_channel(bias, channel))
 
         return domain.define("scaled", x.shape, entry, self.dtype)
