@@ -10,6 +10,20 @@
 #endif
 
 /* @declarations */
+#if defined(IBERT_SHARED_LIBRARY) && defined(__arm__)
+/* What the compiler's divisions call for a divisor of 0: its own raise a signal, which is one more
+ * function of the C library. No divisor is 0, whose ranges are proven. */
+int __aeabi_idiv0(int quotient);
+long long __aeabi_ldiv0(long long quotient);
+
+int __aeabi_idiv0(int quotient) {
+    return quotient;
+}
+
+long long __aeabi_ldiv0(long long quotient) {
+    return quotient;
+}
+#endif
 #if defined(IBERT_SHARED_LIBRARY) && defined(__GNUC__)
 #pragma GCC visibility pop
 #endif
