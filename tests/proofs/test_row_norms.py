@@ -1,7 +1,6 @@
 """Norms of rows, stage by stage: what each claims follows from what the one before it gives.
 
-The root itself is in `test_identities`: a step of Newton's does not fall below its floor, and it is
-the floor of all roots of 32 bits. Roots of the 62 bits of a row are not shown for every radicand.
+The root itself is in `test_square_root`.
 """
 
 from __future__ import annotations
