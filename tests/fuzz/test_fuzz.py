@@ -71,6 +71,49 @@ def test_time_in_which_a_process_is_stopped_is_not_counted(
     assert time.monotonic() - begun > 3  # a second after it went on
 
 
+_PLANTED = """
+import zipfile
+
+begin = zipfile.ZipFile.__init__
+
+def init(self, *arguments, **named):
+    try:
+        begin(self, *arguments, **named)
+    except zipfile.BadZipFile:
+        raise IndexError("planted") from None
+
+zipfile.ZipFile.__init__ = init
+"""
+
+
+def test_packed_files_are_those_that_were_packed() -> None:
+    from tests.fuzz.coverage import packed, unpacked
+
+    files = {"a/b.json": b"{}", "\u00e9": b"", "c": bytes(range(256)) * 300}
+    assert unpacked(packed(files)) == files
+    assert unpacked(packed(files)[:-1]) == {}
+    for name in ("/etc/passwd", "../a", "a/../../b"):
+        assert unpacked(packed({name: b"x"})) == {}
+
+
+@pytest.mark.slow
+def test_what_reaches_new_code_is_kept_and_what_fails_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("atheris", reason="the extra fuzz brings it")
+    from tests.fuzz.coverage import follow, unpacked
+
+    result = follow("npz", 5, tmp_path)
+    assert result["findings"] == []
+    assert result["cases"] > 10 and result["edges"] > 10
+    assert len(list((tmp_path / "npz").iterdir())) >= result["corpus"] > 2
+    (tmp_path / "sitecustomize.py").write_text(_PLANTED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (first, *_others) = follow("npz", 5, tmp_path / "other")["findings"]
+    assert "IndexError: planted" in first["what"]
+    assert unpacked((tmp_path / "other" / "npz-findings" / first["file"]).read_bytes())
+
+
 def test_the_record_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second run reads the cases behind those of the first, and adds up."""
     from tests.fuzz import __main__ as program

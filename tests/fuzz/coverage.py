@@ -1,0 +1,212 @@
+"""Fuzzing that follows coverage: files that reach new code of a reader are damaged further.
+
+    python -m tests.fuzz.coverage --reader artefact --seconds 3600 --corpus build/fuzz
+
+Damage is that of `tests.fuzz.mutation`, and digests are made right again as there; which files are
+worth more of it, says libFuzzer (extra `fuzz`). The corpus stays, and a later run goes on with it;
+so do the counts of ``--output tests/fuzz/coverage.json``. Files of a finding lie beside the corpus,
+and ``--show FILE`` writes them out and reads them once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.processes import ROOT
+
+CLOCK_SECONDS = 100
+"""For one file, by the clock."""
+MEMORY_MIB = 1024
+"""For the reading of one file, on top of what the process has when everything is imported."""
+_MOST_BYTES = 2**24
+_MOST_FINDINGS = 20
+_REPAIRED = 0.75
+_COUNTS = {
+    "cases": r"stat::number_of_executed_units:\s*(\d+)",
+    "peak_mib": r"stat::peak_rss_mb:\s*(\d+)",
+    "edges": r"cov: (\d+)",
+    "features": r"ft: (\d+)",
+    "corpus": r"corp: (\d+)",
+}
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    """Files as the one string of bytes that libFuzzer keeps."""
+    parts = [b""]
+    for name, content in files.items():
+        parts += [len(name.encode()).to_bytes(2, "little"), name.encode()]
+        parts += [len(content).to_bytes(4, "little"), content]
+    return b"".join(parts)
+
+
+def unpacked(data: bytes) -> dict[str, bytes]:
+    """The inverse; empty for what is no such string."""
+    files, at = {}, 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 2], "little")
+        name = data[at + 2 : at + 2 + size].decode("utf-8", "replace")
+        at += 2 + size
+        size = int.from_bytes(data[at : at + 4], "little")
+        content = data[at + 4 : at + 4 + size]
+        at += 4 + size
+        if at > len(data) or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+            return {}
+        files[name] = content
+    return files
+
+
+def damaged_again(data: bytes, most: int, seed: int, name: str) -> bytes:
+    """Damage packed files of a reader once more, or whole ones where there are none yet."""
+    from tests.fuzz.readers import READERS
+
+    reader, rng = READERS[name], random.Random(seed)
+    files = unpacked(data) or rng.choice(reader.seeds())
+    files = reader.damage(files, rng)
+    if reader.repair is not None and rng.random() < _REPAIRED:
+        files = reader.repair(files, rng)
+    found = packed(files)
+    return found if len(found) <= most else data
+
+
+def read_packed(data: bytes, name: str) -> None:
+    """Let a reader read packed files; whatever is no named error is raised."""
+    from ibert_tvm.errors import IbertError
+    from tests.fuzz.readers import READERS, write_files
+
+    files = unpacked(data)
+    if not files:
+        return
+    with tempfile.TemporaryDirectory(prefix="ibert-fuzz-") as place:
+        write_files(Path(place), files)
+        try:
+            READERS[name].read(Path(place))
+        except IbertError as error:
+            assert str(error), "an error without a word"
+
+
+def follow(name: str, seconds: float, folder: Path) -> dict[str, Any]:
+    """Fuzz one reader for some time, in child processes.
+
+    Returns
+    -------
+    dict
+        ``cases``, ``seconds``, ``peak_mib``, ``edges`` and ``features`` of the reader's code that
+        were reached, ``corpus``: files kept, and ``findings``: file, and what was wrong.
+    """
+    corpus, found = folder / name, folder / f"{name}-findings"
+    for place in (corpus, found):
+        place.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = dict.fromkeys(_COUNTS, 0) | {"findings": []}
+    started = time.monotonic()
+    known = {*found.iterdir()}
+    while (left := seconds - (time.monotonic() - started)) > 0:
+        command = [sys.executable, "-m", __spec__.name, "--inside", name, str(corpus), str(found)]
+        done = subprocess.run(
+            [*command, str(max(int(left), 1))],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # tracebacks are on one of them, counts on the other
+            check=False,
+        )
+        lines = done.stdout.decode("utf-8", "replace").splitlines()
+        said = "\n".join(line for line in lines if not line.startswith("INFO: Instrumenting"))
+        for key, pattern in _COUNTS.items():
+            number = int(([*re.findall(pattern, said)] or ["0"])[-1])
+            result[key] = result[key] + number if key == "cases" else max(result[key], number)
+        new = sorted({*found.iterdir()} - known)
+        known |= {*new}
+        result["findings"] += [{"file": path.name, "what": said[-3000:]} for path in new]
+        if not new and done.returncode:
+            raise RuntimeError(f"fuzzing {name} failed itself: {said[-3000:]}")
+        if not new or len(result["findings"]) >= _MOST_FINDINGS:
+            break
+    return result | {"seconds": round(time.monotonic() - started)}
+
+
+def _inside(name: str, corpus: str, found: str, seconds: str) -> None:
+    """In a child: import what reads with instrumented code, and hand over to libFuzzer."""
+    import atheris
+
+    with atheris.instrument_imports(include=["ibert_tvm"]):
+        from tests.fuzz.readers import READERS
+
+        seeds = [packed(whole) for whole in READERS[name].seeds()]
+        for seed in seeds:
+            read_packed(seed, name)  # what reading imports is imported
+    if not any(Path(corpus).iterdir()):
+        for number, seed in enumerate(seeds):
+            (Path(corpus) / f"whole-{number}").write_bytes(seed)
+    status = Path("/proc/self/status").read_text()
+    resident = int(status.split("VmRSS:")[1].split()[0]) // 1024
+    options = {
+        "max_total_time": seconds,
+        "max_len": _MOST_BYTES,
+        "timeout": CLOCK_SECONDS,
+        "rss_limit_mb": resident + MEMORY_MIB,
+        "print_final_stats": 1,
+        "artifact_prefix": f"{found}/",
+    }
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        return damaged_again(data, most, seed, name)
+
+    atheris.Setup(
+        [sys.argv[0], *(f"-{key}={value}" for key, value in options.items()), corpus],
+        lambda data: read_packed(data, name),
+        custom_mutator=mutate,
+    )
+    atheris.Fuzz()
+
+
+def joined(before: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Counts of a reader in two runs."""
+    sums = ("cases", "seconds", "findings")
+    return {k: before[k] + v if k in sums else max(before[k], v) for k, v in result.items()}
+
+
+def main() -> int:
+    """Fuzz readers one after the other; returns 1 where something was found."""
+    from tests.fuzz.__main__ import versions
+    from tests.fuzz.readers import READERS, write_files
+
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.coverage", description=__doc__)
+    parser.add_argument("--reader", choices=READERS, action="append", help="by default all")
+    parser.add_argument("--seconds", type=float, default=60, help="for each reader")
+    parser.add_argument("--corpus", type=Path, default=ROOT / "build" / "fuzz")
+    parser.add_argument("--output", type=Path, help="the counts as JSON, which go on")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="read a finding of --reader once")
+    given = parser.parse_args()
+    names = given.reader or list(READERS)
+    if given.show is not None:
+        write_files(Path.cwd() / given.show.name, unpacked(given.show.read_bytes()))
+        read_packed(given.show.read_bytes(), names[0])
+        return 0
+    document: dict[str, Any] = {"readers": {}}
+    if given.output is not None and given.output.is_file():
+        document = json.loads(given.output.read_text())
+    found = 0
+    for name in names:
+        result = follow(name, given.seconds, given.corpus.resolve())
+        found += len(result["findings"])
+        print(name, {**result, "findings": len(result["findings"])}, flush=True)
+        readers = document["readers"]
+        readers[name] = joined(readers[name], result) if name in readers else result
+        if given.output is not None:
+            document["versions"] = versions()
+            given.output.write_text(json.dumps(document, indent=1) + "\n")
+    return int(found > 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        _inside(*sys.argv[2:])
+    sys.exit(main())
