@@ -59,10 +59,9 @@ def quantize(
     calibration : sequence of str, of (str, str), or of mappings, optional
         Texts; pairs of texts, for a model of pairs as rerankers are; or batches of token ids:
         integer arrays [batch, seq_len] by input name. Some dozens of sequences that resemble later
-        use. A checkpoint that was trained with quantisation
-        needs none, and uses them only for ranges that it lacks; so does a model that came
-        quantised (ONNX QDQ). A model that `ibert_tvm.train` tuned needs none, and is calibrated
-        anew if there are some.
+        use. A checkpoint that was trained with quantisation needs none, and uses them only for
+        ranges that it lacks; so does a model that came quantised (ONNX QDQ). A model that
+        `ibert_tvm.train` tuned needs none, and is calibrated anew if there are some.
     preset : {"accurate", "paper", "released"}, optional
         Forms of the non-linear functions, and what calibration may do (docs/numerics.md). By
         default "released" for a checkpoint that was trained with quantisation, the only kind that

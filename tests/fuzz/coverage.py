@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.worker import damage
 from tests.processes import ROOT
 
 CLOCK_SECONDS = 100
@@ -29,7 +30,6 @@ MEMORY_MIB = 1024
 """For the reading of one file, on top of what the process has when everything is imported."""
 _MOST_BYTES = 2**24
 _MOST_FINDINGS = 20
-_REPAIRED = 0.75
 _COUNTS = {
     "cases": r"stat::number_of_executed_units:\s*(\d+)",
     "peak_mib": r"stat::peak_rss_mb:\s*(\d+)",
@@ -68,11 +68,8 @@ def damaged_again(data: bytes, most: int, seed: int, name: str) -> bytes:
     """Damage packed files of a reader once more, or whole ones where there are none yet."""
     from tests.fuzz.readers import READERS
 
-    reader, rng = READERS[name], random.Random(seed)
-    files = unpacked(data) or rng.choice(reader.seeds())
-    files = reader.damage(files, rng)
-    if reader.repair is not None and rng.random() < _REPAIRED:
-        files = reader.repair(files, rng)
+    rng = random.Random(seed)
+    files, _ = damage(name, unpacked(data) or rng.choice(READERS[name].seeds()), rng)
     found = packed(files)
     return found if len(found) <= most else data
 

@@ -27,18 +27,25 @@ MEMORY_BYTES = 2**30
 _MOST_FINDINGS = 20
 
 
-def make_case(name: str, number: int) -> tuple[dict[str, bytes], dict[str, bytes], bool]:
-    """Return a damaged folder, the whole one that it was made of, and whether it was repaired."""
+def make_case(name: str, number: int) -> tuple[dict[str, bytes], bool, dict[str, bytes]]:
+    """Return a damaged folder, whether it was repaired, and the whole one that it was made of."""
+    from tests.fuzz.readers import READERS
+
+    rng = random.Random(f"{name} {number}")
+    whole = rng.choice(READERS[name].seeds())
+    return *damage(name, whole, rng), whole
+
+
+def damage(name: str, files: dict[str, bytes], rng: random.Random) -> tuple[dict[str, bytes], bool]:
+    """Damage the files of a reader; and whether their digests were made right again."""
     from tests.fuzz.readers import READERS
 
     reader = READERS[name]
-    rng = random.Random(f"{name} {number}")
-    whole = rng.choice(reader.seeds())
-    files = reader.damage(whole, rng)
+    files = reader.damage(files, rng)
     repaired = reader.repair is not None and rng.random() < 0.75
     if repaired and reader.repair is not None:
         files = reader.repair(files, rng)
-    return files, whole, repaired
+    return files, repaired
 
 
 def read_case(name: str, number: int, seconds: int = ALARM_SECONDS) -> str:
@@ -53,7 +60,7 @@ def read_case(name: str, number: int, seconds: int = ALARM_SECONDS) -> str:
     from tests.fuzz.readers import READERS, write_files
 
     reader = READERS[name]
-    files, whole, repaired = make_case(name, number)
+    files, repaired, whole = make_case(name, number)
     with tempfile.TemporaryDirectory(prefix="ibert-fuzz-") as place:
         folder = Path(place)
         write_files(folder, files)
