@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from .errors import CompilerError
 from .spec.presets import PRESETS
+from .spec.short_softmax import VALUE_LIMIT
 
 SCHEMA_VERSION = 1
 
@@ -338,7 +339,8 @@ class QuantizationTable:
         ``"accurate"``, ``"paper"`` or ``"released"``: which forms of the non-linear functions
         lowering emits.
     matmul : mapping of str to ActivationQuant
-        By canonical name: the 8-bit form of a value that a matrix product reads.
+        By canonical name: the 8-bit form of a value that a matrix product reads. What attention
+        averages may have up to `short_softmax.VALUE_LIMIT` steps on either side of 0.
     stream : mapping of str to ActivationQuant
         By canonical name: the wide symmetric form of a value that additions, LayerNorm, GELU or
         the caller (an output) read. No zero point and no channel divisor.
@@ -389,11 +391,14 @@ class QuantizationTable:
                 self._check_by_row(name, quant)
                 continue
             bounds = (-128, 127) if quant.signed else (0, 255)
-            if quant.low < bounds[0] or quant.high > bounds[1]:
+            plain = quant.splits is None and quant.channel_zero_point is None
+            wide = max(-quant.low, quant.high) <= VALUE_LIMIT and plain and quant.zero_point == 0
+            if not wide and (quant.low < bounds[0] or quant.high > bounds[1]):
                 raise QuantizationTableError(
                     f"a matrix operand uses integers {quant.low}..{quant.high}",
                     where=f"matmul entry {name!r}",
-                    why="a matrix operand has 8 bits",
+                    why="a matrix operand has 8 bits, or is symmetric within "
+                    f"-{VALUE_LIMIT}..{VALUE_LIMIT} where attention averages it",
                     todo="stay within -128..127 or 0..255",
                 )
         for name, weight in self.weights.items():

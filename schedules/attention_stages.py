@@ -37,6 +37,9 @@ class AttentionStages:
         Stage that the second one reads: what values are weighed with.
     queries, keys, values
         Stages that copy what the two products read.
+    parts
+        Names of stages that values are computed by before they are copied: both bytes of those that
+        have two.
     attended
         Name of the stage with the results of a head, [batch, heads, rows, columns].
     kept
@@ -69,10 +72,11 @@ class AttentionStages:
         self.products = matrix_products(graph)
         self.scores, self.context, self.weights = self._both_products()
         self.queries, self.keys, self.values = self._copies()
+        self.parts = self._parts()
         after_scores = [name for name in graph.stages if self.scores.name in graph.sources([name])]
         self.attended = self._in_place()
         operands = self._operands()
-        before = graph.sources(operands) - operands
+        before = graph.sources(operands) - operands - self.parts
         between = graph.sources([self.attended]) - before
         between -= {name for name in between if _is_sum(graph.stages[name].value)}
         order = [name for name in graph.stages if name in between]
@@ -106,6 +110,10 @@ class AttentionStages:
         if queries is None or keys is None or values is None:
             raise NotElementwise("a product reads no copy of queries, keys or values")
         return queries, keys, values
+
+    def _parts(self) -> set[str]:
+        read = [self.graph.stages[name] for name in self.graph.reads(self.values)]
+        return {stage.name for stage in read if not isinstance(stage.value, ir.TensorLoad)}
 
     def _in_place(self) -> str:
         """Last stage that is computed entry by entry from the context, in the same order."""

@@ -41,6 +41,9 @@ class CalibrationOptions:
     value_offsets : bool
         Take the middle of each channel off what attention averages (preset ``accurate``); the bias
         behind it makes up for that. It costs nothing.
+    wide_values : bool
+        Give what attention averages three bits more than 8 (preset ``accurate``), for which its
+        products with the weights of attention are twice as many.
     margin : float
         How many times as far as calibration saw what attention yields may go before it is clipped,
         at least 1 (preset ``accurate``).
@@ -81,6 +84,7 @@ class CalibrationOptions:
     split_share: float = 0.0
     channel_zero_points: bool = False
     value_offsets: bool = False
+    wide_values: bool = False
     margin: float = 1.0
     short_pieces: bool = False
     fine_tables: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.quantization_table import (
     WeightQuant,
 )
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
+from ibert_tvm.relay_passes.spec.short_softmax import VALUE_LIMIT
 
 from .observers import Statistics, choose_range
 from .offsets import take_off_offsets
@@ -228,7 +229,23 @@ class TableBuilder:
             top = float(magnitude.max())
             if top > 0:
                 divisor = np.maximum(magnitude / top, 2.0**-6)
-        return choose_range(statistics, self.options.observer, self.options.percentile, divisor)
+        quant = choose_range(statistics, self.options.observer, self.options.percentile, divisor)
+        return self._widened(quant) if self._may_be_wide(name) else quant
+
+    def _may_be_wide(self, name: str) -> bool:
+        """Whether all that reads a value averages it, in arithmetic that has room for more bits."""
+        readers = self.needed[name].readers
+        averaged = all(
+            reader.form == FACTOR_BY_CHANNEL and self.needed[reader.name].need.averages
+            for reader in readers
+        )
+        return self.options.wide_values and self.preset.softmax == "short" and averaged
+
+    @staticmethod
+    def _widened(quant: ActivationQuant) -> ActivationQuant:
+        """The same range in finer steps."""
+        scale = quant.scale * max(-quant.low, quant.high) / VALUE_LIMIT
+        return replace(quant, scale=scale, low=-VALUE_LIMIT, high=VALUE_LIMIT)
 
     def _streams(self, statistics: Mapping[str, Statistics]) -> dict[str, ActivationQuant]:
         result: dict[str, ActivationQuant] = {}

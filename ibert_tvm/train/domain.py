@@ -18,6 +18,7 @@ from ibert_tvm.relay_passes.integer.arrays import ElementDomain, mesh
 from ibert_tvm.relay_passes.integer.domain import HeadStages
 from ibert_tvm.relay_passes.integer.operator import per_channel
 from ibert_tvm.relay_passes.integer.types import dtype_bounds
+from ibert_tvm.relay_passes.spec.short_softmax import VALUE_LIMIT
 from ibert_tvm.relay_passes.spec.values import not_equal
 
 from .tensors import TensorArray, tensor_of
@@ -249,6 +250,8 @@ class _TensorHeads(HeadStages):
             sum(int(x.min()) for x in terms),
             sum(int(x.max()) for x in terms),
         )
+        self.value_bounds = (int(self.v.min()), int(self.v.max()))
+        self.largest_value = VALUE_LIMIT if self.wide_values else 128
 
     def _split(self, x: TensorStage) -> torch.Tensor:
         batch = self.leading[0]
@@ -294,8 +297,9 @@ class _TensorHeads(HeadStages):
 
     def context(self, weights: TensorStage, largest: int) -> Callable[..., Entry]:
         """P V."""
-        product = TensorStage(self._by_head(weights.tensor, self.v, largest, 128), "int32")
-        return lambda b, h, i, d: product[b, h, i, d]
+        product = self._by_head(weights.tensor, self.v, largest, self.largest_value)
+        stage = TensorStage(product, "int32")
+        return lambda b, h, i, d: stage[b, h, i, d]
 
     def output(
         self, entry: Callable[..., Entry], multiplier: TensorStage, dtype: str

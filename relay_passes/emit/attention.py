@@ -13,10 +13,11 @@ from tvm import te, tirx
 
 from ..integer.domain import HeadStages
 from ..integer.operator import per_channel
+from ..spec import short_softmax
 from ..spec.arithmetic import Arithmetic
 from ..spec.values import Condition, Ranged, known, not_equal
 from .blocks import KernelBlocks
-from .stage import Stage
+from .stage import Stage, expression
 
 _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
@@ -42,11 +43,15 @@ class KernelHeads(HeadStages):
         domain.note_operands("score_products", self.q.low, self.k.low)
         # Where tokens are packed, the rows behind them hold anything: it counts for nothing in the
         # end, since their weights are 0, if only the products are exact before they cancel.
-        v_low = self.v.low if shape.starts is None else _INT8_MINIMUM
-        domain.note_operands("context", _byte_operand(shape)[1], v_low)
+        v_low = self.v.low if shape.starts is None else -(2**15)
+        parts = self.wide_values and not shape.layout.multiplies_short
+        self._parts = _define_parts(domain, shape, self.v) if parts else None
+        v_low = v_low if self._parts is None else short_softmax.high_part(v_low)
+        domain.note_operands("context", _byte_operand(shape)[1], max(v_low, _INT8_MINIMUM))
         # |q k| summed over the head: what scores can be, whatever offset the operands carry.
         largest = max(abs(self.q.low), abs(self.q.high)) * max(abs(self.k.low), abs(self.k.high))
         self._limit = largest * shape.head_dim
+        self.value_bounds = (self.v.low, self.v.high)
         low, high = sum(x.low for x in self.terms), sum(x.high for x in self.terms)
         self.score_bounds = (low - self._limit, high + self._limit)
         self._offset = _UNSIGNED_OFFSET if shape.layout.lhs_dtype == "uint8" else 0
@@ -174,7 +179,7 @@ class KernelHeads(HeadStages):
             (shape.batch, shape.heads, shape.rows, shape.depth), query, name="q_operand"
         )
         operand = self.domain.stage(tensor, q.low + self._offset, q.high + self._offset)
-        keys, read_key = _pack("k_packed", shape, self.k, tokens_are_columns=True)
+        keys, read_key = _pack("k_packed", shape, self.k)
         if self._offset:
             sizes = (shape.keys, shape.depth)
             self._key_sum = _sum_of_columns("k_sum", shape, sizes, read_key, keys)
@@ -228,24 +233,38 @@ class KernelHeads(HeadStages):
 
     def context(self, weights: Stage, largest: int) -> Callable[..., Ranged]:
         """``sum_j weights[i, j] v[j, d]``, with the offset of stored weights taken out again."""
-        shape, v, offset = self.shape, self.v, self._weight_offset
-        values, packed = _pack("v_packed", shape, v, tokens_are_columns=False)
-        bound = largest * max(abs(v.low), abs(v.high))
+        shape, v, parts, offset = self.shape, self.v, self._parts, self._weight_offset
+        columns = shape.columns if parts is None else 2 * shape.columns
+        values, packed = _pack("v_packed", shape, parts or v, columns, parts is not None)
+        bound = largest * max(abs(values.low), abs(values.high))
         products = _sum(
             "context",
-            (shape.batch, shape.heads, shape.rows, shape.columns),
+            (shape.batch, shape.heads, shape.rows, columns),
             shape.keys,
             lambda b, h, i, d, j: _int32(weights, b, h, i, j) * packed(b, h, d, j),
             (-bound, bound),
             v.arithmetic,
         )
-        if not offset:
+        if parts is None and not offset:
             return lambda b, h, i, d: products[b, h, i, d]
-        total = _value_sum(shape, values, packed)
-        limit = bound * shape.seq_len
-        return lambda b, h, i, d: v.value(
-            -limit, limit, products.tensor(b, h, i, d) - total(b, h, i, d) * offset
-        )
+        total = _value_sum(shape, values, packed, columns) if offset else None
+
+        def both(part: Callable[..., tirx.Expr], b: Any, h: Any, i: Any, d: Any) -> tirx.Expr:
+            """What a stage by column has of a channel: of both parts of it, or of the only one."""
+            if parts is None:
+                return part(b, h, i, d)
+            high = part(b, h, i, d) * (1 << short_softmax.VALUE_BITS)
+            return high + part(b, h, i, d + shape.columns)
+
+        limit = largest * max(abs(v.low), abs(v.high)) * shape.seq_len
+
+        def entry(*index: Any) -> Ranged:
+            value = both(products.tensor, *index)
+            if total is not None:
+                value = value - both(total, *index) * offset
+            return v.value(-limit, limit, value)
+
+        return entry
 
     def output(self, entry: Callable[..., Any], multiplier: Stage, dtype: str) -> Stage:
         """Rows of whole tiles, of which those of tokens are stored.
@@ -338,8 +357,27 @@ def _int32(stage: Stage, *index: Any) -> tirx.Expr:
     return stage.tensor(*index).astype("int32")
 
 
+def _define_parts(domain: KernelBlocks, shape: _Shape, v: Stage) -> Stage:
+    """Both bytes of wide V: [batch, heads, keys, columns of the high parts, then of the low ones].
+
+    Products of bytes with either part, added up by `KernelHeads.context`, are those with V.
+    """
+
+    def entry(batch: Any, head: Any, token: Any, column: Any) -> Ranged:
+        channel = tirx.min(column % shape.columns, shape.head_dim - 1)
+        row = batch * shape.seq_len + token
+        value = v[row, shape.key_channel(head, channel)]
+        high, low = short_softmax.high_part(value), short_softmax.low_part(value)
+        parts = expression(high, "int32"), expression(low, "int32")
+        chosen = tirx.if_then_else(column < shape.columns, *parts)
+        return domain.value(min(high.low, low.low), max(high.high, low.high), chosen)
+
+    extents = (shape.batch, shape.heads, shape.seq_len, 2 * shape.columns)
+    return domain.define("v_parts", extents, entry, "int8")
+
+
 def _pack(
-    name: str, shape: _Shape, x: Stage, tokens_are_columns: bool
+    name: str, shape: _Shape, x: Stage, columns: int = 0, by_head: bool = False
 ) -> tuple[Stage, Callable[..., tirx.Expr]]:
     """Lay K or V out for the instruction, zero where tiles reach beyond the true sizes.
 
@@ -350,10 +388,12 @@ def _pack(
     shape
         Sizes.
     x
-        [tokens, heads of keys * head_dim] int8.
-    tokens_are_columns
-        Whether the product's columns are tokens and its depth the head's channels (K), or the
-        other way round (V).
+        [tokens, heads of keys * head_dim].
+    columns
+        Of the product, which are those of V. Without, its columns are tokens, and its depth the
+        channels of a head of K.
+    by_head
+        Whether x is [batch, heads, tokens, columns] instead.
 
     Returns
     -------
@@ -362,21 +402,22 @@ def _pack(
     """
     layout = shape.layout
     lanes, step = layout.lanes, layout.depth
-    seq_len, head_dim = shape.seq_len, shape.head_dim
-    sizes = (shape.keys, shape.depth) if tokens_are_columns else (shape.columns, shape.keys)
+    seq_len, channels = shape.seq_len, columns if by_head else shape.head_dim
+    sizes = (columns, shape.keys) if columns else (shape.keys, shape.depth)
+
+    def read_from(batch: Any, head: Any, token: Any, channel: Any) -> tirx.Expr:
+        if by_head:
+            return x.tensor(batch, head, token, channel)
+        return x.tensor(batch * seq_len + token, shape.key_channel(head, channel))
 
     def entry(batch: Any, head: Any, block: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
         column, depth = block * lanes + lane, chunk * step + inner
-        token, channel = (column, depth) if tokens_are_columns else (depth, column)
+        token, channel = (depth, column) if columns else (column, depth)
         if shape.whole:
-            value = x.tensor(batch * seq_len + token, shape.key_channel(head, channel))
-            return value.astype(layout.rhs_dtype)
-        inside = tirx.all(token < seq_len, channel < head_dim)
-        value = x.tensor(
-            batch * seq_len + tirx.min(token, seq_len - 1),
-            shape.key_channel(head, tirx.min(channel, head_dim - 1)),
-        )
-        kept = tirx.if_then_else(inside, value, tirx.const(0, "int8"))
+            return read_from(batch, head, token, channel).astype(layout.rhs_dtype)
+        inside = tirx.all(token < seq_len, channel < channels)
+        at = tirx.min(token, seq_len - 1), tirx.min(channel, channels - 1)
+        kept = tirx.if_then_else(inside, read_from(batch, head, *at), tirx.const(0, x.dtype))
         return kept.astype(layout.rhs_dtype)
 
     packed = te.compute((shape.batch, shape.heads, *layout.packed_shape(*sizes)), entry, name=name)
@@ -457,17 +498,17 @@ def _byte_operand(shape: _Shape) -> tuple[str, int]:
 
 
 def _value_sum(
-    shape: _Shape, values: Stage, packed: Callable[..., tirx.Expr]
+    shape: _Shape, values: Stage, packed: Callable[..., tirx.Expr], columns: int
 ) -> Callable[..., tirx.Expr]:
     """``sum_j v[j, d]`` for row i, by the instruction where there is one."""
     if shape.layout.depth > 1:
-        sizes, rows = (shape.columns, shape.keys), shape.layout.row_step
+        sizes, rows = (columns, shape.keys), shape.layout.row_step
         by_product = _sum_of_columns("v_sum", shape, sizes, packed, values)
         # All rows are alike; reading them all keeps schedules from computing some only.
         return lambda b, h, i, d: by_product.tensor(b, h, i % rows if rows > 1 else 0, d)
     v_sum = _sum(
         "v_sum",
-        (shape.batch, shape.heads, shape.columns),
+        (shape.batch, shape.heads, columns),
         shape.keys,
         packed,
         (values.low, values.high),

@@ -114,6 +114,11 @@ class KernelLayout:
         return 0 if self.scalar else self.lanes
 
     @property
+    def multiplies_short(self) -> bool:
+        """Whether the instruction multiplies numbers of 16 bits."""
+        return self.rhs_dtype == "int16"
+
+    @property
     def widens_lhs(self) -> bool:
         """Whether kernels widen activations, whatever their signedness."""
         return self.lhs_dtype in ("int16", "int32")

@@ -290,6 +290,7 @@ class _ArrayHeads(HeadStages):
         terms = [self._products, *self.terms]
         low, high = (sum(int(f(x.array)) for x in terms) for f in (np.min, np.max))
         self.score_bounds = (low, high)
+        self.value_bounds = (int(self.v.min()), int(self.v.max()))
 
     def _reduced(self, name: str, array: np.ndarray) -> ArrayTensor:
         tensor = ArrayTensor(array, "int32", self.domain.kind)

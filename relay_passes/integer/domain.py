@@ -52,11 +52,17 @@ class Heads(Protocol):
         Least and largest score of a key that counts, whatever the data.
     key_count
         Most keys that a row has.
+    value_bounds
+        Least and largest entry of V.
+    wide_values
+        Whether V has 16 bits.
     has_bias, has_window
         Whether `bias` and `in_window` say anything.
     """
 
     score_bounds: tuple[int, int]
+    value_bounds: tuple[int, int]
+    wide_values: bool
     key_count: int
     has_bias: bool
     has_window: bool
@@ -138,6 +144,7 @@ class HeadStages:
         self.terms = [x for x in (self.table, self.by_query, self.by_key) if x is not None]
         self.has_bias = bool(self.terms)
         self.has_window = attention.limits_distance or self.pairs is not None
+        self.wide_values = operands["v"].dtype == "int16"
         self.leading, self.rows, self.keys = leading, rows, keys
 
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:

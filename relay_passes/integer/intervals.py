@@ -329,6 +329,7 @@ class _IntervalHeads(HeadStages):
         self._score = Ranged(*sum_bounds(entry, self.channels))
         values = [self._score, *(x.value for x in self.terms)]
         self.score_bounds = (sum(v.low for v in values), sum(v.high for v in values))
+        self.value_bounds = domain.bounds(self.v)
 
     def _stage(self, name: str, value: Ranged, dtype: str = "int32") -> IntervalTensor:
         stage: IntervalTensor = self.domain.define(name, (), lambda: value, dtype)

@@ -7,7 +7,8 @@ once by the sum of its exponentials. For one row of scores ``acc = q k^T`` (int3
 2. ``row_max = maximum of the scores`` (`row_floor` where all keys are masked);
 3. ``e = exponential_of(score, row_max)``, 8 bits; ``s = sum of e``;
 4. ``acc2 = sum_j e_j v_j``; with ``b = sum_bits(s)`` and ``r = reciprocal(s, b)``, once per row,
-   ``c = context_of(acc2, b, r)``: V's scale with `CONTEXT_BITS` fraction bits, 16 bits;
+   ``c = context_of(acc2, b, r)``: V's scale with `CONTEXT_BITS` fraction bits, 16 bits. V may have
+   `VALUE_BITS` bits more than 8;
 5. a short requantisation to the output.
 
 A masked key has e = 0; a row whose keys are all masked has s = 0 and a context of 0.
@@ -52,7 +53,11 @@ ROW_FLOOR = -(2**28)
 """Below every real score, and far above every masked one."""
 
 CONTEXT_BITS = 7
-"""Fraction bits of the context."""
+"""Fraction bits of the context, in units of V's 8 bits."""
+VALUE_BITS = 3
+"""Bits that wide V has below its 8."""
+VALUE_LIMIT = 127 << VALUE_BITS
+"""Bound of wide V, whose high part is then no -128."""
 
 _FRACTION_BITS = 10
 _ONE = 255 << 7
@@ -252,8 +257,40 @@ def reciprocal(total: Value, bits: Value) -> Value:
     return minimum(known(quotient, 2**14, 2**15), 2**15 - 1)
 
 
-def context_of(acc: Value, bits: Value, factor: Value) -> Value:
-    """Context in V's scale with `CONTEXT_BITS` fraction bits.
+def high_part(v: Value) -> Value:
+    """Wide V without its lowest `VALUE_BITS` bits: 8 bits."""
+    return v >> VALUE_BITS
+
+
+def low_part(v: Value) -> Value:
+    """What wide V is besides `high_part`: not negative."""
+    return v & ((1 << VALUE_BITS) - 1)
+
+
+def check_values(low: int, high: int) -> None:
+    """Refuse wide V whose context might not fit 16 bits.
+
+    Parameters
+    ----------
+    low, high : int
+        Bounds of V.
+
+    Raises
+    ------
+    RangeError
+        If one might exceed `VALUE_LIMIT`.
+    """
+    if max(high, -low) > VALUE_LIMIT:
+        raise RangeError(
+            f"a value of attention may be {max(high, -low)}",
+            why=f"values of 16 bits are bounded by {VALUE_LIMIT}: their mean is then computed in "
+            "16 bits",
+            todo="requantise V to that range",
+        )
+
+
+def context_of(acc: Value, bits: Value, factor: Value, wide: bool = False) -> Value:
+    """Context in units of V's 8 bits, with `CONTEXT_BITS` fraction bits.
 
     Parameters
     ----------
@@ -263,13 +300,16 @@ def context_of(acc: Value, bits: Value, factor: Value) -> Value:
         `sum_bits` of the row.
     factor : Value
         `reciprocal` of the row.
+    wide : bool
+        Whether V has `VALUE_BITS` bits more than 8, and so has acc.
 
     Returns
     -------
     Value
         In [-2^14 - 1, 2^14], short.
     """
-    # |acc| <= 128 s < 2^(b + 7)
-    kept = short(known(acc >> (bits - _LEAST_SUM_BITS), -(2**15), 2**15 - 1))
+    more = VALUE_BITS if wide else 0
+    # |acc| <= 128 s < 2^(b + 7), of wide V 2^VALUE_BITS times as much.
+    kept = short(known(acc >> (bits - (_LEAST_SUM_BITS - more)), -(2**15), 2**15 - 1))
     # |acc| r <= 128 2^(b + 14); rounding `kept` down adds at most one unit below 0.
     return known(q15_multiply(kept, factor), -(2**14) - 1, 2**14)

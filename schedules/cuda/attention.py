@@ -18,12 +18,14 @@ is that of the kernel's stages.
 
 from __future__ import annotations
 
-from tvm import tirx
+from collections.abc import Sequence
+
+from tvm import sym, tirx
 
 from ibert_tvm.targets import Gpu
 
 from ..key_blocks import WORK
-from ..stages import Leaf, StageDefinition
+from ..stages import Leaf, NotElementwise, StageDefinition
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, reader
 from .rule import GpuRule
@@ -314,8 +316,18 @@ class _Kernel(AttentionParts):
             column = tirx.min(column, sizes.head_dim - 1)  # not stored
         row = self.first_row + self.row_group * CHUNK + self.lane_row + r * 8
         place = c * FRAGMENT + r * 4 + u
+        low_parts = self.stages.context.stage.extents[-1] // sizes.value_parts
+        analyzer = sym.Analyzer()
+
+        def context(indices: Sequence[tirx.Expr]) -> tirx.Expr:
+            for part in range(sizes.value_parts):
+                if analyzer.can_prove_equal(indices[-1], column + part * low_parts):
+                    ahead = tirx.const(part * FRAGMENT * self.columns, "int32")
+                    return tirx.BufferLoad(self.context, [place + ahead])
+            raise NotElementwise(f"results read the context of column {indices[-1]}")
+
         leaves: dict[tirx.Var, Leaf] = {
-            self.stages.context.stage.buffer: reader(self.context, place),
+            self.stages.context.stage.buffer: context,
             **{stages[name].buffer: reader(rows, r) for name, rows in self.row_values.items()},
         }
         result = self.result

@@ -23,21 +23,24 @@ class Operand:
     Attributes
     ----------
     buffer
-        [tokens, channels] int8.
+        [tokens, channels] int8, or int16 of wide V.
     offset
         First channel of the first head.
     sharing
         Heads of the queries that read the same channels.
+    low_bits
+        Bits of the low one of the two parts that wide V is read in; 0 of what is read as it is.
     """
 
     buffer: tirx.Var
     offset: int
     sharing: int = 1
+    low_bits: int = 0
 
     @property
     def stride(self) -> int:
         """Bytes from one token to the next."""
-        return int(self.buffer.ty.shape[1])
+        return int(self.buffer.ty.shape[1]) * _BYTES[str(self.buffer.ty.dtype)]
 
 
 class SoftmaxStages(AttentionStages):
@@ -108,7 +111,8 @@ def attention_sizes(func: tirx.PrimFunc, graph: StageGraph) -> AttentionSizes:
         raise NotElementwise(f"attention with results of {dtype}")
     batch, seq_len, heads, head_dim = result.extents
     keys = stages.scores.stage.extents[3]
-    sizes = AttentionSizes(batch, heads, seq_len, head_dim, keys, _BYTES[dtype])
+    parts = 2 if stages.parts else 1
+    sizes = AttentionSizes(batch, heads, seq_len, head_dim, keys, _BYTES[dtype], parts)
     if func.attrs is None or WINDOW not in func.attrs:
         return sizes
     before, after, _length = (int(size) for size in func.attrs[WINDOW])
@@ -149,7 +153,7 @@ def attention_operands(
     ------
     NotElementwise
         If a stage reads anything but entry (batch * seq_len + token, head // sharing * head_dim +
-        channel + offset) of an int8 array.
+        channel + offset) of an int8 array, or of values its high and low parts.
     """
     batch, head, token, channel = (
         tirx.Var(name, "int32") for name in ("batch", "head", "token", "channel")
@@ -168,7 +172,14 @@ def attention_operands(
     )
     found = []
     for stage, indices in places:
-        load = _loaded(graph, stage, indices)
+        load, low_bits = _read(graph, stage, indices, analyzer)
+        if stage is stages.values and sizes.value_parts > 1:
+            columns = stages.context.stage.extents[-1] // 2
+            low = [batch, head, channel + columns, *indices[3:]]
+            other, taken = _read(graph, stage, low, analyzer)
+            same = tvm_ffi.structural_equal(load, other)
+            if not (same and low_bits > 0 and taken == -low_bits):
+                raise NotElementwise(f"stage {stage.name!r} reads other parts of its values")
         row, column = (analyzer.simplify(index) for index in load.indices)
         offsets = (
             (analyzer.simplify(column - (head // sharing * sizes.head_dim + channel)), sharing)
@@ -178,7 +189,7 @@ def attention_operands(
         in_order = analyzer.can_prove_equal(row, batch * sizes.seq_len + token)
         if not in_order or not known:
             raise NotElementwise(f"stage {stage.name!r} reads entry [{row}, {column}]")
-        found.append(Operand(load.source, *known[0]))
+        found.append(Operand(load.source, *known[0], low_bits))
     queries, keys, values = found
     return queries, keys, values
 
@@ -192,23 +203,36 @@ def reads(expr: tirx.Expr, buffer: tirx.Var) -> bool:
     return any(found)
 
 
-def _loaded(graph: StageGraph, stage: StageDefinition, indices: list[tirx.Expr]) -> tirx.BufferLoad:
-    """Load of the parameter that a stage copies, inside of the parameter."""
+def _read(
+    graph: StageGraph, stage: StageDefinition, indices: list[tirx.Expr], analyzer: sym.Analyzer
+) -> tuple[tirx.BufferLoad, int]:
+    """Load of the parameter that a stage copies, inside of the parameter, and the part of it.
+
+    The part is 0 for all, n for what is left of n low bits, -n for these.
+    """
     evaluation = graph.evaluate()
     value = evaluation.value(stage, indices)
     bound = {binding.var: binding.value for binding in evaluation.bindings}
+    part, dtype = 0, "int8"
     while True:
         if isinstance(value, tirx.Var) and value in bound:
             value = bound[value]
         elif isinstance(value, tirx.Cast):
             value = value.value
         elif isinstance(value, ir.Call) and getattr(value.op, "name", "") == _CHOICE:
-            value = value.args[1]  # zero where the array ends
+            condition = analyzer.simplify(_unbound(value.args[0], bound))
+            is_false = isinstance(condition, tirx.IntImm) and not int(condition)
+            # Zero where the array ends, the low part where the high ones do.
+            value = value.args[2 if is_false else 1]
+        elif isinstance(value, tirx.RShift) and isinstance(value.b, tirx.IntImm) and not part:
+            value, part, dtype = value.a, int(value.b), "int16"
+        elif isinstance(value, ir.prim.BitwiseAnd) and isinstance(value.b, tirx.IntImm) and not part:
+            value, part, dtype = value.a, -int(value.b).bit_length(), "int16"
         else:
             break
-    if isinstance(value, ir.TensorLoad) and str(value.source.ty.dtype) == "int8":
-        indices = [_unbound(index, bound) for index in value.indices]
-        return tirx.BufferLoad(value.source, indices)
+    if isinstance(value, ir.TensorLoad) and str(value.source.ty.dtype) == dtype:
+        indices = [analyzer.simplify(_unbound(index, bound)) for index in value.indices]
+        return tirx.BufferLoad(value.source, indices), part
     raise NotElementwise(f"stage {stage.name!r} computes something")
 
 

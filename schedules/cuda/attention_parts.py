@@ -123,7 +123,8 @@ class AttentionParts:
         self.scores = registers("scores", tile.scores, "int32")
         self.row_max = registers("row_max", 2, "int32")
         self.row_sum = registers("row_sum", 2, "int32")
-        self.context = registers("context", FRAGMENT * self.columns, "int32")
+        held = FRAGMENT * self.columns * sizes.value_parts
+        self.context = registers("context", held, "int32")
         self.four = registers("four", 4, "int32")
         self.row_values = {
             stage.name: registers(stage.name, 2, str(stage.buffer.ty.dtype))
@@ -153,6 +154,7 @@ class AttentionParts:
             sizes.result_bytes,
             result_unit,
             str(tile.value_tile).lower(),
+            self.values.low_bits,
         )
         listed = ", ".join(map(str, parameters))
         return call(f"ibert::Attention<{listed}>::{function}", *arguments, dtype=dtype)

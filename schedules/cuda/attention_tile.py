@@ -54,6 +54,8 @@ class AttentionSizes:
         Keys that the stages of the kernel know; those behind `seq_len` count as masked.
     result_bytes
         Of one result.
+    value_parts
+        Bytes of an entry of V.
     before, after
         How far before its query and behind it a key may lie.
     """
@@ -64,6 +66,7 @@ class AttentionSizes:
     head_dim: int
     keys: int
     result_bytes: int
+    value_parts: int = 1
     before: int = _ANY_DISTANCE
     after: int = _ANY_DISTANCE
 
@@ -146,7 +149,8 @@ class AttentionTile:
     def shared_bytes(self, sizes: AttentionSizes) -> int:
         """Shared memory of a block, as attention.cuh lays it out."""
         head_pitch, key_pitch = _power_of_two(sizes.depth), _power_of_two(self.step_keys)
-        tiles = self.step_keys * head_pitch * (2 if self.value_tile else 1)
+        parts = sizes.value_parts + (1 if self.value_tile else 0)
+        tiles = self.step_keys * head_pitch * parts
         rows = self.rows * (head_pitch + key_pitch)
         used = tiles + rows + 4 * self.step_keys + 4 * self.key_groups * self.rows
         result = sizes.depth * sizes.result_bytes
@@ -155,7 +159,7 @@ class AttentionTile:
     def registers(self, sizes: AttentionSizes) -> int:
         """Registers of a thread, about: scores, context, queries, and what loops need."""
         chunks = sizes.depth // _CHUNK
-        context = 8 * -(-chunks // self.key_groups)
+        context = 8 * -(-chunks // self.key_groups) * sizes.value_parts
         loop = _LOOP_REGISTERS if self.held else _LOOP_REGISTERS + _SECOND_PASS_REGISTERS
         return _round_up(loop + self.scores + context + 2 * chunks, 8)
 
@@ -242,8 +246,8 @@ def cycles(tile: AttentionTile, sizes: AttentionSizes, gpu: Gpu) -> float:
     warp = (
         _PER_SCORE * keys / (2 * tile.key_groups)
         + passes * product * keys / tile.key_groups / _CHUNK * chunks / 2
-        + keys / 32 * (2 + columns * (product + 5))
-        + (1 + passes) * keys * chunks / tile.threads * _PER_COPY
+        + keys / 32 * (2 + sizes.value_parts * columns * (product + 5))
+        + (sizes.value_parts + passes) * keys * chunks / tile.threads * _PER_COPY
         + _PER_WARP
     )
     registers = tile.registers(sizes)

@@ -22,7 +22,7 @@ from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExpon
 from ibert_tvm.relay_passes.spec.released import ReleasedExponential
 from ibert_tvm.relay_passes.spec.score_cap import ScoreCap, capped_scale
 from ibert_tvm.relay_passes.spec.short_requantise import ShortFactors, short_factors
-from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from ibert_tvm.relay_passes.spec.short_softmax import VALUE_LIMIT, ShortExponential
 from ibert_tvm.targets import TargetDescription
 
 PRESETS = ("accurate", "paper", "released")
@@ -47,6 +47,8 @@ class AttentionCase:
         Keys of each sequence that count, the last sequence first; others count whole. 0 masks all.
     merged
         Whether q, k and v are runs of channels of one array.
+    wide
+        Whether values have 16 bits; queries and keys alone may be merged, then.
     dtype
         Of the result.
     spread
@@ -81,6 +83,7 @@ class AttentionCase:
     mask: str = "int64"
     padded: tuple[int, ...] = ()
     merged: bool = True
+    wide: bool = False
     dtype: str = "int8"
     spread: float = 2.0
     extreme: bool = False
@@ -134,14 +137,20 @@ def attention_kernel(
     arrays: dict[str, NDArray[np.generic]] = {}
     bounds = {}
     widths = dict(zip("qkv", (channels, *2 * [channels // case.sharing]), strict=True))
-    for name, width in ({"qkv": sum(widths.values())} if case.merged else widths).items():
-        entries = random.integers(-127, 128, (*tokens, width))
+    arrays_of = {"qkv": sum(widths.values())} if case.merged else widths
+    if case.wide and case.merged:
+        widths = {name: widths[name] for name in "qk"}
+        arrays_of = {"qkv": sum(widths.values()), "v": channels // case.sharing}
+    for name, width in arrays_of.items():
+        wide = case.wide and name == "v"
+        low, high, dtype = (-VALUE_LIMIT, VALUE_LIMIT, "int16") if wide else (-128, 127, "int8")
+        entries = random.integers(max(low, -high), high + 1, (*tokens, width))
         if case.extreme:
-            entries = random.choice([-128, 127], (*tokens, width))
+            entries = random.choice([low, high], (*tokens, width))
         if case.constant:
-            entries = np.full((*tokens, width), case.constant)
-        arrays[name] = entries.astype("int8")
-        bounds[name] = (-128, 127)
+            entries = np.full((*tokens, width), low if wide else case.constant)
+        arrays[name] = entries.astype(dtype)
+        bounds[name] = (low, high)
     if case.mask:
         mask = np.ones(tokens, case.mask)
         for sequence, kept in enumerate(case.padded):
@@ -176,7 +185,9 @@ def attention_kernel(
     with builder.function("main", [*inputs.values(), *constants.values()], attrs=attrs):
         with builder.dataflow():
             operands = [
-                builder.emit(run_of(inputs["qkv"], name, widths)) if case.merged else inputs[name]
+                inputs[name]
+                if name in inputs
+                else builder.emit(run_of(inputs["qkv"], name, widths))
                 for name in "qkv"
             ]
             build = integer.capped_attention if case.cap else integer.attention

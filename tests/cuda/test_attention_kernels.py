@@ -201,6 +201,18 @@ def test_the_largest_numbers(preset: str, spread: float) -> None:
     run(replace(case, padded=(48,), constant=-128), "t4")
 
 
+@pytest.mark.parametrize("tile", examples(TILES, "steps"))
+def test_values_of_16_bits(tile: str) -> None:
+    """Their bytes are multiplied apart, in tiles of shared memory of their own."""
+    case = AttentionCase(seq_len=83, heads=1, head_dim=48, padded=(77,), wide=True)
+    for target in TARGETS:
+        run(case, target, TILES[tile])
+    odd = replace(case, head_dim=10, seq_len=83, merged=False)
+    run(odd, "t4", TILES[tile])
+    extreme = replace(case, extreme=True, spread=0.02)
+    run(extreme, "t4", TILES[tile])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", examples(["t4", "a100", "h100"], "a100", otherwise="record"))
 @pytest.mark.parametrize("preset", PRESETS)

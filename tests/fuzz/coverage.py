@@ -69,7 +69,11 @@ def damaged_again(data: bytes, most: int, seed: int, name: str) -> bytes:
     from tests.fuzz.readers import READERS
 
     rng = random.Random(seed)
-    files, _ = damage(name, unpacked(data) or rng.choice(READERS[name].seeds()), rng)
+    whole = rng.choice(READERS[name].seeds())
+    try:
+        files, _ = damage(name, unpacked(data) or whole, rng)
+    except Exception:
+        files, _ = damage(name, whole, rng)  # of some files too little is left to be damaged so
     found = packed(files)
     return found if len(found) <= most else data
 
@@ -148,6 +152,7 @@ def _inside(name: str, corpus: str, found: str, seconds: str) -> None:
         "max_total_time": seconds,
         "max_len": _MOST_BYTES,
         "timeout": CLOCK_SECONDS,
+        "report_slow_units": CLOCK_SECONDS,
         "rss_limit_mb": resident + MEMORY_MIB,
         "print_final_stats": 1,
         "artifact_prefix": f"{found}/",

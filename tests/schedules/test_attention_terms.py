@@ -47,6 +47,11 @@ CASES = {
     "grouped_operands_apart": replace(ODD, heads=4, sharing=2, merged=False),
     "one_head_of_keys": replace(ODD, heads=3, sharing=3, bias="distance"),
     "published_grouped": replace(ODD, preset="paper", heads=6, sharing=3),
+    "wide": replace(ODD, wide=True, merged=False),
+    "wide_in_whole_tiles": replace(WHOLE, wide=True),
+    "wide_grouped": replace(ODD, wide=True, heads=4, sharing=2, bias="distance"),
+    "wide_sliding": replace(WHOLE, wide=True, before=20, after=9),
+    "wide_capped": replace(WHOLE, wide=True, cap=1.5, after=3),
     "published_causal": replace(ODD, preset="paper", after=0),
     "published_by_distance_and_window": replace(ODD, preset="paper", bias="distance", before=4),
 }
@@ -56,6 +61,7 @@ FEW = (
     "computed",
     "capped",
     "grouped",
+    "wide",
     "published_by_distance_and_window",
 )
 BY_BLOCKS = ("sliding_over_blocks", "causal_over_blocks", "published_sliding_over_blocks")
@@ -66,6 +72,9 @@ OF_A_GPU += (
     "published_capped",
     "grouped_in_whole_tiles",
     "one_head_of_keys",
+    "wide_in_whole_tiles",
+    "wide_grouped",
+    "wide_capped",
 )
 
 

@@ -50,11 +50,13 @@ class Attention(Operator):
         H; the channels of q are H * D, those of k and v G * D.
     softmax : str
         "short": u8 exponentials times V, divided once per row by their sum, in 16-bit arithmetic.
+        V may be wide, then: int16 within `short_softmax.VALUE_LIMIT`.
         "normalised": u8 probabilities of scale 1/256 times V, as published.
     exponential : ShortExponential, PolynomialExponential or ReleasedExponential
         The first belongs to "short", the others to "normalised".
     shift, low, high, dtype, zero_point
-        Requantisation of the context. "short": its values come with 7 fraction bits in V's scale,
+        Requantisation of the context. "short": its values come with 7 fraction bits in the scale
+        of V's 8 bits (of wide V with 4 in its own scale),
         the int16 multiplier is Q15, ``S_v / 128 / S_out * 2^shift``; dtype int8, uint8 or int16.
         "normalised": 8 fraction bits, a multiplier ``S_v / 256 / S_out * 2^shift`` of 15 bits at
         most; dtype int8, uint8, int16 or int32.
@@ -82,7 +84,7 @@ class Attention(Operator):
     OPERANDS = (
         Operand("q", ("int8",), "b s C"),
         Operand("k", ("int8",), "b s K"),
-        Operand("v", ("int8",), "b s K"),
+        Operand("v", ("int8", "int16"), "b s K"),
         Operand("mask", MASK, "b s", optional=True, by_token=True, is_mask=True),
         Operand("multiplier", ("int16", "int32"), "1|C"),
         Operand("pair_mask", MASK, "b s s", optional=True),
@@ -138,10 +140,11 @@ class Attention(Operator):
         return self.limits_distance or not terms.isdisjoint(operands)
 
     def dtypes_of(self, operand: Operand) -> tuple[str, ...]:
-        """The multiplier of the short softmax has 16 bits."""
+        """The multiplier of the short softmax has 16 bits, and only its values may have."""
+        short = self.softmax == "short"
         if operand.name == "multiplier":
-            return ("int16",) if self.softmax == "short" else ("int32",)
-        return operand.dtypes
+            return ("int16",) if short else ("int32",)
+        return ("int8",) if operand.name == "v" and not short else operand.dtypes
 
     def check_dims(self, dims: Mapping[str, Any]) -> None:
         """Heads divide the channels, and a bias has a row for each."""
@@ -212,6 +215,8 @@ class Attention(Operator):
         """u8 exponentials times V, divided by the row's sum once per entry of the context."""
         products = heads.products()
         short_softmax.check_scores(*heads.score_bounds)
+        if heads.wide_values:
+            short_softmax.check_values(*heads.value_bounds)
         changed = self.changed_scores(heads, products)
 
         def key_offset(b: Index, h: Index, j: Index) -> Entry:
@@ -259,7 +264,7 @@ class Attention(Operator):
         )
         products_v = heads.context(e, k.maximum)
         return lambda b, h, i, d: short_softmax.context_of(
-            products_v(b, h, i, d), bits[b, h, i], factor[b, h, i]
+            products_v(b, h, i, d), bits[b, h, i], factor[b, h, i], heads.wide_values
         )
 
     def _normalised(self, heads: Heads, k: Exponential) -> Callable[..., Entry]:

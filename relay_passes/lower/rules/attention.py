@@ -32,7 +32,8 @@ is left for products, whose range is proven with the bias when the model is comp
 class LowerAttention(LoweringRule):
     """Masked multi-head attention on int8 queries, keys and values.
 
-    Expects q and k as int8 with one scale each and v as int8, possibly with a scale per channel.
+    Expects q and k as int8 with one scale each and v as int8, possibly with a scale per channel;
+    int16 where its scale is that of wide values and the preset's softmax takes them.
     Emits ``integer.attention`` (specification: `i-exp` and the softmax stages of the preset).
     ``scale`` of the operator is folded in the scale of the scores, S_q S_k scale, to which a bias
     by distance is rounded; the window stays what it is. Vectors for distances are rounded in units
@@ -67,7 +68,8 @@ class LowerAttention(LoweringRule):
         q, k = (activation(operand).matmul() for operand in operands[:2])
         v = activation(operands[2]).shifted()
         for label, form in (("queries", q), ("keys", k), ("values", v)):
-            check_operand(label, form, name, per_tensor=label != "values")
+            wide = label == "values" and context.preset.softmax == "short"
+            check_operand(label, form, name, per_tensor=label != "values", may_be_wide=wide)
         given = operands_of(call)
         quant = context.table_entry("matmul", name)
         product_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
@@ -136,8 +138,14 @@ class LowerAttention(LoweringRule):
 
 
 def context_scale(call: relax.Call, v: Form) -> NDArray[np.float64]:
-    """Scale of the values by channel of the context, whose heads may share those of the values."""
-    return v.scale if v.per_tensor else _by_context(call, v.scale)
+    """Scale of the values' 8 bits by channel of the context, whose heads may share the values'."""
+    bytes_ = np.ldexp(v.scale, short_softmax.VALUE_BITS) if is_wide(v) else v.scale
+    return bytes_ if v.per_tensor else _by_context(call, bytes_)
+
+
+def is_wide(v: Form) -> bool:
+    """Whether values have more than 8 bits."""
+    return str(v.var.ty.dtype) == "int16"
 
 
 def _by_context(call: relax.Call, of_values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -197,7 +205,9 @@ def _bias(
     return context.parameter(f"{name}.bias", steps.astype(np.int32))
 
 
-def check_operand(label: str, form: Form, name: str, per_tensor: bool) -> None:
+def check_operand(
+    label: str, form: Form, name: str, per_tensor: bool, may_be_wide: bool = False
+) -> None:
     """Refuse an operand of attention that is not symmetric int8, or has the wrong scales.
 
     Parameters
@@ -210,12 +220,15 @@ def check_operand(label: str, form: Form, name: str, per_tensor: bool) -> None:
         The attention.
     per_tensor : bool
         Whether it must have one scale.
+    may_be_wide : bool
+        Whether it may be int16.
 
     Raises
     ------
     LoweringError
     """
-    if form.zero_point != 0 or str(form.var.ty.dtype) != "int8":
+    dtypes = ("int8", "int16") if may_be_wide else ("int8",)
+    if form.zero_point != 0 or str(form.var.ty.dtype) not in dtypes:
         raise LoweringError(
             f"the {label} are {form.var.ty.dtype} with zero point {form.zero_point}",
             where=name,

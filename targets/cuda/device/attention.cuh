@@ -7,6 +7,7 @@
 //   over_keys                    maximum, or sum, of a row over the lanes and warps that have it
 //   put_weights                  four weights of a row (bytes) to shared memory
 //   weigh                        context += weights V, and the sum of each row's weights
+//                                (of wide V, which has 16 bits, once for each of its two bytes)
 //   put_results, store_results   four results of a row to shared memory; the tile to device memory
 //
 // Work of the warps. Warp (r, k) of rows x keys has rows 16 r .. and of every step the keys from
@@ -17,7 +18,8 @@
 // Entries of the warp's fragments (primitives.cuh has their layout; g = lane / 4, t = lane % 4):
 //
 //   scores[8 m + 4 h + 2 r + i]   row g + 8 r, key 16 m + 8 h + 2 t + i of the warp's keys
-//   context[8 c + 4 r + i]        row g + 8 r, column 16 (k + warps c) + 4 t + i of the head
+//   context[8 c + 4 r + i]        row g + 8 r, column 16 (k + warps c) + 4 t + i of the head; those
+//                                of the low parts of wide V follow behind all of the high parts
 //
 // Weights are stored in the order in which a lane has them: bytes 4 t .. 4 t + 3 of 16 keys are the
 // keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9. That is also the order in which V comes without transposing
@@ -77,8 +79,9 @@ struct ByteTile {
 //   result_bytes             of one result: 1, 2 or 4
 //   result_unit              bytes to which rows of the result are aligned, likewise
 //   value_tile               whether V has memory of its own; otherwise it takes that of K
+//   low_bits                 of wide V, bits of its low part; 0 where V has 8 bits
 template <int row_groups_, int key_groups_, int head_dim_, int step_keys_, int unit_,
-          int result_bytes_, int result_unit_, bool value_tile_>
+          int result_bytes_, int result_unit_, bool value_tile_, int low_bits_>
 struct Attention {
   static constexpr int row_groups = row_groups_;
   static constexpr int key_groups = key_groups_;
@@ -88,6 +91,8 @@ struct Attention {
   static constexpr int result_bytes = result_bytes_;
   static constexpr int result_unit = result_unit_;
   static constexpr bool value_tile = value_tile_;
+  static constexpr int low_bits = low_bits_;
+  static constexpr int value_parts = low_bits ? 2 : 1;
 
   static constexpr int threads = warp_lanes * row_groups * key_groups;
   static constexpr int rows = 16 * row_groups;
@@ -112,7 +117,7 @@ struct Attention {
   static constexpr int keys_at = queries_at + rows * head_pitch;
   static constexpr int tile_bytes = step_keys * head_pitch;
   static constexpr int values_at = value_tile ? keys_at + tile_bytes : keys_at;
-  static constexpr int weights_at = values_at + tile_bytes;
+  static constexpr int weights_at = values_at + value_parts * tile_bytes;
   static constexpr int key_infos_at = weights_at + rows * key_pitch;
   static constexpr int exchange_at = key_infos_at + step_keys * 4;
   static constexpr int used_bytes = exchange_at + key_groups * rows * 4;
@@ -128,6 +133,21 @@ struct Attention {
   }
 
   // ---- Copies to shared memory ------------------------------------------------------------------
+
+  // 16 of a row's `row_bytes` bytes from one of them on, zeros behind the row or if it is not valid.
+  template <unsigned row_bytes>
+  static __device__ __forceinline__ uint4 fetch16(const int8_t* from, unsigned first, bool valid) {
+    uint4 value = make_uint4(0, 0, 0, 0);
+    if (!valid) return value;
+    if (unit == chunk) return *reinterpret_cast<const uint4*>(from + first);
+    __align__(16) uint8_t part[chunk] = {};
+#pragma unroll
+    for (unsigned byte = 0; byte < chunk; byte += unit) {
+      if (first + byte < row_bytes) copy_bytes<unit>(part + byte, from + first + byte);
+    }
+    copy_bytes<chunk>(&value, part);
+    return value;
+  }
 
   // Copy `tile_rows` rows of a head to a tile, with zeros for rows from `valid` on and for columns
   // behind the head. Where copies are not asynchronous, all bytes are fetched before any is stored.
@@ -153,20 +173,6 @@ struct Attention {
       return (turn + 1) * threads <= chunks || turn * threads + threadIdx.x < chunks;
     }
 
-    static __device__ __forceinline__ uint4 fetch16(const int8_t* from, unsigned column,
-                                                    bool valid) {
-      uint4 value = make_uint4(0, 0, 0, 0);
-      if (!valid) return value;
-      if (unit == chunk) return *reinterpret_cast<const uint4*>(from + column);
-      __align__(16) uint8_t part[chunk] = {};
-#pragma unroll
-      for (unsigned byte = 0; byte < chunk; byte += unit) {
-        if (column + byte < head_dim) copy_bytes<unit>(part + byte, from + column + byte);
-      }
-      copy_bytes<chunk>(&value, part);
-      return value;
-    }
-
     __device__ __forceinline__ void fetch(shared_t tile, const int8_t* from, int stride,
                                           int valid) {
 #pragma unroll
@@ -179,7 +185,8 @@ struct Attention {
                          exists);
           }
         } else {
-          held[async ? 0 : turn] = fetch16(place, column(turn) * chunk, exists && inside(turn));
+          const unsigned first = column(turn) * chunk;
+          held[async ? 0 : turn] = fetch16<head_dim>(place, first, exists && inside(turn));
         }
       }
     }
@@ -213,21 +220,69 @@ struct Attention {
     commit_copies();
   }
 
-  static __device__ __forceinline__ void load_values(const int8_t* from, int stride, int valid) {
+  // Wide V goes through registers, where its bytes are told apart: a tile of each.
+  struct CopyParts {
+    static constexpr int row_bytes = 2 * chunk;
+    uint4 held[2 * Copy<step_keys>::turns];
+
+    static __device__ __forceinline__ uint32_t high4(uint32_t x, uint32_t y) {
+      return __byte_perm(x >> low_bits, y >> low_bits, 0x6420);
+    }
+    static __device__ __forceinline__ uint32_t low4(uint32_t x, uint32_t y) {
+      constexpr uint32_t mask = ((1u << low_bits) - 1) * 0x10001u;
+      return __byte_perm(x & mask, y & mask, 0x6420);
+    }
+
+    __device__ __forceinline__ void fetch(shared_t, const int16_t* from, int stride, int valid) {
+      using Turn = Copy<step_keys>;
+#pragma unroll
+      for (int turn = 0; turn < Turn::turns; ++turn) {
+        const int8_t* place = reinterpret_cast<const int8_t*>(from) +
+                              static_cast<int64_t>(Turn::row(turn)) * stride;
+        const bool exists = Turn::row(turn) < static_cast<unsigned>(valid) && Turn::inside(turn);
+        const unsigned column = Turn::column(turn) * row_bytes;
+        held[2 * turn] = fetch16<2 * head_dim>(place, column, exists);
+        held[2 * turn + 1] = fetch16<2 * head_dim>(place, column + chunk, exists);
+      }
+    }
+
+    __device__ __forceinline__ void put(shared_t tile) {
+      using Turn = Copy<step_keys>;
+#pragma unroll
+      for (int turn = 0; turn < Turn::turns; ++turn) {
+        if (!Turn::inside(turn)) continue;
+        const uint4 x = held[2 * turn], y = held[2 * turn + 1];
+        const unsigned at = Heads::place(Turn::row(turn), Turn::column(turn));
+        store_shared16(tile + at, make_uint4(high4(x.x, x.y), high4(x.z, x.w), high4(y.x, y.y),
+                                             high4(y.z, y.w)));
+        store_shared16(tile + tile_bytes + at, make_uint4(low4(x.x, x.y), low4(x.z, x.w),
+                                                          low4(y.x, y.y), low4(y.z, y.w)));
+      }
+    }
+  };
+
+  template <bool wide, typename = void>
+  struct CopyValues : Copy<step_keys> {};
+  template <typename Unused>
+  struct CopyValues<true, Unused> : CopyParts {};
+
+  template <typename T>
+  static __device__ __forceinline__ void load_values(const T* from, int stride, int valid) {
     const shared_t tile = shared_address(memory() + values_at);
-    Copy<step_keys> copy;
+    CopyValues<(low_bits > 0)> copy;
     copy.fetch(tile, from, stride, valid);
     copy.put(tile);
     commit_copies();
   }
 
   // Both, fetched together, as two groups.
+  template <typename T>
   static __device__ __forceinline__ void load_step(const int8_t* keys, int key_stride,
-                                                   const int8_t* values, int value_stride,
-                                                   int valid) {
+                                                   const T* values, int value_stride, int valid) {
     const shared_t key_tile = shared_address(memory() + keys_at);
     const shared_t value_tile_address = shared_address(memory() + values_at);
-    Copy<step_keys> key_copy, value_copy;
+    Copy<step_keys> key_copy;
+    CopyValues<(low_bits > 0)> value_copy;
     key_copy.fetch(key_tile, keys, key_stride, valid);
     commit_copies();
     value_copy.fetch(value_tile_address, values, value_stride, valid);
@@ -377,15 +432,21 @@ struct Attention {
 
   static __device__ __forceinline__ void clear(int32_t* context, int32_t* sums) {
 #pragma unroll
-    for (int i = 0; i < 8 * warp_columns; ++i) context[i] = 0;
+    for (int i = 0; i < 8 * warp_columns * value_parts; ++i) context[i] = 0;
     sums[0] = sums[1] = 0;
   }
 
   // context += weights V over the keys of a step; sums += the weights of both rows of the lane, by
   // a product with ones.
   static __device__ __forceinline__ void weigh(int32_t* context, int32_t* sums) {
+    weigh_part<0>(context, sums);
+    if (value_parts > 1) weigh_part<value_parts - 1>(context + 8 * warp_columns, sums);
+  }
+
+  template <int part>
+  static __device__ __forceinline__ void weigh_part(int32_t* context, int32_t* sums) {
     const shared_t weight_tile = shared_address(memory() + weights_at);
-    const shared_t value_tile_address = shared_address(memory() + values_at);
+    const shared_t value_tile_address = shared_address(memory() + values_at + part * tile_bytes);
     const unsigned own = lane();
     const unsigned row = row_group() * 16 + own % 16;
     int32_t c[warp_columns][2][4];
@@ -403,7 +464,7 @@ struct Attention {
       uint32_t a[4];
       ldmatrix_x4(a, weight_tile + Weights::place(row, 2 * step + own / 16));
       const uint32_t ones[2] = {0x01010101u, 0x01010101u};
-      mma_16x8x32<uint8_t>(total, a, ones);
+      if (part == 0) mma_16x8x32<uint8_t>(total, a, ones);
 #pragma unroll
       for (int group = 0; group < warp_columns; ++group) {
         const unsigned column = key_group() + key_groups * group;
