@@ -43,6 +43,8 @@ MOST_COLUMNS = 32
 """Into which a channel of a matrix operand may be split."""
 FARTHEST_ZERO_POINT = 2**13
 """Largest zero point of a channel: requantisation adds it in 16 bits."""
+WIDE_RANGE = (-VALUE_LIMIT, VALUE_LIMIT)
+"""Least and largest integer of what attention averages, where it has more than 8 bits."""
 ROW_LIMIT = (1 << 15) - 1
 """Largest integer of a value that is brought to 8 bits row by row."""
 
@@ -340,7 +342,7 @@ class QuantizationTable:
         lowering emits.
     matmul : mapping of str to ActivationQuant
         By canonical name: the 8-bit form of a value that a matrix product reads. What attention
-        averages may have up to `short_softmax.VALUE_LIMIT` steps on either side of 0.
+        averages may have `WIDE_RANGE` instead.
     stream : mapping of str to ActivationQuant
         By canonical name: the wide symmetric form of a value that additions, LayerNorm, GELU or
         the caller (an output) read. No zero point and no channel divisor.
@@ -392,13 +394,13 @@ class QuantizationTable:
                 continue
             bounds = (-128, 127) if quant.signed else (0, 255)
             plain = quant.splits is None and quant.channel_zero_point is None
-            wide = max(-quant.low, quant.high) <= VALUE_LIMIT and plain and quant.zero_point == 0
+            wide = plain and (quant.low, quant.high, quant.zero_point) == (*WIDE_RANGE, 0)
             if not wide and (quant.low < bounds[0] or quant.high > bounds[1]):
                 raise QuantizationTableError(
                     f"a matrix operand uses integers {quant.low}..{quant.high}",
                     where=f"matmul entry {name!r}",
-                    why="a matrix operand has 8 bits, or is symmetric within "
-                    f"-{VALUE_LIMIT}..{VALUE_LIMIT} where attention averages it",
+                    why="a matrix operand has 8 bits, or where attention averages it "
+                    f"{WIDE_RANGE[0]}..{WIDE_RANGE[1]}",
                     todo="stay within -128..127 or 0..255",
                 )
         for name, weight in self.weights.items():

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import (
+    WIDE_RANGE,
     ActivationQuant,
     QuantizationTable,
     WeightQuant,
 )
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
-from ibert_tvm.relay_passes.spec.short_softmax import VALUE_LIMIT
 
 from .observers import Statistics, choose_range
 from .offsets import take_off_offsets
@@ -244,8 +244,9 @@ class TableBuilder:
     @staticmethod
     def _widened(quant: ActivationQuant) -> ActivationQuant:
         """The same range in finer steps."""
-        scale = quant.scale * max(-quant.low, quant.high) / VALUE_LIMIT
-        return replace(quant, scale=scale, low=-VALUE_LIMIT, high=VALUE_LIMIT)
+        low, high = WIDE_RANGE
+        scale = quant.scale * max(-quant.low, quant.high) / high
+        return replace(quant, scale=scale, low=low, high=high)
 
     def _streams(self, statistics: Mapping[str, Statistics]) -> dict[str, ActivationQuant]:
         result: dict[str, ActivationQuant] = {}

@@ -214,6 +214,7 @@ def _read(
     value = evaluation.value(stage, indices)
     bound = {binding.var: binding.value for binding in evaluation.bindings}
     part, dtype = 0, "int8"
+    shifts = (tirx.RShift, ir.prim.BitwiseAnd)
     while True:
         if isinstance(value, tirx.Var) and value in bound:
             value = bound[value]
@@ -224,10 +225,10 @@ def _read(
             is_false = isinstance(condition, tirx.IntImm) and not int(condition)
             # Zero where the array ends, the low part where the high ones do.
             value = value.args[2 if is_false else 1]
-        elif isinstance(value, tirx.RShift) and isinstance(value.b, tirx.IntImm) and not part:
-            value, part, dtype = value.a, int(value.b), "int16"
-        elif isinstance(value, ir.prim.BitwiseAnd) and isinstance(value.b, tirx.IntImm) and not part:
-            value, part, dtype = value.a, -int(value.b).bit_length(), "int16"
+        elif isinstance(value, shifts) and isinstance(value.b, tirx.IntImm) and not part:
+            is_high = isinstance(value, tirx.RShift)
+            part = int(value.b) if is_high else -int(value.b).bit_length()
+            value, dtype = value.a, "int16"
         else:
             break
     if isinstance(value, ir.TensorLoad) and str(value.source.ty.dtype) == dtype:

@@ -136,7 +136,7 @@ BAD = {
         lambda: QuantizationTable("paper", {"a": ActivationQuant(1.0, -127, 128)}),
         "a matrix operand uses integers -127..128\n"
         "  where: matmul entry 'a'\n"
-        "  why: a matrix operand has 8 bits\n"
+        "  why: a matrix operand has 8 bits, or where attention averages it -1016..1016\n"
         "  what to do: stay within -128..127 or 0..255",
     ),
     "stream": (

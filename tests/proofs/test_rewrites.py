@@ -127,11 +127,12 @@ def test_expressions_are_what_they_stand_for(name: str, arithmetic: str) -> None
 
 
 @pytest.mark.slow
-def test_the_context_of_a_row_has_its_bits() -> None:
-    """What is known of it follows from ``|acc| <= 128 s`` of the row's sum s."""
+@pytest.mark.parametrize(("wide", "largest"), [(False, 128), (True, short_softmax.VALUE_LIMIT)])
+def test_the_context_of_a_row_has_its_bits(wide: bool, largest: int) -> None:
+    """What is known of it follows from ``|acc| <= largest s`` of the row's sum s."""
     s, acc = Exact.variable("s", 255, ENTRY[1]), Exact.variable("acc", *INT32)
     given = [s.inside(*ENTRY), s.inside(255, ENTRY[1])]
-    bound = s * 128
+    bound = s * largest
     given += [
         acc.compared(bound, lambda x, y: x <= y).term,
         acc.compared(-bound, lambda x, y: x >= y).term,
@@ -143,7 +144,7 @@ def test_the_context_of_a_row_has_its_bits() -> None:
         r = Exact.variable("r", 2**14, 2**15 - 1)
         given += [r.inside(2**14, 2**15 - 1)]
         given += [(r * s).compared(exact(1) << (bits + 14), lambda x, y: x <= y).term]
-        short_softmax.context_of(acc, bits, r)
+        short_softmax.context_of(acc, bits, r, wide)
     assert len(claims.of) == 2
     prove("16 bits are kept", claims.of[0][1], given)
 

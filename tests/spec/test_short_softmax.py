@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -171,6 +172,43 @@ def test_context_is_the_mean_of_v_for_every_sum() -> None:
     assert softmax.context_of(-128 * TOTALS, bits, factor).min() == -(2**14) - 1
 
 
+def test_wide_values_are_their_parts() -> None:
+    v = np.arange(-softmax.VALUE_LIMIT, softmax.VALUE_LIMIT + 1)
+    high, low = softmax.high_part(v), softmax.low_part(v)
+    assert (high.min(), high.max(), low.min(), low.max()) == (-127, 127, 0, 7)
+    np.testing.assert_array_equal(8 * high + low, v)
+
+
+@pytest.mark.parametrize("keys", [1, 2, 7, 64, 128, 512])
+def test_the_context_of_wide_values_is_their_mean(keys: int) -> None:
+    """In units of 8 bits, to the same 64th."""
+    random = np.random.default_rng(keys)
+    e = np.round(255 * np.exp(-random.exponential(1.0, (32, keys)))).astype(np.int64)
+    e[:, 0] = 255
+    limit = softmax.VALUE_LIMIT
+    total = e.sum(-1, keepdims=True)
+    bits = softmax.sum_bits(total, 255 * keys)
+    for v in (
+        random.integers(-limit, limit + 1, (keys, 16)),
+        random.choice([-limit, limit], (keys, 16)),
+        np.full((keys, 1), -limit),
+    ):
+        got = softmax.context_of(e @ v, bits, softmax.reciprocal(total, bits), wide=True)
+        assert got.min() >= -(2**14) and got.max() <= 2**14
+        assert np.abs(got / 128 - (e @ v) / total / 8).max() < 1 / 64
+
+
+def test_values_that_are_too_wide_are_refused() -> None:
+    softmax.check_values(-1016, 1016)
+    with pytest.raises(RangeError) as caught:
+        softmax.check_values(-1017, 5)
+    assert str(caught.value) == (
+        "a value of attention may be 1017\n"
+        "  why: values of 16 bits are bounded by 1016: their mean is then computed in 16 bits\n"
+        "  what to do: requantise V to that range"
+    )
+
+
 def test_attention_is_close_to_the_float_one() -> None:
     scores, v, mask = example()
     weights = np.exp((scores - scores.max(-1, keepdims=True)) * SCALE)
@@ -220,15 +258,16 @@ def test_sums_and_contexts_agree_in_both_domains(both_domains, target) -> None:
         vectorise=False,
         target=target,
     )
-    acc = total * random.choice([-128, -127, -3, 0, 1, 77, 127], total.size)
-    got = both_domains(
-        softmax.context_of,
-        (acc, -128 * 2**17, 128 * 2**17),
-        (bits, 8, 18),
-        (factor, 2**14, 2**15 - 1),
-        target=target,
-    )
-    assert got[0] == 0
+    for wide, limit in ((False, 128), (True, softmax.VALUE_LIMIT)):
+        acc = total * random.choice([-limit, 1 - limit, -3, 0, 1, 77, limit - 1], total.size)
+        got = both_domains(
+            partial(softmax.context_of, wide=wide),
+            (acc, -limit * 2**17, limit * 2**17),
+            (bits, 8, 18),
+            (factor, 2**14, 2**15 - 1),
+            target=target,
+        )
+        assert got[0] == 0
 
 
 @pytest.mark.parametrize("scale", SCALES)
