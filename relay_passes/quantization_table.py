@@ -393,8 +393,8 @@ class QuantizationTable:
                 self._check_by_row(name, quant)
                 continue
             bounds = (-128, 127) if quant.signed else (0, 255)
-            plain = quant.splits is None and quant.channel_zero_point is None
-            wide = plain and (quant.low, quant.high, quant.zero_point) == (*WIDE_RANGE, 0)
+            bare = quant.splits is None and quant.channel_zero_point is None
+            wide = bare and (quant.low, quant.high, quant.zero_point) == (*WIDE_RANGE, 0)
             if not wide and (quant.low < bounds[0] or quant.high > bounds[1]):
                 raise QuantizationTableError(
                     f"a matrix operand uses integers {quant.low}..{quant.high}",
