@@ -15,6 +15,7 @@ the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tvm import s_tir, tirx
 
@@ -115,11 +116,14 @@ class AttentionRule(Rule[s_tir.Schedule]):
                 for loop in over_blocks:
                     mark_key_loop(sch, loop, keys)
         whole = bool(func.attrs["ibert.whole_tiles"])
-        pack_operands(sch, dot, stages.keys.name, stages.values.name, whole)
+        dtype = str(stages.values.buffer.ty.dtype)
+        pack_operands(sch, dot, stages.keys.name, stages.values.name, whole, dtype)
         both = (stages.scores.name, stages.context.name)
         tiles = dict(zip(both, product_tiles(func, dot, stages.scores.sizes[2]), strict=True))
         for product in sorted(stages.products, key=lambda product: product.name in both):
             exact = exact_instruction(dot, func, product.name)
+            if dot.short and product is stages.context and dtype == "int16":
+                exact = replace(exact, name=dot.short, rhs_dtype=dtype)
             block, registers = sch.get_sblock(product.name), tiles.get(product.name)
             depth = keys if product.name in (stages.context.name, *stages.value_sums) else None
             if keys is not None and product is stages.scores:

@@ -17,7 +17,12 @@ _WIDE = 8
 
 
 def pack_operands(
-    sch: s_tir.Schedule, dot: DotInstruction, keys_name: str, values_name: str, whole: bool
+    sch: s_tir.Schedule,
+    dot: DotInstruction,
+    keys_name: str,
+    values_name: str,
+    whole: bool,
+    dtype: str = "int8",
 ) -> None:
     """Schedule the blocks that copy K and V into packed form.
 
@@ -32,6 +37,8 @@ def pack_operands(
     whole
         Whether sequence and head fill whole tiles. Otherwise the copies test every group of
         `depth` bytes and move it alone.
+    dtype
+        Of V.
     """
     if is_microkernel(dot):
         return  # one number at a time, as the loops have it
@@ -49,7 +56,7 @@ def pack_operands(
         sch.reorder(outer, chunk, block)
         sch.tensorize(block, zipped_value_intrinsic(lanes, depth))
     elif whole and depth > 1:
-        sch.tensorize(sch.get_loops(values)[-2], value_packing_intrinsic(lanes, depth))
+        sch.tensorize(sch.get_loops(values)[-2], value_packing_intrinsic(lanes, depth, dtype))
     chunk, _lane, _inner = sch.get_loops(keys)[-3:]
     group = LOADED_BYTES // depth
     if whole and depth > 1 and extent(sch, chunk) % group == 0:

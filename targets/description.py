@@ -41,6 +41,9 @@ class DotInstruction:
     full_range
         Name of the intrinsic for operands that may both be -128, where this one adds products in 16
         bits; empty where it is exact for all operands.
+    short
+        Name of the intrinsic that takes a vector operand of 16 bits as it is, beside activations of
+        16 bits; empty where there is none.
     unroll
         Steps of the depth that are written out by default, at most; a power of two.
     either_sign
@@ -58,6 +61,7 @@ class DotInstruction:
     groups: int = 1
     rows: int = 1
     full_range: str = ""
+    short: str = ""
     unroll: int = 1
     either_sign: bool = False
 

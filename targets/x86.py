@@ -16,7 +16,9 @@ VNNI_512 = DotInstruction("vpdpbusd_512", "uint8", "int8", 16, 4, tile_rows=8, t
 # 12 accumulators, two weights and the broadcast activation: 15 of 16 ymm registers.
 VNNI_256 = DotInstruction("vpdpbusd_256", "uint8", "int8", 8, 4, tile_rows=6, tile_vectors=2)
 # Two products per accumulator: vpmaddwd on operands widened to 16 bits. 16 ymm registers.
-MADD_256 = DotInstruction("vpmaddwd_256", "int16", "int8", 8, 2, tile_rows=4, tile_vectors=2)
+MADD_256 = DotInstruction(
+    "vpmaddwd_256", "int16", "int8", 8, 2, tile_rows=4, tile_vectors=2, short="vpmaddwd_256_short"
+)
 NO_DOT_128 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
 
 V2_FEATURES = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")

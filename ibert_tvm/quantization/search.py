@@ -38,7 +38,7 @@ _ENTRY = 32
 
 _RECIPES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "fast": ("fast", {}),
-    "default, no split channels": ("default", {"split_share": 0.0}),
+    "default, no wider products": ("default", {"split_share": 0.0, "wide_values": False}),
     "default": ("default", {}),
     "default, 1/12 more columns": ("default", {"split_share": 1 / 12}),
     "default, 1/4 more columns": ("default", {"split_share": 1 / 4}),
@@ -146,7 +146,7 @@ def work_per_token(program: Program) -> int:
     """Predict what a token costs at run time beside others, in multiply-adds.
 
     Products with weights count as they are, every other entry that an operator yields as 32 of
-    them. Attention's own products are the same whatever the recipe, and left out.
+    them. Attention's own products depend on how long texts are, and are left out.
     """
     work, weights = 0, program.parameters.keys()
     for step in program.steps:

@@ -403,6 +403,7 @@ def _pack(
     layout = shape.layout
     lanes, step = layout.lanes, layout.depth
     seq_len, channels = shape.seq_len, columns if by_head else shape.head_dim
+    dtype = x.dtype if x.dtype == "int16" else layout.rhs_dtype
     sizes = (columns, shape.keys) if columns else (shape.keys, shape.depth)
 
     def read_from(batch: Any, head: Any, token: Any, channel: Any) -> tirx.Expr:
@@ -414,11 +415,11 @@ def _pack(
         column, depth = block * lanes + lane, chunk * step + inner
         token, channel = (depth, column) if columns else (column, depth)
         if shape.whole:
-            return read_from(batch, head, token, channel).astype(layout.rhs_dtype)
+            return read_from(batch, head, token, channel).astype(dtype)
         inside = tirx.all(token < seq_len, channel < channels)
         at = tirx.min(token, seq_len - 1), tirx.min(channel, channels - 1)
         kept = tirx.if_then_else(inside, read_from(batch, head, *at), tirx.const(0, x.dtype))
-        return kept.astype(layout.rhs_dtype)
+        return kept.astype(dtype)
 
     packed = te.compute((shape.batch, shape.heads, *layout.packed_shape(*sizes)), entry, name=name)
     stage = Stage(packed, min(x.low, 0), max(x.high, 0), x.arithmetic)

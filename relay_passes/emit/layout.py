@@ -49,6 +49,10 @@ class DotOperands(Protocol):
     def either_sign(self) -> bool:
         """Whether activations may be bytes of either signedness."""
 
+    @property
+    def short(self) -> str:
+        """Its form on two operands of 16 bits; empty where there is none."""
+
 
 @dataclass(frozen=True)
 class KernelLayout:
@@ -79,6 +83,8 @@ class KernelLayout:
     either_sign
         Whether the instruction takes bytes of either signedness as activations, whatever
         `lhs_dtype` says: weights of a softmax, which are not negative, need no offset.
+    multiplies_short
+        Whether there is an instruction that multiplies numbers of 16 bits as they are.
     """
 
     lhs_dtype: str
@@ -91,6 +97,7 @@ class KernelLayout:
     row_lanes: int = 0
     functions: tuple[str, ...] = ()
     either_sign: bool = False
+    multiplies_short: bool = False
 
     @cached_property
     def arithmetic(self) -> Arithmetic:
@@ -112,11 +119,6 @@ class KernelLayout:
         0 where none can: a microkernel's tile is as narrow as its registers are few.
         """
         return 0 if self.scalar else self.lanes
-
-    @property
-    def multiplies_short(self) -> bool:
-        """Whether the instruction multiplies numbers of 16 bits."""
-        return self.rhs_dtype == "int16"
 
     @property
     def widens_lhs(self) -> bool:
@@ -141,6 +143,7 @@ class KernelLayout:
             row_lanes=max(dot.lanes, run),
             functions=functions,
             either_sign=dot.either_sign,
+            multiplies_short=dot.rhs_dtype == "int16" or bool(dot.short),
         )
 
     def padded_columns(self, columns: int) -> int:

@@ -12,8 +12,8 @@ LOADED_BYTES = 16
 _PACKING = """
 @T.prim_func(s_tir=True)
 def {which}(
-    A: T.Buffer({source}, "int8", offset_factor=1, strides=[T.int32(), 1]),
-    C: T.Buffer({packed}, "int8", offset_factor=1),
+    A: T.Buffer({source}, "{dtype}", offset_factor=1, strides=[T.int32(), 1]),
+    C: T.Buffer({packed}, "{dtype}", offset_factor=1),
 ) -> None:
     with T.sblock("root"):
         T.reads(A[0:{rows}, 0:{columns}])
@@ -39,6 +39,7 @@ def key_packing_sources(lanes: int, depth: int) -> Sources:
     """
     group = LOADED_BYTES // depth
     shape = {
+        "dtype": "int8",
         "source": f"({lanes}, {LOADED_BYTES})",
         "packed": f"({group}, {lanes}, {depth})",
         "rows": lanes,
@@ -59,12 +60,13 @@ def key_packing_sources(lanes: int, depth: int) -> Sources:
     return sources_of(_PACKING, loops, "\n        ".join(stores), **shape)
 
 
-def value_packing_sources(lanes: int, depth: int) -> Sources:
+def value_packing_sources(lanes: int, depth: int, dtype: str = "int8") -> Sources:
     """Text of the description and of the implementation of packing `depth` tokens of V.
 
-    ``C[l, i] = A[i, l]``: the bytes of `depth` tokens are interleaved.
+    ``C[l, i] = A[i, l]``: the entries of `depth` tokens are interleaved.
     """
     shape = {
+        "dtype": dtype,
         "source": f"({depth}, {lanes})",
         "packed": f"({lanes}, {depth})",
         "rows": depth,
@@ -72,7 +74,7 @@ def value_packing_sources(lanes: int, depth: int) -> Sources:
         "region": f"0:{lanes}, 0:{depth}",
     }
     loops = _VALUES_BY_LOOPS.format(lanes=lanes, depth=depth)
-    rows = ", ".join(f'A.vload([{row}, 0], dtype="int8x{lanes}")' for row in range(depth))
+    rows = ", ".join(f'A.vload([{row}, 0], dtype="{dtype}x{lanes}")' for row in range(depth))
     order = [row * lanes + lane for lane in range(lanes) for row in range(depth)]
     store = f"C.vstore([0, 0], T.Shuffle([{rows}], {order}))"
     return sources_of(_PACKING, loops, store, **shape)
@@ -85,6 +87,7 @@ def key_packing_intrinsic(lanes: int, depth: int) -> str:
 
 
 @cache
-def value_packing_intrinsic(lanes: int, depth: int) -> str:
+def value_packing_intrinsic(lanes: int, depth: int, dtype: str = "int8") -> str:
     """Register `value_packing_sources` with TVM once; return the intrinsic's name."""
-    return register(f"ibert.pack_values_{lanes}x{depth}", value_packing_sources(lanes, depth))
+    name = f"ibert.pack_values_{lanes}x{depth}_{dtype}"
+    return register(name, value_packing_sources(lanes, depth, dtype))

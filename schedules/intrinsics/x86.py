@@ -29,11 +29,16 @@ _VPMADDWD_256 = """C.vload([0], dtype="int32x8") + T.call_llvm_pure_intrin(
             T.reinterpret(
                 T.broadcast(T.reinterpret(A.vload([0], dtype="int16x2"), dtype="int32"), 8),
                 dtype="int16x16"),
-            T.cast(B.vload([0, 0], dtype="int8x16"), "int16x16"))"""
+            {vector})"""
 
 BODIES: dict[str, Callable[[int], str]] = {
     "vpdpbusd_512": lambda _groups: _VPDPBUSD_512,
     "vpdpbusd_256": lambda _groups: _VPDPBUSD_256,
-    "vpmaddwd_256": lambda _groups: _VPMADDWD_256,
+    "vpmaddwd_256": lambda _groups: _VPMADDWD_256.format(
+        vector='T.cast(B.vload([0, 0], dtype="int8x16"), "int16x16")'
+    ),
+    "vpmaddwd_256_short": lambda _groups: _VPMADDWD_256.format(
+        vector='B.vload([0, 0], dtype="int16x16")'
+    ),
 }
 """What an instruction adds to ``C[0:lanes]``, by its name. All take one group of products."""
