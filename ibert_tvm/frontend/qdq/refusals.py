@@ -50,7 +50,7 @@ def unknown_operator(kind: str, node: str, known: Sequence[str]) -> UnsupportedM
 def scale_is_computed(kind: str, node: str, name: str) -> UnsupportedModelError:
     """Refuse a scale or zero point that is no constant."""
     return UnsupportedModelError(
-        f"the scale {name} is not a constant",
+        f"the scale {name or 'without a name'} is not a constant",
         where=f"node {node} ({kind})",
         why="an integer-only program has its scales fixed",
         todo="store scales and zero points as initialisers",

@@ -219,8 +219,8 @@ class _Stripper:
         where = label(node)
         scale_name = node.input[1]
         zero_name = node.input[2] if len(node.input) > 2 else ""
-        for name in (scale_name, zero_name):
-            if name and name not in self.constants:
+        for name in (scale_name, zero_name) if zero_name else (scale_name,):
+            if name not in self.constants:
                 raise refusals.scale_is_computed(node.op_type, where, name)
         dtype = self._dtype(node, zero_name)
         if dtype not in _INTEGERS:

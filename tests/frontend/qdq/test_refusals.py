@@ -93,6 +93,11 @@ def computed_scale() -> None:
     )
 
 
+def no_scale() -> None:
+    """Found by fuzzing: an optional operand may have no name, and this one is not optional."""
+    strip(graph([node("QuantizeLinear", ["x", ""], ["q"])]))
+
+
 def float_type() -> None:
     eight = helper.make_tensor("z", TensorProto.FLOAT8E4M3FN, [], [0.0])
     strip(quantized(node("DequantizeLinear", ["q", "s", "z"], ["y"]), z=eight))
@@ -189,6 +194,13 @@ CASES: dict[Callable[[], None], tuple[type[IbertError], str]] = {
     computed_scale: (
         UnsupportedModelError,
         "the scale s is not a constant\n"
+        "  where: node /QuantizeLinear (QuantizeLinear)\n"
+        "  why: an integer-only program has its scales fixed\n"
+        "  what to do: store scales and zero points as initialisers",
+    ),
+    no_scale: (
+        UnsupportedModelError,
+        "the scale without a name is not a constant\n"
         "  where: node /QuantizeLinear (QuantizeLinear)\n"
         "  why: an integer-only program has its scales fixed\n"
         "  what to do: store scales and zero points as initialisers",
