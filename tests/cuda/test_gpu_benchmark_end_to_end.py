@@ -72,7 +72,7 @@ def _start(prepared: Prepared, output: Path, *arguments: str) -> subprocess.Pope
     )
 
 
-@pytest.mark.slow
+@pytest.mark.record
 def test_both_models_of_ours_are_measured_and_right(prepared: Prepared, tmp_path: Path) -> None:
     output = tmp_path / "out" / "cuda"
     process = _start(prepared, output)

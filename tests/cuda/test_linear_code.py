@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import tempfile
 from collections import Counter
@@ -152,8 +153,15 @@ ROWS = (128, 256, 512, 1024, 2048)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", WIDTHS)
-@pytest.mark.parametrize("target", examples(["t4", "a100", "h100"], "t4", otherwise="record"))
+@pytest.mark.parametrize(
+    ("target", "model"),
+    examples(
+        itertools.product(["t4", "a100", "h100"], WIDTHS),
+        ("t4", "base"),
+        otherwise="record",
+        unpack=True,
+    ),
+)
 def test_linear_layers_of_the_papers_cells_stay_in_registers(target: str, model: str) -> None:
     hidden, inner = WIDTHS[model]
     cases = {}

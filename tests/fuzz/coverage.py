@@ -5,17 +5,20 @@
 Damage is that of `tests.fuzz.mutation`, and digests are made right again as there; which files are
 worth more of it, says libFuzzer (extra `fuzz`). The corpus stays, and a later run goes on with it;
 so do the counts of ``--output tests/fuzz/coverage.json``. Files of a finding lie beside the corpus,
-and ``--show FILE`` writes them out and reads them once.
+and ``--show FILE`` writes them out and reads them once. An empty corpus begins with the files of
+``tests/fuzz/corpus``, which ``--keep`` writes: as few of a corpus as reach all that it reaches.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +27,8 @@ from typing import Any
 from tests.fuzz.worker import damage
 from tests.processes import ROOT
 
+KEPT = Path(__file__).parent / "corpus"
+"""An archive for each reader, of files that reach all of its code that fuzzing found."""
 CLOCK_SECONDS = 100
 """For one file, by the clock."""
 MEMORY_MIB = 1024
@@ -94,6 +99,40 @@ def read_packed(data: bytes, name: str) -> None:
             assert str(error), "an error without a word"
 
 
+def kept(name: str) -> dict[str, bytes]:
+    """Packed files of a reader that are in the repository, by what they are called there."""
+    file = KEPT / f"{name}.tar.xz"
+    if not file.is_file():
+        return {}
+    with tarfile.open(file) as archive:
+        members = ((info.name, archive.extractfile(info)) for info in archive)
+        return {member: stream.read() for member, stream in members if stream is not None}
+
+
+def keep(name: str, folder: Path) -> int:
+    """Write `kept` from the corpus of a reader; returns how many files those are."""
+    with tempfile.TemporaryDirectory(prefix="ibert-fuzz-") as place:
+        few, program = Path(place) / "few", Path(place) / "fuzz"
+        few.mkdir()
+        # libFuzzer calls the program that it is in, once more after each crash.
+        inside = f"{sys.executable} -m {__spec__.name} --merge {name}"
+        program.write_text(f'#!/bin/sh\nexec {inside} "$0" "$@"\n')
+        program.chmod(0o755)
+        options = ["-merge=1", f"-max_len={_MOST_BYTES}"]
+        subprocess.run(
+            [program, *options, few, folder / name], cwd=ROOT, capture_output=True, check=True
+        )
+        KEPT.mkdir(exist_ok=True)
+        found = sorted(few.iterdir())
+        with tarfile.open(KEPT / f"{name}.tar.xz", "w:xz", preset=9) as archive:
+            for path in found:
+                content = path.read_bytes()
+                info = tarfile.TarInfo(path.name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+        return len(found)
+
+
 def follow(name: str, seconds: float, folder: Path) -> dict[str, Any]:
     """Fuzz one reader for some time, in child processes.
 
@@ -144,8 +183,9 @@ def _inside(name: str, corpus: str, found: str, seconds: str) -> None:
         for seed in seeds:
             read_packed(seed, name)  # what reading imports is imported
     if not any(Path(corpus).iterdir()):
-        for number, seed in enumerate(seeds):
-            (Path(corpus) / f"whole-{number}").write_bytes(seed)
+        first = {f"whole-{number}": seed for number, seed in enumerate(seeds)} | kept(name)
+        for called, content in first.items():
+            (Path(corpus) / called).write_bytes(content)
     status = Path("/proc/self/status").read_text()
     resident = int(status.split("VmRSS:")[1].split()[0]) // 1024
     options = {
@@ -169,6 +209,19 @@ def _inside(name: str, corpus: str, found: str, seconds: str) -> None:
     atheris.Fuzz()
 
 
+def _merge(name: str, *arguments: str) -> None:
+    """In a child of `keep`: libFuzzer with its own arguments, the program first."""
+    import atheris
+
+    with atheris.instrument_imports(include=["ibert_tvm"]):
+        from tests.fuzz.readers import READERS
+
+        for whole in READERS[name].seeds():
+            read_packed(packed(whole), name)
+    atheris.Setup([*arguments], lambda data: read_packed(data, name))
+    atheris.Fuzz()
+
+
 def joined(before: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     """Counts of a reader in two runs."""
     sums = ("cases", "seconds", "findings")
@@ -186,11 +239,16 @@ def main() -> int:
     parser.add_argument("--corpus", type=Path, default=ROOT / "build" / "fuzz")
     parser.add_argument("--output", type=Path, help="the counts as JSON, which go on")
     parser.add_argument("--show", type=Path, metavar="FILE", help="read a finding of --reader once")
+    parser.add_argument("--keep", action="store_true", help="write tests/fuzz/corpus, fuzz nothing")
     given = parser.parse_args()
     names = given.reader or list(READERS)
     if given.show is not None:
         write_files(Path.cwd() / given.show.name, unpacked(given.show.read_bytes()))
         read_packed(given.show.read_bytes(), names[0])
+        return 0
+    if given.keep:
+        for name in names:
+            print(name, keep(name, given.corpus.resolve()), flush=True)
         return 0
     document: dict[str, Any] = {"readers": {}}
     if given.output is not None and given.output.is_file():
@@ -209,6 +267,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--inside"]:
-        _inside(*sys.argv[2:])
+    inside = {"--inside": _inside, "--merge": _merge}.get("".join(sys.argv[1:2]))
+    if inside is not None:
+        inside(*sys.argv[2:])
     sys.exit(main())

@@ -97,6 +97,18 @@ def test_packed_files_are_those_that_were_packed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_kept_files_are_read_or_refused(name: str) -> None:
+    """Those that reach all of a reader's code that fuzzing found."""
+    from tests.fuzz.coverage import kept, read_packed
+
+    files = kept(name)
+    assert files
+    for content in files.values():
+        read_packed(content, name)
+
+
+@pytest.mark.slow
 def test_what_reaches_new_code_is_kept_and_what_fails_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
