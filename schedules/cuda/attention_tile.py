@@ -21,6 +21,8 @@ _CHUNK = 16
 _LEAST_STEP = 32
 _REGISTER_FILE = 65536
 _LOOP_REGISTERS, _SECOND_PASS_REGISTERS = 40, 24
+# What values of two bytes need on their way to shared memory.
+_PART_REGISTERS = 16
 # What arithmetic in 64 bits may need besides; a block that has not got them would spill.
 _WIDE_REGISTERS = 40
 _STATIC_SHARED_BYTES = 48 << 10
@@ -160,7 +162,8 @@ class AttentionTile:
         """Registers of a thread, about: scores, context, queries, and what loops need."""
         chunks = sizes.depth // _CHUNK
         context = 8 * -(-chunks // self.key_groups) * sizes.value_parts
-        loop = _LOOP_REGISTERS if self.held else _LOOP_REGISTERS + _SECOND_PASS_REGISTERS
+        loop = _LOOP_REGISTERS + (_PART_REGISTERS if sizes.value_parts > 1 else 0)
+        loop += 0 if self.held else _SECOND_PASS_REGISTERS
         return _round_up(loop + self.scores + context + 2 * chunks, 8)
 
     def problem(self, sizes: AttentionSizes) -> str:

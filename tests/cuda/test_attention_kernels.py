@@ -339,10 +339,14 @@ def test_a_short_sequence_has_blocks_for_every_multiprocessor() -> None:
 
 
 # Arithmetic in 64 bits takes more, and so does the choice of steps in a loop.
-MORE_REGISTERS = {"paper_1x128": 32, "released_1x128": 32, "causal_1x2048": 24}
+MORE_REGISTERS = dict.fromkeys(("paper_1x128", "released_1x128"), 32)
+MORE_REGISTERS |= dict.fromkeys(("causal_1x2048", "wide_1x2048"), 24)
 CODE_CASES = {
     "minilm_1x128": AttentionCase(seq_len=128, heads=12, head_dim=32),
     "base_8x256": AttentionCase(batch=8, seq_len=256, heads=12, head_dim=64),
+    "wide_1x128": AttentionCase(seq_len=128, heads=12, head_dim=32, wide=True),
+    "wide_8x256": AttentionCase(batch=8, seq_len=256, heads=12, head_dim=64, wide=True),
+    "wide_1x2048": AttentionCase(seq_len=2048, heads=2, head_dim=64, wide=True, mask=""),
     "paper_1x128": AttentionCase("paper", seq_len=128, heads=12, head_dim=64),
     "released_1x128": AttentionCase("released", seq_len=128, heads=12, head_dim=64, dtype="int32"),
     "long_1x2048": AttentionCase(seq_len=2048, heads=2, head_dim=64, mask=""),
