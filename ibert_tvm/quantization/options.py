@@ -43,7 +43,8 @@ class CalibrationOptions:
         behind it makes up for that. It costs nothing.
     wide_values : bool
         Give what attention averages three bits more than 8 (preset ``accurate``), for which its
-        products with the weights of attention are twice as many.
+        products with the weights of attention are twice as many. Models of more than 8288 tokens
+        have 8 bits: their sums would not fit 32.
     margin : float
         How many times as far as calibration saw what attention yields may go before it is clipped,
         at least 1 (preset ``accurate``).

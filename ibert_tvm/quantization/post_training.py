@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
+
+from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
 
 from ..artefact import QuantizedModel
 from ..errors import UsageError
@@ -211,6 +213,9 @@ def calibrate(
             todo="give a list of texts, or a list of batches",
         )
     needed = requirements(model.module, preset)
+    longest = model.info.max_sequence_length
+    if longest is not None and longest > MOST_WIDE_KEYS:
+        options = replace(options, wide_values=False)
     batches = _batches(model, calibration, options, tokenizer)
     builder = TableBuilder(needed, model.parameters, preset, options)
     table, report = observe_and_build(model, batches, builder, options, progress)

@@ -59,6 +59,9 @@ VALUE_BITS = 3
 VALUE_LIMIT = 127 << VALUE_BITS
 """Bound of wide V, whose high part is then no -128."""
 
+MOST_WIDE_KEYS = (2**31 - 1) // (255 * VALUE_LIMIT)
+"""Keys whose wide V, each with the weight 255, 32 bits hold: 8288."""
+
 _FRACTION_BITS = 10
 _ONE = 255 << 7
 _EXPONENTS = 10  # 2^-9 of 255 rounds to 0

@@ -13,6 +13,7 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import WIDE_RANGE, QuantizationTable
+from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
 from tests.quantization.models import random_batches, random_model
 
 VALUES = [f"encoder.layer.{layer}.attention.self.value" for layer in range(2)]
@@ -32,6 +33,18 @@ def test_only_what_attention_averages_is_wide() -> None:
     document, arrays = chosen.to_json()
     back = QuantizationTable.from_json(document, arrays)
     assert (back.matmul[VALUES[0]].low, back.matmul[VALUES[0]].high) == WIDE_RANGE
+
+
+def test_models_of_long_sequences_have_none() -> None:
+    """The sum of 8288 values of weight 255 is the last that 32 bits hold."""
+    largest = 255 * WIDE_RANGE[1]
+    assert MOST_WIDE_KEYS * largest < 2**31 <= (MOST_WIDE_KEYS + 1) * largest
+    model = random_model("bert")
+    for longest, wide in ((MOST_WIDE_KEYS, True), (MOST_WIDE_KEYS + 1, False), (None, True)):
+        long = replace(model, info=replace(model.info, max_sequence_length=longest))
+        chosen, summary = calibrate(long, random_batches(model, 1), None, QUICK)
+        assert (chosen.matmul[VALUES[0]].high == WIDE_RANGE[1]) == wide
+        assert summary["options"]["wide_values"] == wide
 
 
 def test_they_have_the_range_of_8_bits_in_finer_steps() -> None:
