@@ -89,5 +89,5 @@ def key_packing_intrinsic(lanes: int, depth: int) -> str:
 @cache
 def value_packing_intrinsic(lanes: int, depth: int, dtype: str = "int8") -> str:
     """Register `value_packing_sources` with TVM once; return the intrinsic's name."""
-    name = f"ibert.pack_values_{lanes}x{depth}_{dtype}"
+    name = f"ibert.pack_values_{lanes}x{depth}" + ("" if dtype == "int8" else f"_{dtype}")
     return register(name, value_packing_sources(lanes, depth, dtype))
