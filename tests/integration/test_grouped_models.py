@@ -117,8 +117,9 @@ def test_kernels_of_norms_end_in_what_attention_reads() -> None:
 
 @pytest.mark.slow
 def test_unequal_projections_are_one_product() -> None:
+    """Of queries and keys; values of 16 bits are another kind of result."""
     found = kernels(lowered("plain", "x86-64-v3").fused.module)
-    assert [op for op, _ in found["attention"]] == [*["channel_run"] * 3, "attention"]
+    assert [op for op, _ in found["attention"]] == [*["channel_run"] * 2, "attention"]
 
 
 @pytest.mark.parametrize("name", examples(["rms", "own"], "rms"))
