@@ -45,7 +45,16 @@ def inputs(batch: int, seq_len: int, seed: int, padding: bool = False) -> Inputs
 CASES = [(name, preset) for name in CONFIGS for preset in ("accurate", "paper")]
 
 
-@pytest.mark.parametrize(("name", "preset"), CASES)
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    examples(
+        CASES,
+        *((name, "accurate") for name in CONFIGS),
+        ("modernbert", "paper"),
+        otherwise="record",
+        unpack=True,
+    ),
+)
 def test_on_this_processor(name: str, preset: str, tmp_path: Path) -> None:
     quantized = model(name, preset)
     library = build_library(quantized, [(1, 13), SHAPE], tmp_path)
