@@ -204,7 +204,7 @@ def test_the_largest_numbers(preset: str, spread: float) -> None:
 @pytest.mark.parametrize("tile", examples(TILES, "steps"))
 def test_values_of_16_bits(tile: str) -> None:
     """Their bytes are multiplied apart, in tiles of shared memory of their own."""
-    case = AttentionCase(seq_len=83, heads=1, head_dim=48, padded=(77,), wide=True)
+    case = AttentionCase(seq_len=83, heads=1, head_dim=24, padded=(77,), wide=True)
     for target in TARGETS:
         run(case, target, TILES[tile])
     odd = replace(case, head_dim=10, seq_len=83, merged=False)
