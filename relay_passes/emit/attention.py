@@ -358,7 +358,7 @@ def _int32(stage: Stage, *index: Any) -> tirx.Expr:
 
 
 def _define_parts(domain: KernelBlocks, shape: _Shape, v: Stage) -> Stage:
-    """Both bytes of wide V: [batch, heads, keys, columns of the high parts, then of the low ones].
+    """Both bytes of wide V: [batch, heads, tokens, columns of high parts, then of low parts].
 
     Products of bytes with either part, added up by `KernelHeads.context`, are those with V.
     """

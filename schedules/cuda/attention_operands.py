@@ -180,6 +180,8 @@ def attention_operands(
             same = tvm_ffi.structural_equal(load, other)
             if not (same and low_bits > 0 and taken == -low_bits):
                 raise NotElementwise(f"stage {stage.name!r} reads other parts of its values")
+        elif low_bits:
+            raise NotElementwise(f"stage {stage.name!r} reads a part of its operand")
         row, column = (analyzer.simplify(index) for index in load.indices)
         offsets = (
             (analyzer.simplify(column - (head // sharing * sizes.head_dim + channel)), sharing)

@@ -113,12 +113,17 @@ def test_what_reaches_new_code_is_kept_and_what_fails_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("atheris", reason="the extra fuzz brings it")
+    from tests.fuzz import coverage
     from tests.fuzz.coverage import follow, unpacked
 
     result = follow("npz", 5, tmp_path)
     assert result["findings"] == []
     assert result["cases"] > 10 and result["edges"] > 10
-    assert len(list((tmp_path / "npz").iterdir())) >= result["corpus"] > 2
+    reached = {path.read_bytes() for path in (tmp_path / "npz").iterdir()}
+    assert len(reached) >= result["corpus"] > 2
+    monkeypatch.setattr(coverage, "KEPT", tmp_path / "kept")
+    assert len(reached) >= coverage.keep("npz", tmp_path) == len(coverage.kept("npz")) > 2
+    assert reached.issuperset(coverage.kept("npz").values())
     (tmp_path / "sitecustomize.py").write_text(_PLANTED)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (first, *_others) = follow("npz", 5, tmp_path / "other")["findings"]
