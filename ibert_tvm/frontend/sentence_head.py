@@ -75,7 +75,7 @@ class _Splade(torch.nn.Module):
 class _Dense(torch.nn.Module):
     def __init__(self, step: Dense) -> None:
         super().__init__()
-        self.linear = torch.nn.Linear(step.inputs, step.outputs, bias=step.bias)
+        self.linear = torch.nn.Linear(step.inputs, step.outputs, bias=step.bias, device="meta")
         self.activation: torch.nn.Module = getattr(torch.nn, step.activation)()
         shapes: dict[str, tuple[int, ...]] = {"linear.weight": (step.outputs, step.inputs)}
         if step.bias:
@@ -90,7 +90,7 @@ class _Dense(torch.nn.Module):
 class _LayerNorm(torch.nn.Module):
     def __init__(self, step: LayerNorm) -> None:
         super().__init__()
-        self.norm = torch.nn.LayerNorm(step.channels)
+        self.norm = torch.nn.LayerNorm(step.channels, device="meta")
         shapes: dict[str, tuple[int, ...]] = {
             f"norm.{name}": (step.channels,) for name in ("weight", "bias")
         }
@@ -109,7 +109,10 @@ class _Normalize(torch.nn.Module):
 def _fill(
     module: torch.nn.Module, arrays: CheckpointArrays, shapes: dict[str, tuple[int, ...]]
 ) -> None:
-    """Give a module the arrays of a checkpoint, all of those that it has and no others."""
+    """Give a module the arrays of a checkpoint, all of those that it has and no others.
+
+    Until then it has no memory: its config.json may claim more than the file holds.
+    """
     unknown = sorted(set(arrays.names) - set(shapes))
     if unknown:
         raise ModelSourceError(
@@ -118,8 +121,11 @@ def _fill(
             why=f"its config.json asks for {', '.join(shapes)}",
             todo="check that config.json belongs to these weights",
         )
-    state = {name: torch.from_numpy(array) for name, array in arrays.require(shapes).items()}
-    module.load_state_dict(state)
+    state = {
+        name: torch.tensor(array, dtype=torch.float32)
+        for name, array in arrays.require(shapes).items()
+    }
+    module.load_state_dict(state, assign=True)
 
 
 _MODULES: dict[type, Callable[..., torch.nn.Module]] = {

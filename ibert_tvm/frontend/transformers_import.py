@@ -48,6 +48,9 @@ _REAL_WRAPPERS = {"pixel_values": ImageModelWithHead, "input_features": FeatureM
 _NUMBER = re.compile(r"\.\d+(?=\.)")
 """The number of a layer, in the name of a weight."""
 
+_MOST_MISSING = 2**25
+"""Parameters that a configuration may ask for beyond what the checkpoint can hold: 128 MiB."""
+
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
@@ -182,6 +185,7 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
     auto = getattr(transformers, name)
     try:
         with _quiet():
+            _check_size(folder, auto, settings)
             model, loading = auto.from_pretrained(
                 folder.model,
                 local_files_only=True,
@@ -191,6 +195,8 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
                 output_loading_info=True,
                 **settings,
             )
+    except ModelSourceError:
+        raise
     except Exception as error:  # transformers raises many classes for what a folder can hold
         raise ModelSourceError(
             f"transformers cannot load the folder as {auto.__name__}",
@@ -201,6 +207,27 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
         ) from error
     _check_all_layers(model, loading["unexpected_keys"], folder.model)
     return model.eval(), frozenset(loading["missing_keys"])
+
+
+def _check_size(folder: HfFolder, auto: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse a configuration that asks for far more than the checkpoint has, before it has memory.
+
+    transformers gives random values to what is missing, as a pooler may be.
+    """
+    config = transformers.AutoConfig.from_pretrained(
+        folder.model, local_files_only=True, trust_remote_code=False, **settings
+    )
+    with torch.device("meta"):
+        model = auto.from_config(config, attn_implementation="eager")
+    asked = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    held = sum(file.stat().st_size for file in folder.weights)  # a byte or more for each
+    if asked > held + _MOST_MISSING:
+        raise ModelSourceError(
+            f"config.json asks for {asked} parameters",
+            where=str(folder.model / "config.json"),
+            why=f"the weights have {held} bytes, which cannot hold them",
+            todo="check that config.json belongs to these weights",
+        )
 
 
 def _check_all_layers(model: Any, unexpected: Iterable[str], folder: Path) -> None:

@@ -162,6 +162,14 @@ def test_broken_folders_are_refused(broken, damage, message):
     assert str(error.value) == message.replace("{folder}", str(broken))
 
 
+def test_sizes_that_the_checkpoint_has_no_weights_for_take_no_memory(broken):
+    """Fuzzing found it: 7 GiB for a configuration beside a megabyte of weights."""
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "vocab_size": 10**9}))
+    with pytest.raises(ModelSourceError, match=r"^config\.json asks for 3\d{10} parameters\n"):
+        load(broken)
+
+
 def test_layers_that_the_configuration_leaves_out_are_not_dropped(tmp_path):
     make("bert", num_hidden_layers=2).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -44,6 +44,8 @@ def _reshape(t: Translator, node: Node) -> Traced:
     x = node.traced()
     shape = [int(extent) for extent in node.required(1, "shape")]
     if not node.attributes.get("allowzero", 0):
+        if 0 in shape[len(x.shape) :]:
+            raise Untranslatable(f"the shape {tuple(shape)} keeps an extent that {x.shape} lacks")
         shape = [x.shape[i] if extent == 0 else extent for i, extent in enumerate(shape)]
     return reshape(t, x, shape)
 

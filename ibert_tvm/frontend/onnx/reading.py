@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import error_lines
 from ...strict_json import shown
@@ -17,6 +17,8 @@ OLDEST_OPSET = 11
 """Older ones slice and clip by attributes, as no current exporter writes them."""
 
 _TODO = "export or copy the file again"
+# The checker's word for an operator that it does not know.
+_UNKNOWN = "No Op registered for"
 
 
 def require_onnx(*packages: str) -> None:
@@ -136,21 +138,50 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
             todo="install a newer onnx, or export the model with an older operator set",
         )
     try:
-        # Protobuf cannot serialise more than 2 GB, which the checker does; graph and nodes are
-        # looked at in translation as well.
+        # Protobuf cannot serialise more than 2 GB, which the checker does.
         if model.ByteSize() < 2**31 - 2**20:
             onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
-        # ONNX Runtime writes operators of its own into the standard domain (LayerNormalization in
-        # old sets). Those that are unknown here too are refused with the node in translation.
-        if "No Op registered for" in str(error):
             return
-        raise ModelSourceError(
-            "the model is malformed",
-            where=where,
-            why=error_lines(error)[0],
-            todo=_TODO,
-        ) from error
+    except onnx.checker.ValidationError as error:
+        if _UNKNOWN not in str(error):
+            raise _malformed(error, where) from error
+    # The checker stops at the first operator that it does not know, and ONNX Runtime writes some of
+    # its own into the standard domain (LayerNormalization in old sets). Those that are unknown here
+    # too are refused with the node in translation.
+    context = type(onnx.checker.DEFAULT_CONTEXT)()
+    context.ir_version, context.opset_imports = model.ir_version, opsets(model)
+    _check_nodes(model.graph, context, where)
+
+
+def _check_nodes(graph: onnx.GraphProto, context: Any, where: str) -> None:
+    """Refuse nodes, of a graph and of those inside of it, that are not what their operators ask.
+
+    Translation may then count on operands and attributes that every such node has.
+    """
+    import onnx
+
+    for node in graph.node:
+        inner = [item for item in node.attribute if item.type == onnx.AttributeProto.GRAPH]
+        alone = node
+        if inner:  # their nodes read values of the graph around them
+            alone = onnx.NodeProto()
+            alone.CopyFrom(node)
+            for item in alone.attribute:
+                if item.type == onnx.AttributeProto.GRAPH:
+                    item.g.CopyFrom(onnx.GraphProto(name=item.name))
+        try:
+            onnx.checker.check_node(alone, context)
+        except onnx.checker.ValidationError as error:
+            if _UNKNOWN not in str(error):
+                raise _malformed(error, where) from error
+        for item in inner:
+            _check_nodes(item.g, context, where)
+
+
+def _malformed(error: Exception, where: str) -> ModelSourceError:
+    return ModelSourceError(
+        "the model is malformed", where=where, why=error_lines(error)[0], todo=_TODO
+    )
 
 
 def check_arrays(message: Message, where: str) -> None:

@@ -350,7 +350,7 @@ class Translator:
             result = function(self, node)
         except TypeError as error:  # TVM's, which tells all that it knows of the operator
             raise Untranslatable("it does not fit the types of its operands") from error
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             line = error_lines(error)[-1]
             raise Untranslatable(f"it does not fit its operands: {line}") from error
         return result if isinstance(result, list) else [result]

@@ -231,7 +231,7 @@ class _Stripper:
             zero = np.asarray(self.constants[zero_name]).astype(np.int64)
         if zero.size == 1:
             zero = np.broadcast_to(zero.reshape(()), scale.shape)
-        if scale.size == 1:
+        if scale.size == zero.size == 1:
             scale, zero = scale.reshape(()), zero.reshape(())
         if zero.shape != scale.shape:
             raise refusals.odd_scales(

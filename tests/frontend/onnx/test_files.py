@@ -161,6 +161,49 @@ def test_arrays_are_checked_when_a_file_is_read(tmp_path):
     assert "cannot be read: cannot reshape array" in refused(file, ModelSourceError)
 
 
+def _node_behind_an_unknown_one(node: onnx.NodeProto) -> onnx.ModelProto:
+    """onnx's checker stops at an operator that it does not know, as ONNX Runtime writes them."""
+    model = small()
+    unknown = onnx.helper.make_node("Unheard", ["input_ids"], ["unheard"])
+    model.graph.node.insert(0, node)
+    model.graph.node.insert(0, unknown)
+    return model
+
+
+def _half_an_if() -> onnx.NodeProto:
+    inner = onnx.helper.make_node("Identity", ["input_ids"], ["x"])
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, None)
+    branch = onnx.helper.make_graph([inner], "branch", [], [value])
+    return onnx.helper.make_node("If", ["input_ids"], ["y"], then_branch=branch)
+
+
+def _if_with_a_bad_node() -> onnx.NodeProto:
+    node = _half_an_if()
+    node.attribute.add().CopyFrom(node.attribute[0])
+    node.attribute[1].name = "else_branch"
+    del node.attribute[1].g.node[0].input[:]
+    return node
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (onnx.helper.make_node("Cast", ["input_ids"], ["y"]), "attribute"),
+        (onnx.helper.make_node("QuantizeLinear", ["input_ids"], ["y"]), "has input size 1"),
+        (_half_an_if(), "else_branch"),
+        (_if_with_a_bad_node(), "has input size 0"),
+    ],
+    ids=["attribute", "operand", "branch", "inside of a branch"],
+)
+def test_every_node_is_checked_whatever_is_before_it(node, why, tmp_path):
+    """Fuzzing found them: a KeyError and an IndexError came out of the translation."""
+    file = tmp_path / "model.onnx"
+    onnx.save(_node_behind_an_unknown_one(node), file)
+    text = refused(file, ModelSourceError)
+    assert text.startswith(f"the model is malformed\n  where: {file}\n  why: ")
+    assert why in text
+
+
 @pytest.mark.parametrize("name", [b"input_ids", b"last_hidden_state"])
 def test_names_that_are_no_text(tmp_path, name):
     """onnx's checker ended in a UnicodeDecodeError."""

@@ -173,6 +173,12 @@ def branch(g: Graph) -> str:
             f"the shape (5, {CHANNELS}) does not hold (2, 13, {CHANNELS}): sizes of the exported "
             "example are written into it",
         ),
+        (
+            lambda g: g.op("Reshape", dense(g), g.array([0, 0, 0, 0], "int64"), name="kept"),
+            "Reshape",
+            "node kept, layer encoder.dense",
+            f"the shape (0, 0, 0, 0) keeps an extent that (2, 13, {CHANNELS}) lacks",
+        ),
     ],
 )
 def test_refusals(make, kind, place, why):

@@ -123,6 +123,11 @@ def zero_points_that_do_not_fit() -> None:
     strip(quantized(node("DequantizeLinear", ["q", "s", "z"], ["y"]), **zeros))
 
 
+def zero_points_of_one_scale() -> None:
+    zeros = {"s": np.ones(1, np.float32), "z": np.zeros(3, np.int8)}
+    strip(quantized(node("DequantizeLinear", ["q", "s", "z"], ["y"]), **zeros))
+
+
 def moved_slices() -> None:
     constants = {
         "s": np.ones(4, np.float32),
@@ -238,6 +243,12 @@ CASES: dict[Callable[[], None], tuple[type[IbertError], str]] = {
         "the scales do not fit the tensor\n"
         "  where: node /QuantizeLinear\n"
         "  why: 4 scales and 3 zero points\n" + FITTING,
+    ),
+    zero_points_of_one_scale: (
+        UnsupportedModelError,
+        "the scales do not fit the tensor\n"
+        "  where: node /QuantizeLinear\n"
+        "  why: 1 scales and 3 zero points\n" + FITTING,
     ),
     moved_slices: (
         UnsupportedModelError,
