@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
 
-.PHONY: help setup demo demo-train test test-slow test-record test-gpu compatibility docs lint format bench clean distclean
+.PHONY: help setup demo demo-train test test-slow test-record test-gpu fuzz compatibility docs lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -32,6 +32,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-bench: $(VENV)/.installed
 	@echo "Installing the peers that the benchmark measures ..."
 	$(PIP) -e ".[$(EXTRAS),bench]"
+	@touch $@
+
+$(VENV)/.installed-fuzz: $(VENV)/.installed
+	$(PIP) -e ".[$(EXTRAS),fuzz]"
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
@@ -57,6 +61,9 @@ test-record: setup  ## the tests marked record: every case of what the slow ones
 
 test-gpu: setup  ## what needs an NVIDIA GPU; skipped, saying why, where there is none
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+fuzz: $(VENV)/.installed-fuzz  ## damaged files for a minute of each reader, following coverage
+	$(BIN)/python -m tests.fuzz.coverage --seconds 60 --jobs $(JOBS) --seed 1 $(ARGS)
 
 compatibility: setup  ## write docs/compatibility.md anew: every architecture, imported or refused
 	$(BIN)/python -m tests.compatibility.table

@@ -21,6 +21,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,20 @@ def keep(name: str, folder: Path) -> int:
         return len(found)
 
 
-def follow(name: str, seconds: float, folder: Path) -> dict[str, Any]:
+def follow(name: str, seconds: float, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Fuzz one reader for some time, in child processes.
+
+    Parameters
+    ----------
+    name : str
+        Of `tests.fuzz.readers.READERS`.
+    seconds : float
+        By the clock, of all children together.
+    folder : Path
+        Where the corpora and the findings of all readers are.
+    seed : int
+        Of libFuzzer's choices, which are the same for the same corpus and code; 0 for others each
+        time.
 
     Returns
     -------
@@ -151,11 +164,13 @@ def follow(name: str, seconds: float, folder: Path) -> dict[str, Any]:
     while (left := seconds - (time.monotonic() - started)) > 0:
         command = [sys.executable, "-m", __spec__.name, "--inside", name, str(corpus), str(found)]
         done = subprocess.run(
-            [*command, str(max(int(left), 1))],
+            [*command, str(max(int(left), 1)), str(seed)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,  # tracebacks are on one of them, counts on the other
             check=False,
+            timeout=left
+            + 10 * CLOCK_SECONDS,  # it ends by itself, unless it hangs outside of reading
         )
         lines = done.stdout.decode("utf-8", "replace").splitlines()
         said = "\n".join(line for line in lines if not line.startswith("INFO: Instrumenting"))
@@ -172,7 +187,7 @@ def follow(name: str, seconds: float, folder: Path) -> dict[str, Any]:
     return result | {"seconds": round(time.monotonic() - started)}
 
 
-def _inside(name: str, corpus: str, found: str, seconds: str) -> None:
+def _inside(name: str, corpus: str, found: str, seconds: str, seed: str) -> None:
     """In a child: import what reads with instrumented code, and hand over to libFuzzer."""
     import atheris
 
@@ -180,16 +195,17 @@ def _inside(name: str, corpus: str, found: str, seconds: str) -> None:
         from tests.fuzz.readers import READERS
 
         seeds = [packed(whole) for whole in READERS[name].seeds()]
-        for seed in seeds:
-            read_packed(seed, name)  # what reading imports is imported
+        for content in seeds:
+            read_packed(content, name)  # what reading imports is imported
     if not any(Path(corpus).iterdir()):
-        first = {f"whole-{number}": seed for number, seed in enumerate(seeds)} | kept(name)
+        first = {f"whole-{number}": item for number, item in enumerate(seeds)} | kept(name)
         for called, content in first.items():
             (Path(corpus) / called).write_bytes(content)
     status = Path("/proc/self/status").read_text()
     resident = int(status.split("VmRSS:")[1].split()[0]) // 1024
     options = {
         "max_total_time": seconds,
+        "seed": seed,
         "max_len": _MOST_BYTES,
         "timeout": CLOCK_SECONDS,
         "report_slow_units": CLOCK_SECONDS,
@@ -228,14 +244,33 @@ def joined(before: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     return {k: before[k] + v if k in sums else max(before[k], v) for k, v in result.items()}
 
 
+def _note(name: str, result: dict[str, Any], document: dict[str, Any], output: Path | None) -> int:
+    """Print what a reader's run gave and add it to the counts; returns the number of findings."""
+    found = len(result["findings"])
+    print(name, {**result, "findings": found}, flush=True)
+    for finding in result["findings"]:
+        print(finding["file"], finding["what"], sep="\n", flush=True)
+    readers = document["readers"]
+    readers[name] = joined(readers[name], result) if name in readers else result
+    if output is not None:
+        from tests.fuzz.__main__ import versions
+
+        document["versions"] = versions()
+        output.write_text(json.dumps(document, indent=1) + "\n")
+    return found
+
+
 def main() -> int:
-    """Fuzz readers one after the other; returns 1 where something was found."""
-    from tests.fuzz.__main__ import versions
+    """Fuzz readers; returns 1 where something was found."""
     from tests.fuzz.readers import READERS, write_files
 
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.coverage", description=__doc__)
     parser.add_argument("--reader", choices=READERS, action="append", help="by default all")
     parser.add_argument("--seconds", type=float, default=60, help="for each reader")
+    parser.add_argument("--jobs", type=int, default=1, help="readers at once")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the choices; 0 for others each time"
+    )
     parser.add_argument("--corpus", type=Path, default=ROOT / "build" / "fuzz")
     parser.add_argument("--output", type=Path, help="the counts as JSON, which go on")
     parser.add_argument("--show", type=Path, metavar="FILE", help="read a finding of --reader once")
@@ -253,16 +288,13 @@ def main() -> int:
     document: dict[str, Any] = {"readers": {}}
     if given.output is not None and given.output.is_file():
         document = json.loads(given.output.read_text())
-    found = 0
-    for name in names:
-        result = follow(name, given.seconds, given.corpus.resolve())
-        found += len(result["findings"])
-        print(name, {**result, "findings": len(result["findings"])}, flush=True)
-        readers = document["readers"]
-        readers[name] = joined(readers[name], result) if name in readers else result
-        if given.output is not None:
-            document["versions"] = versions()
-            given.output.write_text(json.dumps(document, indent=1) + "\n")
+
+    def fuzz(name: str) -> tuple[str, dict[str, Any]]:
+        return name, follow(name, given.seconds, given.corpus.resolve(), given.seed)
+
+    with ThreadPool(given.jobs) as pool:
+        results = pool.imap_unordered(fuzz, names)
+        found = sum(_note(*result, document, given.output) for result in results)
     return int(found > 0)
 
 
