@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax import op
 
 from .operators_layout import look_up
+from .reading import type_name
 from .translator import Node, Translator, operator
 from .values import Known, Traced, Untranslatable, constant
 
@@ -197,8 +198,12 @@ def _where(t: Translator, node: Node) -> Traced:
 def _cast(t: Translator, node: Node) -> Traced:
     from onnx import helper
 
-    x = node.traced()
-    return cast(t, x, str(np.dtype(helper.tensor_dtype_to_np_dtype(node.attributes["to"]))))
+    x, wanted = node.traced(), node.attributes["to"]
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(wanted))
+    except KeyError:
+        raise Untranslatable(f"it casts to {type_name(wanted)}, which is no element type") from None
+    return cast(t, x, str(dtype))
 
 
 @operator("CastLike")

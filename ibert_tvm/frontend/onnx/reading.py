@@ -242,6 +242,14 @@ def _check_text(message: Message, where: str) -> None:
             )
 
 
+def type_name(number: int) -> str:
+    """Return the lower-case name of an element type, ``uint8`` for example; of any number."""
+    from onnx import TensorProto
+
+    known = number in TensorProto.DataType.values()
+    return str(TensorProto.DataType.Name(number)).lower() if known else f"type {number}"
+
+
 def opsets(model: onnx.ModelProto) -> dict[str, int]:
     """Return the versions of the operator sets by domain; ``ai.onnx`` is the empty domain."""
     return {

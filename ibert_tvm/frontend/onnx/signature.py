@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import UsageError
 from ...model_info import REAL_INPUTS
 from ..errors import UnsupportedModelError
+from .reading import type_name
 
 if TYPE_CHECKING:
     import onnx
@@ -93,7 +94,7 @@ def graph_inputs(
     UsageError
         If `names` does not fit the graph.
     """
-    from onnx import TensorProto, helper
+    from onnx import helper
 
     weights = {item.name for item in graph.initializer}
     free = [item for item in graph.input if item.name not in weights]
@@ -108,11 +109,11 @@ def graph_inputs(
             continue
         kind = item.type.tensor_type
         shape = kind.shape.dim if kind.HasField("shape") else None
-        dtype = TensorProto.DataType.Name(kind.elem_type)
-        fits = dtype in ("INT64", "INT32", "BOOL", "FLOAT") and (shape is None or len(shape) == 2)
-        if not fits or (canonical != "attention_mask" and dtype in ("BOOL", "FLOAT")):
+        dtype = type_name(kind.elem_type)
+        fits = dtype in ("int64", "int32", "bool", "float") and (shape is None or len(shape) == 2)
+        if not fits or (canonical != "attention_mask" and dtype in ("bool", "float")):
             raise UnsupportedModelError(
-                f"the input {item.name} is {dtype.lower()} of "
+                f"the input {item.name} is {dtype} of "
                 f"{'unknown' if shape is None else len(shape)} dimensions",
                 where=where,
                 why=f"{canonical} is a tensor [batch, seq_len] of int64 or int32",
@@ -151,8 +152,7 @@ def _real(
     if kind != TensorProto.FLOAT or len(dims) != 1 + len(axes.split(", ")) or count > 1:
         others = f", beside {count - 1} others" if count > 1 else ""
         raise UnsupportedModelError(
-            f"the input {item.name} is {TensorProto.DataType.Name(kind).lower()} of {len(dims)} "
-            f"dimensions{others}",
+            f"the input {item.name} is {type_name(kind)} of {len(dims)} dimensions{others}",
             where=where,
             why=f"{canonical} is float [batch, {axes}], and the only input",
             todo="export the part of the model that takes these alone",

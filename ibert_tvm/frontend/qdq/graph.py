@@ -10,6 +10,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from ..onnx.reading import type_name
+
 MICROSOFT = "com.microsoft"
 QUANTIZE = "QuantizeLinear"
 DEQUANTIZE = "DequantizeLinear"
@@ -104,11 +106,6 @@ class Constants:
     def names(self) -> Iterator[str]:
         """All names."""
         yield from {**self._tensors, **self._nodes, **self._arrays}
-
-
-def type_name(data_type: int) -> str:
-    """Return the lower-case name of an ONNX element type, ``uint8`` for example."""
-    return str(onnx.TensorProto.DataType.Name(data_type)).lower()
 
 
 def _constant(node: onnx.NodeProto) -> NDArray[Any]:

@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from ..onnx.reading import type_name
 from . import refusals
 from .graph import (
     DEQUANTIZE,
@@ -27,7 +28,6 @@ from .graph import (
     attribute,
     kind,
     label,
-    type_name,
     unused_name,
 )
 from .grid import INTEGER_RANGES, Grid

@@ -89,13 +89,16 @@ def test_a_graph_without_token_ids():
 
 @pytest.mark.parametrize(
     ("dtype", "shape", "found"),
-    [("FLOAT", ["b", "s"], "float of 2"), ("INT64", ["b", "s", 3], "int64 of 3")],
+    [
+        (TensorProto.FLOAT, ["b", "s"], "float of 2"),
+        (TensorProto.INT64, ["b", "s", 3], "int64 of 3"),
+        (91, ["b", "s"], "type 91 of 2"),
+    ],
 )
 def test_inputs_of_another_kind(dtype, shape, found):
     g = Graph()
     model = g.model(encoder(g))
-    kind = getattr(TensorProto, dtype)
-    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("input_ids", kind, shape))
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("input_ids", dtype, shape))
     with pytest.raises(UnsupportedModelError) as error:
         load(model)
     assert str(error.value) == (

@@ -174,6 +174,12 @@ def branch(g: Graph) -> str:
             "example are written into it",
         ),
         (
+            lambda g: g.op("Cast", dense(g), to=99, name="odd"),
+            "Cast",
+            "node odd, layer encoder.dense",
+            "it casts to type 99, which is no element type",
+        ),
+        (
             lambda g: g.op("Reshape", dense(g), g.array([0, 0, 0, 0], "int64"), name="kept"),
             "Reshape",
             "node kept, layer encoder.dense",
