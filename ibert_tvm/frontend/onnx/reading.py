@@ -19,6 +19,8 @@ OLDEST_OPSET = 11
 _TODO = "export or copy the file again"
 # The checker's word for an operator that it does not know.
 _UNKNOWN = "No Op registered for"
+# Protobuf cannot serialise more than 2 GB, which the checker does.
+_MOST_BYTES = 2**31 - 2**20
 
 
 def require_onnx(*packages: str) -> None:
@@ -138,8 +140,7 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
             todo="install a newer onnx, or export the model with an older operator set",
         )
     try:
-        # Protobuf cannot serialise more than 2 GB, which the checker does.
-        if model.ByteSize() < 2**31 - 2**20:
+        if model.ByteSize() < _MOST_BYTES:
             onnx.checker.check_model(model)
             return
     except onnx.checker.ValidationError as error:
@@ -170,7 +171,8 @@ def _check_nodes(graph: onnx.GraphProto, context: Any, where: str) -> None:
                 if item.type == onnx.AttributeProto.GRAPH:
                     item.g.CopyFrom(onnx.GraphProto(name=item.name))
         try:
-            onnx.checker.check_node(alone, context)
+            if alone.ByteSize() < _MOST_BYTES:
+                onnx.checker.check_node(alone, context)
         except onnx.checker.ValidationError as error:
             if _UNKNOWN not in str(error):
                 raise _malformed(error, where) from error
