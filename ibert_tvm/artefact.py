@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ArtefactError, DocumentError
-from .files import write_folder
+from .files import settled, write_folder
 from .integrity import MANIFEST, SIGNATURE, check_manifest, write_manifest
 from .model_info import ModelInfo
 from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, refused
@@ -149,7 +149,7 @@ class QuantizedModel:
         text = json.dumps(document, indent=1, allow_nan=False)
         program = write_document(self.program)
         target = Path(path).expanduser()
-        with write_folder(target, replaceable=is_artefact(target)) as folder:
+        with write_folder(target, replaceable=settled(target, is_artefact)) as folder:
             (folder / _MODEL).write_text(program, encoding="utf-8")
             # safetensors writes strides away silently: a transposed view would be stored wrong.
             arrays = {name: np.ascontiguousarray(a) for name, a in self.parameters.items()}

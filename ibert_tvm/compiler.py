@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .bare import bare_interface
 from .errors import OutputError, UsageError
-from .files import write_folder
+from .files import settled, write_folder
 from .kernel_table import kernel_table
 from .layer_widths import scalar_loops, wide_values
 from .runtime.library_file import FORMAT
@@ -141,7 +141,7 @@ class CompiledModel:
             from ibert_tvm.targets.bare_metal.package import write_package
 
             kind = "a package that `ibert compile` wrote"
-            with write_folder(target, replaceable=is_package(target), kind=kind) as folder:
+            with write_folder(target, replaceable=settled(target, is_package), kind=kind) as folder:
                 write_package(self.bare, self.metadata, self.target, folder, options)
             return target, None
         if self.bare is not None:

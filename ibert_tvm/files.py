@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -111,6 +111,39 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         store(target.parent)
 
 
+def settled(path: Path, look: Callable[[Path], bool]) -> bool:
+    """What a look at an output says, again if another writer replaced it meanwhile.
+
+    The files of what was replaced are removed one by one, so that a look at them finds too few.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The output.
+    look : callable
+        Whether it is of a kind, false for what is not there.
+
+    Returns
+    -------
+    bool
+        What it says of one output, the same from beginning to end, unless true.
+    """
+    while True:
+        before = _identity(path)
+        if look(path):
+            return True
+        if _identity(path) == before:
+            return False
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
 @contextmanager
 def write_folder(
     path: str | os.PathLike[str], replaceable: bool, kind: str = "an .ibert artefact"
@@ -122,8 +155,8 @@ def write_folder(
     path : path
         The folder to create.
     replaceable : bool
-        Whether what is at `path` now may be replaced (the caller has looked at it). An empty
-        folder always may.
+        Whether what is at `path` now may be replaced (the caller has looked at it, see `settled`).
+        An empty folder always may.
     kind : str
         What would have been replaceable, for the error.
 

@@ -11,7 +11,7 @@ import pytest
 
 from ibert_tvm import files
 from ibert_tvm.errors import OutputError
-from ibert_tvm.files import write_file, write_folder
+from ibert_tvm.files import settled, write_file, write_folder
 
 
 def _save(path: Path, text: str) -> None:
@@ -130,3 +130,21 @@ def test_the_only_copy_of_an_output_stays(tmp_path: Path) -> None:
     os.utime(left, (then, then))
     _save(tmp_path / "out", "1")
     assert (left / "old").exists()
+
+
+def test_what_another_writer_replaced_is_looked_at_again(tmp_path):
+    """Of two that saved one artefact, one met its half removed predecessor, and refused."""
+    path, looks = tmp_path / "x.ibert", []
+    path.mkdir()
+
+    def look(folder: Path) -> bool:
+        looks.append(sorted(folder.iterdir()))
+        if len(looks) == 1:  # the other writer comes in between
+            with write_folder(path, replaceable=True) as fresh:
+                (fresh / "whole").touch()
+        return bool(looks[-1])
+
+    assert settled(path, look)
+    assert [len(files) for files in looks] == [0, 1]
+    assert not settled(path, lambda folder: False)
+    assert not settled(tmp_path / "nothing", Path.is_dir)

@@ -29,7 +29,7 @@ from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQ
 
 from ..artefact import QuantizedModel
 from ..errors import UsageError
-from ..files import write_folder
+from ..files import settled, write_folder
 from ..quantization import quantize
 from ..trained_scales import FILE, TrainedScales
 from .integers import IntegerProgram
@@ -405,7 +405,7 @@ class IntegerModel(torch.nn.Module):
         pathlib.Path
         """
         target = Path(output).expanduser()
-        with write_folder(target, is_trained(target), "a trained model") as fresh:
+        with write_folder(target, settled(target, is_trained), "a trained model") as fresh:
             self._write(fresh)
         return target
 
