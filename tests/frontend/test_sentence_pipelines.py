@@ -317,17 +317,11 @@ def test_weights_of_another_layer_are_refused(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("module", "claimed"),
-    [
-        (dense(CHANNELS, 8), {"in_features": 2**20, "out_features": 2**20}),
-        ((f"{MODELS}LayerNorm", "2_LayerNorm", {"dimension": CHANNELS}), {"dimension": 2**20}),
-    ],
-)
-def test_sizes_that_are_only_claimed_take_no_memory(module, claimed, tmp_path):
+def test_sizes_that_are_only_claimed_take_no_memory(tmp_path):
     """Fuzzing found it: four terabytes were asked for before the file was looked at."""
+    module = dense(CHANNELS, 8)
     save(tmp_path, [TRANSFORMER, pooling("mean"), module])
-    config = {**module[2], **claimed}
+    config = {**module[2], "in_features": 2**20, "out_features": 2**20}
     (tmp_path / module[1] / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelSourceError, match="has shape"):
         load(tmp_path)

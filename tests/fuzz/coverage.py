@@ -169,8 +169,8 @@ def follow(name: str, seconds: float, folder: Path, seed: int = 0) -> dict[str, 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,  # tracebacks are on one of them, counts on the other
             check=False,
-            timeout=left
-            + 10 * CLOCK_SECONDS,  # it ends by itself, unless it hangs outside of reading
+            # It ends by itself, unless it hangs outside of reading.
+            timeout=left + 10 * CLOCK_SECONDS,
         )
         lines = done.stdout.decode("utf-8", "replace").splitlines()
         said = "\n".join(line for line in lines if not line.startswith("INFO: Instrumenting"))
