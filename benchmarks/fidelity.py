@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from ibert_tvm.quantization import FIDELITIES
+
 from .models import MODELS, Cell, ModelSpec, calibration_texts, model_folder
 from .peers import find_peer
 from .report import machine_lines, table
@@ -34,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOG = logging.getLogger("benchmarks")
 _CELL = Cell(1, 128)
 _REFERENCE = "pytorch-fp32"
-_OWN = {f"ibert-{level}": level for level in ("fast", "default")}
+_OWN = {f"ibert-{level}": level for level in FIDELITIES}
 _OTHERS = (
     "openvino-int8",
     *("onnxruntime-int8-static", "onnxruntime-int8-dynamic", "onnxruntime-int8-as-exported"),

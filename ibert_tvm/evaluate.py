@@ -333,7 +333,7 @@ def _real(integers: NDArray[Any], form: Mapping[str, Any]) -> NDArray[np.float64
     if "columns" in form:
         steps = sum_of_columns(steps, np.asarray(form["columns"]))
     zero, scale = (np.asarray(form[key], np.float64) for key in ("zero_point", "scale"))
-    real: NDArray[np.float64] = (steps - zero) * scale
+    real: NDArray[np.float64] = (steps - zero - np.asarray(form.get("excess", 0.0))) * scale
     return real
 
 

@@ -49,6 +49,7 @@ _SCHEMA = {
                 "scale": NUMBERS,
                 "zero_point": NUMBERS,
                 "columns?": _COLUMNS,
+                "excess?": NUMBERS,
             }
         ]
     },

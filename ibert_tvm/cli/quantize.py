@@ -55,6 +55,7 @@ class Fidelity(str, Enum):
 
     fast = "fast"
     default = "default"
+    best = "best"
 
 
 class Metric(str, Enum):

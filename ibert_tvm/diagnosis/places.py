@@ -53,6 +53,10 @@ class Place:
         Of the integers.
     columns : numpy.ndarray or None
         The channel of each column, where channels are split.
+    excess : numpy.ndarray
+        By how many steps integers are too large in the mean, (1,) or one per channel, where the
+        reader's bias makes up for it: rounding is taken to add as much, and it is no part of what
+        integers stand for.
     """
 
     value: str
@@ -66,6 +70,7 @@ class Place:
     low: int
     high: int
     columns: NDArray[np.int64] | None
+    excess: NDArray[np.float64]
 
     @property
     def name(self) -> str:
@@ -96,9 +101,10 @@ class Place:
 
     def integers(self, real: NDArray[Any]) -> NDArray[Any]:
         """Round and clip real values, to the integers of the form."""
+        steps = self.steps(real) + self.excess
         if self._split is not None:
-            return self._split.quantize(self.steps(real))
-        rounded = np.floor(self.steps(real) + self.zero_point + 0.5)
+            return self._split.quantize(steps)
+        rounded = np.floor(steps + self.zero_point + 0.5)
         return np.clip(rounded, self.low, self.high).astype(self.step.type.dtype)
 
     def real(self, integers: NDArray[Any]) -> NDArray[np.float32]:
@@ -106,13 +112,15 @@ class Place:
         steps = integers.astype(np.float64)
         if self.columns is not None:
             steps = sum_of_columns(steps, self.columns)
-        return ((steps - self.zero_point) * self.scale).astype(np.float32)
+        return ((steps - self.zero_point - self.excess) * self.scale).astype(np.float32)
 
     def rounded(self, real: NDArray[Any], step: float, reach: float) -> NDArray[np.float32]:
         """Round and clip real values with a step and a range that are so many times as large."""
-        low, high = self.reach
-        steps = np.floor(self.steps(real) / step + 0.5) * step
-        return np.asarray(np.clip(steps, low * reach, high * reach) * self.scale, np.float32)
+        zero = self.zero_point
+        low, high = (bound * reach + zero for bound in self.reach)
+        steps = np.floor((self.steps(real) + self.excess + zero) / step + 0.5) * step
+        kept = np.clip(steps, low, high) - zero - self.excess
+        return np.asarray(kept * self.scale, np.float32)
 
 
 def places_of(program: Program, values: Mapping[str, Any]) -> dict[str, dict[str, Place]]:
@@ -179,6 +187,7 @@ def _place(
         low=int(getattr(step.operator, "low", low)),
         high=int(getattr(step.operator, "high", high)),
         columns=np.asarray(form["columns"]) if "columns" in form else None,
+        excess=np.atleast_1d(np.asarray(form.get("excess", 0.0), np.float64)),
     )
 
 

@@ -35,6 +35,9 @@ class CalibrationOptions:
         Columns that channels with outliers may be split into, as a share of the channels, in
         [0, 1]: that much longer are the products with them. 1/48 serves models whose feed-forward
         layers have channels far larger than the others (MPNet).
+    copied_share : float
+        The same of what linear layers do not compute, as LayerNorm's outputs: such a channel is
+        copied at run time.
     channel_zero_points : bool
         Give each channel of what linear layers read a zero point of its own, so that its range lies
         around its centre (preset ``accurate``). The next bias takes it off again.
@@ -83,6 +86,7 @@ class CalibrationOptions:
     alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
     balance: tuple[float, ...] = ()
     split_share: float = 0.0
+    copied_share: float = 0.0
     channel_zero_points: bool = False
     value_offsets: bool = False
     wide_values: bool = False
@@ -127,12 +131,13 @@ class CalibrationOptions:
                 why="divisors are balanced for each of them",
                 todo="use positive numbers, or none",
             )
-        if not 0.0 <= self.split_share <= 1.0:
-            raise UsageError(
-                f"{self.split_share} of the channels are to be split",
-                why="it is a share of them",
-                todo="use a number from 0 to 1",
-            )
+        for share in (self.split_share, self.copied_share):
+            if not 0.0 <= share <= 1.0:
+                raise UsageError(
+                    f"{share} of the channels are to be split",
+                    why="it is a share of them",
+                    todo="use a number from 0 to 1",
+                )
         if not 1.0 <= self.margin <= 4.0:
             raise UsageError(
                 f"a margin of {self.margin}",

@@ -70,7 +70,7 @@ def quantize(
         it serves, and "accurate" for every other model.
     seq_len : int
         Texts are truncated to this many tokens.
-    fidelity : {"fast", "default"}, optional
+    fidelity : {"fast", "default", "best"}, optional
         Of a float model and the preset "accurate": how close the integers are to come to it, and at
         what cost (`ibert_tvm.quantization.fidelity`). "default" by default.
     observer : {"mse", "minmax", "percentile"}, optional

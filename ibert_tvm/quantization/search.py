@@ -41,8 +41,12 @@ _RECIPES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "default, no wider products": ("default", {"split_share": 0.0, "wide_values": False}),
     "default": ("default", {}),
     "default, 1/12 more columns": ("default", {"split_share": 1 / 12}),
-    "default, 1/4 more columns": ("default", {"split_share": 1 / 4}),
-    "default, scales per token": ("default", {"row_scales": "auto"}),
+    "best": ("best", {}),
+    "best, 1/3 more columns": ("best", {"split_share": 1 / 3, "copied_share": 1 / 3}),
+    "best, 1/3 more columns, scales per token": (
+        "best",
+        {"split_share": 1 / 3, "copied_share": 1 / 3, "row_scales": "auto"},
+    ),
 }
 
 

@@ -44,6 +44,8 @@ _SUM_STEPS = 2**17
 _SUM_HIGH = 2**19 - 1
 # Positions and kinds of tokens are few beside the vocabulary, and added to every token.
 _FINE_SHARE = 1 / 16
+# Steps of 11 bits are so fine that a range with room for later texts costs next to nothing.
+_WIDE_HEADROOM = 1.5
 # A value that calibration saw next to nothing of still gets a range.
 _SMALLEST_STREAM = 0.5
 
@@ -199,10 +201,16 @@ class TableBuilder:
         return not value.need.given and FACTOR not in value.factor_forms
 
     def _extra_columns(self, name: str) -> int:
-        """Columns into which channels with outliers may be split, where layers compute them."""
-        value = self.needed[name]
-        splits = self.preset.split_outliers and value.of_layers and self._may_divide(name)
-        return extra_columns(value.channels, self.options.split_share) if splits else 0
+        """Columns into which channels with outliers may be split: layers compute them, or copies.
+
+        What attention and rotations yield has 8 bits already.
+        """
+        value, options = self.needed[name], self.options
+        if not self.preset.split_outliers or not self._may_divide(name):
+            return 0
+        if value.of_layers:
+            return extra_columns(value.channels, options.split_share)
+        return 0 if value.static else extra_columns(value.channels, options.copied_share)
 
     def _unsigned(self, name: str) -> bool:
         """Whether the values lie on one side of 0, so that a sign would waste half the range."""
@@ -229,8 +237,11 @@ class TableBuilder:
             top = float(magnitude.max())
             if top > 0:
                 divisor = np.maximum(magnitude / top, 2.0**-6)
+        wide = self._may_be_wide(name)
+        if wide:
+            statistics = statistics.widened(_WIDE_HEADROOM)
         quant = choose_range(statistics, self.options.observer, self.options.percentile, divisor)
-        return self._widened(quant) if self._may_be_wide(name) else quant
+        return self._widened(quant) if wide else quant
 
     def _may_be_wide(self, name: str) -> bool:
         """Whether all that reads a value averages it, in arithmetic that has room for more bits."""

@@ -53,7 +53,7 @@ def prepare(
         One of `ibert_tvm.model_info.HEADS`.
     seq_len : int
         Calibration texts are truncated to this many tokens.
-    fidelity : {"fast", "default"}
+    fidelity : {"fast", "default", "best"}
         How scales are chosen, preset "accurate".
     learn_scales : bool
         Train the scales of matrix operands too (LSQ). Otherwise they stay as calibrated.

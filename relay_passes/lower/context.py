@@ -229,6 +229,14 @@ class LoweringContext:
             record["columns"] = form.columns.tolist()
         self.values.setdefault(name, []).append(record)
 
+    def record_excess(self, name: str, form: Form, excess: NDArray[np.float64]) -> None:
+        """Remember of a recorded form that its reader makes up for the `Form.excess`, [C]."""
+        if excess.any():
+            same = bool((excess == excess[0]).all())
+            for record in self.values.get(name, ()):
+                if record["value"] == form.value:
+                    record["excess"] = float(excess[0]) if same else excess.tolist()
+
 
 def _form(out: relax.Var, name: str, quant: ActivationQuant, magnitude: int) -> Form:
     columns = None if quant.splits is None else quant.columns

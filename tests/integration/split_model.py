@@ -26,7 +26,7 @@ def inputs(batch: int, length: int, seed: int, tokens: int | None = None) -> dic
 
 @quantised_once
 def split_model(share: float = 0.25) -> QuantizedModel:
-    """Quantise it, with a share of further columns."""
+    """Quantise it, with a share of further columns, computed by layers or copied."""
     import torch
     import transformers as hf
 
@@ -52,5 +52,5 @@ def split_model(share: float = 0.25) -> QuantizedModel:
             layer.intermediate.dense.weight[77] *= 12
     canonical = ibert.load(model, head="none", verify=False)
     batches = [inputs(4, 20, seed) for seed in range(3)]
-    options = options_of("default", split_share=share)
+    options = options_of("default", split_share=share, copied_share=share)
     return ibert.quantize(canonical, calibration=batches, options=options)

@@ -19,6 +19,7 @@ ARCHITECTURES = ("bert", "roberta", "distilbert", "electra")
 def random_model(architecture: str) -> CanonicalModel:
     """BERT embedding sentences, RoBERTa classifying them, and so on: every head is different.
 
+    "wide bert" has outliers, and so many channels that the fidelity "best" splits some.
     Weights are ten times larger than a fresh model's, so that attention and GELU leave their
     linear range.
     """
@@ -38,6 +39,15 @@ def random_model(architecture: str) -> CanonicalModel:
     }
     if architecture == "bert":
         model = transformers.BertModel(transformers.BertConfig(**sizes))
+        return load(model, head="sentence_embedding", verify=False)
+    if architecture == "wide bert":
+        sizes |= {"hidden_size": 96, "intermediate_size": 128}
+        model = transformers.BertModel(transformers.BertConfig(**sizes))
+        with torch.no_grad():
+            for layer in model.encoder.layer:
+                layer.output.LayerNorm.weight[[3, 50]] *= 30
+                layer.attention.output.LayerNorm.weight[[7, 31, 80]] *= 30
+                layer.intermediate.dense.weight[[5, 77]] *= 30
         return load(model, head="sentence_embedding", verify=False)
     if architecture == "roberta":
         config = transformers.RobertaConfig(**sizes, type_vocab_size=1, num_labels=3)

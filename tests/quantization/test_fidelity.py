@@ -14,18 +14,21 @@ from tests.quantization.models import outputs, random_batches, random_model
 def test_settings_of_a_fidelity_may_be_changed() -> None:
     assert options_of("fast") == CalibrationOptions()
     assert options_of("default", seq_len=7, observer="mse").seq_len == 7
-    assert FIDELITIES == ("fast", "default")
+    assert FIDELITIES == ("fast", "default", "best")
 
 
-def test_default_comes_closer_than_fast() -> None:
-    model = random_model("bert")
+@pytest.mark.parametrize(
+    ("architecture", "better", "worse"), [("bert", None, "fast"), ("wide bert", "best", None)]
+)
+def test_more_effort_comes_closer(architecture: str, better: str | None, worse: str | None) -> None:
+    model = random_model(architecture)
     batches, later = random_batches(model, 6), random_batches(model, 4, rows=5, seed=9)
     errors = {}
-    for fidelity in ("fast", None):
+    for fidelity in (better, worse):
         result = quantize(model, batches, fidelity=fidelity)
         pairs = [outputs(model, result, inputs)[0] for inputs in later]
         errors[fidelity] = sum(np.linalg.norm(got - wanted) for wanted, got in pairs)
-    assert errors[None] < errors["fast"]
+    assert errors[better] < errors[worse]
 
 
 def test_only_tables_that_are_small_beside_the_others_have_16_bits() -> None:

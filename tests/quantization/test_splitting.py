@@ -121,7 +121,8 @@ def test_what_no_splits_are(splits: np.ndarray, message: str) -> None:
     assert error.value.what == message
 
 
-def test_a_share_is_one() -> None:
+@pytest.mark.parametrize("share", ["split_share", "copied_share"])
+def test_a_share_is_one(share: str) -> None:
     with pytest.raises(UsageError) as error:
-        CalibrationOptions(split_share=1.5)
+        CalibrationOptions(**{share: 1.5})
     assert error.value.what == "1.5 of the channels are to be split"

@@ -47,16 +47,17 @@ def test_models_of_long_sequences_have_none() -> None:
         assert summary["options"]["wide_values"] == wide
 
 
-def test_they_have_the_range_of_8_bits_in_finer_steps() -> None:
+def test_they_have_half_as_much_range_again_in_finer_steps() -> None:
     wide, narrow = table(), table(options=replace(QUICK, wide_values=False))
     for name in VALUES:
         a, b = wide.matmul[name], narrow.matmul[name]
-        np.testing.assert_allclose(a.channel_scale * a.high, b.channel_scale * b.high, rtol=1e-12)
-        assert a.scale < b.scale / 7
+        reach = 1.5 * b.channel_scale * b.high
+        np.testing.assert_allclose(a.channel_scale * a.high, reach, rtol=1e-12)
+        assert a.scale < b.scale / 5
 
 
 def test_they_come_closer_to_the_accumulators() -> None:
-    """But for what is clipped, which is the same."""
+    """But for what is clipped."""
     model = random_model("bert")
     inputs = random_batches(model, 1, seed=3)[0]
     errors = []
@@ -74,7 +75,7 @@ def test_they_come_closer_to_the_accumulators() -> None:
         assert integers.dtype == (np.int16 if wide else np.int8)
         inside = np.abs(integers) < chosen.matmul[VALUES[0]].high
         errors.append(np.sqrt(np.mean((exact - rounded)[inside] ** 2)))
-    assert errors[1] < errors[0] / 6
+    assert errors[1] < errors[0] / 5
 
 
 def test_a_layer_cannot_read_them() -> None:

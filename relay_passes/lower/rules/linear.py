@@ -81,7 +81,11 @@ class LowerLinear(LoweringRule):
             return self.value(context, name, _taken_off(form, taken))
         scale = quant.scale * rows.scale
         if context.table.centred:
-            floats = floats - scale * _of_excess(rows, source, channels)
+            # Of a channel that is split, one column is rounded; the others are at an end of their
+            # range.
+            excess = np.broadcast_to(source.excess, rows.values.shape[1:])[:channels]
+            floats = floats - scale * (rows.values[:, :channels] @ excess)
+            context.record_excess(x.name, source, excess)
         integers = self.bias_integers(name, floats, quant, rows)
         context.guard(
             name,
@@ -169,15 +173,6 @@ class LowerLinear(LoweringRule):
 def _taken_off(form: Form, taken: NDArray[np.float64] | None) -> Form:
     """The form, of numbers that something was taken off."""
     return form if taken is None else replace(form, offset=taken, readable=False)
-
-
-def _of_excess(rows: WeightQuant, source: Form, channels: int) -> NDArray[np.float64]:
-    """What the excess of the input makes of the accumulators, float64 [N].
-
-    Of a channel that is split, one column is rounded; the others are at an end of their range.
-    """
-    excess = np.broadcast_to(source.excess, rows.values.shape[1:])
-    return np.asarray(rows.values[:, :channels] @ excess[:channels])
 
 
 def _bias(
