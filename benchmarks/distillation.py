@@ -1,7 +1,7 @@
 """MiniLM tuned with its integers on plain text, without labels, beside calibration alone.
 
     python -m benchmarks.distillation
-    python -m benchmarks.distillation --seeds 0,1,2 --texts 4096 --learning-rate 2e-5
+    python -m benchmarks.distillation --preset paper --train vectors --learning-rate 1e-3
 
 The float model teaches its own embeddings (`ibert_tvm.train.losses.embedding_loss`). It is tuned on
 pieces of Python's documentation of 1 to 40 words, half of them of at most 6; which state is kept is
@@ -248,14 +248,14 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     }
 
 
-def _start(source: Path, folder: Path) -> Path:
+def _start(source: Path, preset: str, folder: Path) -> Path:
     """Calibrate as `ibert quantize` does; once."""
     from ibert_tvm.train import prepare
 
     if not folder.exists():
         LOG.info("calibrating")
         started = time.process_time()
-        prepare(source, calibration=calibration_texts()).save(folder)
+        prepare(source, preset, calibration=calibration_texts()).save(folder)
         LOG.info("%.0f s of processor time", time.process_time() - started)
     return folder
 
@@ -276,8 +276,9 @@ def _markdown(result: dict[str, Any]) -> str:
     head = [
         "# MiniLM tuned with its integers on plain text",
         "",
-        f"{settings['texts']} texts of at most {_WORDS[1]} words, {settings['epochs']} epochs in "
-        f"batches of {settings['batch']}, learning rate {settings['learning_rate']:g}, "
+        f"Preset {settings['preset']}; {settings['texts']} texts of at most {_WORDS[1]} words, "
+        f"{settings['epochs']} epochs in batches of {settings['batch']}, learning rate "
+        f"{settings['learning_rate']:g}, "
         f"{TRAINED[settings['train']]}{' by the weighted loss' * settings['weighted']}. Cosine to "
         "FP32, mean / minimum, on texts of other sources.",
         "",
@@ -296,6 +297,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
+    parser.add_argument("--preset", choices=("accurate", "paper"), default="accurate")
     parser.add_argument("--texts", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
@@ -322,13 +324,13 @@ def main(arguments: list[str] | None = None) -> int:
     source = model_folder(MODELS["minilm"], options.cache)
     settings = {
         name: getattr(options, name)
-        for name in ("texts", "epochs", "batch", "learning_rate", "train", "weighted")
+        for name in ("preset", "texts", "epochs", "batch", "learning_rate", "train", "weighted")
     }
     result = new_result([], settings)
     result["counts"] = {name: len(texts(name, HALVES[1])) for name in SETS}
     result["counts"]["all"] = sum(result["counts"].values())
     result["seeds"] = []
-    start = _start(source, options.cache / "start")
+    start = _start(source, options.preset, options.cache / options.preset)
     for seed in map(int, options.seeds.split(",")):
         result["seeds"].append(tune(start, source, options, seed))
         save(result, options.output)

@@ -110,7 +110,8 @@ def command(
         Fidelity | None,
         Option(
             help="How close to come to the float model, preset accurate: fast is 1 to 3% faster at "
-            "run time, with twice the error. [default: default]"
+            "run time, with twice the error; best takes BEST_COST, with four "
+            "fifths of it. [default: default]"
         ),
     ] = None,
     observer: Annotated[

@@ -102,10 +102,6 @@ def quantize(
     LoweringError, RangeError
         If the model cannot be lowered or an integer would not fit; names the layer.
     """
-    from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-    from ibert_tvm.relay_passes.integer.relax_ops import read_program
-    from ibert_tvm.relay_passes.lower import lower_to_integer
-
     if options is None:
         changes: dict[str, Any] = {"seq_len": seq_len, "widen": widen}
         if observer is not None:
@@ -117,7 +113,38 @@ def quantize(
     table, summary = calibrate(
         model, calibration, preset, options, tokenizer=tokenizer, progress=progress
     )
-    source = summary.pop("source_scales", None)
+    if fidelity is not None:
+        summary = {"fidelity": fidelity, **summary}
+    return assemble(model, table, summary)
+
+
+def assemble(
+    model: CanonicalModel, table: QuantizationTable, summary: Mapping[str, Any]
+) -> QuantizedModel:
+    """Lower a model with the scales of a table, and prove that every integer fits.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        The float model.
+    table : QuantizationTable
+        All its scales.
+    summary : mapping
+        How they were chosen, for the record; from `calibrate`.
+
+    Returns
+    -------
+    QuantizedModel
+
+    Raises
+    ------
+    LoweringError, RangeError
+        See `quantize`.
+    """
+    from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+    from ibert_tvm.relay_passes.integer.relax_ops import read_program
+    from ibert_tvm.relay_passes.lower import lower_to_integer
+
     lowered = lower_to_integer(model.module, model.parameters, table)
     # Compilation proves this again; a model that cannot be compiled is better refused here.
     program = read_program(lowered.module)
@@ -129,8 +156,8 @@ def quantize(
         quantization={
             "preset": table.preset,
             **lowered.scales,
-            "calibration": summary if fidelity is None else {"fidelity": fidelity, **summary},
-            **({"source_scales": source} if source is not None else {}),
+            "calibration": {k: v for k, v in summary.items() if k != "source_scales"},
+            **{k: v for k, v in summary.items() if k == "source_scales"},
         },
         tokenizer=model.tokenizer,
     )

@@ -2,14 +2,16 @@
 
 A *recipe* is a set of calibration settings. Recipes are tried in the order of what the program that
 they lead to costs at run time, until one holds the bound on texts that calibration did not see.
-What a drop is says a function, so that any metric serves.
+Where it gives matrix operands another form than the recipe before, which does not hold it, the two
+are mixed then: only as many operands as it takes get the dearer form, those first whose products
+gain most for what it costs. What a drop is says a function, so that any metric serves.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..artefact import QuantizedModel
@@ -17,10 +19,12 @@ from ..errors import UsageError, VerificationError
 from .fidelity import options_of
 from .options import CalibrationOptions
 from .pieces import Text
-from .post_training import Calibration, quantize
+from .post_training import Calibration, assemble, calibrate
+from .row_scaling import NEVER
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program
+    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
     from ..frontend import CanonicalModel
     from ..tokenization import Tokenizer
@@ -32,6 +36,8 @@ Measure = Callable[[QuantizedModel], float]
 
 # Every fifth text is held back.
 _HELD_BACK = 5
+# Measurements of mixes: the number of operands is found to a sixteenth of all.
+_MIXES = 4
 # An entry that is requantised, normalised or looked up, in multiply-adds: about what it takes where
 # an instruction multiplies 64 bytes, and where it multiplies two.
 _ENTRY = 32
@@ -210,15 +216,38 @@ def search(
             todo="use a positive number, 0.001 for example",
         )
     trials: list[Trial] = []
+
+    def attempt(recipe: str, table: QuantizationTable, summary: Mapping[str, Any]) -> Found | None:
+        result = assemble(model, table, summary)
+        drop = measure(result)
+        trials.append(Trial(recipe, work_per_token(result.program), drop, drop <= bound))
+        return Found(result, recipe, tuple(trials)) if drop <= bound else None
+
+    before: _Recipe | None = None
     for recipe, (fidelity, changes) in _RECIPES.items():
         options: CalibrationOptions = options_of(fidelity, seq_len=seq_len, **changes)
         if begin is not None:
             begin(recipe)
-        result = quantize(model, calibration, options=options, tokenizer=tokenizer)
-        drop = measure(result)
-        trials.append(Trial(recipe, work_per_token(result.program), drop, drop <= bound))
-        if drop <= bound:
-            return Found(result, recipe, tuple(trials))
+        current = _Recipe(
+            options, *calibrate(model, calibration, None, options, tokenizer=tokenizer)
+        )
+        found = attempt(recipe, current.table, current.summary)
+        if found is None:
+            before = current
+            continue
+        mix = None if before is None else _Mix.of(model, before, current)
+        fails, holds = 0, 0 if mix is None else len(mix.layers)
+        for _ in range(_MIXES):
+            if mix is None or holds - fails < 2:
+                break
+            middle = (fails + holds) // 2
+            label = f"{recipe}, for {middle} of {len(mix.layers)} operands"
+            if begin is not None:
+                begin(label)
+            mixed = attempt(label, *mix.take(middle))
+            fails, holds = (middle, holds) if mixed is None else (fails, middle)
+            found = mixed or found
+        return replace(found, trials=tuple(trials))
     closest = min(trials, key=lambda trial: trial.drop)
     raise VerificationError(
         f"no recipe keeps within a drop of {bound:g}",
@@ -227,6 +256,79 @@ def search(
         todo=f"accept {_rounded_up(closest.drop):g}, or calibrate on texts that are closer to "
         "those it is measured on",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Recipe:
+    """A recipe that was calibrated."""
+
+    options: CalibrationOptions
+    table: QuantizationTable
+    summary: dict[str, Any]
+
+    def form(self, operand: str, layer: str) -> tuple[int, bool]:
+        """Columns of what a layer reads, and whether it has a scale per row."""
+        columns = int(self.table.weights[layer].values.shape[1])
+        return columns, self.table.matmul[operand].by_row
+
+
+@dataclass(frozen=True, eq=False)
+class _Mix:
+    """Two recipes that give the same but for the forms of some matrix operands."""
+
+    cheap: _Recipe
+    dear: _Recipe
+    layers: Mapping[str, Sequence[str]]
+    """Layers that read an operand, for those whose form differs; from the largest gain on."""
+
+    @classmethod
+    def of(cls, model: CanonicalModel, cheap: _Recipe, dear: _Recipe) -> _Mix | None:
+        """What can be mixed of two recipes; None where they differ in more, or in too little."""
+        from ibert_tvm.relay_passes.lower import requirements
+
+        first, second = (
+            replace(recipe.options, split_share=0.0, copied_share=0.0, row_scales=NEVER)
+            for recipe in (cheap, dear)
+        )
+        if first != second:
+            return None
+        needed = requirements(model.module, dear.table.preset)
+        layers = {
+            name: read
+            for name in dear.table.matmul
+            if (read := needed[name].layers)
+            and cheap.form(name, read[0]) != dear.form(name, read[0])
+        }
+
+        def gain(name: str) -> float:
+            before, after = (r.summary["output_errors"][name] for r in (cheap, dear))
+            outputs = sum(dear.table.weights[layer].values.shape[0] for layer in layers[name])
+            (few, _), (many, by_row) = (r.form(name, layers[name][0]) for r in (cheap, dear))
+            cost = (many - few) * outputs + by_row * _ENTRY * many
+            return float(before - after) / max(cost, 1)
+
+        order = sorted(layers, key=gain, reverse=True)
+        return cls(cheap, dear, {name: layers[name] for name in order}) if len(order) > 1 else None
+
+    def take(self, count: int) -> tuple[QuantizationTable, dict[str, Any]]:
+        """The cheap recipe with so many operands of the dear one: table and record."""
+        names = list(self.layers)[:count]
+        cheap, dear = self.cheap.table, self.dear.table
+        changed = [layer for name in names for layer in self.layers[name]]
+        table = replace(
+            cheap,
+            matmul={**cheap.matmul, **{name: dear.matmul[name] for name in names}},
+            weights={**cheap.weights, **{layer: dear.weights[layer] for layer in changed}},
+        )
+        summary = dict(self.cheap.summary)
+        for part in ("smoothing", "output_errors"):
+            summary[part] = {n: self._of(n, names).summary[part][n] for n in summary[part]}
+        summary["row_scales"] = [name for name, quant in table.matmul.items() if quant.by_row]
+        summary["others"] = {"options": self.dear.summary["options"], "operands": names}
+        return table, summary
+
+    def _of(self, operand: str, names: Sequence[str]) -> _Recipe:
+        return self.dear if operand in names else self.cheap
 
 
 def _rounded_up(drop: float) -> float:

@@ -47,7 +47,8 @@ class OperandQuant:
     alpha : float
         Strength of the smoothing, from which divisors may have been balanced; 0 for none.
     error : float
-        Mean relative squared error of the layers' outputs on the sample.
+        Mean relative squared error of the layers' outputs, weights rounded to the nearest, on
+        tokens of the sample that the search did not look at, where there are any.
     """
 
     activation: ActivationQuant
@@ -178,6 +179,8 @@ def quantize_operand(
         held_out = {by_row: _output_error(others, best[by_row][2], weights) for by_row in best}
         best.pop(not row_scaling.pays(held_out[False], held_out[True]))
     ((error, alpha, quant),) = best.values()  # options refuse an empty list of alphas
+    if sample.size:
+        error = _output_error(_others(sample), quant, weights)
     integers, scale = _round(matrix, quant, sample, options, compensate)
     result, start = {}, 0
     for name, weight in weights.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.errors import ExitCode, UsageError, VerificationError
 from ibert_tvm.quantization import search as searching
 from ibert_tvm.quantization.fidelity import options_of
@@ -66,6 +67,69 @@ def test_a_bound_is_positive(bound: float) -> None:
         "  why: rounding always costs something\n"
         "  what to do: use a positive number, 0.001 for example"
     )
+
+
+def columns(model: QuantizedModel) -> dict[str, int]:
+    """Columns of what each matrix of weights multiplies, and of the activation."""
+    shapes = {name: array.shape for name, array in model.parameters.items()}
+    return {
+        name: shape[1]
+        for name, shape in shapes.items()
+        if name.endswith("dense.weight") and len(shape) == 2 and "pooler" not in name
+    }
+
+
+def test_recipes_are_mixed_by_operand(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {"alphas": (0.5,), "balance": (), "compensate": False, "sample_tokens": 256}
+    split = {"split_share": 1 / 4, "copied_share": 1 / 4}
+    recipes = {"few": ("default", quick), "many": ("default", {**quick, **split})}
+    monkeypatch.setattr(searching, "_RECIPES", recipes)
+    model, tried = random_model("wide bert"), []
+    batches = random_batches(model, 2)
+    few, many = (
+        columns(quantize(model, batches, options=options_of(level, **changes)))
+        for level, changes in recipes.values()
+    )
+    measured = []
+
+    def measure(result: QuantizedModel) -> float:
+        """As if every operand of the dearer form took as much off the drop."""
+        own = columns(result)
+        measured.append(own)
+        return 0.1 - 0.01 * len(
+            result.quantization["calibration"]
+            .get("others", {})
+            .get("operands", () if own == few else range(6))
+        )
+
+    found = search(model, batches, 0.07, measure, begin=tried.append)
+    labels = ["few", "many", *(f"many, for {n} of 6 operands" for n in (3, 1, 2))]
+    assert tried == labels == [trial.recipe for trial in found.trials]
+    assert [trial.holds for trial in found.trials] == [False, True, True, False, False]
+    assert found.recipe == labels[2]
+    works = {trial.recipe: trial.work for trial in found.trials}
+    assert works["few"] < works[labels[3]] < works[labels[4]] < works[labels[2]] < works["many"]
+    # A mix consists of operands of the one and of the other.
+    assert measured[0] == few
+    assert measured[1] == many
+    mixed = columns(found.model)
+    assert few != mixed != many
+    assert all(mixed[name] in (few[name], many[name]) for name in mixed)
+    record = found.model.quantization["calibration"]["others"]
+    assert len(record["operands"]) == 3
+    assert record["options"]["split_share"] == 1 / 4
+
+
+def test_what_differs_in_more_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {"alphas": (0.5,), "balance": (), "compensate": False, "sample_tokens": 64}
+    recipes = {
+        "first": ("default", quick),
+        "second": ("default", {**quick, "observer": "mse", "split_share": 1 / 4}),
+    }
+    monkeypatch.setattr(searching, "_RECIPES", recipes)
+    model = random_model("wide bert")
+    found = search(model, random_batches(model, 1), 0.01, drops(0.2, 0.01))
+    assert [trial.recipe for trial in found.trials] == ["first", "second"]
 
 
 def test_every_fifth_text_is_held_back() -> None:
