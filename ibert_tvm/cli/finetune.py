@@ -18,6 +18,13 @@ from .result import CommandResult
 from .tables import Table
 
 
+class Trained(str, Enum):
+    """What is trained with integers."""
+
+    all = "all"
+    vectors = "vectors"
+
+
 class Distill(str, Enum):
     """What of the float model is learned."""
 
@@ -84,6 +91,13 @@ def command(
     patience: Annotated[
         int, Option(help="End a stage after so many epochs without a better dev set; 0: never.")
     ] = 0,
+    train: Annotated[
+        Trained,
+        Option(
+            help="With integers: all weights; or biases and norms alone, for a --learning-rate of "
+            "1e-3 or so."
+        ),
+    ] = Trained.all,
     learn_scales: Annotated[
         bool, Option("--learn-scales", help="Train the scales of activations, too.")
     ] = False,
@@ -122,6 +136,7 @@ def command(
         seed=seed,
         distillation=distill.value,
         patience=patience,
+        trained=train.value,
         learn_scales=learn_scales,
     )
     started = time.perf_counter()

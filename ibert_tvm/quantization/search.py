@@ -236,7 +236,7 @@ def search(
             before = current
             continue
         mix = None if before is None else _Mix.of(model, before, current)
-        fails, holds = 0, 0 if mix is None else len(mix.layers)
+        fails, holds = (0, 0) if mix is None else (mix.least - 1, len(mix.layers))
         for _ in range(_MIXES):
             if mix is None or holds - fails < 2:
                 break
@@ -287,7 +287,13 @@ class _Mix:
         from ibert_tvm.relay_passes.lower import requirements
 
         first, second = (
-            replace(recipe.options, split_share=0.0, copied_share=0.0, row_scales=NEVER)
+            replace(
+                recipe.options,
+                split_share=0.0,
+                copied_share=0.0,
+                row_scales=NEVER,
+                wide_values=False,
+            )
             for recipe in (cheap, dear)
         )
         if first != second:
@@ -310,25 +316,30 @@ class _Mix:
         order = sorted(layers, key=gain, reverse=True)
         return cls(cheap, dear, {name: layers[name] for name in order}) if len(order) > 1 else None
 
-    def take(self, count: int) -> tuple[QuantizationTable, dict[str, Any]]:
-        """The cheap recipe with so many operands of the dear one: table and record."""
-        names = list(self.layers)[:count]
-        cheap, dear = self.cheap.table, self.dear.table
-        changed = [layer for name in names for layer in self.layers[name]]
-        table = replace(
-            cheap,
-            matmul={**cheap.matmul, **{name: dear.matmul[name] for name in names}},
-            weights={**cheap.weights, **{layer: dear.weights[layer] for layer in changed}},
-        )
-        summary = dict(self.cheap.summary)
-        for part in ("smoothing", "output_errors"):
-            summary[part] = {n: self._of(n, names).summary[part][n] for n in summary[part]}
-        summary["row_scales"] = [name for name, quant in table.matmul.items() if quant.by_row]
-        summary["others"] = {"options": self.dear.summary["options"], "operands": names}
-        return table, summary
+    @property
+    def least(self) -> int:
+        """Fewest operands that are worth a try: none where what attention averages differs too."""
+        return 1 if self.cheap.options.wide_values == self.dear.options.wide_values else 0
 
-    def _of(self, operand: str, names: Sequence[str]) -> _Recipe:
-        return self.dear if operand in names else self.cheap
+    def take(self, count: int) -> tuple[QuantizationTable, dict[str, Any]]:
+        """The dear recipe, of which so many operands have its form: table and record."""
+        left = list(self.layers)[count:]
+        cheap, dear = self.cheap, self.dear
+        layers = [layer for name in left for layer in self.layers[name]]
+        table = replace(
+            dear.table,
+            matmul={**dear.table.matmul, **{name: cheap.table.matmul[name] for name in left}},
+            weights={**dear.table.weights, **{name: cheap.table.weights[name] for name in layers}},
+        )
+        summary = dict(dear.summary)
+        for part in ("smoothing", "output_errors"):
+            summary[part] = {
+                name: (cheap if name in left else dear).summary[part][name]
+                for name in dear.summary[part]
+            }
+        summary["row_scales"] = [name for name, quant in table.matmul.items() if quant.by_row]
+        summary["others"] = {"options": cheap.summary["options"], "operands": left}
+        return table, summary
 
 
 def _rounded_up(drop: float) -> float:

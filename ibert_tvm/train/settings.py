@@ -8,9 +8,10 @@ from typing import Any
 
 from ..errors import UsageError
 
-__all__ = ["DISTILLATIONS", "FinetuneSettings"]
+__all__ = ["DISTILLATIONS", "TRAINED", "FinetuneSettings"]
 
 DISTILLATIONS = ("none", "logits", "embeddings")
+TRAINED = ("all", "vectors")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class FinetuneSettings:
         What of the float model is learned, beside the labels if there are any.
     patience : int
         Epochs without a better dev set after which a stage ends; 0 to never end it.
+    trained : {"all", "vectors"}
+        With integers: all weights, or biases and norms alone, which stand rates hundreds of times
+        as high.
     learn_scales : bool
         Train scales of matrix operands too.
     calibration : int
@@ -69,6 +73,7 @@ class FinetuneSettings:
     seed: int = 0
     distillation: str = "none"
     patience: int = 0
+    trained: str = "all"
     learn_scales: bool = False
     calibration: int = 256
     checkpoint_steps: int = 100
@@ -96,11 +101,14 @@ class FinetuneSettings:
                     f"{name.replace('_', ' ')} is {value}",
                     why=f"it lies from {least} to {most}",
                 )
-        if self.distillation not in DISTILLATIONS:
-            raise UsageError(
-                f"unknown distillation {self.distillation!r}",
-                todo=f"use one of: {', '.join(DISTILLATIONS)}",
-            )
+        for what, chosen, allowed in (
+            ("distillation", self.distillation, DISTILLATIONS),
+            ("choice of what is trained", self.trained, TRAINED),
+        ):
+            if chosen not in allowed:
+                raise UsageError(
+                    f"unknown {what} {chosen!r}", todo=f"use one of: {', '.join(allowed)}"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """All settings by name."""

@@ -94,13 +94,9 @@ def test_recipes_are_mixed_by_operand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def measure(result: QuantizedModel) -> float:
         """As if every operand of the dearer form took as much off the drop."""
-        own = columns(result)
-        measured.append(own)
-        return 0.1 - 0.01 * len(
-            result.quantization["calibration"]
-            .get("others", {})
-            .get("operands", () if own == few else range(6))
-        )
+        measured.append(columns(result))
+        others = result.quantization["calibration"].get("others", {"operands": ()})
+        return 0.1 if measured[-1] == few else 0.04 + 0.01 * len(others["operands"])
 
     found = search(model, batches, 0.07, measure, begin=tried.append)
     labels = ["few", "many", *(f"many, for {n} of 6 operands" for n in (3, 1, 2))]
@@ -115,9 +111,28 @@ def test_recipes_are_mixed_by_operand(monkeypatch: pytest.MonkeyPatch) -> None:
     mixed = columns(found.model)
     assert few != mixed != many
     assert all(mixed[name] in (few[name], many[name]) for name in mixed)
-    record = found.model.quantization["calibration"]["others"]
-    assert len(record["operands"]) == 3
-    assert record["options"]["split_share"] == 1 / 4
+    record = found.model.quantization["calibration"]
+    assert len(record["others"]["operands"]) == 3
+    assert record["options"]["split_share"] == 1 / 4 > record["others"]["options"]["split_share"]
+
+
+def test_no_operand_may_be_enough_where_values_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {"alphas": (0.5,), "balance": (), "compensate": False, "sample_tokens": 64}
+    recipes = {
+        "few": ("default", {**quick, "split_share": 0.0, "wide_values": False}),
+        "many": ("default", {**quick, "split_share": 1 / 4}),
+    }
+    monkeypatch.setattr(searching, "_RECIPES", recipes)
+    model = random_model("wide bert")
+    found = search(model, random_batches(model, 1), 0.01, drops(0.2, 0.01, 0.01, 0.01))
+    assert [trial.recipe for trial in found.trials] == [
+        *("few", "many", "many, for 0 of 2 operands")
+    ]
+    assert found.recipe == "many, for 0 of 2 operands"
+    assert set(columns(found.model).values()) == {96, 128}
+    values = found.model.program.steps
+    wide = [step.type.dtype for step in values if step.name.endswith("self.value.matmul")]
+    assert wide == ["int16", "int16"]
 
 
 def test_what_differs_in_more_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:

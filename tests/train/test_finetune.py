@@ -167,6 +167,28 @@ def test_embeddings_are_distilled_without_labels(folder: Path, tmp_path: Path) -
     assert trained is not None and trained.preset == "paper"
 
 
+def test_biases_and_norms_are_trained_alone(folder: Path, tmp_path: Path) -> None:
+    data = Examples.of_texts([text for text, _ in texts(48)])
+    found = {}
+    for rate in (0.0, 1e-3):
+        settings = FinetuneSettings(
+            preset="paper",
+            epochs=1,
+            batch_size=8,
+            learning_rate=rate,
+            distillation="embeddings",
+            trained="vectors",
+            calibration=16,
+        )
+        place = tmp_path / str(rate)
+        stage = finetune(folder, data, place, settings).integer_stage
+        assert stage["steps"] == 6
+        found[rate] = integers(place)
+    changed = {name for name, array in found[0.0].items() if (array != found[1e-3][name]).any()}
+    assert any(name.endswith("bias") for name in changed)
+    assert not any(found[0.0][name].ndim > 1 for name in changed)
+
+
 def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         finetune(folder, Examples.of_texts(["a", "b"]), tmp_path / "out")
@@ -235,4 +257,9 @@ def test_settings_out_of_range_are_refused() -> None:
         FinetuneSettings(distillation="all")
     assert str(caught.value) == (
         "unknown distillation 'all'\n  what to do: use one of: none, logits, embeddings"
+    )
+    with pytest.raises(UsageError) as caught:
+        FinetuneSettings(trained="heads")
+    assert str(caught.value) == (
+        "unknown choice of what is trained 'heads'\n  what to do: use one of: all, vectors"
     )
