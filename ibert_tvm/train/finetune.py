@@ -356,8 +356,9 @@ class _Run:
             first.save(start)
         # From the files, whether the training goes on or begins, so that both are the same.
         model = prepare(start, learn_scales=settings.learn_scales)
-        for parameter in model.parameters():
-            parameter.requires_grad_(settings.trained == "all" or parameter.ndim < 2)
+        if settings.trained == "vectors":
+            for parameter in model.parameters():
+                parameter.requires_grad_(parameter.requires_grad and parameter.ndim < 2)
         names = model.info.inputs
         output = model.info.outputs[0]
         teacher = None
