@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..frontend.given import GivenQuantization
 
-__all__ = ["calibrate", "quantize"]
+__all__ = ["assemble", "calibrate", "quantize"]
 
 _logger = logging.getLogger(__name__)
 

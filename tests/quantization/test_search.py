@@ -70,7 +70,7 @@ def test_a_bound_is_positive(bound: float) -> None:
 
 
 def columns(model: QuantizedModel) -> dict[str, int]:
-    """Columns of what each matrix of weights multiplies, and of the activation."""
+    """Columns of the matrix of every dense layer, by name."""
     shapes = {name: array.shape for name, array in model.parameters.items()}
     return {
         name: shape[1]
