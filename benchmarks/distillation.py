@@ -1,7 +1,8 @@
-"""MiniLM tuned with its integers on plain text, without labels, beside calibration alone.
+r"""MiniLM tuned with its integers on plain text, without labels, beside calibration alone.
 
     python -m benchmarks.distillation
-    python -m benchmarks.distillation --preset paper --train vectors --learning-rate 1e-3
+    python -m benchmarks.distillation --preset paper --texts 4096 --train vectors,scales \
+        --learning-rate 1e-3
 
 The float model teaches its own embeddings (`ibert_tvm.train.losses.embedding_loss`). It is tuned on
 pieces of Python's documentation of 1 to 40 words, half of them of at most 6; which state is kept is
@@ -42,8 +43,8 @@ SETS = ("held-out", "short and odd")
 """Sources that nothing is learned of."""
 _ALL = (*SETS, "all")
 TRAINED = {
-    "all": "all weights",
-    "layers": "all weights but tables of embeddings",
+    "all": "all weights, biases and norms",
+    "layers": "all of these but tables of embeddings",
     "vectors": "biases and norms",
     "scales": "scales of activations",
 }
@@ -128,7 +129,7 @@ def inputs_of(tokenizer: Any, names: Sequence[str], lines: Sequence[str]) -> dic
     return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
 
-def _choose_trained(model: Any, what: str) -> None:
+def _choose_trained(model: Any, what: Sequence[str]) -> None:
     """Leave gradients to what of `TRAINED` is asked for."""
     import torch
 
@@ -136,13 +137,14 @@ def _choose_trained(model: Any, what: str) -> None:
     embeddings = (part for part in model.modules() if isinstance(part, torch.nn.Embedding))
     tables = {id(part.weight) for part in embeddings}
     for parameter in model.parameters():
+        is_scale = id(parameter) in scales
         chosen = {
-            "all": True,
-            "layers": id(parameter) not in tables,
-            "vectors": parameter.ndim < 2,
-            "scales": id(parameter) in scales,
+            "all": not is_scale,
+            "layers": not is_scale and id(parameter) not in tables,
+            "vectors": not is_scale and parameter.ndim < 2,
+            "scales": is_scale,
         }
-        parameter.requires_grad_(chosen[what])
+        parameter.requires_grad_(any(chosen[name] for name in what))
 
 
 def weighted_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -163,7 +165,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     source : pathlib.Path
         The float model.
     options : argparse.Namespace
-        `texts`, `epochs`, `batch`, `learning_rate`, `train`, `weighted`.
+        `texts`, `epochs`, `batch`, `learning_rate`, `scale_learning_rate`, `train`, `weighted`.
     seed : int
         Of texts and order.
 
@@ -183,7 +185,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     from ibert_tvm.train.losses import embedding_loss
 
     torch.manual_seed(seed)
-    model = prepare(start, learn_scales=options.train == "scales")
+    model = prepare(start, learn_scales="scales" in options.train)
     _choose_trained(model, options.train)
     info = model.info
     teacher = float_module(HfFolder.read(source), info.head).eval()
@@ -223,6 +225,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
         batch_size=options.batch,
         accumulation=1,
         learning_rate=options.learning_rate,
+        scale_learning_rate=options.scale_learning_rate,
         weight_decay=0.0,
         warmup=0.1,
         seed=seed,
@@ -231,7 +234,9 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     )
     started = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(model, loss, score, schedule, Path(folder) / "checkpoint", lambda *_: None)
+        scales = model.log_scales.values()
+        file = Path(folder) / "checkpoint"
+        loop = Loop(model, loss, score, schedule, file, lambda *_: None, scales)
         with torch.no_grad():
             loop.tracked.best = score()
         loop.best = {name: x.clone() for name, x in model.state_dict().items()}
@@ -278,9 +283,10 @@ def _markdown(result: dict[str, Any]) -> str:
         "",
         f"Preset {settings['preset']}; {settings['texts']} texts of at most {_WORDS[1]} words, "
         f"{settings['epochs']} epochs in batches of {settings['batch']}, learning rate "
-        f"{settings['learning_rate']:g}, "
-        f"{TRAINED[settings['train']]}{' by the weighted loss' * settings['weighted']}. Cosine to "
-        "FP32, mean / minimum, on texts of other sources.",
+        f"{settings['learning_rate']:g} (scales: {settings['scale_learning_rate']:g}), trained: "
+        f"{', '.join(TRAINED[name] for name in settings['train'])}"
+        f"{'; the weighted loss' * settings['weighted']}. Cosine to FP32, mean / minimum, on texts "
+        "of other sources.",
         "",
     ]
     lines = table(["", *(f"{name} ({counts[name]})" for name in _ALL)], rows)
@@ -302,11 +308,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--scale-learning-rate", type=float, default=1e-2)
     parser.add_argument(
         "--train",
-        choices=TRAINED,
         default="layers",
-        help="; ".join(f"{name}: {said}" for name, said in TRAINED.items()),
+        help="comma-separated; " + "; ".join(f"{name}: {said}" for name, said in TRAINED.items()),
     )
     parser.add_argument(
         "--weighted", action="store_true", help="weigh each text by its own error in the loss"
@@ -317,6 +323,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--output", type=Path, default=root / "benchmarks" / "results" / "distillation.json"
     )
     options = parser.parse_args(arguments)
+    options.train = options.train.split(",")
+    if not TRAINED.keys() >= {*options.train}:
+        parser.error(f"--train: choose of {', '.join(TRAINED)}")
     import torch
 
     torch.set_num_threads(1)
@@ -324,7 +333,10 @@ def main(arguments: list[str] | None = None) -> int:
     source = model_folder(MODELS["minilm"], options.cache)
     settings = {
         name: getattr(options, name)
-        for name in ("preset", "texts", "epochs", "batch", "learning_rate", "train", "weighted")
+        for name in (
+            *("preset", "texts", "epochs", "batch", "learning_rate", "scale_learning_rate"),
+            *("train", "weighted"),
+        )
     }
     result = new_result([], settings)
     result["counts"] = {name: len(texts(name, HALVES[1])) for name in SETS}

@@ -11,8 +11,9 @@
     python -m benchmarks.tasks.build --out build/tasks
     python -m benchmarks.tasks.finetune --data build/tasks --out build/tasks/models
 
-`latency` reads what `python -m benchmarks.cpu` and `python -m benchmarks.cuda` measured; with
-``--measure`` it runs the one for this machine first.
+`latency` reads what `python -m benchmarks.cpu` and `python -m benchmarks.cuda` measured. With
+``--measure`` it measures the cells on this machine first: on a GPU for ``cuda.json``, otherwise
+beside float runtimes alone, with all cores, for a column of its own (``paper-latency-cpu.json``).
 
 Rows of `accuracy` and `ablation` of tasks that are not asked for stay as they were measured before.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+_CELLS_OF_CPU = "paper-latency-cpu"
 # L2 and L-infinity on [-4, 4] in the paper's table 1.
 _PRINTED = {
     "x sigmoid(1.702 x)": (0.012, 0.020),
@@ -127,8 +130,11 @@ def _ablation(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 def _latency(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if options.measure:
         _measure()
-    gpu = speedups(RESULTS / "cuda.json", "pytorch-fp32")
-    cpu = speedups(RESULTS / "cpu.json", "fp32")
+    columns = {
+        "GPU": speedups(RESULTS / "cuda.json", "pytorch-fp32"),
+        "CPU": speedups(RESULTS / "cpu.json", "fp32"),
+        "CPU, all cells": speedups(RESULTS / f"{_CELLS_OF_CPU}.json", "fp32"),
+    }
     printed = {
         (model, f"{batch}x{length}"): value
         for (model, length), values in PAPER.items()
@@ -138,19 +144,18 @@ def _latency(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         [
             f"{model} {cell}",
             f"{printed[model, cell]:.2f}",
-            *(f"{t[model, cell]:.2f}" if (model, cell) in t else "-" for t in (gpu, cpu)),
+            *(f"{t[model, cell]:.2f}" if (model, cell) in t else "-" for t in columns.values()),
         ]
         for model, cell in CELLS
     ]
     document = {
         f"{model} {cell}": {
             "paper": printed[model, cell],
-            "gpu": gpu.get((model, cell)),
-            "cpu": cpu.get((model, cell)),
+            **{name: times.get((model, cell)) for name, times in columns.items()},
         }
         for model, cell in CELLS
     }
-    return document, table(["batch x tokens", "paper, T4", "GPU", "CPU"], rows)
+    return document, table(["batch x tokens", "paper, T4", *columns], rows)
 
 
 def _measure() -> None:
@@ -159,11 +164,18 @@ def _measure() -> None:
 
     models = ",".join(dict.fromkeys(model for model, _ in CELLS))
     cells = ",".join(dict.fromkeys(cell for _, cell in CELLS))
+    arguments = ["--models", models, "--cells", cells, "--resume"]
     if shutil.which("nvidia-smi"):
         from ..cuda.__main__ import main as measure
     else:
         from ..cpu import main as measure
-    if measure(["--models", models, "--cells", cells, "--resume"]):
+        from ..peers import PEERS
+
+        peers = ["ibert", *(name for name in PEERS if name.endswith("fp32"))]
+        arguments += ["--threads", str(len(os.sched_getaffinity(0))), "--no-memory"]
+        arguments += ["--peers", ",".join(peers)]
+        arguments += ["--output", str(RESULTS / _CELLS_OF_CPU)]
+    if measure(arguments):
         raise SystemExit("the cells could not be measured")
 
 

@@ -101,6 +101,9 @@ def command(
     learn_scales: Annotated[
         bool, Option("--learn-scales", help="Train the scales of activations, too.")
     ] = False,
+    scale_learning_rate: Annotated[
+        float, Option(help="Largest one of the logarithms of scales, with --learn-scales.")
+    ] = 1e-2,
     seed: Annotated[int, Option(help="Of everything random.")] = 0,
     json: JsonFlag = False,
     verbose: VerboseFlag = False,
@@ -129,6 +132,7 @@ def command(
         epochs=epochs,
         float_learning_rate=float_learning_rate,
         learning_rate=learning_rate,
+        scale_learning_rate=scale_learning_rate,
         dropout=dropout,
         batch_size=batch,
         accumulation=accumulate,

@@ -264,8 +264,8 @@ class _Run:
     def _schedule(self, epochs: int, rate: float, stage: int) -> Schedule:
         s = self.settings
         return Schedule(
-            self.learned.lengths, epochs, s.batch_size, s.accumulation, rate, s.weight_decay,
-            s.warmup, s.seed * 2 + stage, s.patience, s.checkpoint_steps,
+            self.learned.lengths, epochs, s.batch_size, s.accumulation, rate, s.scale_learning_rate,
+            s.weight_decay, s.warmup, s.seed * 2 + stage, s.patience, s.checkpoint_steps,
         )  # fmt: skip
 
     # -- batches ----------------------------------------------------------------------------------
@@ -399,7 +399,8 @@ class _Run:
         file = self.work / "integers.pt"
         schedule = self._schedule(settings.epochs, settings.learning_rate, 1)
         with self.progress("tuning with integers") as advance:
-            loop = Loop(model, loss, score, schedule, file, advance)
+            scales = model.log_scales.values()
+            loop = Loop(model, loss, score, schedule, file, advance, scales)
             loop.tracked.best = before  # what calibration alone gives is not made worse
             loop.best = {name: x.clone() for name, x in model.state_dict().items()}
             tracked = loop.run()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Schedule:
         Of the training examples, in tokens.
     epochs, batch_size, accumulation, seed, patience, checkpoint_steps
         See `ibert_tvm.train.settings.FinetuneSettings`.
-    learning_rate, weight_decay, warmup
+    learning_rate, scale_learning_rate, weight_decay, warmup
         See there.
     """
 
@@ -79,6 +79,7 @@ class Schedule:
     batch_size: int
     accumulation: int
     learning_rate: float
+    scale_learning_rate: float
     weight_decay: float
     warmup: float
     seed: int
@@ -95,12 +96,12 @@ class Schedule:
         """Of all epochs."""
         return self.steps_per_epoch * self.epochs
 
-    def rate(self, step: int) -> float:
-        """Learning rate of a step: up in a line, then down to 0."""
+    def share(self, step: int) -> float:
+        """Learning rate of a step, as a share of the largest: up in a line, then down to 0."""
         warm = int(self.steps * self.warmup)
         if step < warm:
-            return self.learning_rate * (step + 1) / warm
-        return self.learning_rate * (self.steps - step) / max(self.steps - warm, 1)
+            return (step + 1) / warm
+        return (self.steps - step) / max(self.steps - warm, 1)
 
     def batches(self, step: int) -> list[np.ndarray]:
         """Indices of the examples of a step, by forward pass."""
@@ -137,6 +138,11 @@ class Tracked:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
+def _group(parameters: list[torch.nn.Parameter], rate: float, decay: float = 0.0) -> dict[str, Any]:
+    """Parameters of one rate, for the optimiser."""
+    return {"params": parameters, "lr": rate, "largest": rate, "weight_decay": decay}
+
+
 class Loop:
     """Trains a module.
 
@@ -154,6 +160,8 @@ class Loop:
         The checkpoint.
     advance : callable
         Called with steps done and steps there are.
+    log_scales : iterable of torch.nn.Parameter
+        Those of the parameters that are logarithms of scales.
     """
 
     def __init__(
@@ -164,17 +172,21 @@ class Loop:
         schedule: Schedule,
         file: Path,
         advance: Callable[[int, int], None],
+        log_scales: Iterable[torch.nn.Parameter] = (),
     ) -> None:
         self.module, self.loss, self.score = module, loss, score
         self.schedule, self.file, self.advance = schedule, file, advance
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        ids = {id(p) for p in log_scales}
+        others = [p for p in self.parameters if id(p) not in ids]
+        scales = [p for p in self.parameters if id(p) in ids]
+        rate, decay = schedule.learning_rate, schedule.weight_decay
         self.optimiser = torch.optim.AdamW(
             [
-                {"params": [p for p in self.parameters if p.ndim > 1]},
-                {"params": [p for p in self.parameters if p.ndim <= 1], "weight_decay": 0.0},
-            ],
-            lr=schedule.learning_rate,
-            weight_decay=schedule.weight_decay,
+                _group([p for p in others if p.ndim > 1], rate, decay),
+                _group([p for p in others if p.ndim <= 1], rate),
+                _group(scales, schedule.scale_learning_rate),
+            ]
         )
         self.tracked = Tracked()
         self.best: dict[str, torch.Tensor] | None = None
@@ -211,9 +223,9 @@ class Loop:
 
     def _step(self, step: int) -> None:
         self.module.train()
-        rate = self.schedule.rate(step)
+        share = self.schedule.share(step)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = group["largest"] * share
         batches = self.schedule.batches(step)
         count = sum(len(batch) for batch in batches)
         for batch in batches:

@@ -29,6 +29,8 @@ class FinetuneSettings:
         Passes over the data in float, 0 for a model that is tuned already, and with integers.
     float_learning_rate, learning_rate : float
         Largest, of each stage; it grows over `warmup` of the steps and falls to 0 in the rest.
+    scale_learning_rate : float
+        Largest of the scales' logarithms, where they are trained.
     dropout : float
         In the float stage. With integers there is none: the forward pass is what will run.
     batch_size, accumulation : int
@@ -64,6 +66,7 @@ class FinetuneSettings:
     epochs: int = 6
     float_learning_rate: float = 2e-5
     learning_rate: float = 2e-6
+    scale_learning_rate: float = 1e-2
     dropout: float = 0.1
     batch_size: int = 16
     accumulation: int = 1
@@ -84,6 +87,7 @@ class FinetuneSettings:
             ("epochs", 1, 10_000),
             ("float_learning_rate", 0, 1),
             ("learning_rate", 0, 1),
+            ("scale_learning_rate", 0, 1),
             ("dropout", 0, 0.9),
             ("batch_size", 1, 65_536),
             ("accumulation", 1, 65_536),

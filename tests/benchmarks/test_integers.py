@@ -68,7 +68,8 @@ def _options(**changes: Any) -> argparse.Namespace:
         "texts": 40,
         "epochs": 2,
         "batch": 8,
-        "train": "all",
+        "train": ["all", "scales"],
+        "scale_learning_rate": 10 * changes["learning_rate"],
         "weighted": False,
         **changes,
     }

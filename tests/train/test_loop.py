@@ -20,6 +20,7 @@ SCHEDULE = Schedule(
     batch_size=4,
     accumulation=2,
     learning_rate=1e-2,
+    scale_learning_rate=1e-3,
     weight_decay=0.1,
     warmup=0.2,
     seed=5,
@@ -84,10 +85,28 @@ def test_batches_hold_examples_of_like_lengths() -> None:
 
 
 def test_the_learning_rate_grows_and_falls() -> None:
-    rates = [SCHEDULE.rate(step) for step in range(SCHEDULE.steps)]
-    assert max(rates) == SCHEDULE.learning_rate
-    assert rates[-1] == pytest.approx(SCHEDULE.learning_rate / 8)
-    assert rates[1:] == sorted(rates[1:], reverse=True)
+    shares = [SCHEDULE.share(step) for step in range(SCHEDULE.steps)]
+    assert max(shares) == 1
+    assert shares[-1] == pytest.approx(1 / 8)
+    assert shares[1:] == sorted(shares[1:], reverse=True)
+
+
+def test_scales_have_a_rate_of_their_own(tmp_path: Path) -> None:
+    """AdamW's first step changes each parameter by its rate."""
+    module = torch.nn.Module()
+    module.bias = torch.nn.Parameter(torch.zeros(3))
+    module.log_scale = torch.nn.Parameter(torch.zeros(()))
+    schedule = dataclasses.replace(SCHEDULE, lengths=(1,) * 8, epochs=1, warmup=0.0)
+
+    def loss(_indices: list[int]) -> torch.Tensor:
+        return module.bias.sum() + module.log_scale
+
+    trained = Loop(
+        module, loss, lambda: 0.0, schedule, tmp_path / "x.pt", lambda *_: None, [module.log_scale]
+    )
+    trained.run()
+    assert module.bias.tolist() == pytest.approx([-1e-2] * 3)
+    assert module.log_scale.item() == pytest.approx(-1e-3)
 
 
 @pytest.mark.parametrize("killed_at", examples([1, 2, 3, 5, 8], 3))
