@@ -64,6 +64,24 @@ def test_speed_is_against_the_fastest_float(tmp_path: Path) -> None:
     assert speedups(tmp_path / "none.json", "fp32") == {}
 
 
+def test_every_machine_that_was_measured_is_a_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"cuda.json": ("bert-large", 8.0), "paper-latency-cpu.json": ("bert-base", 6.0)}
+    for name, (model, median) in times.items():
+        row = {"model": model, "cell": "8x256", "threads": 2}
+        own = {**row, "peer": "ibert", "median_ms": 2.0}
+        rows = [own, {**row, "peer": "pytorch-fp32", "median_ms": median}]
+        (tmp_path / name).write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    monkeypatch.setattr(paper, "RESULTS", tmp_path)
+    words = ["--table", "latency", "--output", str(tmp_path), "--charts", str(tmp_path)]
+    assert paper.main(words) == 0
+    lines = (tmp_path / "paper-latency.md").read_text(encoding="utf-8").splitlines()
+    assert "| bert-base 8x256 | 3.15 | - | - | 3.00 |" in lines
+    assert "| bert-large 8x256 | 3.40 | 4.00 | - | - |" in lines
+    assert sum(line.startswith("| bert-") for line in lines) == len(CELLS)
+
+
 def test_the_float_model_runs_once_for_all_candidates() -> None:
     ran: list[tuple[int, ...]] = []
 
