@@ -54,6 +54,7 @@ _ACTIVATION = {
     "splits?": _INTEGERS,
     "by_row?": FLAG,
     "channel_zero_point?": _INTEGERS,
+    "phase?": _NUMBERS,
 }
 _SCHEMA = {
     "schema_version": INTEGER,
@@ -68,7 +69,7 @@ _SCHEMA = {
     "norm_shifts": {"*": integer(0, 31)},
     "offsets?": {"*": _NUMBERS},
 }
-_BY_CHANNEL = ("channel_divisor", "splits", "channel_zero_point")
+_BY_CHANNEL = ("channel_divisor", "splits", "channel_zero_point", "phase")
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +271,7 @@ def read_scales(file: Path) -> TrainedScales:
 
 
 def _check_channels(name: str, quant: ActivationQuant, channels: int) -> None:
-    for array in (quant.channel_divisor, quant.splits, quant.channel_zero_point):
+    for array in (getattr(quant, name) for name in _BY_CHANNEL):
         if array is not None and array.size != channels:
             raise _other_model(f"{name} has {channels} channels, and {array.size} of its scales")
 

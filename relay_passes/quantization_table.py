@@ -137,6 +137,17 @@ def _zero_points(value: Any) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
+def _phases(value: Any) -> NDArray[np.float64]:
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0 or not (np.abs(array) <= 0.5).all():
+        raise QuantizationTableError(
+            f"the phases of an activation are {array.dtype} of shape {array.shape}",
+            why="each channel has one, from -1/2 to 1/2 of a step",
+            todo="move whole steps into the zero points",
+        )
+    return array
+
+
 @dataclass(frozen=True, eq=False)
 class ActivationQuant:
     """How one activation becomes integers.
@@ -161,6 +172,9 @@ class ActivationQuant:
     channel_zero_point : numpy.ndarray, optional
         int64 of shape (C,), for a matrix operand: added to `zero_point`, so that each channel's
         range lies around its own centre. The real 0 may then lie outside of the integers.
+    phase : numpy.ndarray, optional
+        float64 of shape (C,), for a matrix operand: the fraction of a step, -1/2 to 1/2, that zero
+        points leave out. A value of which the steps and this add up to an integer is not rounded.
 
     Raises
     ------
@@ -176,6 +190,7 @@ class ActivationQuant:
     splits: NDArray[np.int64] | None = None
     by_row: bool = False
     channel_zero_point: NDArray[np.int64] | None = None
+    phase: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _positive(self.scale, "the scale of an activation"))
@@ -201,7 +216,10 @@ class ActivationQuant:
         if self.channel_zero_point is not None:
             points = _zero_points(self.channel_zero_point)
             object.__setattr__(self, "channel_zero_point", points)
+        if self.phase is not None:
+            object.__setattr__(self, "phase", _phases(self.phase))
         shifted = self.zero_point != 0 or self.channel_zero_point is not None
+        shifted = shifted or self.phase is not None
         if self.by_row and (shifted or self.splits is not None or self.low != -self.high):
             raise QuantizationTableError(
                 "an activation with a scale per row has a zero point, splits or uneven bounds",
@@ -257,7 +275,15 @@ class ActivationQuant:
     def reach(self) -> tuple[Any, Any]:
         """Least and largest number of steps from 0 that are not clamped, one or per channel."""
         splits = 1 if self.splits is None else self.splits
-        return splits * self.low - self.zero_points, splits * self.high - self.zero_points
+        low, high = splits * self.low - self.zero_points, splits * self.high - self.zero_points
+        return (low, high) if self.phase is None else (low - self.phase, high - self.phase)
+
+    def rounded(self, steps: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of steps [..., C] as the integers stand for them: rounded and clamped."""
+        if self.phase is None:
+            return np.clip(np.rint(steps), *self.reach)
+        phase = self.phase.astype(steps.dtype)
+        return np.clip(np.rint(steps + phase) - phase, *self.reach)
 
     @property
     def _splits(self) -> NDArray[np.int64]:
@@ -270,7 +296,9 @@ class ActivationQuant:
 
         Of a value with a scale per row those of 16 bits.
         """
-        steps = np.floor(np.asarray(values, dtype=np.float64) / self.channel_scale + 0.5)
+        phase = 0.0 if self.phase is None else self.phase
+        steps = np.asarray(values, dtype=np.float64) / self.channel_scale + phase
+        steps = np.floor(steps + 0.5)
         if self.splits is not None:
             steps = steps[..., self.columns]
         if (offset := self.offset) is not None:
@@ -281,7 +309,8 @@ class ActivationQuant:
         """Real values of ``integers`` [..., K]; float64 [..., C]."""
         columns = np.asarray(integers, dtype=np.int64)
         steps = columns if self.splits is None else sum_of_columns(columns, self.columns)
-        return (steps - self.zero_points) * self.channel_scale
+        phase = 0.0 if self.phase is None else self.phase
+        return (steps - self.zero_points - phase) * self.channel_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -485,6 +514,9 @@ class QuantizationTable:
                 if quant.channel_zero_point is not None:
                     entry["channel_zero_point"] = f"{section}.{name}.channel_zero_point"
                     arrays[entry["channel_zero_point"]] = quant.channel_zero_point
+                if quant.phase is not None:
+                    entry["phase"] = f"{section}.{name}.phase"
+                    arrays[entry["phase"]] = quant.phase
                 document[section][name] = entry
         for section in ("weights", "embeddings"):
             document[section] = {}
@@ -527,6 +559,7 @@ class QuantizationTable:
                         arrays[entry["channel_zero_point"]]
                         if "channel_zero_point" in entry
                         else None,
+                        arrays[entry["phase"]] if "phase" in entry else None,
                     )
                     for name, entry in document[section].items()
                 }

@@ -84,7 +84,9 @@ class Place:
         counts = np.bincount(self.columns)
         if isinstance(self.zero_point, int):
             return ActivationQuant(1.0, self.low, self.high, self.zero_point, None, counts)
-        return ActivationQuant(1.0, self.low, self.high, 0, None, counts, False, self.zero_point)
+        whole = np.rint(self.zero_point)
+        points, phase = whole.astype(np.int64), self.zero_point - whole
+        return ActivationQuant(1.0, self.low, self.high, 0, None, counts, False, points, phase)
 
     @property
     def reach(self) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ _DEFAULT: dict[str, Any] = {
     # Divisors that smoothing's strengths cannot reach, and what costs nothing on top.
     "balance": (0.1, 0.3, 1.0),
     "value_offsets": True,
+    "first_tokens": True,
     # Nothing averages out what rounding does to the values of a short text. Their products are
     # few beside those of the layers.
     "wide_values": True,

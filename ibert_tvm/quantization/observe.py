@@ -108,7 +108,7 @@ def observe(
             _check_finite(name, value, mask)
             if value.ndim == 3:
                 kept = value[chosen_here] if name in with_rows else value[:0, 0]
-                entry.update(value[mask], kept)
+                entry.update(value[mask], kept, value[:, 0][mask[:, 0]])
             else:  # one vector per sequence: few enough to keep all
                 rows = value[batch.lengths > 0]
                 entry.update(rows, rows.copy())

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.lower.rule import FACTOR_BY_CHANNEL, MATMUL
 
-from .observers import Statistics
+from .observers import Statistics, phase_of
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
 
-__all__ = ["take_off_offsets"]
+__all__ = ["move_onto_grid", "take_off_offsets"]
 
 
 def take_off_offsets(
@@ -54,6 +54,40 @@ def take_off_offsets(
         # A range around 0 has no side to spare for what few tokens have not shown.
         seen.low, seen.high = -seen.channel_half_range, seen.channel_half_range
     return offsets
+
+
+def move_onto_grid(
+    name: str,
+    needed: Mapping[str, Requirement],
+    statistics: Mapping[str, Statistics],
+    scale: NDArray[np.float64],
+) -> NDArray[np.float64] | float:
+    """Take a fraction of a step more off values, so that their first tokens' mean is not rounded.
+
+    Parameters
+    ----------
+    name : str
+        Of the values.
+    needed : mapping of str to Requirement
+        As above.
+    statistics : mapping of str to Statistics
+        Of the values and of the contexts; changed.
+    scale : numpy.ndarray
+        Steps of the values, one or one per channel.
+
+    Returns
+    -------
+    numpy.ndarray or float
+        What is taken off besides, [channels]; 0 where no first tokens were seen.
+    """
+    phase = phase_of(statistics[name], scale)
+    context = _context(needed[name], needed)
+    if phase is None or context is None:
+        return 0.0
+    more = -phase * scale
+    for shifted in (name, context):
+        statistics[shifted].shift(more)
+    return more
 
 
 def _context(value: Requirement, needed: Mapping[str, Requirement]) -> str | None:

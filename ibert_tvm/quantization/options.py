@@ -44,6 +44,9 @@ class CalibrationOptions:
     value_offsets : bool
         Take the middle of each channel off what attention averages (preset ``accurate``); the bias
         behind it makes up for that. It costs nothing.
+    first_tokens : bool
+        Move these zero points and offsets by fractions of a step, so that the mean of the texts'
+        first tokens lies on the grid of each channel (`observers.phase_of`). It costs nothing.
     wide_values : bool
         Give what attention averages three bits more than 8 (preset ``accurate``), for which its
         products with the weights of attention are twice as many. Models of more than 8288 tokens
@@ -89,6 +92,7 @@ class CalibrationOptions:
     copied_share: float = 0.0
     channel_zero_points: bool = False
     value_offsets: bool = False
+    first_tokens: bool = False
     wide_values: bool = False
     margin: float = 1.0
     short_pieces: bool = False

@@ -94,6 +94,7 @@ def quantize_operand(
     columns: int = 0,
     may_be_by_row: bool = False,
     centred: bool = False,
+    in_phase: bool = False,
 ) -> OperandQuant:
     """Choose scale, divisor and integer weights for one activation.
 
@@ -115,6 +116,8 @@ def quantize_operand(
         Whether the operand may have a scale per row.
     centred : bool
         Whether each channel has a zero point of its own.
+    in_phase : bool
+        Whether these grids have the mean of the first tokens among their numbers.
 
     Returns
     -------
@@ -154,6 +157,7 @@ def quantize_operand(
                     unsigned,
                     splits,
                     centred,
+                    in_phase,
                 )
             )
             output = _steps(rows, quant) @ transposed
@@ -230,9 +234,8 @@ def _norms(
 
 
 def _steps(rows: NDArray[np.float32], quant: ActivationQuant) -> NDArray[np.float32]:
-    """Integers of `rows` less the zero point, as float32; where rows have scales, multiples."""
-    steps = np.rint(rows / quant.channel_scale.astype(np.float32))
-    steps = np.clip(steps, *quant.reach)
+    """Steps that integers of `rows` stand for, as float32; where rows have scales, multiples."""
+    steps = quant.rounded(rows / quant.channel_scale.astype(np.float32))
     return row_scaling.effective_steps(steps) if quant.by_row else steps
 
 

@@ -182,12 +182,12 @@ def _reading(
         return torch.as_tensor(np.array(array), dtype=dtype, device=device)
 
     scale = np.atleast_1d(np.asarray(form["scale"], np.float64))
-    zero = np.atleast_1d(np.asarray(form["zero_point"], np.int64))
+    zero = np.atleast_1d(np.asarray(form["zero_point"], np.float32))
     columns = None
     if "columns" in form and quant is not None and quant.splits is not None:
         scale = quant.channel_scale
         columns = tensor(form["columns"], torch.int64)
-        zero = np.broadcast_to(np.asarray(quant.zero_points), quant.splits.shape)
+        zero = np.broadcast_to(zero, quant.splits.shape)
     bounds, levels = None, 1
     if quant is not None and np.array_equal(quant.channel_scale, scale):
         least, most = (np.asarray(bound) * quant.channel_scale for bound in quant.reach)
@@ -197,7 +197,7 @@ def _reading(
     return Reading(
         form["value"],
         tensor(scale, torch.float32),
-        tensor(zero, torch.int64),
+        tensor(zero, torch.float32),
         columns,
         bounds,
         levels,

@@ -170,7 +170,7 @@ class LoweringContext:
             )
         )
         magnitude = max(-quant.low, quant.high)
-        return _form(out, name, quant, magnitude)
+        return _form(out, name, quant, magnitude, 0)
 
     def requantise_short(
         self, var: relax.Var, factors: ShortFactors, quant: ActivationQuant, name: str
@@ -197,14 +197,18 @@ class LoweringContext:
                 zero_point=quant.zero_point,
             )
         )
-        return replace(_form(out, name, quant, max(-low, high)), excess=factors.excess)
+        form = _form(out, name, quant, max(-low, high), factors.shift)
+        return replace(form, excess=factors.excess)
 
     def _offset(self, quant: ActivationQuant, shift: int, name: str) -> relax.Var | None:
         """Zero points of entries of the last axis; None where all have that of the operator."""
-        offset = quant.offset
-        if offset is None:
+        whole, phase = quant.offset, _phase_bits(quant, shift)
+        if phase is not None and quant.splits is not None:
+            phase = phase[quant.columns]
+        if whole is None and phase is None:
             return None
-        return self.parameter(f"{name}.offset", (offset << shift).astype(np.int16))
+        offset = (0 if whole is None else whole << shift) + (0 if phase is None else phase)
+        return self.parameter(f"{name}.offset", offset.astype(np.int16))
 
     def guard(self, where: str, derive: Callable[[], _Result]) -> _Result:
         """Run a derivation of constants; an error that names no place gets `where`."""
@@ -218,7 +222,8 @@ class LoweringContext:
         scale = form.scale.tolist()
         points: NDArray[Any] | None = form.zero_points
         if form.offset is not None:
-            points = form.zero_point - form.offset / form.scale
+            zero = form.zero_point if points is None else points
+            points = zero - form.offset / form.scale
         record = {
             "value": form.value,
             "form": kind,
@@ -238,11 +243,23 @@ class LoweringContext:
                     record["excess"] = float(excess[0]) if same else excess.tolist()
 
 
-def _form(out: relax.Var, name: str, quant: ActivationQuant, magnitude: int) -> Form:
+def _phase_bits(quant: ActivationQuant, shift: int) -> NDArray[np.int64] | None:
+    """Phases in units of 2^-shift, as far as these resolve them; None where there are none."""
+    if quant.phase is None or shift == 0:
+        return None
+    return np.rint(np.ldexp(quant.phase, shift)).astype(np.int64)
+
+
+def _form(out: relax.Var, name: str, quant: ActivationQuant, magnitude: int, shift: int) -> Form:
     columns = None if quant.splits is None else quant.columns
     points = None if quant.channel_zero_point is None else np.asarray(quant.zero_points)
     scale, zero = quant.channel_scale, quant.zero_point
-    return Form(out, name, scale, zero, magnitude, columns=columns, zero_points=points)
+    phase, offset = _phase_bits(quant, shift), None
+    if phase is not None:
+        offset = -np.ldexp(phase, -shift) * scale
+    return Form(
+        out, name, scale, zero, magnitude, columns=columns, zero_points=points, offset=offset
+    )
 
 
 def _shared(array: NDArray[np.int32]) -> NDArray[np.int32]:

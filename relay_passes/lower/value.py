@@ -153,6 +153,7 @@ class IntegerValue:
         # products insist on the type as well.
         if (
             quant.offset is None
+            and quant.phase is None
             and native.magnitude <= max(-quant.low, quant.high)
             and native.zero_point == quant.zero_point
             and native.zero_points is None
@@ -179,13 +180,16 @@ class IntegerValue:
             bits = 8 if dtype in ("int8", "uint8") else 16
             dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
             form = self.context.requantise(source, dyadic, quant, name)
-        return form if native.offset is None else replace(form, offset=native.offset)
+        if native.offset is None:
+            return form
+        return replace(form, offset=native.offset + (0 if form.offset is None else form.offset))
 
     def _short(self, factors: NDArray[np.float64], quant: ActivationQuant) -> ShortFactors | None:
         """Constants in 16-bit arithmetic; None where only the wide form serves."""
         native = self.native()
         if not self.context.preset.short or str(native.var.ty.dtype) == "int64":
             return None
+        # Of a fraction of a step the integer part says how many bits it needs.
         lowest, highest = (int(bound) for bound in (np.min(quant.reach[0]), np.max(quant.reach[1])))
         try:
             return short_factors(factors, native.magnitude, lowest, highest)

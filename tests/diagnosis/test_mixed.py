@@ -107,7 +107,7 @@ def test_biases_that_make_up_for_requantisation_are_no_error_of_weights(
     centred: MixedModel,
 ) -> None:
     compensated = [place for place in centred.places if place.excess.any()]
-    inputs = random_batches(random_model("bert"), 1, seed=7)[0]
+    inputs = random_batches(random_model("bert"), 1, rows=48, seed=7)[0]
     _, state = centred.run(inputs, lambda place: INTEGER)
     made = [place for place in compensated if place.own]
     assert made
@@ -117,5 +117,6 @@ def test_biases_that_make_up_for_requantisation_are_no_error_of_weights(
         steps = place.steps(source.real(state.integers[source.name]))
         kept = np.abs(steps) < 0.9 * np.minimum(*map(np.abs, place.reach))
         found = place.steps(place.real(state.integers[place.name]))
-        error = np.where(kept, found - steps, 0.0).mean()
+        # Padding is the same at all places: its rounding does not average out.
+        error = np.where(kept, found - steps, 0.0)[inputs["attention_mask"] != 0].mean()
         assert abs(error) < 0.5 * np.abs(place.excess).max()
