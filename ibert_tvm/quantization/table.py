@@ -151,7 +151,7 @@ class TableBuilder:
         for name in self.operands:
             readers = self._layers(name)
             if readers:
-                quant = quantize_operand(
+                chosen = quantize_operand(
                     self._with_margin(name, statistics[name]),
                     readers,
                     self.options,
@@ -163,11 +163,11 @@ class TableBuilder:
                     centred=self._has_zero_points(name),
                     in_phase=self.options.first_tokens,
                 )
-                matmul[name] = quant.activation
-                weights.update(quant.weights)
-                report.alphas[name] = quant.alpha
-                report.errors[name] = quant.error
-                if quant.activation.by_row:
+                matmul[name] = chosen.activation
+                weights.update(chosen.weights)
+                report.alphas[name] = chosen.alpha
+                report.errors[name] = chosen.error
+                if chosen.activation.by_row:
                     report.by_row.append(name)
             else:
                 in_phase = self.options.first_tokens and name in offsets

@@ -207,8 +207,9 @@ class LoweringContext:
             phase = phase[quant.columns]
         if whole is None and phase is None:
             return None
-        offset = (0 if whole is None else whole << shift) + (0 if phase is None else phase)
-        return self.parameter(f"{name}.offset", offset.astype(np.int16))
+        parts = [whole << shift] if whole is not None else []
+        parts += [phase] if phase is not None else []
+        return self.parameter(f"{name}.offset", np.sum(parts, axis=0).astype(np.int16))
 
     def guard(self, where: str, derive: Callable[[], _Result]) -> _Result:
         """Run a derivation of constants; an error that names no place gets `where`."""
