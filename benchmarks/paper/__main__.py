@@ -135,6 +135,7 @@ def _latency(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         "CPU": speedups(RESULTS / "cpu.json", "fp32"),
         "CPU, all cells": speedups(RESULTS / f"{_CELLS_OF_CPU}.json", "fp32"),
     }
+    columns = {name: times for name, times in columns.items() if times}
     printed = {
         (model, f"{batch}x{length}"): value
         for (model, length), values in PAPER.items()

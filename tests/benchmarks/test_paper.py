@@ -77,8 +77,9 @@ def test_every_machine_that_was_measured_is_a_column(
     words = ["--table", "latency", "--output", str(tmp_path), "--charts", str(tmp_path)]
     assert paper.main(words) == 0
     lines = (tmp_path / "paper-latency.md").read_text(encoding="utf-8").splitlines()
-    assert "| bert-base 8x256 | 3.15 | - | - | 3.00 |" in lines
-    assert "| bert-large 8x256 | 3.40 | 4.00 | - | - |" in lines
+    assert lines[2] == "| batch x tokens | paper, T4 | GPU | CPU, all cells |"
+    assert "| bert-base 8x256 | 3.15 | - | 3.00 |" in lines
+    assert "| bert-large 8x256 | 3.40 | 4.00 | - |" in lines
     assert sum(line.startswith("| bert-") for line in lines) == len(CELLS)
 
 
