@@ -30,7 +30,7 @@ from .torch_import import (
     in_float32,
 )
 
-_CLASSES = {
+AUTO_CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",
     "token_classification": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
@@ -181,7 +181,7 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
         )
     pipeline = folder.pipeline if head == "sentence_transformer" else None
     masked_lm = pipeline is not None and pipeline.masked_lm
-    name = "AutoModelForMaskedLM" if masked_lm else _CLASSES.get(head, "AutoModel")
+    name = "AutoModelForMaskedLM" if masked_lm else AUTO_CLASSES.get(head, "AutoModel")
     auto = getattr(transformers, name)
     try:
         with _quiet():
@@ -307,7 +307,7 @@ def wrap(
                 f"{type(model).__name__} has no head {head}",
                 where="head",
                 why=f"its class computes {own}",
-                todo=f"load it as {_CLASSES[head]}, or choose head={own!r}",
+                todo=f"load it as {AUTO_CLASSES[head]}, or choose head={own!r}",
             )
         return _REAL_WRAPPERS.get(main, ModelWithHead)(model, head)
     encoder = _encoder(model, main)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..model_info import ModelInfo
+from ..tokenization import Tokenizer, Window
 from .answers import exact_match, predicted_answer, token_f1
 from .beir import read_beir
 from .conll import read_conll
@@ -231,7 +232,7 @@ def _tags_of_words(words: Sequence[str], first: Mapping[int, str]) -> list[str]:
 
 
 def _answers(samples: Questions, side: Side, options: Options) -> Measures:
-    windows = [_windows(pair, side) for pair in samples.pairs]
+    windows = [windows_of(side.tokenizer, pair, side.max_length) for pair in samples.pairs]
     logits = iter(side.windows([window for group in windows for window in group]))
     answers = [
         predicted_answer(context, group, [next(logits) for _ in group], samples.unanswerable)
@@ -242,10 +243,11 @@ def _answers(samples: Questions, side: Side, options: Options) -> Measures:
     return [mean("exact match", exact), mean("F1", [token_f1(*pair) for pair in pairs])]
 
 
-def _windows(pair: tuple[str, str], side: Side) -> list[Any]:
-    (whole,) = side.tokenizer.windows(pair, 2**31 - 1)
-    room = side.max_length - sum(text != 1 for text in whole.texts)
-    return side.tokenizer.windows(pair, side.max_length, max(0, min(_OVERLAP, room // 2)))
+def windows_of(tokenizer: Tokenizer, pair: tuple[str, str], max_length: int) -> list[Window]:
+    """Question and context as windows of so many tokens, which overlap by half at most."""
+    (whole,) = tokenizer.windows(pair, 2**31 - 1)
+    room = max_length - sum(text != 1 for text in whole.texts)
+    return tokenizer.windows(pair, max_length, max(0, min(_OVERLAP, room // 2)))
 
 
 def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:

@@ -76,11 +76,14 @@ class Questions:
         What counts as right; empty where the context has no answer.
     unanswerable : bool
         Whether there may be such questions, so that a model may say that there is no answer.
+    starts : sequence of int
+        Where in the context the first answer begins, -1 where it does not occur.
     """
 
     pairs: Sequence[tuple[str, str]]
     answers: Sequence[tuple[str, ...]]
     unanswerable: bool
+    starts: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,11 @@ def chosen(samples: _Some, indices: Sequence[int]) -> _Some:
         Labelled: ("texts", "labels"),
         Scored: ("texts", "scores"),
         Tagged: ("words", "tags"),
-        Questions: ("pairs", "answers"),
+        Questions: ("pairs", "answers", "starts"),
     }[type(samples)]
-    kept: dict[str, Any] = {name: [getattr(samples, name)[i] for i in indices] for name in rows}
+    kept: dict[str, Any] = {
+        name: [given[i] for i in indices] for name in rows if (given := getattr(samples, name))
+    }
     return replace(samples, **kept)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import DocumentError
-from ..schema import FLAG, STRING, check
+from ..schema import FLAG, INTEGER, STRING, check
 from ..strict_json import read_json
 from .errors import malformed
 from .lines import MAX_ROWS
@@ -22,7 +24,7 @@ _SCHEMA = {
                     "qas": [
                         {
                             "question": STRING,
-                            "answers": [{"text": STRING}],
+                            "answers": [{"text": STRING, "answer_start?": INTEGER}],
                             "is_impossible?": FLAG,
                         }
                     ],
@@ -58,6 +60,7 @@ def read_squad(path: Path) -> Questions:
         raise malformed(path, 0, why) from None
     pairs: list[tuple[str, str]] = []
     answers: list[tuple[str, ...]] = []
+    starts: list[int] = []
     unanswerable = False
     for article in document["data"]:
         for paragraph in article["paragraphs"]:
@@ -65,6 +68,7 @@ def read_squad(path: Path) -> Questions:
                 unanswerable |= "is_impossible" in question
                 pairs.append((question["question"], paragraph["context"]))
                 answers.append(tuple(answer["text"] for answer in question["answers"]))
+                starts.append(_start(paragraph["context"], question["answers"]))
     if not pairs:
         raise malformed(path, 0, "it has no question")
     if len(pairs) > MAX_ROWS:
@@ -75,4 +79,12 @@ def read_squad(path: Path) -> Questions:
     empty = next((i for i, given in enumerate(answers) if not given), None)
     if empty is not None and not unanswerable:
         raise malformed(path, 0, f"question {empty + 1}, {pairs[empty][0][:40]!r}, has no answer")
-    return Questions(pairs, answers, unanswerable)
+    return Questions(pairs, answers, unanswerable, starts)
+
+
+def _start(context: str, answers: Sequence[Mapping[str, Any]]) -> int:
+    """Where the first answer begins: where the file says so, if it is there, or its first place."""
+    if not answers:
+        return -1
+    text, said = answers[0]["text"], answers[0].get("answer_start", -1)
+    return said if said >= 0 and context.startswith(text, said) else context.find(text)

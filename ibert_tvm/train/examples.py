@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..tasks import TASKS, Options, Side, size
 from ..tasks.glue import FORMATS, texts_of
 from ..tasks.lines import read_lines
-from ..tasks.samples import Labelled, Samples, Scored, Tagged, Text, chosen
+from ..tasks.samples import Labelled, Questions, Samples, Scored, Tagged, Text, chosen
 from ..tasks.tables import TableFormat, column_names
 
 __all__ = ["Examples", "read_examples"]
@@ -24,7 +24,12 @@ __all__ = ["Examples", "read_examples"]
 TEXT_COLUMNS = (("text",), ("sentence",), ("text_a", "text_b"), ("sentence1", "sentence2"))
 """Names of the columns that hold texts, or pairs of texts, where none are given."""
 LABEL_COLUMNS = ("label", "score")
-_MEASURED_AS = {Labelled: "classification", Scored: "sts", Tagged: "token-classification"}
+_MEASURED_AS = {
+    Labelled: "classification",
+    Scored: "sts",
+    Tagged: "token-classification",
+    Questions: "squad",
+}
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,13 @@ class Examples:
 
     Attributes
     ----------
-    samples : Labelled, Scored or Tagged
-        Classes, numbers or tags; without labels those of a `Labelled` are empty.
+    samples : Labelled, Scored, Tagged or Questions
+        Classes, numbers, tags or answers; without labels those of a `Labelled` are empty.
     task : str
         A name of `ibert_tvm.tasks.TASKS`; by default that of such samples.
     """
 
-    samples: Labelled | Scored | Tagged
+    samples: Labelled | Scored | Tagged | Questions
     task: str = ""
 
     def __len__(self) -> int:
@@ -138,8 +143,8 @@ def _only_file(folder: Path, name: str) -> Path:
 
 def _read_task(path: Path, task: str, columns: Mapping[str, str]) -> Examples:
     samples: Samples = TASKS[task].read(path, Options(columns))
-    if not isinstance(samples, (Labelled, Scored, Tagged)):
-        able = [name for name in TASKS if name not in ("retrieval", "squad")]
+    if not isinstance(samples, (Labelled, Scored, Tagged, Questions)):
+        able = [name for name in TASKS if name != task]
         raise UsageError(
             f"no model can be tuned on the task {task}",
             why="there is no loss of its samples yet",

@@ -24,7 +24,7 @@ import transformers
 from ..errors import OutputError, UsageError
 from ..files import check_writable, files_sha256, write_folder
 from ..frontend.hf_folder import HfFolder, head_of_class
-from ..frontend.transformers_import import float_module
+from ..frontend.transformers_import import AUTO_CLASSES, float_module
 from ..model_info import ModelInfo, OutputInfo
 from ..tasks import Side
 from ..tokenization import TokenizedBatch, Tokenizer, tokenizer_files
@@ -44,8 +44,14 @@ _SETTINGS, _FLOAT, _START, _HISTORY = "settings.json", "float", "start", "histor
 _TRAINING, _WEIGHTS = ".training", "model.safetensors"
 _EMBEDDINGS = ("none", "pooled", "sentence_embedding", "sentence_transformer")
 """Heads whose output is a vector of a text, or of each token."""
-_KINDS = {"sequence_classification": "logits", "token_classification": "token_logits"}
+_KINDS = {
+    "sequence_classification": "logits",
+    "token_classification": "token_logits",
+    "question_answering": "span_logits",
+}
 """What the heads that are learned from labels give."""
+_FAR_BELOW = -1e4
+"""A logit of padding: its share of a softmax is 0."""
 
 
 @dataclass(frozen=True)
@@ -309,10 +315,10 @@ class _Run:
 
         def loss(indices: Sequence[int]) -> torch.Tensor:
             inputs = self.learned.inputs(indices, names)
-            return model(**inputs, labels=self.learned.labels(indices)).loss
+            return model(**inputs, **self.learned.labels(indices)).loss
 
         def score() -> float:
-            return self._score(names, lambda inputs: model(**inputs).logits)
+            return self._score(names, lambda inputs: _logits(model(**inputs)))
 
         history = {"history": [], "best": None}
         if settings.float_epochs:
@@ -330,8 +336,7 @@ class _Run:
 
     def _with_head(self) -> Any:
         """The model with a head for these labels: its own if it fits, otherwise a new one."""
-        part = "Token" if self.head == "token_classification" else "Sequence"
-        return getattr(transformers, f"AutoModelFor{part}Classification").from_pretrained(
+        return getattr(transformers, AUTO_CLASSES[self.head]).from_pretrained(
             self.folder.model,
             local_files_only=True,
             trust_remote_code=False,
@@ -370,7 +375,12 @@ class _Run:
             with torch.no_grad():
                 wanted = teacher(**inputs)
             found = result[output.name]
-            if wanted.ndim == 3:
+            if output.kind == "span_logits":
+                padded = inputs["attention_mask"][:, None] == 0
+                wanted, found = (
+                    x.transpose(1, 2).masked_fill(padded, _FAR_BELOW) for x in (wanted, found)
+                )
+            elif wanted.ndim == 3:
                 kept = inputs["attention_mask"] != 0
                 wanted, found = wanted[kept], found[kept]
             if settings.distillation == "logits":
@@ -379,7 +389,7 @@ class _Run:
 
         def loss(indices: Sequence[int]) -> torch.Tensor:
             inputs = self.learned.inputs(indices, names)
-            labels = {"labels": self.learned.labels(indices)} if self.labelled else {}
+            labels = self.learned.labels(indices) if self.labelled else {}
             result = model(**inputs, **labels)
             total: torch.Tensor = result["loss"] if self.labelled else torch.zeros(())
             return total if teacher is None else total + distance(result, inputs)
@@ -423,6 +433,14 @@ class _Run:
     def _type_ids(self) -> tuple[str, ...]:
         takes = int(getattr(self._config(), "type_vocab_size", 0) or 0) > 1
         return ("token_type_ids",) if takes else ()
+
+
+def _logits(result: Any) -> torch.Tensor:
+    """Of a model of transformers; those of starts and ends as one, [batch, seq, 2]."""
+    if "logits" in result:
+        logits: torch.Tensor = result.logits
+        return logits
+    return torch.stack((result.start_logits, result.end_logits), dim=-1)
 
 
 def _inputs_of(model: Any) -> tuple[str, ...]:

@@ -10,15 +10,17 @@ import numpy as np
 import torch
 
 from ..errors import UsageError
+from ..tasks.catalogue import windows_of
 from ..tasks.labels import class_numbers
-from ..tasks.samples import Labelled, Scored, Tagged, size
-from ..tokenization import TokenizedBatch, Tokenizer
+from ..tasks.samples import Labelled, Questions, Scored, Tagged, size
+from ..tokenization import TokenizedBatch, Tokenizer, Window
 from .examples import Examples
 
 __all__ = ["Objective", "class_names", "head_settings"]
 
 _AT_ONCE = 256
 """Examples that are tokenised together."""
+_NO_ANSWER = (0, 0)
 _IGNORED = -100
 """A label that no loss counts, as transformers has it."""
 
@@ -44,7 +46,7 @@ def class_names(data: Examples, dev: Examples, own: Sequence[str] | None = None)
         If there is one class alone, or the development set has another.
     """
     samples = data.samples
-    if isinstance(samples, Scored) or not data.labelled:
+    if isinstance(samples, (Scored, Questions)) or not data.labelled:
         return ()
     order: Sequence[str] = ()
     if isinstance(samples, Labelled):
@@ -102,8 +104,8 @@ class Objective:
     @staticmethod
     def head_of(examples: Examples) -> str:
         """Of `ibert_tvm.model_info.HEADS`, for examples with labels."""
-        tagged = isinstance(examples.samples, Tagged)
-        return "token_classification" if tagged else "sequence_classification"
+        heads = {Tagged: "token_classification", Questions: "question_answering"}
+        return heads.get(type(examples.samples), "sequence_classification")
 
     def inputs(self, indices: Sequence[int], names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens of some examples, int64 [batch, seq_len], by the names of a model's inputs."""
@@ -120,26 +122,52 @@ class Objective:
         return tuple(found)
 
     def _tokens(self, indices: Sequence[int]) -> TokenizedBatch:
-        if isinstance(self.samples, Tagged):
+        if isinstance(self.samples, (Tagged, Questions)):
             return self.tokenizer.batch_of([self._window(i) for i in indices])
         texts = [self.samples.texts[i] for i in indices]
         return self.tokenizer.encode(texts, self.seq_len, allow_empty=True)
 
-    def _window(self, index: int) -> Any:
-        """Of a sentence what is before the cut."""
+    def _window(self, index: int) -> Window:
+        """Of a sentence what is before the cut, of a question's context what has the answer."""
+        if isinstance(self.samples, Questions):
+            windows = windows_of(self.tokenizer, self.samples.pairs[index], self.seq_len)
+            return next((w for w in windows if self._span(index, w) != _NO_ANSWER), windows[0])
         assert isinstance(self.samples, Tagged)
         return self.tokenizer.windows(" ".join(self.samples.words[index]), self.seq_len)[0]
 
-    def labels(self, indices: Sequence[int]) -> torch.Tensor:
-        """Classes [batch], numbers [batch], or classes of every word's first token [batch, seq]."""
+    def labels(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """What a model's loss is of, by the names that transformers has for it.
+
+        ``labels``: classes [batch], numbers [batch], or classes of every word's first token [batch,
+        seq]; ``start_positions`` and ``end_positions`` [batch] of answers.
+        """
         samples = self.samples
+        if isinstance(samples, Questions):
+            spans = torch.tensor([self._span(i, self._window(i)) for i in indices])
+            return {"start_positions": spans[:, 0], "end_positions": spans[:, 1]}
         if isinstance(samples, Scored):
-            return torch.tensor([samples.scores[i] for i in indices])
+            return {"labels": torch.tensor([samples.scores[i] for i in indices])}
         if isinstance(samples, Labelled):
-            return torch.tensor([self._numbers[samples.labels[i]] for i in indices])
+            return {"labels": torch.tensor([self._numbers[samples.labels[i]] for i in indices])}
         rows = [self._labels_of_tokens(i) for i in indices]
         longest = max(map(len, rows))
-        return torch.tensor([row + [_IGNORED] * (longest - len(row)) for row in rows])
+        padded = [row + [_IGNORED] * (longest - len(row)) for row in rows]
+        return {"labels": torch.tensor(padded)}
+
+    def _span(self, index: int, window: Window) -> tuple[int, int]:
+        """First and last token of the answer; the first of the window where it is not in it."""
+        assert isinstance(self.samples, Questions)
+        start, answers = self.samples.starts[index], self.samples.answers[index]
+        end = start + len(answers[0]) if answers else start
+        inside = [
+            place
+            for place, (first, behind) in enumerate(window.offsets)
+            if window.texts[place] == 1 and first < end and behind > start
+        ]
+        whole = start >= 0 and inside and window.offsets[inside[0]][0] <= start
+        if not whole or window.offsets[inside[-1]][1] < end:
+            return _NO_ANSWER
+        return inside[0], inside[-1]
 
     def _labels_of_tokens(self, index: int) -> list[int]:
         """A word's class at its first token, found by where words end: as it is evaluated."""
@@ -157,7 +185,7 @@ class Objective:
         return row
 
 
-def _all_labels(samples: Labelled | Scored | Tagged) -> Sequence[str]:
+def _all_labels(samples: Labelled | Scored | Tagged | Questions) -> Sequence[str]:
     if isinstance(samples, Tagged):
         return [tag for tags in samples.tags for tag in tags]
     return samples.labels if isinstance(samples, Labelled) else ()
@@ -165,6 +193,8 @@ def _all_labels(samples: Labelled | Scored | Tagged) -> Sequence[str]:
 
 def head_settings(names: tuple[str, ...], head: str) -> Mapping[str, Any]:
     """What transformers is told of a new head; of a number where there are no classes."""
+    if head == "question_answering":
+        return {}
     labels = names or ("score",)
     settings: dict[str, Any] = {
         "id2label": dict(enumerate(labels)),

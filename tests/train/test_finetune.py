@@ -65,6 +65,20 @@ def write_tsv(path: Path, count: int = 40) -> Path:
     return path
 
 
+def questions(rows: list[tuple[str, str]]) -> dict[str, Any]:
+    """As SQuAD has them: the answer is the only word of another half, `word0` or `word39`."""
+    paragraphs = []
+    for place, (text, half) in enumerate(rows):
+        words = text.replace("word0 ", "word1 ").replace("word39 ", "word38 ").split()
+        answer = WORDS[-1] if half == "first" else WORDS[0]
+        words[place % 5] = answer
+        context = " ".join(words)
+        found = {"text": answer, "answer_start": context.index(answer)}
+        question = {"question": WORDS[20], "answers": [found]}
+        paragraphs.append({"context": context, "qas": [question]})
+    return {"data": [{"paragraphs": paragraphs}]}
+
+
 def command(*arguments: object, of: str = "finetune") -> list[str]:
     return [sys.executable, "-m", "ibert_tvm", of, *map(str, arguments), "--json"]
 
@@ -110,7 +124,7 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
-    [pytest.param("sst-2", marks=pytest.mark.record), "sts-b", "token-classification"],
+    [pytest.param("sst-2", marks=pytest.mark.record), "sts-b", "token-classification", "squad"],
 )
 def test_a_task_s_own_metric_says_which_epoch_was_best(
     task: str, folder: Path, tmp_path: Path
@@ -119,6 +133,9 @@ def test_a_task_s_own_metric_says_which_epoch_was_best(
     data = tmp_path / "data"
     data.mkdir()
     for name, part in (("train", rows[:40]), ("dev", rows[40:])):
+        if task == "squad":
+            (data / f"{name}.json").write_text(json.dumps(questions(part)), encoding="utf-8")
+            continue
         if task == "token-classification":
             tag = {"first": "B-FIRST", "second": "O"}
             blocks = ["\n".join(f"{word} {tag[y]}" for word in x.split()) for x, y in part]

@@ -8,7 +8,7 @@ import pytest
 from ibert_tvm.errors import UsageError
 from ibert_tvm.model_info import ModelInfo, OutputInfo
 from ibert_tvm.tasks import Side
-from ibert_tvm.tasks.samples import Labelled, Scored, Tagged
+from ibert_tvm.tasks.samples import Labelled, Questions, Scored, Tagged
 from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.objectives import Objective, class_names
@@ -27,13 +27,13 @@ def test_classes_are_in_natural_order_or_the_model_s_own() -> None:
     assert class_names(data, data, ["No", "9", "10"]) == ("No", "9", "10")
     assert class_names(data, data, ["a", "b", "c"]) == ("9", "10", "no")
     objective = Objective(data, ("No", "9", "10"), tokenizer(), 8)
-    assert objective.labels([0, 1, 2]).tolist() == [2, 1, 0]
+    assert objective.labels([0, 1, 2])["labels"].tolist() == [2, 1, 0]
 
 
 def test_numbers_have_no_classes() -> None:
     data = Examples(Scored(["one", "two"], [0.5, 2.0]))
     assert class_names(data, data) == ()
-    assert Objective(data, (), tokenizer(), 8).labels([1, 0]).tolist() == [2.0, 0.5]
+    assert Objective(data, (), tokenizer(), 8).labels([1, 0])["labels"].tolist() == [2.0, 0.5]
 
 
 def test_a_word_s_class_is_at_its_first_token() -> None:
@@ -42,12 +42,12 @@ def test_a_word_s_class_is_at_its_first_token() -> None:
     objective = Objective(TAGGED, names, tokenizer(), 8)
     ids = objective.inputs([0, 1], ["input_ids"])["input_ids"]
     assert ids.tolist() == [[2, 5, 7, 6, 3], [2, 8, 3, 0, 0]]
-    assert objective.labels([0, 1]).tolist() == [
+    assert objective.labels([0, 1])["labels"].tolist() == [
         [-100, 0, -100, 2, -100],
         [-100, 1, -100, -100, -100],
     ]
     cut = Objective(TAGGED, names, tokenizer(), 4)
-    assert cut.labels([0]).tolist() == [[-100, 0, -100, -100]]
+    assert cut.labels([0])["labels"].tolist() == [[-100, 0, -100, -100]]
 
 
 def test_what_is_learned_is_what_is_measured() -> None:
@@ -58,7 +58,7 @@ def test_what_is_learned_is_what_is_measured() -> None:
     def run(tokens: TokenizedBatch) -> list[np.ndarray]:
         wanted = objective.inputs([0, 1], ["input_ids"])["input_ids"].numpy()
         np.testing.assert_array_equal(tokens.input_ids, wanted)
-        labels = objective.labels([0, 1]).numpy()
+        labels = objective.labels([0, 1])["labels"].numpy()
         return [np.eye(len(names), dtype=np.float32)[np.where(labels < 0, 2, labels)]]
 
     output = OutputInfo("logits", "logits", "token_logits")
@@ -67,6 +67,36 @@ def test_what_is_learned_is_what_is_measured() -> None:
         "", "token_classification", ("input_ids",), (output,), 0, 0, 0, id2label=labels
     )
     assert TAGGED.score(Side(info, tokenizer(), 8, run)) == 100.0
+
+
+ANSWERS = Examples(
+    Questions(
+        [("one", "two twos three one"), ("one", "two three"), ("one", "two two two ones")],
+        [("twos three", "one"), (), ("ones",)],
+        True,
+        [4, -1, 12],
+    )
+)
+
+
+def test_an_answer_is_its_first_and_last_token() -> None:
+    """Of the window that has it whole; no answer is the first token of a window."""
+    assert Objective.head_of(ANSWERS) == "question_answering"
+    assert class_names(ANSWERS, ANSWERS) == ()
+    objective = Objective(ANSWERS, (), tokenizer(), 16)
+    inputs = objective.inputs([0, 1], ["input_ids", "token_type_ids"])
+    assert inputs["input_ids"][0].tolist() == [2, 5, 3, 6, 6, 7, 8, 5, 3]
+    labels = objective.labels([0, 1])
+    assert (labels["start_positions"].tolist(), labels["end_positions"].tolist()) == (
+        [4, 0],
+        [6, 0],
+    )
+    short = Objective(ANSWERS, (), tokenizer(), 7)
+    assert short.inputs([2], ["input_ids"])["input_ids"].tolist() == [[2, 5, 3, 6, 5, 7, 3]]
+    assert [part.tolist() for part in short.labels([2]).values()] == [[4], [5]]
+    cut = Objective(ANSWERS, (), tokenizer(), 6)  # no window has all of "twos three"
+    assert [part.tolist() for part in cut.labels([0]).values()] == [[0], [0]]
+    assert cut.lengths == (6, 6, 6)
 
 
 def test_labels_that_cannot_be_learned() -> None:
