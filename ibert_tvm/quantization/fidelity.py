@@ -19,6 +19,7 @@ _DEFAULT: dict[str, Any] = {
     # Divisors that smoothing's strengths cannot reach, and what costs nothing on top.
     "balance": (0.1, 0.3, 1.0),
     "value_offsets": True,
+    # All tokens attend to the first one, which hardly depends on the text.
     "first_tokens": True,
     # Nothing averages out what rounding does to the values of a short text. Their products are
     # few beside those of the layers.
@@ -50,9 +51,10 @@ def options_of(fidelity: str, **changes: Any) -> CalibrationOptions:
     ----------
     fidelity : str
         One of `FIDELITIES`. ``fast``: a scale per value, chosen for the smallest mean error.
-        ``default``: zero points per channel, biases that make up for rounding, ranges that clip
-        nothing of what calibration saw, split channels, tables of positions in 16 bits. ``best``:
-        the same with many more split channels, also of what LayerNorm yields.
+        ``default``: zero points per channel, which leave the first tokens of texts as they are,
+        biases that make up for rounding, ranges that clip nothing of what calibration saw, split
+        channels, tables of positions in 16 bits. ``best``: the same with many more split channels,
+        also of what LayerNorm yields.
     changes
         Fields of `CalibrationOptions` that are to be others.
 
