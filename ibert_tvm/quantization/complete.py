@@ -165,11 +165,9 @@ class _MissingBuilder(TableBuilder):
         layers = super()._layers(name)
         return {} if any(layer in self.fixed for layer in layers) else layers
 
-    def _attention_operand(
-        self, name: str, statistics: Statistics, in_phase: bool
-    ) -> ActivationQuant:
+    def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
         if self.needed[name].factor_forms:
-            return super()._attention_operand(name, statistics, in_phase)
+            return super()._attention_operand(name, statistics)
         options = self.options
         return choose_range(
             statistics, options.observer, options.percentile, None, self._unsigned(name)

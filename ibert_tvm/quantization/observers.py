@@ -50,8 +50,8 @@ class Statistics:
         Sampled tokens, float32 [tokens, C] each.
     tokens : int
         How many were seen.
-    first_sums : tuple of numpy.ndarray
-        Sum and sum of squares of the first tokens of texts, float64 [C] each.
+    first_sum : numpy.ndarray
+        Sum of the first tokens of texts, float64 [C].
     first_count : int
         How many these are.
     """
@@ -60,7 +60,7 @@ class Statistics:
     high: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     rows: list[NDArray[np.float32]] = field(default_factory=list)
     tokens: int = 0
-    first_sums: tuple[NDArray[np.float64], NDArray[np.float64]] = (np.zeros(1), np.zeros(1))
+    first_sum: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
     first_count: int = 0
 
     def update(
@@ -87,32 +87,20 @@ class Statistics:
         if sampled.shape[0]:
             self.rows.append(sampled)
         if first is not None and first.shape[0]:
-            wide = first.astype(np.float64)
-            total, squares = self.first_sums
-            self.first_sums = total + wide.sum(axis=0), squares + (wide**2).sum(axis=0)
+            self.first_sum = self.first_sum + first.sum(axis=0, dtype=np.float64)
             self.first_count += first.shape[0]
 
     @property
     def first(self) -> NDArray[np.float64] | None:
         """Mean of the first tokens of texts, [C]; None where none was seen."""
-        return self.first_sums[0] / self.first_count if self.first_count else None
-
-    @property
-    def first_deviation(self) -> NDArray[np.float64]:
-        """Standard deviation of the first tokens of texts, [C]; infinite where none was seen."""
-        if not self.first_count:
-            return np.full(self.low.size, np.inf)
-        mean, square = (total / self.first_count for total in self.first_sums)
-        return np.asarray(np.sqrt(np.maximum(square - mean**2, 0)))
+        return self.first_sum / self.first_count if self.first_count else None
 
     def shift(self, offset: NDArray[np.float64]) -> None:
         """Take a number off each channel of all that was seen; [C]."""
         self.low, self.high = self.low - offset, self.high - offset
         self.rows = [rows - offset.astype(np.float32) for rows in self.rows]
-        total, squares = self.first_sums
         if self.first_count:
-            squares = squares - offset * (2 * total - self.first_count * offset)
-            self.first_sums = total - self.first_count * offset, squares
+            self.first_sum = self.first_sum - self.first_count * offset
 
     def widened(self, margin: float) -> Statistics:
         """The same, as if the extremes were so many times as far from 0."""

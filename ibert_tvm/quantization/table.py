@@ -50,17 +50,6 @@ _WIDE_HEADROOM = 1.5
 _SMALLEST_STREAM = 0.5
 
 
-# Deviation of first tokens in steps, in the mean of the squares, up to which a grid that has their
-# mean serves them better than rounding (which has 0.29): an error of less than a third.
-_STEADY = 1 / 6
-
-
-def _is_steady(statistics: Statistics, quant: ActivationQuant) -> bool:
-    """Whether first tokens are alike enough for a grid in phase with them to stand for them."""
-    deviation = statistics.first_deviation / quant.channel_scale
-    return float(np.sqrt((deviation**2).mean())) < _STEADY
-
-
 @dataclass(frozen=True)
 class TableReport:
     """What was chosen, for the record in the artefact.
@@ -170,9 +159,8 @@ class TableBuilder:
                 if chosen.activation.by_row:
                     report.by_row.append(name)
             else:
-                in_phase = self.options.first_tokens and name in offsets
-                quant = self._attention_operand(name, statistics[name], in_phase)
-                if in_phase:
+                quant = self._attention_operand(name, statistics[name])
+                if self.options.first_tokens and name in offsets:
                     offsets[name] = offsets[name] + move_onto_grid(
                         name, self.needed, statistics, quant.channel_scale
                     )
@@ -245,9 +233,7 @@ class TableBuilder:
         wider = self.preset.smoothing and self.needed[name].need.averages
         return statistics.widened(self.options.margin) if wider else statistics
 
-    def _attention_operand(
-        self, name: str, statistics: Statistics, in_phase: bool
-    ) -> ActivationQuant:
+    def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
         divisor = None
         forms = self.needed[name].factor_forms
         if self.preset.value_scale_per_channel and forms == {FACTOR_BY_CHANNEL}:
@@ -257,12 +243,11 @@ class TableBuilder:
             top = float(magnitude.max())
             if top > 0:
                 divisor = np.maximum(magnitude / top, 2.0**-6)
-        observer, percentile = self.options.observer, self.options.percentile
-        quant = choose_range(statistics, observer, percentile, divisor)
-        if not self._may_be_wide(name) or (in_phase and _is_steady(statistics, quant)):
-            return quant
-        statistics = statistics.widened(_WIDE_HEADROOM)
-        return self._widened(choose_range(statistics, observer, percentile, divisor))
+        wide = self._may_be_wide(name)
+        if wide:
+            statistics = statistics.widened(_WIDE_HEADROOM)
+        quant = choose_range(statistics, self.options.observer, self.options.percentile, divisor)
+        return self._widened(quant) if wide else quant
 
     def _may_be_wide(self, name: str) -> bool:
         """Whether all that reads a value averages it, in arithmetic that has room for more bits."""

@@ -15,7 +15,6 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import (
-    WIDE_RANGE,
     ActivationQuant,
     QuantizationTable,
     QuantizationTableError,
@@ -79,13 +78,11 @@ def test_their_mean_is_not_rounded(observer: str, splits: np.ndarray | None) -> 
 def test_statistics_of_them_move_with_an_offset() -> None:
     seen, first = statistics()
     np.testing.assert_allclose(seen.first, first.mean(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(seen.first_deviation, first.std(axis=0), rtol=1e-3)
     seen.shift(np.full(7, 3.0))
     np.testing.assert_allclose(seen.first, first.mean(axis=0) - 3, rtol=1e-5)
-    np.testing.assert_allclose(seen.first_deviation, first.std(axis=0), rtol=1e-3)
     nothing = Statistics()
     nothing.update(first, first.copy())
-    assert nothing.first is None and np.isinf(nothing.first_deviation).all()
+    assert nothing.first is None
 
 
 def errors_of_first_tokens(chosen: QuantizationTable, name: str) -> np.ndarray:
@@ -109,20 +106,12 @@ def test_integers_stand_for_them(name: str) -> None:
 
     What tables and weights lost in front of it is mended, too, up to half a step.
     """
-    chosen = table()
-    assert (chosen.matmul[name].low, chosen.matmul[name].high) == (-127, 127)
+    chosen = table(wide_values=False)
     errors = errors_of_first_tokens(chosen, name)
     assert np.median(errors) < 0.02
     assert (errors < 0.02).mean() > 0.7
     plain = errors_of_first_tokens(table(first_tokens=False, wide_values=False), name)
     assert np.median(plain) > 0.15
-
-
-def test_values_that_begin_alike_have_8_bits() -> None:
-    chosen = table()
-    assert [chosen.matmul[name].high for name in VALUES] == [127, WIDE_RANGE[1]]
-    chosen = table(value_offsets=False)  # then nothing puts them on the grid
-    assert all(chosen.matmul[name].high > 127 for name in VALUES)
 
 
 def test_phases_come_back_from_json() -> None:
