@@ -2,7 +2,7 @@ r"""MiniLM tuned with its integers on plain text, without labels, beside calibra
 
     python -m benchmarks.distillation
     python -m benchmarks.distillation --preset paper --texts 4096 --train vectors,scales \
-        --learning-rate 1e-3
+        --learning-rate 1e-3 --scale-learning-rate 3e-2
 
 The float model teaches its own embeddings (`ibert_tvm.train.losses.embedding_loss`). It is tuned on
 pieces of Python's documentation of 1 to 40 words, half of them of at most 6; which state is kept is

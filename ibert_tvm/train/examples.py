@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..tasks import TASKS, Options, Side, size
 from ..tasks.glue import FORMATS, texts_of
 from ..tasks.lines import read_lines
-from ..tasks.samples import Labelled, Questions, Samples, Scored, Tagged, Text, chosen
+from ..tasks.samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged, Text, chosen
 from ..tasks.tables import TableFormat, column_names
 
 __all__ = ["Examples", "read_examples"]
@@ -121,6 +121,7 @@ def read_examples(
     if task is None:
         read = partial(_read_any, columns=columns or {})
     else:
+        _check_loss(task)
         read = partial(_read_task, task=task, columns=columns or {})
         if path.is_dir():
             own = path / FORMATS[task].file if task in FORMATS else None
@@ -141,15 +142,20 @@ def _only_file(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def _read_task(path: Path, task: str, columns: Mapping[str, str]) -> Examples:
-    samples: Samples = TASKS[task].read(path, Options(columns))
-    if not isinstance(samples, (Labelled, Scored, Tagged, Questions)):
-        able = [name for name in TASKS if name != task]
+def _check_loss(task: str) -> None:
+    """A loss is of logits, whatever they are of; what vectors alone are measured on has none."""
+    able = [name for name, known in TASKS.items() if any("logits" in kind for kind in known.kinds)]
+    if task not in able:
         raise UsageError(
             f"no model can be tuned on the task {task}",
-            why="there is no loss of its samples yet",
-            todo=f"give one of {', '.join(able)}",
+            why="vectors of texts are all that it is about, and there is no loss of them",
+            todo=f"give one of {', '.join(able)}; or texts alone, and --distill embeddings",
         )
+
+
+def _read_task(path: Path, task: str, columns: Mapping[str, str]) -> Examples:
+    samples: Samples = TASKS[task].read(path, Options(columns))
+    assert not isinstance(samples, Retrieval)  # has no loss
     return _enough(path, Examples(samples, task))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ibert_tvm.errors import UsageError
 from ibert_tvm.tasks.samples import Labelled, Scored, Tagged
-from ibert_tvm.train.examples import Examples, _read_task, read_examples
+from ibert_tvm.train.examples import Examples, read_examples
 
 
 def written(path: Path, text: str) -> Path:
@@ -74,17 +74,13 @@ def test_a_folder_without_the_sets_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_task_without_a_loss_is_refused(tmp_path: Path) -> None:
-    written(tmp_path / "corpus.jsonl", '{"_id": "d", "text": "b"}\n')
-    written(tmp_path / "queries.jsonl", '{"_id": "q", "text": "a"}\n')
-    (tmp_path / "qrels").mkdir()
-    written(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq\td\t1\n")
     with pytest.raises(UsageError) as caught:
-        _read_task(tmp_path, "retrieval", {})
+        read_examples(tmp_path, "retrieval")
     assert str(caught.value) == (
         "no model can be tuned on the task retrieval\n"
-        "  why: there is no loss of its samples yet\n"
+        "  why: vectors of texts are all that it is about, and there is no loss of them\n"
         "  what to do: give one of cola, sst-2, mrpc, sts-b, qqp, mnli-m, mnli-mm, qnli, rte, "
-        "classification, sts, token-classification, squad"
+        "classification, sts, token-classification, squad; or texts alone, and --distill embeddings"
     )
 
 

@@ -66,10 +66,10 @@ def write_tsv(path: Path, count: int = 40) -> Path:
 
 
 def questions(rows: list[tuple[str, str]]) -> dict[str, Any]:
-    """As SQuAD has them: the answer is the only word of another half, `word0` or `word39`."""
+    """As SQuAD has them: the answer is the only word of the other half."""
     paragraphs = []
     for place, (text, half) in enumerate(rows):
-        words = text.replace("word0 ", "word1 ").replace("word39 ", "word38 ").split()
+        words = text.split()
         answer = WORDS[-1] if half == "first" else WORDS[0]
         words[place % 5] = answer
         context = " ".join(words)
