@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CompilerError
+from .spec.parts import OPERAND_LIMIT
 from .spec.presets import PRESETS
 from .spec.short_softmax import VALUE_LIMIT
 
@@ -370,8 +371,9 @@ class QuantizationTable:
         ``"accurate"``, ``"paper"`` or ``"released"``: which forms of the non-linear functions
         lowering emits.
     matmul : mapping of str to ActivationQuant
-        By canonical name: the 8-bit form of a value that a matrix product reads. What attention
-        averages may have `WIDE_RANGE` instead.
+        By canonical name: the form of a value that a matrix product reads, of 8 bits. What
+        attention averages may have `WIDE_RANGE` instead, what matrices of weights multiply up to
+        `OPERAND_LIMIT` on either side.
     stream : mapping of str to ActivationQuant
         By canonical name: the wide symmetric form of a value that additions, LayerNorm, GELU or
         the caller (an output) read. No zero point and no channel divisor.
@@ -423,14 +425,14 @@ class QuantizationTable:
                 continue
             bounds = (-128, 127) if quant.signed else (0, 255)
             bare = quant.splits is None and quant.channel_zero_point is None
-            wide = bare and (quant.low, quant.high, quant.zero_point) == (*WIDE_RANGE, 0)
+            wide = bare and quant.zero_point == 0 and -quant.low == quant.high <= OPERAND_LIMIT
             if not wide and (quant.low < bounds[0] or quant.high > bounds[1]):
                 raise QuantizationTableError(
                     f"a matrix operand uses integers {quant.low}..{quant.high}",
                     where=f"matmul entry {name!r}",
-                    why="a matrix operand has 8 bits, or where attention averages it "
-                    f"{WIDE_RANGE[0]}..{WIDE_RANGE[1]}",
-                    todo="stay within -128..127 or 0..255",
+                    why="a matrix operand has 8 bits, or more with even bounds, one zero point of "
+                    "0 and whole channels",
+                    todo=f"stay within -128..127, 0..255 or -{OPERAND_LIMIT}..{OPERAND_LIMIT}",
                 )
         for name, weight in self.weights.items():
             if weight.values.dtype != np.int8:

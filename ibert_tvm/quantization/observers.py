@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
-__all__ = ["Statistics", "choose_range"]
+__all__ = ["Statistics", "choose_range", "finer"]
 
 _CLIPPINGS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 # Rows of the sample on which clippings are compared; their error needs no more.
@@ -213,6 +213,12 @@ def choose_range(
         if error < smallest:
             best, smallest = candidate, error
     return best
+
+
+def finer(quant: ActivationQuant, limit: int) -> ActivationQuant:
+    """The range of a symmetric form, from -`limit` to `limit` steps."""
+    scale = quant.scale * max(-quant.low, quant.high) / limit
+    return replace(quant, scale=scale, low=-limit, high=limit)
 
 
 def _around_centres(

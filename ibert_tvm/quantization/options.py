@@ -51,6 +51,11 @@ class CalibrationOptions:
         Give what attention averages three bits more than 8 (preset ``accurate``), for which its
         products with the weights of attention are twice as many. Models of more than 8288 tokens
         have 8 bits: their sums would not fit 32.
+    wide_operands : bool
+        Give what linear layers read 15 bits instead of 8 (preset ``accurate``), or as many as leave
+        their sums 32, without splits, zero points and scales per token. Where the target multiplies
+        16 bits (AVX2, Cortex-M3, -M4 and -M7) that costs no time, elsewhere it is twice as many
+        products.
     margin : float
         How many times as far as calibration saw what attention yields may go before it is clipped,
         at least 1 (preset ``accurate``).
@@ -94,6 +99,7 @@ class CalibrationOptions:
     value_offsets: bool = False
     first_tokens: bool = False
     wide_values: bool = False
+    wide_operands: bool = False
     margin: float = 1.0
     short_pieces: bool = False
     fine_tables: bool = False

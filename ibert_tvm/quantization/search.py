@@ -20,7 +20,6 @@ from .fidelity import options_of
 from .options import CalibrationOptions
 from .pieces import Text
 from .post_training import Calibration, assemble, calibrate
-from .row_scaling import NEVER
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program
@@ -29,7 +28,16 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..tokenization import Tokenizer
 
-__all__ = ["Found", "Measure", "Trial", "cosine_drop", "hold_back", "search", "work_per_token"]
+__all__ = [
+    "Found",
+    "Measure",
+    "Trial",
+    "cosine_drop",
+    "hold_back",
+    "multiplies_short",
+    "search",
+    "work_per_token",
+]
 
 Measure = Callable[[QuantizedModel], float]
 """The drop of an integer model: 0 for none, larger for worse."""
@@ -41,18 +49,20 @@ _MIXES = 4
 # An entry that is requantised, normalised or looked up, in multiply-adds: about what it takes where
 # an instruction multiplies 64 bytes, and where it multiplies two.
 _ENTRY = 32
+# Products with activations of 16 bits beside those with 8: as many where the target multiplies 16
+# bits, with activations of twice the size, and twice as many where it multiplies bytes.
+_SHORT_PRODUCT, _PRODUCT_OF_PARTS = 1.03, 2.0
 
 _RECIPES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "fast": ("fast", {}),
     "default, no wider products": ("default", {"split_share": 0.0, "wide_values": False}),
     "default": ("default", {}),
     "default, 1/12 more columns": ("default", {"split_share": 1 / 12}),
-    "best": ("best", {}),
-    "best, 1/3 more columns": ("best", {"split_share": 1 / 3, "copied_share": 1 / 3}),
-    "best, 1/3 more columns, scales per token": (
-        "best",
-        {"split_share": 1 / 3, "copied_share": 1 / 3, "row_scales": "auto"},
+    "default, 1/8 to 1/6 more columns": (
+        "default",
+        {"split_share": 1 / 8, "copied_share": 1 / 6},
     ),
+    "best": ("best", {}),
 }
 
 
@@ -152,21 +162,55 @@ def cosine_drop(
     return measure
 
 
-def work_per_token(program: Program) -> int:
+def multiplies_short(target: str) -> bool:
+    """Whether a target's instructions multiply activations of 16 bits as they are.
+
+    Raises
+    ------
+    TargetError
+        If there is no such target.
+    """
+    from ..relay_passes.emit import KernelLayout
+    from ..targets import get_target
+
+    return KernelLayout.of(get_target(target).dot).widens_lhs
+
+
+def work_per_token(program: Program, short: bool) -> int:
     """Predict what a token costs at run time beside others, in multiply-adds.
 
     Products with weights count as they are, every other entry that an operator yields as 32 of
     them. Attention's own products depend on how long texts are, and are left out.
+
+    Parameters
+    ----------
+    program : Program
+        The integer program.
+    short : bool
+        Whether the target multiplies activations of 16 bits (`multiplies_short`).
+
+    Returns
+    -------
+    int
     """
     work, weights = 0, program.parameters.keys()
+    types = {step.name: step.type.dtype for step in program.steps}
     for step in program.steps:
         if step.operator.TRAITS.matrix_product:
+            times = _product(types.get(step.operands["x"]) == "int16", short)
             for name in weights & set(step.operands.values()):
                 extents = [n for n in program.parameters[name].shape if isinstance(n, int)]
-                work += math.prod(extents) if len(extents) == 2 else 0
+                work += round(math.prod(extents) * times) if len(extents) == 2 else 0
         elif step.type.shape and isinstance(step.type.shape[-1], int):
             work += _ENTRY * step.type.shape[-1]
     return work
+
+
+def _product(wide: bool, short: bool) -> float:
+    """What products with an activation cost, in those with one of 8 bits."""
+    if not wide:
+        return 1.0
+    return _SHORT_PRODUCT if short else _PRODUCT_OF_PARTS
 
 
 def search(
@@ -177,6 +221,7 @@ def search(
     *,
     seq_len: int = 128,
     tokenizer: Tokenizer | None = None,
+    target: str = "host",
     begin: Callable[[str], None] | None = None,
 ) -> Found:
     """Find the cheapest recipe that keeps within a drop.
@@ -195,6 +240,8 @@ def search(
         Texts are truncated to this many tokens.
     tokenizer : Tokenizer, optional
         By default the model's own.
+    target : str
+        What the costs are predicted for.
     begin : callable, optional
         Called with the name of every recipe before it is tried.
 
@@ -215,17 +262,20 @@ def search(
             why="rounding always costs something",
             todo="use a positive number, 0.001 for example",
         )
+    short = multiplies_short(target)
     trials: list[Trial] = []
 
     def attempt(recipe: str, table: QuantizationTable, summary: Mapping[str, Any]) -> Found | None:
         result = assemble(model, table, summary)
         drop = measure(result)
-        trials.append(Trial(recipe, work_per_token(result.program), drop, drop <= bound))
+        trials.append(Trial(recipe, work_per_token(result.program, short), drop, drop <= bound))
         return Found(result, recipe, tuple(trials)) if drop <= bound else None
 
     before: _Recipe | None = None
     for recipe, (fidelity, changes) in _RECIPES.items():
         options: CalibrationOptions = options_of(fidelity, seq_len=seq_len, **changes)
+        if short and options.split_share and not options.wide_operands:
+            continue  # columns cost more there than 16 bits, and gain less
         if begin is not None:
             begin(recipe)
         current = _Recipe(
@@ -235,7 +285,7 @@ def search(
         if found is None:
             before = current
             continue
-        mix = None if before is None else _Mix.of(model, before, current)
+        mix = None if before is None else _Mix.of(model, before, current, short)
         fails, holds = (0, 0) if mix is None else (mix.least - 1, len(mix.layers))
         for _ in range(_MIXES):
             if mix is None or holds - fails < 2:
@@ -267,9 +317,9 @@ class _Recipe:
     summary: dict[str, Any]
 
     def form(self, operand: str, layer: str) -> tuple[int, bool]:
-        """Columns of what a layer reads, and whether it has a scale per row."""
+        """Columns of what a layer reads, and whether it has more than 8 bits."""
         columns = int(self.table.weights[layer].values.shape[1])
-        return columns, self.table.matmul[operand].by_row
+        return columns, self.table.matmul[operand].high > 255
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +332,7 @@ class _Mix:
     """Layers that read an operand, for those whose form differs; from the largest gain on."""
 
     @classmethod
-    def of(cls, model: CanonicalModel, cheap: _Recipe, dear: _Recipe) -> _Mix | None:
+    def of(cls, model: CanonicalModel, cheap: _Recipe, dear: _Recipe, short: bool) -> _Mix | None:
         """What can be mixed of two recipes; None where they differ in more, or in too little."""
         from ibert_tvm.relay_passes.lower import requirements
 
@@ -291,8 +341,8 @@ class _Mix:
                 recipe.options,
                 split_share=0.0,
                 copied_share=0.0,
-                row_scales=NEVER,
                 wide_values=False,
+                wide_operands=False,
             )
             for recipe in (cheap, dear)
         )
@@ -306,12 +356,15 @@ class _Mix:
             and cheap.form(name, read[0]) != dear.form(name, read[0])
         }
 
+        def products(recipe: _Recipe, name: str) -> float:
+            columns, wide = recipe.form(name, layers[name][0])
+            outputs = sum(recipe.table.weights[layer].values.shape[0] for layer in layers[name])
+            return columns * outputs * _product(wide, short)
+
         def gain(name: str) -> float:
             before, after = (r.summary["output_errors"][name] for r in (cheap, dear))
-            outputs = sum(dear.table.weights[layer].values.shape[0] for layer in layers[name])
-            (few, _), (many, by_row) = (r.form(name, layers[name][0]) for r in (cheap, dear))
-            cost = (many - few) * outputs + by_row * _ENTRY * many
-            return float(before - after) / max(cost, 1)
+            cost = products(dear, name) - products(cheap, name)
+            return float(before - after) / max(cost, 1.0)
 
         order = sorted(layers, key=gain, reverse=True)
         return cls(cheap, dear, {name: layers[name] for name in order}) if len(order) > 1 else None

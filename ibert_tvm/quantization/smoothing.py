@@ -21,7 +21,7 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQua
 
 from . import row_scaling
 from .balancing import balanced_divisor
-from .observers import Statistics, choose_range
+from .observers import Statistics, choose_range, finer
 from .options import CalibrationOptions
 from .splitting import split_channels
 from .weights import compensated_rounding, nearest, row_scales
@@ -32,6 +32,9 @@ _SEARCH_ROWS = 512
 _SMALLEST = 1e-6
 # Divisors further apart would cost the weights, and the 15-bit multipliers, too many bits.
 _LARGEST_SPREAD = 2.0**10
+# What products with operands of 16 bits may add up to: half of 32 bits, since the weights are
+# rounded once more, with scales of their own, and biases are added.
+_MOST = 2**30
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def quantize_operand(
     may_be_by_row: bool = False,
     centred: bool = False,
     in_phase: bool = False,
+    limit: int = 0,
 ) -> OperandQuant:
     """Choose scale, divisor and integer weights for one activation.
 
@@ -118,6 +122,9 @@ def quantize_operand(
         Whether each channel has a zero point of its own.
     in_phase : bool
         Whether these grids have the mean of the first tokens among their numbers.
+    limit : int
+        Largest integer of an operand of more than 8 bits, which is symmetric; smaller where sums
+        of its products need it to be. 0 for 8 bits.
 
     Returns
     -------
@@ -160,6 +167,9 @@ def quantize_operand(
                     in_phase,
                 )
             )
+            if limit:
+                sums = float(np.abs(transposed).sum(axis=0).max(initial=1.0))
+                quant = finer(quant, min(limit, int(_MOST / sums)))
             output = _steps(rows, quant) @ transposed
             output *= (quant.scale * scale).astype(np.float32)
             output -= target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from ibert_tvm.relay_passes.quantization_table import (
     QuantizationTable,
     WeightQuant,
 )
+from ibert_tvm.relay_passes.spec.parts import OPERAND_LIMIT
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
-from .observers import Statistics, choose_range
+from .observers import Statistics, choose_range, finer
 from .offsets import move_onto_grid, take_off_offsets
 from .options import CalibrationOptions
 from .smoothing import quantize_operand
@@ -46,6 +47,9 @@ _SUM_HIGH = 2**19 - 1
 _FINE_SHARE = 1 / 16
 # Steps of 11 bits are so fine that a range with room for later texts costs next to nothing.
 _WIDE_HEADROOM = 1.5
+# The context comes with 7 fraction bits of V's step and must not have finer steps in any channel,
+# however far averaging takes it below V: MiniLM's reach a tenth of that.
+_CONTEXT_LIMIT = 127 << 2
 # A value that calibration saw next to nothing of still gets a range.
 _SMALLEST_STREAM = 0.5
 
@@ -140,17 +144,19 @@ class TableBuilder:
         for name in self.operands:
             readers = self._layers(name)
             if readers:
+                limit = self._limit(name)
                 chosen = quantize_operand(
                     self._with_margin(name, statistics[name]),
                     readers,
                     self.options,
-                    unsigned=self._unsigned(name),
+                    unsigned=self._unsigned(name) and not limit,
                     smooth=self.preset.smoothing and self._may_divide(name),
                     compensate=self.preset.compensated_rounding,
-                    columns=self._extra_columns(name),
-                    may_be_by_row=not self.needed[name].static,
-                    centred=self._has_zero_points(name),
+                    columns=0 if limit else self._extra_columns(name),
+                    may_be_by_row=not self.needed[name].static and not limit,
+                    centred=self._has_zero_points(name) and not limit,
                     in_phase=self.options.first_tokens,
+                    limit=limit,
                 )
                 matmul[name] = chosen.activation
                 weights.update(chosen.weights)
@@ -218,6 +224,18 @@ class TableBuilder:
             return extra_columns(value.channels, options.split_share)
         return 0 if value.static else extra_columns(value.channels, options.copied_share)
 
+    def _limit(self, name: str) -> int:
+        """Largest integer of what linear layers read with more than 8 bits; 0 for what has 8.
+
+        What norms, activation functions and attention yield may have more.
+        """
+        value, averages = self.needed[name], self.needed[name].need.averages
+        may = self._may_divide(name) and not value.factor_forms
+        may = may and (averages or not value.static) and self.preset.softmax == "short"
+        if not (self.options.wide_operands and may):
+            return 0
+        return _CONTEXT_LIMIT if averages else OPERAND_LIMIT
+
     def _unsigned(self, name: str) -> bool:
         """Whether the values lie on one side of 0, so that a sign would waste half the range."""
         value = self.needed[name]
@@ -229,7 +247,9 @@ class TableBuilder:
         return may and self.options.channel_zero_points
 
     def _with_margin(self, name: str, statistics: Statistics) -> Statistics:
-        """Statistics of what attention yields, as if it went further."""
+        """Statistics of what attention yields, as if it went further; of wide operands likewise."""
+        if self._limit(name):
+            return statistics.widened(_WIDE_HEADROOM)
         wider = self.preset.smoothing and self.needed[name].need.averages
         return statistics.widened(self.options.margin) if wider else statistics
 
@@ -247,7 +267,7 @@ class TableBuilder:
         if wide:
             statistics = statistics.widened(_WIDE_HEADROOM)
         quant = choose_range(statistics, self.options.observer, self.options.percentile, divisor)
-        return self._widened(quant) if wide else quant
+        return finer(quant, WIDE_RANGE[1]) if wide else quant
 
     def _may_be_wide(self, name: str) -> bool:
         """Whether all that reads a value averages it, in arithmetic that has room for more bits."""
@@ -257,13 +277,6 @@ class TableBuilder:
             for reader in readers
         )
         return self.options.wide_values and self.preset.softmax == "short" and averaged
-
-    @staticmethod
-    def _widened(quant: ActivationQuant) -> ActivationQuant:
-        """The same range in finer steps."""
-        low, high = WIDE_RANGE
-        scale = quant.scale * max(-quant.low, quant.high) / high
-        return replace(quant, scale=scale, low=low, high=high)
 
     def _streams(self, statistics: Mapping[str, Statistics]) -> dict[str, ActivationQuant]:
         result: dict[str, ActivationQuant] = {}

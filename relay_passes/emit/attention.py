@@ -13,8 +13,9 @@ from tvm import te, tirx
 
 from ..integer.domain import HeadStages
 from ..integer.operator import per_channel
-from ..spec import short_softmax
 from ..spec.arithmetic import Arithmetic
+from ..spec.parts import high_part, joined, low_part
+from ..spec.short_softmax import VALUE_BITS
 from ..spec.values import Condition, Ranged, known, not_equal
 from .blocks import KernelBlocks
 from .stage import Stage, expression
@@ -46,7 +47,7 @@ class KernelHeads(HeadStages):
         v_low = self.v.low if shape.starts is None else -(2**15)
         parts = self.wide_values and not shape.layout.multiplies_short
         self._parts = _define_parts(domain, shape, self.v) if parts else None
-        v_low = v_low if self._parts is None else short_softmax.high_part(v_low)
+        v_low = v_low if self._parts is None else high_part(v_low, VALUE_BITS)
         domain.note_operands("context", _byte_operand(shape)[1], max(v_low, _INT8_MINIMUM))
         # |q k| summed over the head: what scores can be, whatever offset the operands carry.
         largest = max(abs(self.q.low), abs(self.q.high)) * max(abs(self.k.low), abs(self.k.high))
@@ -253,8 +254,7 @@ class KernelHeads(HeadStages):
             """What a stage by column has of a channel: of both parts of it, or of the only one."""
             if parts is None:
                 return part(b, h, i, d)
-            high = part(b, h, i, d) * (1 << short_softmax.VALUE_BITS)
-            return high + part(b, h, i, d + shape.columns)
+            return joined(part(b, h, i, d), part(b, h, i, d + shape.columns), VALUE_BITS)
 
         limit = largest * max(abs(v.low), abs(v.high)) * shape.seq_len
 
@@ -367,7 +367,7 @@ def _define_parts(domain: KernelBlocks, shape: _Shape, v: Stage) -> Stage:
         channel = tirx.min(column % shape.columns, shape.head_dim - 1)
         row = batch * shape.seq_len + token
         value = v[row, shape.key_channel(head, channel)]
-        high, low = short_softmax.high_part(value), short_softmax.low_part(value)
+        high, low = high_part(value, VALUE_BITS), low_part(value, VALUE_BITS)
         parts = expression(high, "int32"), expression(low, "int32")
         chosen = tirx.if_then_else(column < shape.columns, *parts)
         return domain.value(min(high.low, low.low), max(high.high, low.high), chosen)

@@ -137,7 +137,7 @@ class IntegerValue:
             return self._forms[(label, quant)]
         name = name or f"{self.name}.{label}"
         direct = self._rescale if label == "term" else None
-        form = direct(quant, name) if direct else self._requantise(quant, name)
+        form = direct(quant, name) if direct else self._requantise(quant, name, label == "matmul")
         if form.offset is not None and label != "matmul":
             raise _cannot_read_offset(self.name)
         self._forms[(label, quant)] = form
@@ -145,12 +145,12 @@ class IntegerValue:
             self.context.record(self.name, label, form)
         return form
 
-    def _requantise(self, quant: ActivationQuant, name: str) -> Form:
+    def _requantise(self, quant: ActivationQuant, name: str, exact: bool) -> Form:
         native = self.native()
         target = quant.channel_scale
         dtype = storage(quant)
-        # Already there: attention yields the very form that its reader asks for. Only matrix
-        # products insist on the type as well.
+        # Already there: attention yields the very form that its reader asks for. Matrix products
+        # insist on the type as well.
         if (
             quant.offset is None
             and quant.phase is None
@@ -158,7 +158,7 @@ class IntegerValue:
             and native.zero_point == quant.zero_point
             and native.zero_points is None
             and np.array_equal(native.scale, target)
-            and (dtype == str(native.var.ty.dtype) or dtype not in ("int8", "uint8"))
+            and (dtype == str(native.var.ty.dtype) or not exact)
         ):
             return native
         if native.zero_point != 0 or native.zero_points is not None:
@@ -177,7 +177,7 @@ class IntegerValue:
         if short is not None:
             form = self.context.requantise_short(source, short, quant, name)
         else:
-            bits = 8 if dtype in ("int8", "uint8") else 16
+            bits = 8 if exact or dtype in ("int8", "uint8") else 16
             dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))
             form = self.context.requantise(source, dyadic, quant, name)
         if native.offset is None:

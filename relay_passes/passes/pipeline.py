@@ -21,6 +21,7 @@ from .program import IntegerProgram
 from .repeat_rows import RepeatRows
 from .share_kernels import ShareKernels
 from .specialise_shapes import SpecialiseShapes
+from .split_operands import SplitOperands
 
 Observer = Callable[[str, tvm.IRModule], None]
 
@@ -70,10 +71,10 @@ def lower_to_kernels(
     """Lower an integer program to kernels for one target layout and several shapes.
 
     Phases, in order: ``check_integer_only`` (nothing but integers comes in), ``repeat_rows``,
-    ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`, range analysis (proves
-    every width), ``specialise_shapes``, ``fuse_epilogues``, ``emit_kernels``,
-    ``constants_as_arguments`` if `compact`, ``share_kernels``, ``check_integer_only`` again
-    (nothing but integers goes out).
+    ``split_operands``, ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`,
+    range analysis (proves every width), ``specialise_shapes``, ``fuse_epilogues``,
+    ``emit_kernels``, ``constants_as_arguments`` if `compact`, ``share_kernels``,
+    ``check_integer_only`` again (nothing but integers goes out).
 
     Parameters
     ----------
@@ -106,7 +107,8 @@ def lower_to_kernels(
     check = CheckIntegerOnly()
     watch("integer", check(program).module)
     merge = MergeProjections(layout.run_columns)
-    steps: list[ProgramPass] = [RepeatRows(), OffsetActivations(layout), merge]
+    split, offset = SplitOperands(layout), OffsetActivations(layout)
+    steps: list[ProgramPass] = [RepeatRows(), split, offset, merge]
     if pack:
         steps.append(PackTokens())
     for first in steps:

@@ -55,7 +55,7 @@ ROW_FLOOR = -(2**28)
 CONTEXT_BITS = 7
 """Fraction bits of the context, in units of V's 8 bits."""
 VALUE_BITS = 3
-"""Bits that wide V has below its 8."""
+"""Bits that wide V has below its 8: those of its low part (`parts`)."""
 VALUE_LIMIT = 127 << VALUE_BITS
 """Bound of wide V, whose high part is then no -128."""
 
@@ -258,16 +258,6 @@ def reciprocal(total: Value, bits: Value) -> Value:
     if quotient is None:
         quotient = floor_divide(power_of_two(bits + 14), divisor)  # 2^(b-1) <= s < 2^b
     return minimum(known(quotient, 2**14, 2**15), 2**15 - 1)
-
-
-def high_part(v: Value) -> Value:
-    """Wide V without its lowest `VALUE_BITS` bits: 8 bits."""
-    return v >> VALUE_BITS
-
-
-def low_part(v: Value) -> Value:
-    """What wide V is besides `high_part`: not negative."""
-    return v & ((1 << VALUE_BITS) - 1)
 
 
 def check_values(low: int, high: int) -> None:

@@ -146,6 +146,7 @@ def test_a_search_writes_the_first_recipe_within_the_drop(
     assert outcome.code == 0, outcome.stderr
     search = outcome.document["search"]
     (trial,) = search.pop("trials")
+    assert search.pop("target") == "host"
     assert search == {"metric": "cosine", "task": None, "max_drop": 1.5, "recipe": "fast"}
     assert trial.pop("work") > 10 * 32 * 32
     measured = ibert(

@@ -264,6 +264,13 @@ def test_the_default_length_is_one_that_the_model_has(artefact: Path) -> None:
             "  why: these texts are for measuring what a search accepts\n"
             "  what to do: give --max-drop, or measure afterwards: ibert eval --text",
         ),
+        (
+            ("--target", "cortex-m4"),
+            "--target without --max-drop\n"
+            "  why: an integer model runs on all targets; only what a search predicts to cost "
+            "depends on one\n"
+            "  what to do: leave it out, and name the target to `ibert compile`",
+        ),
         *(
             (
                 ("--max-drop", "0.01", *option),

@@ -22,7 +22,7 @@ from tests.integration.convolution_model import convolution_model
 from tests.integration.convolution_model import inputs as convolved_inputs
 from tests.integration.gated_model import MODELS as GATED
 from tests.integration.gated_model import gated_model
-from tests.integration.row_scale_models import row_scale_model
+from tests.integration.row_scale_models import row_scale_model, wide_model
 from tests.integration.sentence_model import MODULES as SENTENCES
 from tests.integration.sentence_model import sentence_model
 from tests.integration.split_model import split_model
@@ -105,6 +105,14 @@ def test_bert(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gated", "bert"])
 def test_scales_of_rows(name: str, target: str, tmp_path: Path) -> None:
     model = row_scale_model(name)
+    library = build(model, target, [(2, 13)], tmp_path / "model.so")
+    check(library, model, random_inputs(model, 2, 13, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "target"), [("gated", "a100"), ("bert", "t4")])
+def test_operands_of_16_bits(name: str, target: str, tmp_path: Path) -> None:
+    model = wide_model(name)
     library = build(model, target, [(2, 13)], tmp_path / "model.so")
     check(library, model, random_inputs(model, 2, 13, 4))
 

@@ -74,6 +74,7 @@ MODELS = {
     "bert": Golden("bert", fast=True),
     "bert-paper": Golden("bert", "paper", fast=True),
     "bert-default": Golden("bert", options=_CLOSE, fast=True),
+    "bert-best": Golden("bert", options=options_of("best"), fast=True),
     "bert-mean": Golden("bert-mean"),
     "bert-mean-paper": Golden("bert-mean", "paper"),
     "bert-classifier": Golden("bert-classifier"),

@@ -1,6 +1,8 @@
-"""Models with scales per token, quantised: what all targets must compute alike."""
+"""Models with other matrix operands, quantised: what all targets must compute alike."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +11,9 @@ from ibert_tvm.artefact import QuantizedModel
 from tests.cache import quantised_once
 from tests.frontend.gated_modules import gated
 from tests.integration import gated_model
+
+if TYPE_CHECKING:
+    from ibert_tvm.quantization import CalibrationOptions
 
 VOCABULARY = 97
 
@@ -28,12 +33,23 @@ def row_scale_model(name: str = "gated", row_scales: str = "always") -> Quantize
     """Quantise an encoder with gates and RMSNorm ("gated"), or a BERT ("bert")."""
     from ibert_tvm.quantization.options import CalibrationOptions
 
+    return _quantised(name, CalibrationOptions(row_scales=row_scales))
+
+
+@quantised_once
+def wide_model(name: str = "gated") -> QuantizedModel:
+    """The same encoders with operands of 16 bits, fidelity "best"."""
+    from ibert_tvm.quantization import options_of
+
+    return _quantised(name, options_of("best"))
+
+
+def _quantised(name: str, options: CalibrationOptions) -> QuantizedModel:
     if name == "gated":
         canonical = ibert.load(gated(*gated_model.MODELS["silu"]), verify=False)
     else:
         canonical = ibert.load(_bert(), head="none", verify=False)
     batches = [inputs(name, 8, 24, seed) for seed in range(4)]
-    options = CalibrationOptions(row_scales=row_scales)
     return ibert.quantize(canonical, calibration=batches, options=options)
 
 

@@ -136,8 +136,9 @@ BAD = {
         lambda: QuantizationTable("paper", {"a": ActivationQuant(1.0, -127, 128)}),
         "a matrix operand uses integers -127..128\n"
         "  where: matmul entry 'a'\n"
-        "  why: a matrix operand has 8 bits, or where attention averages it -1016..1016\n"
-        "  what to do: stay within -128..127 or 0..255",
+        "  why: a matrix operand has 8 bits, or more with even bounds, one zero point of 0 and "
+        "whole channels\n"
+        "  what to do: stay within -128..127, 0..255 or -16256..16256",
     ),
     "stream": (
         lambda: QuantizationTable("paper", {}, {"a": ActivationQuant(1.0, 0, 255, 1)}),

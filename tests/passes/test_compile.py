@@ -96,20 +96,21 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
     assert [file.name for file in files] == [
         "00_integer.py",
         "01_repeat_rows.py",
-        "02_offset_activations.py",
-        "03_merge_projections.py",
-        "04_pack_tokens.py",
-        "05_specialise_shapes.py",
-        "06_fuse_epilogues.py",
-        "07_emit_kernels.py",
-        "08_share_kernels.py",
-        "09_schedule.py",
+        "02_split_operands.py",
+        "03_offset_activations.py",
+        "04_merge_projections.py",
+        "05_pack_tokens.py",
+        "06_specialise_shapes.py",
+        "07_fuse_epilogues.py",
+        "08_emit_kernels.py",
+        "09_share_kernels.py",
+        "10_schedule.py",
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert "integer.embedding" in texts[0] and LAYER in texts[0]
-    assert "main_b2_s5" in texts[5] and "seq_len" not in texts[5]
-    assert "T.sblock" in texts[7] and "T.parallel" not in texts[7]
-    assert "T.parallel" in texts[9]
+    assert "main_b2_s5" in texts[6] and "seq_len" not in texts[6]
+    assert "T.sblock" in texts[8] and "T.parallel" not in texts[8]
+    assert "T.parallel" in texts[10]
 
     report = compiled.report
     assert report["shapes"] == [[1, 3], [2, 5]]
@@ -132,7 +133,7 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         ("linear", LAYER, 2 * 5 * 8 * 8),
         ("mean_pool", "mean", 0),
     ]
-    assert all(k["name"] in texts[6] for f in functions for k in f["kernels"])
+    assert all(k["name"] in texts[7] for f in functions for k in f["kernels"])
     assert metadata["inputs"] == [
         {"name": "input_ids", "dtype": "int32"},
         {"name": "attention_mask", "dtype": "int32"},

@@ -18,6 +18,7 @@ LAYOUT = KernelLayout("uint8", 16, 4, 8)
 PHASES = [
     "integer",
     "repeat_rows",
+    "split_operands",
     "offset_activations",
     "merge_projections",
     "pack_tokens",
@@ -79,7 +80,7 @@ def test_a_value_that_does_not_fit_stops_it_before_emission() -> None:
             small_program(body, x="int32"), LAYOUT, [(1, 4)], lambda phase, _: seen.append(phase)
         )
     assert "encoder.sum_0" in str(caught.value)
-    assert seen == PHASES[:5]
+    assert seen == PHASES[:6]
 
 
 def test_a_function_without_num_input_is_refused() -> None:

@@ -11,10 +11,15 @@ from ibert_tvm.errors import ExitCode, UsageError, VerificationError
 from ibert_tvm.quantization import search as searching
 from ibert_tvm.quantization.fidelity import options_of
 from ibert_tvm.quantization.post_training import quantize
-from ibert_tvm.quantization.search import hold_back, search, work_per_token
+from ibert_tvm.quantization.search import hold_back, multiplies_short, search, work_per_token
+from ibert_tvm.targets import TargetError
 from tests.quantization.models import random_batches, random_model
 
 MODEL = "bert"
+BYTES = "x86-avx512-vnni"
+"""A target that multiplies bytes, where columns and operands of 16 bits are further products."""
+SHORT = "cortex-m4"
+"""One that multiplies 16 bits as they are."""
 
 
 @pytest.fixture
@@ -40,7 +45,7 @@ def test_the_first_recipe_within_the_bound_is_taken(three: None) -> None:
         ("first", 0.2, False),
         ("second", 0.01, True),
     ]
-    assert found.trials[1].work == work_per_token(found.model.program)
+    assert found.trials[1].work == work_per_token(found.model.program, multiplies_short("host"))
 
 
 def test_where_none_holds_the_bound_all_drops_are_named(three: None) -> None:
@@ -98,7 +103,7 @@ def test_recipes_are_mixed_by_operand(monkeypatch: pytest.MonkeyPatch) -> None:
         others = result.quantization["calibration"].get("others", {"operands": ()})
         return 0.1 if measured[-1] == few else 0.04 + 0.01 * len(others["operands"])
 
-    found = search(model, batches, 0.07, measure, begin=tried.append)
+    found = search(model, batches, 0.07, measure, target=BYTES, begin=tried.append)
     labels = ["few", "many", *(f"many, for {n} of 6 operands" for n in (3, 1, 2))]
     assert tried == labels == [trial.recipe for trial in found.trials]
     assert [trial.holds for trial in found.trials] == [False, True, True, False, False]
@@ -124,7 +129,8 @@ def test_no_operand_may_be_enough_where_values_are_wide(monkeypatch: pytest.Monk
     }
     monkeypatch.setattr(searching, "_RECIPES", recipes)
     model = random_model("wide bert")
-    found = search(model, random_batches(model, 1), 0.01, drops(0.2, 0.01, 0.01, 0.01))
+    measured = drops(0.2, 0.01, 0.01, 0.01)
+    found = search(model, random_batches(model, 1), 0.01, measured, target=BYTES)
     assert [trial.recipe for trial in found.trials] == [
         *("few", "many", "many, for 0 of 2 operands")
     ]
@@ -143,8 +149,58 @@ def test_what_differs_in_more_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> N
     }
     monkeypatch.setattr(searching, "_RECIPES", recipes)
     model = random_model("wide bert")
-    found = search(model, random_batches(model, 1), 0.01, drops(0.2, 0.01))
+    found = search(model, random_batches(model, 1), 0.01, drops(0.2, 0.01), target=BYTES)
     assert [trial.recipe for trial in found.trials] == ["first", "second"]
+
+
+@pytest.fixture
+def narrow_and_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {"alphas": (0.5,), "balance": (), "compensate": False, "sample_tokens": 64}
+    few = {**quick, "split_share": 0.0}
+    recipes = {
+        "narrow": ("default", few),
+        "columns": ("default", {**quick, "split_share": 1 / 4}),
+        "wide": ("best", few),
+    }
+    monkeypatch.setattr(searching, "_RECIPES", recipes)
+
+
+def test_operands_of_16_bits_are_twice_the_products_of_bytes(narrow_and_wide: None) -> None:
+    """So as few have them as will do, and columns come before."""
+    model = random_model("wide bert")
+    measured = drops(0.2, 0.1, 0.001, 0.02, 0.009, 0.001)
+    found = search(model, random_batches(model, 1), 0.01, measured, target=BYTES)
+    tried = [trial.recipe for trial in found.trials]
+    assert tried[:3] == ["narrow", "columns", "wide"]
+    assert [trial.split(" of ")[0] for trial in tried[3:]] == [f"wide, for {n}" for n in (4, 6, 5)]
+    narrow, columns, wide = (trial.work for trial in found.trials[:3])
+    assert narrow < columns < wide < 2 * narrow
+    assert all(narrow < trial.work < wide for trial in found.trials[3:])
+    kinds = {
+        step.operands["x"]: step.operator.TRAITS.matrix_product
+        for step in found.model.program.steps
+        if "x" in step.operands
+    }
+    types = {step.name: step.type.dtype for step in found.model.program.steps}
+    read = [types[name] for name, product in kinds.items() if product and name in types]
+    assert read.count("int16") == 5 < len(read)
+
+
+def test_where_16_bits_are_multiplied_columns_are_not_tried(narrow_and_wide: None) -> None:
+    model = random_model("wide bert")
+    measured = drops(0.2, 0.001, *(0.02,) * 4)
+    found = search(model, random_batches(model, 1), 0.01, measured, target=SHORT)
+    assert [trial.recipe for trial in found.trials[:2]] == ["narrow", "wide"]
+    narrow, wide = (trial.work for trial in found.trials[:2])
+    assert narrow < wide < 1.03 * narrow
+
+
+def test_which_targets_multiply_16_bits() -> None:
+    short = ["x86-64-v3", "cortex-m4", "cortex-m3", "cortex-m0"]
+    others = ["x86-avx512-vnni", "x86-64", "aarch64-dotprod", "t4", "cortex-m55"]
+    assert [multiplies_short(name) for name in short + others] == [True] * 4 + [False] * 5
+    with pytest.raises(TargetError):
+        multiplies_short("z80")
 
 
 def test_every_fifth_text_is_held_back() -> None:
@@ -170,7 +226,8 @@ def test_scales_per_token_and_further_columns_are_work() -> None:
         work_per_token(
             quantize(
                 model, random_batches(model, 1), options=options_of("fast", **quick, **changes)
-            ).program
+            ).program,
+            short=False,
         )
         for changes in ({}, {"split_share": 1 / 6}, {"row_scales": "always"})
     )

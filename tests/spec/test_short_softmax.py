@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibert_tvm.relay_passes.errors import RangeError
+from ibert_tvm.relay_passes.spec import parts
 from ibert_tvm.relay_passes.spec import short_softmax as softmax
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.relay_passes.spec.values import Condition, Ranged, not_equal, trace
@@ -174,9 +175,9 @@ def test_context_is_the_mean_of_v_for_every_sum() -> None:
 
 def test_wide_values_are_their_parts() -> None:
     v = np.arange(-softmax.VALUE_LIMIT, softmax.VALUE_LIMIT + 1)
-    high, low = softmax.high_part(v), softmax.low_part(v)
+    high, low = (part(v, softmax.VALUE_BITS) for part in (parts.high_part, parts.low_part))
     assert (high.min(), high.max(), low.min(), low.max()) == (-127, 127, 0, 7)
-    np.testing.assert_array_equal(8 * high + low, v)
+    np.testing.assert_array_equal(parts.joined(high, low, softmax.VALUE_BITS), v)
 
 
 @pytest.mark.parametrize("keys", [1, 2, 7, 64, 128, 512])

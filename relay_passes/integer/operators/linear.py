@@ -17,12 +17,13 @@ from ..types import TensorType, static
 class Linear(Operator):
     """``x weight^T + bias``, in int32.
 
-    x has value semantics (no hidden offset; its zero point is folded in the bias).
+    x has value semantics (no hidden offset; its zero point is folded in the bias). In 16 bits it
+    stays within `ibert_tvm.relay_passes.spec.parts.OPERAND_LIMIT`.
     """
 
     OP = "integer.linear"
     OPERANDS = (
-        Operand("x", ("int8", "uint8"), "... K"),
+        Operand("x", ("int8", "uint8", "int16"), "... K"),
         Operand("weight", ("int8",), "N K", packed=True),
         Operand("bias", ("int32",), "N"),
     )

@@ -86,5 +86,5 @@ class ReleasedValue(IntegerValue):
             self.context.record(self.name, "term", form)
         return form
 
-    def _requantise(self, quant: ActivationQuant, name: str) -> Form:
+    def _requantise(self, quant: ActivationQuant, name: str, exact: bool) -> Form:
         return rescale(self.context, self.native(), quant, name)

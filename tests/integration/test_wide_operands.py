@@ -1,0 +1,76 @@
+"""Matrix operands of 16 bits from torch to the loaded library: integers, kernels, intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.targets import get_target
+from tests.examples import examples
+from tests.integer.unbounded import check_unbounded
+from tests.integration.row_scale_models import inputs, wide_model
+from tests.integration.whole_models import assert_bit_exact
+from tests.passes.small import kernels
+from tests.twins import runnable_target
+
+MODELS = ("gated", "bert")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-avx512-vnni"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_form_of_x86_is_bit_exact(name: str, target: str, tmp_path: Path) -> None:
+    model = wide_model(name)
+    runnable_target(target)
+    path = ibert.compile(model, target=target, shapes=[(2, 13)]).export(tmp_path / "model.so")
+    library = ibert.load_library(path, num_threads=1)
+    for tokens in (13, 5, 1):
+        assert_bit_exact(library, model, inputs(name, 2, 13, tokens, tokens))
+
+
+@pytest.mark.parametrize("name", examples(MODELS, "bert"))
+def test_no_intermediate_leaves_its_interval(name: str) -> None:
+    model = wide_model(name)
+    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
+    arrays = {k: v.astype("int64") for k, v in inputs(name, 2, 9, 3, 4).items()}
+    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
+
+
+def found_kernels(target: str) -> list[list[str]]:
+    """Operators of each kernel that a target gets."""
+    model, description = wide_model("bert"), get_target(target)
+    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
+    program = IntegerProgram(model.module, model.parameters)
+    lowered = lower_to_kernels(program, layout, [(2, 13)])
+    return [[op for op, _ in kernel] for kernel in kernels(lowered.fused.module).values()]
+
+
+def test_avx2_multiplies_them_as_they_are() -> None:
+    found = found_kernels("x86-64-v3")
+    assert not any("operand_part" in kernel or "join_parts" in kernel for kernel in found)
+    assert len([kernel for kernel in found if "linear" in kernel]) == 10  # five of a layer
+    assert ["linear", "requantise_short", "gelu", "requantise"] in found
+
+
+@pytest.mark.parametrize("target", ["x86-avx512-vnni", "aarch64-dotprod", "t4", "cortex-m55"])
+def test_dot_products_of_bytes_take_both_parts(target: str) -> None:
+    """Parts are made where the value is, and products joined in the epilogue of the second.
+
+    Attention's kernel takes no epilogue.
+    """
+    found = found_kernels(target)
+    makes = [kernel for kernel in found if "operand_part" in kernel]
+    alone = [kernel for kernel in makes if kernel == ["operand_part"]]
+    assert len(alone) == 4  # of the context of two layers
+    assert len(makes) == len(alone) + 6
+    assert all(kernel.count("operand_part") == 2 for kernel in makes if kernel not in alone)
+    products = [kernel for kernel in found if "linear" in kernel]
+    first = [kernel for kernel in products if kernel == ["linear"]]
+    second = [kernel for kernel in products if kernel[:2] == ["linear", "join_parts"]]
+    assert len(first) == len(second) == 12  # six of a layer
+    assert len(products) == 24
