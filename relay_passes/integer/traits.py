@@ -36,7 +36,8 @@ class Traits:
     reads_views : tuple of str
         Operands that are read in place where a view makes them.
     offsets : bool
-        It has the attributes zero_point, low, high and dtype, and the result moves with them.
+        It has the attributes zero_point and dtype, and bounds low and high where it clamps; the
+        result moves with them.
     matrix_product : bool
         It is ``x weight^T + bias`` of 8-bit operands, of either signedness.
     merges : bool

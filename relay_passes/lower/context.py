@@ -173,15 +173,21 @@ class LoweringContext:
         return _form(out, name, quant, magnitude, 0)
 
     def requantise_short(
-        self, var: relax.Var, factors: ShortFactors, quant: ActivationQuant, name: str
+        self,
+        var: relax.Var,
+        factors: ShortFactors,
+        quant: ActivationQuant,
+        name: str,
+        exact: bool = False,
     ) -> Form:
         """Emit ``integer.requantise_short`` to the range, type and scale of `quant`.
 
         Where a product is the result as it is, and the range of `quant` is one that it just
-        reaches, it is not clamped once more.
+        reaches, it is not clamped once more; matrix products keep `exact` to their range.
         """
         low, high = quant.low, quant.high
-        if factors.shift == 0 and storage(quant) == "int16" and quant.zero_point == 0:
+        whole = factors.shift == 0 and storage(quant) == "int16" and quant.zero_point == 0
+        if whole and not exact:
             low, high = -(2**15 - 1), 2**15 - 1
         out = self.emit(
             integer.requantise_short(

@@ -175,7 +175,7 @@ class IntegerValue:
             source = self.context.gather_channels(source, quant.columns, f"{name}.columns")
         short = self._short(factors, quant)
         if short is not None:
-            form = self.context.requantise_short(source, short, quant, name)
+            form = self.context.requantise_short(source, short, quant, name, exact)
         else:
             bits = 8 if exact or dtype in ("int8", "uint8") else 16
             dyadic = self.context.guard(name, lambda: multipliers(factors, native.magnitude, bits))

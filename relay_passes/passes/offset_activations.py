@@ -100,7 +100,8 @@ class _Offsetter(Rewriter):
         )
 
     def _shifted(self, call: relax.Call) -> relax.Call:
-        moved = {name: int(call.attrs[name]) + self.delta for name in ("zero_point", "low", "high")}
+        given = set(call.attrs.keys()) & {"zero_point", "low", "high"}
+        moved = {name: int(call.attrs[name]) + self.delta for name in sorted(given)}
         return with_attributes(substitute(call, self.new), dtype=self.wanted, **moved)
 
     def _product(self, call: relax.Call, shifted: bool) -> relax.Call:

@@ -70,9 +70,8 @@ class _Splitter(Rewriter):
         if (x, part) not in self.parts:
             made = self.made_by.get(x)
             name = f"{x.name if made is None else made.attrs['name']}.{part}"
-            bounds = {"low": -127, "high": 127, "dtype": "int8"}
             self.parts[x, part] = self.builder.emit(
-                integer.operand_part(self.new.get(x, x), name=name, part=part, **bounds)
+                integer.operand_part(self.new.get(x, x), name=name, part=part, dtype="int8")
             )
         return self.parts[x, part]
 

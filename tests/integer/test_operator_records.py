@@ -92,7 +92,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "max_pool": [{}],
     "mean_pool": [{"fraction_bits": 6}],
     "multiply": [{}],
-    "operand_part": [{"part": "low", "low": -127, "high": 127, "dtype": "int8", "zero_point": 5}],
+    "operand_part": [{"part": "low", "dtype": "int8", "zero_point": 5}],
     "pack_tokens": [{}],
     "patches": [{"patch_height": 3, "patch_width": 2}],
     "position_ids": [{"kind": "roberta", "offset": 0, "padding_index": 1}],

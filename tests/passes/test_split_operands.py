@@ -7,6 +7,7 @@ import pytest
 import tvm
 
 from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
@@ -68,6 +69,17 @@ def test_a_product_becomes_two(layout: KernelLayout) -> None:
 def test_kernels_that_widen_multiply_as_before(layout: KernelLayout) -> None:
     program = two_readers()
     assert SplitOperands(layout)(program) is program
+
+
+def test_what_has_no_parts_of_8_bits_is_refused() -> None:
+    def body(p, inputs):
+        operand = p.requantise("operand", inputs["x"], 0.9, -16385, 16385, "int16")
+        return [p.linear("first", operand, 5)]
+
+    result = SplitOperands(SIGNED)(small_program(body, x="int16"))
+    with pytest.raises(RangeError) as caught:
+        analyse_ranges(result.module, result.parameters, max_seq_len=3)
+    assert "operand.high" in str(caught.value) and "int8" in str(caught.value)
 
 
 def test_a_program_of_bytes_stays() -> None:

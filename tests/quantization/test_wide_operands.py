@@ -92,6 +92,19 @@ def test_it_comes_closer_to_what_it_rounds() -> None:
     assert all(fine < coarse / 20 for coarse, fine in zip(*errors.values(), strict=True))
 
 
+def test_requantisation_keeps_to_what_parts_can_hold() -> None:
+    """Of a stream it may leave the last clamp out; here parts would lose what goes beyond."""
+    model = random_model("bert")
+    program = read_program(lower_to_integer(model.module, model.parameters, table()).module)
+    made = {step.name: step.operator for step in program.steps}
+    read = {
+        step.operands["x"] for step in program.steps if step.operator.TRAITS.matrix_product
+    } & made.keys()
+    short = [made[name] for name in read if "requantise_short" in made[name].OP]
+    assert any(record.shift == 0 and record.dtype == "int16" for record in short)
+    assert all(made[name].high <= OPERAND_LIMIT for name in read)
+
+
 def test_it_survives_its_file() -> None:
     document, arrays = table().to_json()
     again = QuantizationTable.from_json(document, arrays).matmul

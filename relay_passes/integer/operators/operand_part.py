@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ...dialect.record import Operand
 from ...spec import parts
-from ...spec.values import clamp
-from ..checks import check_bounds, choose
+from ..checks import choose
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
@@ -17,7 +16,7 @@ HIGH, LOW = "high", "low"
 
 @dataclass(frozen=True)
 class OperandPart(Elementwise):
-    """``clamp(part(x) + zero_point, low, high)``, of `ibert_tvm.relay_passes.spec.parts`.
+    """``part(x) + zero_point``, of `ibert_tvm.relay_passes.spec.parts`.
 
     `ibert_tvm.relay_passes.passes.split_operands` has products with both parts in the place of one.
 
@@ -25,17 +24,13 @@ class OperandPart(Elementwise):
     ----------
     part : str
         "high" or "low".
-    low, high : int
-        Closed interval of the result, within `dtype`.
     dtype : str
-        int8 or uint8.
+        int8 or uint8; an x whose parts do not fit is refused.
     zero_point : int
         Added to the part.
     """
 
     part: str
-    low: int
-    high: int
     dtype: str
     zero_point: int = 0
 
@@ -47,9 +42,9 @@ class OperandPart(Elementwise):
 
     def __post_init__(self) -> None:
         choose("part", self.part, (HIGH, LOW), self.name)
-        check_bounds(self, ("int8", "uint8"))
+        choose("dtype", self.dtype, ("int8", "uint8"), self.name)
 
     def entry(self, x: Entry) -> Entry:
         """See the class."""
         of = parts.high_part if self.part == HIGH else parts.low_part
-        return clamp(of(x, parts.OPERAND_BITS) + self.zero_point, self.low, self.high)
+        return of(x, parts.OPERAND_BITS) + self.zero_point
