@@ -32,8 +32,7 @@ _SEARCH_ROWS = 512
 _SMALLEST = 1e-6
 # Divisors further apart would cost the weights, and the 15-bit multipliers, too many bits.
 _LARGEST_SPREAD = 2.0**10
-# What products with operands of 16 bits may add up to: half of 32 bits, since the weights are
-# rounded once more, with scales of their own, and biases are added.
+# What products with operands of 16 bits may add up to: half of 32 bits, since biases are added.
 _MOST = 2**30
 
 
@@ -168,8 +167,7 @@ def quantize_operand(
                 )
             )
             if limit:
-                sums = float(np.abs(transposed).sum(axis=0).max(initial=1.0))
-                quant = finer(quant, min(limit, int(_MOST / sums)))
+                quant = finer(quant, limit)
             output = _steps(rows, quant) @ transposed
             output *= (quant.scale * scale).astype(np.float32)
             output -= target
@@ -196,6 +194,9 @@ def quantize_operand(
     if sample.size:
         error = _output_error(_others(sample), quant, weights)
     integers, scale = _round(matrix, quant, sample, options, compensate)
+    if limit:
+        sums = int(np.abs(integers, dtype=np.int64).sum(axis=1).max(initial=1))
+        quant = finer(quant, min(limit, _MOST // sums))
     result, start = {}, 0
     for name, weight in weights.items():
         stop = start + weight.shape[0]
