@@ -162,7 +162,7 @@ def _markdown(result: dict[str, Any]) -> str:
             [
                 titles[peer],
                 *(
-                    f"{row['cosine_mean']:.4f} / {row['cosine_min']:.4f}"
+                    f"{row['cosine_mean']:.5f} / {row['cosine_min']:.4f}"
                     for key in sets
                     for row in result["rows"]
                     if (row["model"], row["peer"], row["set"]) == (model, peer, key)
