@@ -12,10 +12,9 @@ from ..spec.q15 import MULTIPLY_ADD, Q15_MULTIPLY, SATURATE
 from .program import IntegerProgram, bindings, relax_functions, with_parameters
 from .share_kernels import nameless
 
-# What a shift amount says about an interval is lost where it is not a constant, and the others
-# select code at compile time. Of these operators the first operand alone may hold numbers.
+# These select code at compile time: of these operators the first operand alone may hold numbers.
+# Amounts of shifts to the right, of which every layer has its own, are numbers like others.
 _FIXED_AFTER_FIRST = (
-    tirx.RShift,
     tirx.LShift,
     tirx.Div,
     tirx.Mod,
@@ -34,9 +33,9 @@ class ConstantsAsArguments:
 
     Expects the output of `EmitKernels`, to be followed by `ShareKernels`. Of kernels of one
     structure, the constants that differ are read from a new parameter, an int32 array per call;
-    constants that agree, and shift amounts, stay in the code. It costs a load per constant and
-    makes code smaller: for processors whose memory holds the code. Changes no value; intervals were
-    proven before.
+    constants that agree, and amounts of shifts to the left, stay in the code. It costs a load per
+    constant, and an instruction where an amount was part of another one, and makes code smaller:
+    for processors whose memory holds the code. Changes no value; intervals were proven before.
     """
 
     name = "constants_as_arguments"
