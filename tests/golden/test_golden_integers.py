@@ -37,7 +37,7 @@ SLOW = pytest.mark.slow
 COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
 COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
 COMPILED += ("bert-default", "bert-best", "minilm-default")
-ON_TARGETS = ("bert", "bert-default", "bert-best", "odd-paper", "ibert")
+ON_TARGETS = ("bert-default", "bert-best", "odd-paper", "ibert")
 # Of bert-base no calibration is stored. For ibert-accurate two strengths of smoothing come within
 # 0.1% of each other, so that last bits decide between them.
 NOT_CALIBRATED = ("bert-base", "ibert-accurate")
