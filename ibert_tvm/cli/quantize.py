@@ -111,8 +111,8 @@ def command(
         Option(
             help="How close to come to the float model, preset accurate: fast is 1 to 7% faster at "
             "run time, with 2.5 times the error; best has a third of the error, which costs next "
-            "to nothing where the target multiplies 16 bits (AVX2, Cortex-M3, -M4, -M7), and "
-            "nearly twice the time where it multiplies bytes. [default: default]"
+            "to nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7), and nearly "
+            "twice the time where it multiplies bytes. [default: default]"
         ),
     ] = None,
     observer: Annotated[

@@ -54,8 +54,7 @@ class CalibrationOptions:
     wide_operands : bool
         Give what linear layers read 15 bits instead of 8 (preset ``accurate``), or as many as leave
         their sums 32, without splits, zero points and scales per token. Where the target multiplies
-        16 bits (AVX2, Cortex-M3, -M4 and -M7) that costs no time, elsewhere it is twice as many
-        products.
+        16 bits (AVX2, Cortex-M0 to -M7) that costs no time, elsewhere it is twice as many products.
     margin : float
         How many times as far as calibration saw what attention yields may go before it is clipped,
         at least 1 (preset ``accurate``).

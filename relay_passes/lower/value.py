@@ -158,7 +158,7 @@ class IntegerValue:
             and native.zero_point == quant.zero_point
             and native.zero_points is None
             and np.array_equal(native.scale, target)
-            and (dtype == str(native.var.ty.dtype) or not exact)
+            and (dtype == str(native.var.ty.dtype) or not (exact or dtype in ("int8", "uint8")))
         ):
             return native
         if native.zero_point != 0 or native.zero_points is not None:
