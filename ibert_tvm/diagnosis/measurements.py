@@ -353,7 +353,8 @@ class _Diagnosis:
         for (_, where), group in order[:2]:
             self._try(
                 f"steps half as large over the same range, {where}: more columns "
-                "(CalibrationOptions.split_share) where layers compute it, or finer scales",
+                "(CalibrationOptions.split_share) where layers compute it, or more bits "
+                "(CalibrationOptions.wide_operands) where layers read it",
                 {self._key(place): Treatment(True, True, _FINER) for place in group.places},
             )
 
