@@ -5,7 +5,7 @@ Equality of compiled code and specification does not show it if both change alik
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.arm.tools import board, run_library
 from tests.cuda import gpu_models
 from tests.cuda.stand_in_gpu import load as load_gpu
 from tests.cuda.tools import needs
+from tests.examples import examples
 from tests.golden import digests
 from tests.golden.models import (
     MODELS,
@@ -37,7 +38,11 @@ SLOW = pytest.mark.slow
 COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
 COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
 COMPILED += ("bert-default", "bert-best", "minilm-default")
-ON_TARGETS = ("bert-default", "bert-best", "odd-paper", "ibert")
+CLOSE = ("bert-default", "bert-best")
+ON_TARGETS = (*CLOSE, "odd-paper", "ibert")
+# CLOSE on each of a family, the other presets on one of them, and on all in the record.
+BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv7-neon")
+MICROCONTROLLERS = ("cortex-m0", "cortex-m4", "cortex-m55")
 # Of bert-base no calibration is stored. For ibert-accurate two strengths of smoothing come within
 # 0.1% of each other, so that last bits decide between them.
 NOT_CALIBRATED = ("bert-base", "ibert-accurate")
@@ -48,6 +53,13 @@ CALIBRATED = [
 
 def some_slow(names: Iterable[str], fast: Container[str]) -> list[Any]:
     return [pytest.param(name, marks=() if name in fast else SLOW) for name in names]
+
+
+def on_targets(targets: Sequence[str], one: str) -> list[Any]:
+    """Names and targets of a family, of which `one` has all names."""
+    cases = [(name, target) for name in ON_TARGETS for target in targets]
+    kept = [(name, target) for name, target in cases if target == one or name in CLOSE]
+    return examples(cases, *kept, unpack=True, otherwise="record")
 
 
 def golden_outputs(name: str) -> digests.Section:
@@ -118,8 +130,7 @@ def test_calibration_comes_to_the_scales_of_the_table(name: str) -> None:
 
 @SLOW
 @pytest.mark.qemu
-@pytest.mark.parametrize("target", ["aarch64-dotprod", "aarch64-i8mm", "armv7-neon"])
-@pytest.mark.parametrize("name", ON_TARGETS)
+@pytest.mark.parametrize(("name", "target"), on_targets(BOARDS, "armv7-neon"))
 def test_boards_give_the_golden_outputs(name: str, target: str, tmp_path: Path) -> None:
     description = board(target)
     compiled = ibert.compile(quantized(name), target, shapes=[shape(name)], runtime="none")
@@ -130,8 +141,7 @@ def test_boards_give_the_golden_outputs(name: str, target: str, tmp_path: Path) 
 
 @SLOW
 @pytest.mark.qemu
-@pytest.mark.parametrize("target", ["cortex-m0", "cortex-m4", "cortex-m55"])
-@pytest.mark.parametrize("name", ON_TARGETS)
+@pytest.mark.parametrize(("name", "target"), on_targets(MICROCONTROLLERS, "cortex-m4"))
 def test_microcontrollers_give_the_golden_outputs(name: str, target: str, tmp_path: Path) -> None:
     board(target)
     model = quantized(name)
