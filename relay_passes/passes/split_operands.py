@@ -21,8 +21,8 @@ class SplitOperands:
     unless kernels of the layout widen activations anyway: then nothing is changed. Values and
     ranges are those that they were::
 
-        y = linear(x_s16, w, b)  →  h = operand_part(x_s16, high)    # 2^7 h + l = x
-                                    l = operand_part(x_s16, low)
+        y = linear(x_s16, w, b)  →  h_s8 = operand_part(x_s16, high)    # 2^8 h + l = x
+                                    l_u8 = operand_part(x_s16, low)
                                     y = join_parts(linear(l, w, b), linear(h, w, 0))
 
     Parameters
@@ -70,8 +70,9 @@ class _Splitter(Rewriter):
         if (x, part) not in self.parts:
             made = self.made_by.get(x)
             name = f"{x.name if made is None else made.attrs['name']}.{part}"
+            dtype = "int8" if part == "high" else "uint8"
             self.parts[x, part] = self.builder.emit(
-                integer.operand_part(self.new.get(x, x), name=name, part=part, dtype="int8")
+                integer.operand_part(self.new.get(x, x), name=name, part=part, dtype=dtype)
             )
         return self.parts[x, part]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from .values import Value
 
-OPERAND_BITS = 7
-"""Bits of the low part of a matrix operand: as many as leave both parts without -128."""
-OPERAND_LIMIT = 127 << OPERAND_BITS
-"""Bound of such an operand."""
+OPERAND_BITS = 8
+"""Bits of the low part of a matrix operand, so that any of 16 bits has two of 8."""
+OPERAND_LIMIT = 127 << 7
+"""Bound of such an operand where a model is quantised: 15 bits, of which sums fit 32 the longer."""
 
 
 def high_part(x: Value, bits: int) -> Value:

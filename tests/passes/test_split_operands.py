@@ -7,7 +7,6 @@ import pytest
 import tvm
 
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.offset_activations import OffsetActivations
@@ -71,15 +70,13 @@ def test_kernels_that_widen_multiply_as_before(layout: KernelLayout) -> None:
     assert SplitOperands(layout)(program) is program
 
 
-def test_what_has_no_parts_of_8_bits_is_refused() -> None:
-    def body(p, inputs):
-        operand = p.requantise("operand", inputs["x"], 0.9, -16385, 16385, "int16")
-        return [p.linear("first", operand, 5)]
-
-    result = SplitOperands(SIGNED)(small_program(body, x="int16"))
-    with pytest.raises(RangeError) as caught:
-        analyse_ranges(result.module, result.parameters, max_seq_len=3)
-    assert "operand.high" in str(caught.value) and "int8" in str(caught.value)
+@pytest.mark.parametrize("layout", [UNSIGNED, SIGNED], ids=["uint8", "int8"])
+def test_any_number_of_16_bits_has_parts(layout: KernelLayout) -> None:
+    program = small_program(lambda p, inputs: [p.linear("first", inputs["x"], 5)], x="int16")
+    result = OffsetActivations(layout)(SplitOperands(layout)(program))
+    for got, want in zip(outputs_of(result), outputs_of(program), strict=True):
+        np.testing.assert_array_equal(got, want)
+    analyse_ranges(result.module, result.parameters, max_seq_len=3)
 
 
 def test_a_program_of_bytes_stays() -> None:

@@ -92,8 +92,8 @@ def test_it_comes_closer_to_what_it_rounds() -> None:
     assert all(fine < coarse / 20 for coarse, fine in zip(*errors.values(), strict=True))
 
 
-def test_requantisation_keeps_to_what_parts_can_hold() -> None:
-    """Of a stream it may leave the last clamp out; here parts would lose what goes beyond."""
+def test_requantisation_keeps_to_the_bound() -> None:
+    """Of a stream it may leave the last clamp out; here sums are proven with the bound."""
     model = random_model("bert")
     program = read_program(lower_to_integer(model.module, model.parameters, table()).module)
     made = {step.name: step.operator for step in program.steps}

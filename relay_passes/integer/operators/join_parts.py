@@ -13,7 +13,7 @@ from ..traits import Traits
 
 @dataclass(frozen=True)
 class JoinParts(Elementwise):
-    """``2^7 high + x``: x is the product with low parts, `high` that with high ones."""
+    """``2^8 high + x``: x is the product with low parts, `high` that with high ones."""
 
     OP = "integer.join_parts"
     OPERANDS = (Operand("x", ("int32",), "... C"), Operand("high", ("int32",), "... C"))

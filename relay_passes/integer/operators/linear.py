@@ -17,8 +17,7 @@ from ..types import TensorType, static
 class Linear(Operator):
     """``x weight^T + bias``, in int32.
 
-    x has value semantics (no hidden offset; its zero point is folded in the bias). In 16 bits it
-    stays within `ibert_tvm.relay_passes.spec.parts.OPERAND_LIMIT`.
+    x has value semantics (no hidden offset; its zero point is folded in the bias).
     """
 
     OP = "integer.linear"
