@@ -11,8 +11,6 @@ from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
 
-HIGH, LOW = "high", "low"
-
 
 @dataclass(frozen=True)
 class OperandPart(Elementwise):
@@ -41,10 +39,10 @@ class OperandPart(Elementwise):
     STAGE = "part"
 
     def __post_init__(self) -> None:
-        choose("part", self.part, (HIGH, LOW), self.name)
+        choose("part", self.part, ("high", "low"), self.name)
         choose("dtype", self.dtype, ("int8", "uint8"), self.name)
 
     def entry(self, x: Entry) -> Entry:
         """See the class."""
-        of = parts.high_part if self.part == HIGH else parts.low_part
+        of = parts.high_part if self.part == "high" else parts.low_part
         return of(x, parts.OPERAND_BITS) + self.zero_point
