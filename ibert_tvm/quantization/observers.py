@@ -52,6 +52,8 @@ class Statistics:
         How many were seen.
     first_sum : numpy.ndarray
         Sum of the first tokens of texts, float64 [C].
+    first_square_sum : numpy.ndarray
+        Sum of their squares, float64 [C].
     first_count : int
         How many these are.
     """
@@ -61,6 +63,7 @@ class Statistics:
     rows: list[NDArray[np.float32]] = field(default_factory=list)
     tokens: int = 0
     first_sum: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    first_square_sum: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
     first_count: int = 0
 
     def update(
@@ -88,6 +91,8 @@ class Statistics:
             self.rows.append(sampled)
         if first is not None and first.shape[0]:
             self.first_sum = self.first_sum + first.sum(axis=0, dtype=np.float64)
+            squares = np.square(first, dtype=np.float64)
+            self.first_square_sum = self.first_square_sum + squares.sum(axis=0)
             self.first_count += first.shape[0]
 
     @property
@@ -95,11 +100,20 @@ class Statistics:
         """Mean of the first tokens of texts, [C]; None where none was seen."""
         return self.first_sum / self.first_count if self.first_count else None
 
+    @property
+    def first_deviation(self) -> NDArray[np.float64] | None:
+        """How far first tokens are from their mean, as a root of mean squares, [C]."""
+        if self.first is None:
+            return None
+        mean_square = self.first_square_sum / self.first_count
+        return np.asarray(np.sqrt(np.maximum(mean_square - self.first**2, 0.0)))
+
     def shift(self, offset: NDArray[np.float64]) -> None:
         """Take a number off each channel of all that was seen; [C]."""
         self.low, self.high = self.low - offset, self.high - offset
         self.rows = [rows - offset.astype(np.float32) for rows in self.rows]
         if self.first_count:
+            self.first_square_sum += offset * (self.first_count * offset - 2 * self.first_sum)
             self.first_sum = self.first_sum - self.first_count * offset
 
     def widened(self, margin: float) -> Statistics:

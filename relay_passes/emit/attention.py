@@ -85,7 +85,8 @@ class KernelHeads(HeadStages):
                 first, end = shape.starts.tensor(batch), shape.starts.tensor(batch + 1)
                 inside = tirx.all(inside, row >= first, row < end)
                 value = mask.tensor(row // shape.seq_len, row % shape.seq_len) != 0
-            flag = tirx.if_then_else(inside, value.astype("int32"), tirx.const(0, "int32"))
+            # What is read lies in the mask either way: no branch, which keeps keys from vectors.
+            flag = tirx.Select(inside, value.astype("int32"), tirx.const(0, "int32"))
             return self.domain.value(0, 1, flag)
 
         return self.domain.define("valid", (shape.batch, shape.keys), entry, "int32")

@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import (
+    WIDE_RANGE,
     ActivationQuant,
     QuantizationTable,
     QuantizationTableError,
@@ -78,11 +79,15 @@ def test_their_mean_is_not_rounded(observer: str, splits: np.ndarray | None) -> 
 def test_statistics_of_them_move_with_an_offset() -> None:
     seen, first = statistics()
     np.testing.assert_allclose(seen.first, first.mean(axis=0), rtol=1e-5)
+    deviation = first.astype(np.float64).std(axis=0)
+    np.testing.assert_allclose(seen.first_deviation, deviation, rtol=1e-5)
     seen.shift(np.full(7, 3.0))
     np.testing.assert_allclose(seen.first, first.mean(axis=0) - 3, rtol=1e-5)
+    np.testing.assert_allclose(seen.first_deviation, deviation, rtol=1e-5)
     nothing = Statistics()
     nothing.update(first, first.copy())
     assert nothing.first is None
+    assert nothing.first_deviation is None
 
 
 def errors_of_first_tokens(chosen: QuantizationTable, name: str) -> np.ndarray:
@@ -112,6 +117,20 @@ def test_integers_stand_for_them(name: str) -> None:
     assert (errors < 0.02).mean() > 0.7
     plain = errors_of_first_tokens(table(first_tokens=False, wide_values=False), name)
     assert np.median(plain) > 0.15
+
+
+def test_values_have_more_bits_only_where_they_differ() -> None:
+    """In front of the first layer all texts begin alike; without that, or a grid for it, wide."""
+
+    def bits_of(chosen: QuantizationTable) -> list[bool]:
+        return [chosen.matmul[name].high == WIDE_RANGE[1] for name in VALUES]
+
+    assert bits_of(table()) == [False, True]
+    assert bits_of(table(first_tokens=False)) == [True, True]
+    assert bits_of(table(wide_values=False)) == [False, False]
+    model = random_model("bert")
+    differing = calibrate(model, random_batches(model, 4), None, OPTIONS)[0]
+    assert bits_of(differing) == [True, True]
 
 
 def test_phases_come_back_from_json() -> None:
