@@ -50,8 +50,8 @@ class CalibrationOptions:
     wide_values : bool
         Give what attention averages three bits more than 8 (preset ``accurate``), for which its
         products with the weights of attention are twice as many. With `first_tokens`, layers whose
-        first tokens are alike in all texts keep 8. Models of more than 8288 tokens do anyway: their
-        sums would not fit 32.
+        first tokens are alike in all texts keep 8, if most layers are such. Models of more than
+        8288 tokens have 8 bits: their sums would not fit 32.
     wide_operands : bool
         Give what linear layers read 15 bits instead of 8 (preset ``accurate``), or as many as leave
         their sums 32, without splits, zero points and scales per token. Where the target multiplies

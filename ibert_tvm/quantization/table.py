@@ -18,7 +18,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 from ibert_tvm.relay_passes.spec.parts import OPERAND_LIMIT
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
-from .observers import Statistics, choose_range, finer
+from .observers import SMALLEST_RANGE, Statistics, choose_range, finer
 from .offsets import move_onto_grid, take_off_offsets
 from .options import CalibrationOptions
 from .smoothing import quantize_operand
@@ -102,6 +102,7 @@ class TableBuilder:
         self.parameters = parameters
         self.preset: Preset = preset(preset_name)
         self.options = options
+        self._narrow: set[str] = set()
 
     @property
     def observed(self) -> list[str]:
@@ -144,6 +145,7 @@ class TableBuilder:
         offsets = {}
         if self.options.value_offsets and self.preset.smoothing:
             offsets = take_off_offsets(self.needed, statistics)
+        self._narrow = self._narrow_values(statistics)
         for name in self.operands:
             readers = self._layers(name)
             if readers:
@@ -266,23 +268,30 @@ class TableBuilder:
             top = float(magnitude.max())
             if top > 0:
                 divisor = np.maximum(magnitude / top, 2.0**-6)
-        options = self.options
-        quant = choose_range(statistics, options.observer, options.percentile, divisor)
-        if not self._may_be_wide(name) or self._first_tokens_fit(statistics, quant):
-            return quant
-        statistics = statistics.widened(_WIDE_HEADROOM)
-        quant = choose_range(statistics, options.observer, options.percentile, divisor)
-        return finer(quant, WIDE_RANGE[1])
+        wide = self._may_be_wide(name) and name not in self._narrow
+        if wide:
+            statistics = statistics.widened(_WIDE_HEADROOM)
+        quant = choose_range(statistics, self.options.observer, self.options.percentile, divisor)
+        return finer(quant, WIDE_RANGE[1]) if wide else quant
 
-    def _first_tokens_fit(self, statistics: Statistics, quant: ActivationQuant) -> bool:
-        """Whether the first tokens of texts are so alike that a grid with their mean rounds none.
+    def _narrow_values(self, statistics: Mapping[str, Statistics]) -> set[str]:
+        """What attention averages in 8 bits although it may have more: if that is most of it.
 
-        What attention averages needs more bits for them above all: they have the largest weights.
+        First tokens have the largest weights, so more bits are for them above all. Where they are
+        so alike in all texts that a grid with their mean rounds none of them, 8 bits do. Programs
+        of few such layers do without: a second kind of attention is code of its own.
         """
+        averaged = [name for name in self.operands if self._may_be_wide(name)]
+        alike = {name for name in averaged if self._first_tokens_alike(statistics[name])}
+        return alike if 2 * len(alike) > len(averaged) else set()
+
+    def _first_tokens_alike(self, statistics: Statistics) -> bool:
+        """Whether first tokens of texts are within `_ALIKE` steps of 8 bits of their mean."""
         deviation = statistics.first_deviation
         if deviation is None or not self.options.first_tokens:
             return False
-        return float(np.square(deviation / quant.channel_scale).mean()) <= _ALIKE**2
+        steps = 127 * deviation / np.maximum(statistics.channel_magnitude, SMALLEST_RANGE)
+        return float(np.square(steps).mean()) <= _ALIKE**2
 
     def _may_be_wide(self, name: str) -> bool:
         """Whether all that reads a value averages it, in arithmetic that has room for more bits."""

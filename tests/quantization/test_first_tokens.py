@@ -10,6 +10,7 @@ import pytest
 
 from ibert_tvm.quantization import CalibrationOptions, calibrate
 from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.table import TableBuilder
 from ibert_tvm.relay_passes.canonical import FloatModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
@@ -119,18 +120,25 @@ def test_integers_stand_for_them(name: str) -> None:
     assert np.median(plain) > 0.15
 
 
-def test_values_have_more_bits_only_where_they_differ() -> None:
-    """In front of the first layer all texts begin alike; without that, or a grid for it, wide."""
+def test_values_have_more_bits_unless_they_are_alike_in_most_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In front of the first layer all texts begin alike, behind it not by a quarter of a step."""
 
-    def bits_of(chosen: QuantizationTable) -> list[bool]:
+    def wide(chosen: QuantizationTable) -> list[bool]:
         return [chosen.matmul[name].high == WIDE_RANGE[1] for name in VALUES]
 
-    assert bits_of(table()) == [False, True]
-    assert bits_of(table(first_tokens=False)) == [True, True]
-    assert bits_of(table(wide_values=False)) == [False, False]
-    model = random_model("bert")
-    differing = calibrate(model, random_batches(model, 4), None, OPTIONS)[0]
-    assert bits_of(differing) == [True, True]
+    assert wide(table()) == [True, True]  # half of the layers are not most of them
+    monkeypatch.setattr("ibert_tvm.quantization.table._ALIKE", 1000.0)
+    assert wide(table()) == [False, False]
+    assert wide(table(first_tokens=False)) == [True, True]
+    monkeypatch.setattr("ibert_tvm.quantization.table._ALIKE", 0.25)
+    builder = TableBuilder({}, {}, "accurate", OPTIONS)
+    seen, _ = statistics()
+    assert builder._first_tokens_alike(seen)
+    other = Statistics()
+    other.update(seen.sample, seen.sample.copy(), seen.sample)
+    assert not builder._first_tokens_alike(other)
 
 
 def test_phases_come_back_from_json() -> None:
