@@ -113,7 +113,8 @@ class Statistics:
         self.low, self.high = self.low - offset, self.high - offset
         self.rows = [rows - offset.astype(np.float32) for rows in self.rows]
         if self.first_count:
-            self.first_square_sum += offset * (self.first_count * offset - 2 * self.first_sum)
+            moved = offset * (self.first_count * offset - 2 * self.first_sum)
+            self.first_square_sum = self.first_square_sum + moved
             self.first_sum = self.first_sum - self.first_count * offset
 
     def widened(self, margin: float) -> Statistics:

@@ -50,6 +50,8 @@ _WIDE_HEADROOM = 1.5
 # Steps of 8 bits from their mean that first tokens may be: MiniLM's inner layers have 0.05 to 0.1,
 # its last two 0.4 and 0.8.
 _ALIKE = 0.25
+# Of fewer texts nothing is known of others.
+_FEW_TEXTS = 16
 # The context comes with 7 fraction bits of V's step and must not have finer steps in any channel,
 # however far averaging takes it below V: MiniLM's reach a tenth of that.
 _CONTEXT_LIMIT = 127 << 2
@@ -288,7 +290,8 @@ class TableBuilder:
     def _first_tokens_alike(self, statistics: Statistics) -> bool:
         """Whether first tokens of texts are within `_ALIKE` steps of 8 bits of their mean."""
         deviation = statistics.first_deviation
-        if deviation is None or not self.options.first_tokens:
+        few = statistics.first_count < _FEW_TEXTS
+        if deviation is None or few or not self.options.first_tokens:
             return False
         steps = 127 * deviation / np.maximum(statistics.channel_magnitude, SMALLEST_RANGE)
         return float(np.square(steps).mean()) <= _ALIKE**2

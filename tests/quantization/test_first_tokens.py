@@ -131,6 +131,9 @@ def test_values_have_more_bits_unless_they_are_alike_in_most_layers(
     assert wide(table()) == [True, True]  # half of the layers are not most of them
     monkeypatch.setattr("ibert_tvm.quantization.table._ALIKE", 1000.0)
     assert wide(table()) == [False, False]
+    with monkeypatch.context() as few:
+        few.setattr("ibert_tvm.quantization.table._FEW_TEXTS", 10**6)
+        assert wide(table()) == [True, True]
     assert wide(table(first_tokens=False)) == [True, True]
     monkeypatch.setattr("ibert_tvm.quantization.table._ALIKE", 0.25)
     builder = TableBuilder({}, {}, "accurate", OPTIONS)
