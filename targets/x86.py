@@ -17,7 +17,7 @@ VNNI_512 = DotInstruction("vpdpbusd_512", "uint8", "int8", 16, 4, tile_rows=8, t
 VNNI_256 = DotInstruction("vpdpbusd_256", "uint8", "int8", 8, 4, tile_rows=6, tile_vectors=2)
 # Two products per accumulator: vpmaddwd on operands widened to 16 bits. 16 ymm registers. The loop
 # over a single step has 24 instructions, which an AMD Zen 3 fetches 11% slower where they start in
-# the second half of a cache line, which depends on all code in front; over two steps, never.
+# the second half of a cache line, which all code in front decides; over two steps it varies by 4%.
 MADD_256 = DotInstruction(
     "vpmaddwd_256",
     "int16",
