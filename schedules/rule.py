@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
@@ -64,12 +65,16 @@ def largest_divisor(number: int, limit: int) -> int:
 def vectorise_innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, lanes: int) -> None:
     """Vectorise the last loop around `block` by `lanes`, or whole where it is short and even.
 
-    A loop whose extent no vector of at least four lanes divides stays scalar: a predicated vector
-    loop costs more than it gains, and such shapes are small.
+    Whole registers go before as many lanes as divide the extent: of 48 columns, where `lanes` are
+    32, 16 at a time rather than 24. A loop whose extent no vector of at least four lanes divides
+    stays scalar: a predicated vector loop costs more than it gains, and such shapes are small.
     """
     loop = sch.get_loops(block)[-1]
     length = extent(sch, loop)
     width = largest_divisor(length, lanes)
+    whole = math.gcd(length, lanes)
+    if 2 * whole > width:
+        width = whole
     if width < 4:
         return
     if width < length:

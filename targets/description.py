@@ -170,7 +170,7 @@ class TargetDescription:
         The 8-bit dot product that matrix kernels are built on.
     vector_lanes
         Entries that row operations and epilogues take at once: the 32-bit lanes of a vector
-        register, or where these are few a multiple, so that 8 bits of each fill a register.
+        register, or a multiple, so that 16 or 8 bits of each fill a register.
     elf_machine
         Value of ``e_machine`` that a linked library must have, as named by the ELF specification.
     required_features

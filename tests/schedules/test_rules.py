@@ -243,7 +243,9 @@ def test_largest_divisor(number: int, limit: int) -> None:
     ("length", "lanes", "width"),
     [
         (64, 16, 16),
-        (24, 16, 12),
+        (24, 16, 8),
+        (312, 16, 8),
+        (36, 16, 12),
         (8, 16, 8),
         (5, 16, 5),
         (3, 16, None),
