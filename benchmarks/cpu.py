@@ -4,6 +4,7 @@
     python -m benchmarks.cpu --build-only         # artefacts only, which needs no quiet machine
     python -m benchmarks.cpu --plan               # what would be measured, and for how long
     python -m benchmarks.cpu --models minilm --cells 1x128 --threads 1 --rounds 3
+    python -m benchmarks.cpu --peers ibert,ibert@HEAD~3 --output build/before    # two commits
 
 For every model, shape and thread count, all peers are loaded, each in its own process, and take
 turns; a process is stopped except during its turn. Figures are medians and minima over all rounds.
@@ -30,7 +31,7 @@ from .machine import fp32_ceiling, int8_ceiling, measure_limits
 from .measure import measure_cell
 from .memory import measure_all_memory
 from .models import MODELS, Cell
-from .peers import PEERS
+from .peers import PEERS, commit_of, find_peer
 from .process import WorkerError, ask, build_artefact
 from .report import write_report
 from .store import StoreError, add_limits, add_rows, continue_result, is_measured, new_result
@@ -68,7 +69,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peers",
         default=",".join(PEERS),
-        help="comma-separated (default: %(default)s)",
+        help="comma-separated; ibert@COMMIT is this project at another commit "
+        "(default: %(default)s)",
     )
     effort = Effort()
     for name, kind, text in (
@@ -111,7 +113,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     options = parser.parse_args(arguments)
     options.models = _choices(parser, "--models", options.models, list(MODELS))
-    options.peers = _choices(parser, "--peers", options.peers, list(PEERS))
+    commits = [name for name in options.peers.split(",") if commit_of(name)]
+    options.peers = _choices(parser, "--peers", options.peers, [*PEERS, *commits])
     try:
         options.cells = [Cell.parse(text) for text in options.cells.split(",") if text]
     except ValueError as error:
@@ -200,7 +203,7 @@ def _estimate(options: argparse.Namespace, tasks: list[Task], result: dict[str, 
     names = [name for name in options.peers if name not in result["skipped"]]
     work = [(MODELS[model], cell, threads) for model, cell, threads in tasks]
     return estimate_seconds(
-        options.effort, work, [PEERS[name].precision for name in names], ceilings
+        options.effort, work, [find_peer(name).precision for name in names], ceilings
     )
 
 
@@ -275,7 +278,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         taken = continue_result(result, options.output.with_name(options.output.name + ".json"))
         LOG.info("%d figures taken over from the earlier run", taken)
     for name in options.peers:
-        reason = PEERS[name].missing()
+        reason = find_peer(name).missing()
         if reason is not None:
             LOG.warning("skipping %s: %s", name, reason)
             result["skipped"][name] = reason

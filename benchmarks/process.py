@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .models import Cell, ModelSpec
+from .peers import place_of
 
 __all__ = ["Served", "Worker", "WorkerError", "ask", "build_artefact", "ending_with_this"]
 
@@ -31,8 +32,23 @@ class WorkerError(Exception):
     """A worker failed; the message is the last line that it wrote."""
 
 
-def _command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.worker", *map(str, arguments)]
+def _worker(
+    action: str, spec: ModelSpec, peer: str, cell: Cell, cache: Path, *rest: object
+) -> tuple[list[str], Path]:
+    """The command of a worker, and the folder that it runs in: the checkout of its sources.
+
+    Raises
+    ------
+    WorkerError
+        If the peer is of a commit that there is not.
+    """
+    try:
+        place = place_of(peer, cache)
+    except FileNotFoundError as error:
+        raise WorkerError(str(error)) from error
+    before, after = ((), rest) if action == "build" else (rest[:1], rest[1:])
+    arguments = (action, spec.name, place.peer, cell, *before, place.cache, *after)
+    return [sys.executable, "-m", "benchmarks.worker", *map(str, arguments)], place.root
 
 
 def ending_with_this(command: list[str]) -> list[str]:
@@ -58,12 +74,13 @@ def build_artefact(spec: ModelSpec, peer: str, cell: Cell, cache: Path) -> None:
     WorkerError
         If the build fails; the whole log is in ``cache/logs``.
     """
-    log = cache / "logs" / f"build-{spec.name}-{peer}-{cell}.log"
+    log = cache / "logs" / f"build-{spec.name}-{peer.replace('/', '-')}-{cell}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    command, root = _worker("build", spec, peer, cell, cache)
     with log.open("w") as stream:
         done = subprocess.run(
-            ending_with_this(_command("build", spec.name, peer, cell, cache)),
-            cwd=ROOT,
+            ending_with_this(command),
+            cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
@@ -94,9 +111,10 @@ def ask(
     WorkerError
         If it fails.
     """
+    command, root = _worker(action, spec, peer, cell, cache, threads)
     done = subprocess.run(
-        ending_with_this(_command(action, spec.name, peer, cell, threads, cache)),
-        cwd=ROOT,
+        ending_with_this(command),
+        cwd=root,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -119,6 +137,8 @@ class Served:
         What to start; it says hello first.
     timeout : float
         Seconds until it must have said hello.
+    root : Path
+        Folder that it runs in.
 
     Attributes
     ----------
@@ -126,13 +146,13 @@ class Served:
         Its first message.
     """
 
-    def __init__(self, command: list[str], timeout: float = 600) -> None:
+    def __init__(self, command: list[str], timeout: float = 600, root: Path = ROOT) -> None:
         self._log = Path(tempfile.mkstemp(prefix="worker-", suffix=".log")[1])
         with self._log.open("w") as stream:
             # A session of its own: Ctrl-C is for the measuring process, which then ends this one.
             self._process = subprocess.Popen(
                 ending_with_this(command),
-                cwd=ROOT,
+                cwd=root,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
@@ -235,7 +255,8 @@ class Worker(Served):
         workload: str = "cell",
     ) -> None:
         self.peer = peer
-        super().__init__(_command("serve", spec.name, peer, cell, threads, cache, workload))
+        command, root = _worker("serve", spec, peer, cell, cache, threads, workload)
+        super().__init__(command, root=root)
 
     def turn(self, seconds: float, warm_up: float, least: int) -> dict[str, Any]:
         """Let the worker run the model for `seconds`, and at least `least` times.

@@ -138,7 +138,10 @@ def _ratio_lines(result: dict[str, Any]) -> list[str]:
     """Ratios of each kind of peer to the baseline, and their geometric means."""
     groups = {key: g for key, g in groups_of(result).items() if BASELINE in g}
     rows = []
-    collected: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    measured = [
+        kind for kind in KINDS if any(ratio(group, kind) is not None for group in groups.values())
+    ]
+    collected: dict[str, list[float]] = {kind: [] for kind in measured}
     for (model, cell, threads), group in groups.items():
         row = [model, cell, str(threads)]
         for kind, values in collected.items():
@@ -152,11 +155,10 @@ def _ratio_lines(result: dict[str, Any]) -> list[str]:
     summary = [
         [kind, f"{geometric_mean(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}"]
         for kind, values in collected.items()
-        if values
     ]
     if not summary:
         return []
-    header = ["model", "batch x seq", "threads", *KINDS, f"{BASELINE}: of the 8-bit ceiling"]
+    header = ["model", "batch x seq", "threads", *measured, f"{BASELINE}: of the 8-bit ceiling"]
     return [
         *("", "## Times as fast", ""),
         f"Median of the peer's faster variant divided by that of `{BASELINE}`; of minima in "

@@ -10,7 +10,7 @@ from typing import Any
 
 from .machine import describe_machine, describe_software
 from .models import Cell
-from .peers import PEERS
+from .peers import find_peer
 
 __all__ = [
     "SCHEMA",
@@ -49,8 +49,8 @@ def new_result(peers: Iterable[str], settings: dict[str, Any]) -> dict[str, Any]
         "machine": describe_machine(),
         "software": describe_software(),
         "settings": settings,
-        "peers": {name: PEERS[name].title for name in names},
-        "precision": {name: PEERS[name].precision for name in names},
+        "peers": {name: find_peer(name).title for name in names},
+        "precision": {name: find_peer(name).precision for name in names},
         "skipped": {},
         "limits": {},
         "rows": [],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import Peer
+from .commit import CommitPeer, commit_of, place_of
 from .ibert import IbertBuckets, IbertPeer
 from .onnx_runtime import (
     OnnxRuntimeFloat,
@@ -13,7 +14,7 @@ from .onnx_runtime import (
 from .openvino import OpenVinoFloat, OpenVinoInt8, OpenVinoInt8Bf16
 from .pytorch import PyTorchFloat
 
-__all__ = ["PEERS", "Peer", "find_peer"]
+__all__ = ["PEERS", "Peer", "commit_of", "find_peer", "place_of"]
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
@@ -36,5 +37,6 @@ _OTHERS: dict[str, Peer] = {
 
 
 def find_peer(name: str) -> Peer:
-    """The peer of that name, whichever benchmark it belongs to."""
-    return {**PEERS, **_OTHERS}[name]
+    """The peer of that name, whichever benchmark it belongs to; ``ibert@COMMIT`` is one, too."""
+    commit = commit_of(name)
+    return {**PEERS, **_OTHERS}[name] if commit is None else CommitPeer(commit)

@@ -20,7 +20,7 @@ def small():
 def test_the_faster_variant_counts_beside_the_fraction_of_the_ceiling(tmp_path):
     write_report(small(), tmp_path / "cpu")
     text = (tmp_path / "cpu.md").read_text()
-    assert "| minilm | 1x128 | 1 | 1.25 (1.26) | – | – | 72% |" in text
+    assert "| minilm | 1x128 | 1 | 1.25 (1.26) | 72% |" in text
     assert "| OpenVINO INT8 | 1.25 | 1.25 | 1.25 |" in text
     assert "- `pytorch-fp32`: not installed: torch" in text
     assert "Other processes" not in text
@@ -58,6 +58,17 @@ def test_the_profile_is_shown_by_place(tmp_path):
     assert "### minilm 1x128" in text
     assert "| encoder.layer.*.dense | linear | 12 | 3.000 | 75.0% | 210 |" in text
     assert "| outside of kernels |  | 0 | 3.000 | 75.0% | – |" in text
+
+
+def test_another_commit_is_a_peer(tmp_path):
+    names = {"ibert": 4.0, "ibert@abc": 4.2, "ibert@def": 5.0}
+    result = document(*(row(name, ms) for name, ms in names.items()))
+    result["peers"] = dict.fromkeys(names, "title")
+    result["precision"] = dict.fromkeys(names, "int8")
+    write_report(result, tmp_path / "cpu")
+    text = (tmp_path / "cpu.md").read_text()
+    assert "| model | batch x seq | threads | another commit |" in text
+    assert "| another commit | 1.05 | 1.05 | 1.05 |" in text
 
 
 def test_traffic_is_a_fraction_of_the_nearest_memory_that_holds_the_weights(tmp_path):
