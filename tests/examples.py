@@ -9,7 +9,11 @@ import pytest
 
 
 def examples(
-    cases: Iterable[Any], *kept: Any, unpack: bool = False, otherwise: str = "slow"
+    cases: Iterable[Any],
+    *kept: Any,
+    unpack: bool = False,
+    otherwise: str = "slow",
+    slow: Iterable[Any] = (),
 ) -> list[Any]:
     """Cases for `parametrize`.
 
@@ -23,14 +27,21 @@ def examples(
         Each case is a tuple of several arguments.
     otherwise
         Marker of the others: ``slow``, or ``record`` for a test that is slow itself.
+    slow
+        Those that are slow where the others are for the record.
     """
-    cases = list(cases)
-    missing = [case for case in kept if case not in cases]
+    cases, slow = list(cases), list(slow)
+    missing = [case for case in (*kept, *slow) if case not in cases]
     if missing:
         raise ValueError(f"no such cases: {missing}; there are {cases}")
+    if slow:
+        otherwise = "record"
     return [
         case
         if case in kept
-        else pytest.param(*(case if unpack else (case,)), marks=getattr(pytest.mark, otherwise))
+        else pytest.param(
+            *(case if unpack else (case,)),
+            marks=getattr(pytest.mark, "slow" if case in slow else otherwise),
+        )
         for case in cases
     ]

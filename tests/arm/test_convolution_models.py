@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.arm.whole_models import check_on_board, check_on_microcontroller
+from tests.examples import examples
 from tests.integration.convolution_model import (
     MODELS,
     PRESETS,
@@ -27,7 +28,7 @@ def test_on_boards(target: str, preset: str, tmp_path: Path) -> None:
     check_on_board(model, target, (1, TOKENS[name]), arrays, tmp_path)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", examples(PRESETS, "accurate", otherwise="record"))
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
 def test_on_microcontrollers(target: str, name: str, preset: str, tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ def turns_of_kernels() -> dict[str, tuple[int, int]]:
         pytest.param("paper", "t4", marks=SLOW),
         pytest.param("relu_roberta", "a100", marks=SLOW),
         pytest.param("whole", "t4", marks=SLOW),
-        pytest.param("whole", "h100", marks=SLOW),
-        pytest.param("odd", "t4", marks=SLOW),
-        pytest.param("paper", "a100", marks=SLOW),
-        pytest.param("relu_roberta", "t4", marks=SLOW),
+        pytest.param("whole", "h100", marks=pytest.mark.record),
+        pytest.param("odd", "t4", marks=pytest.mark.record),
+        pytest.param("paper", "a100", marks=pytest.mark.record),
+        pytest.param("relu_roberta", "t4", marks=pytest.mark.record),
     ],
 )
 def test_encoders(name: str, target: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import transformers as hf
 import ibert_tvm as ibert
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
 from ibert_tvm.relay_passes.canonical import canonical_calls
+from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +69,9 @@ def ops(model: CanonicalModel) -> list[str]:
     return [item.op.removeprefix("canonical.") for item in model.report.matched]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", examples(MODELS, "gemma2", "gemma3", "llama", "qwen3", otherwise="record")
+)
 def test_bodies_import(name: str) -> None:
     source = MODELS[name]()
     model = load(source)

@@ -178,7 +178,9 @@ def test_sums_that_are_no_rotation_say_why() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", examples(CONFIGS, "modernbert", "nomic_bert", "qwen3", otherwise="record")
+)
 def test_encoders(name: str) -> None:
     module = encoder(name)
     model = load(module)
@@ -193,7 +195,7 @@ def test_encoders(name: str) -> None:
     check(module, model, (7, 33, 64))
 
 
-@pytest.mark.slow
+@pytest.mark.record
 def test_granite_is_modernbert_with_silu() -> None:
     kinds = [
         {c.op.name for _, c in canonical_calls(load(encoder(name), verify=False).module)}

@@ -14,6 +14,7 @@ from ibert_tvm.relay_passes.canonical import FloatModel
 from tests.arm.whole_models import check_on_board
 from tests.cache import quantised_once
 from tests.cuda.gpu_models import build
+from tests.examples import examples
 from tests.frontend.disentangled import VOCABULARY, disentangled
 from tests.integration.whole_models import (
     Inputs,
@@ -45,8 +46,15 @@ def inputs(batch: int, seq_len: int, seed: int, padding: bool = False) -> Inputs
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("preset", ["accurate", "paper"])
-@pytest.mark.parametrize("kind", ["buckets", "first"])
+@pytest.mark.parametrize(
+    ("kind", "preset"),
+    examples(
+        [(kind, preset) for kind in ("buckets", "first") for preset in ("accurate", "paper")],
+        *(("buckets", "accurate"), ("first", "paper")),
+        otherwise="record",
+        unpack=True,
+    ),
+)
 def test_on_this_processor(kind: str, preset: str, shape: tuple[int, int], tmp_path: Path) -> None:
     quantized = model(kind, preset)
     library = build_library(quantized, [shape], tmp_path)

@@ -87,6 +87,7 @@ def _quantised(name: str) -> QuantizedModel:
     examples(
         [("bert", SHAPES[2:3]), *((name, SHAPES) for name in MODELS)],
         ("bert", SHAPES[2:3]),
+        slow=[(name, SHAPES) for name in ("roberta", "electra")],
         unpack=True,
     ),
 )
@@ -105,7 +106,7 @@ def test_random_models_are_bit_exact(
     assert_bit_exact(library, quantized, inputs)
 
 
-@pytest.mark.slow
+@pytest.mark.record
 def test_minilm_is_bit_exact(tmp_path: Path) -> None:
     model = minilm(head="none")
     shapes = [(batch, seq_len) for batch in (1, 3) for seq_len in (1, 17, 32, 128)]

@@ -38,7 +38,14 @@ ALL = [*itertools.product(MODELS, TARGETS, [SHAPES]), ("odd", "x86-avx-vnni", SH
 
 
 @pytest.mark.parametrize(
-    ("model", "target", "shapes"), examples([*DEFAULT, *ALL], *DEFAULT, unpack=True)
+    ("model", "target", "shapes"),
+    examples(
+        [*DEFAULT, *ALL],
+        *DEFAULT,
+        # Plain x86-64 differs in its vectors alone.
+        slow=[case for case in ALL if case[0] in ("odd", "paper") or case[1] != "x86-64"],
+        unpack=True,
+    ),
 )
 def test_compiled_program_equals_its_evaluation(
     model: str, target: str, shapes: list[tuple[int, int]]

@@ -21,6 +21,7 @@ from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.examples import examples
 from tests.integer.conftest import Builder
 
 from .comparison import (
@@ -63,7 +64,9 @@ def test_nothing_leaves_its_interval() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10_000, 10_025))
+@pytest.mark.parametrize(
+    "seed", examples(range(10_000, 10_025), *range(10_000, 10_012), otherwise="record")
+)
 def test_programs_give_the_bits_of_the_reference(seed: int) -> None:
     """On processors that this machine has; `python -m tests.programs` emulates others."""
     here = [name for name, (_, emulated) in TARGETS.items() if not emulated and runs(name)]

@@ -185,7 +185,13 @@ def test_a_model_that_computes_nan_is_refused_with_the_layer():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("preset_name", "mean", "smallest"), [("accurate", 0.993, 0.985), ("paper", 0.96, 0.85)]
+    ("preset_name", "mean", "smallest"),
+    examples(
+        [("accurate", 0.993, 0.985), ("paper", 0.96, 0.85)],
+        ("accurate", 0.993, 0.985),
+        otherwise="record",
+        unpack=True,
+    ),
 )
 def test_fidelity_of_a_real_sentence_encoder(preset_name, mean, smallest):
     from pathlib import Path

@@ -15,7 +15,7 @@ from tests.documents.small_model import small_model
 EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune.py"
 
 
-@pytest.mark.slow
+@pytest.mark.record
 def test_it_tunes_and_compares_both_models_with_float(tmp_path: Path) -> None:
     folder = tmp_path / "finetune"
     words = ["--model", small_model(), "--folder", folder, "--samples", 48, "--epochs", 1]

@@ -22,6 +22,7 @@ from ibert_tvm.tasks.samples import Labelled
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune
 from ibert_tvm.train.settings import FinetuneSettings
+from tests.examples import examples
 
 WORDS = [f"word{number}" for number in range(40)]
 SETTINGS = ["--float-epochs", 1, "--epochs", 2, "--batch", 4, "--seq-len", 16, "--seed", 3]
@@ -124,7 +125,9 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
-    [pytest.param("sst-2", marks=pytest.mark.record), "sts-b", "token-classification", "squad"],
+    examples(
+        ["sst-2", "sts-b", "token-classification", "squad"], "sts-b", "squad", otherwise="record"
+    ),
 )
 def test_a_task_s_own_metric_says_which_epoch_was_best(
     task: str, folder: Path, tmp_path: Path

@@ -36,7 +36,15 @@ def steps(model: IntegerModel, count: int, rate: float = 3e-3) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(("name", "preset"), examples(CASES, ("bert", "accurate"), unpack=True))
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    examples(
+        CASES,
+        ("bert", "accurate"),
+        slow=[("modernbert", "accurate"), ("bert", "paper")],
+        unpack=True,
+    ),
+)
 def test_a_trained_model_is_deployed_with_the_integers_of_its_training(
     name: str, preset: str, tmp_path: Path
 ) -> None:

@@ -30,7 +30,12 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize(
     ("name", "dynamo"),
-    examples([(n, d) for n in MODELS for d in (False, True)], ("gpt_neox", False), unpack=True),
+    examples(
+        [(n, d) for n in MODELS for d in (False, True)],
+        ("gpt_neox", False),
+        slow=[*((n, False) for n in MODELS if n != "gpt_neox"), ("deberta-v3", True)],
+        unpack=True,
+    ),
 )
 def test_exports_agree_with_onnx_runtime(name: str, dynamo: bool, tmp_path: Path) -> None:
     source = MODELS[name]().eval()

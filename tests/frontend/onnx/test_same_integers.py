@@ -68,14 +68,19 @@ def test_same_integers_as_the_folder(tmp_path, architecture, attention, dynamo, 
 )
 @pytest.mark.parametrize(
     ("attention", "dynamo", "opset"),
-    [
-        ("eager", False, 11),
-        ("eager", False, 17),
-        ("sdpa", False, 17),
-        ("eager", True, 18),
-        ("sdpa", True, 18),
-        ("sdpa", True, 23),
-    ],
+    examples(
+        [
+            ("eager", False, 11),
+            ("eager", False, 17),
+            ("sdpa", False, 17),
+            ("eager", True, 18),
+            ("sdpa", True, 18),
+            ("sdpa", True, 23),
+        ],
+        *(("eager", False, 11), ("sdpa", False, 17), ("eager", True, 18), ("sdpa", True, 23)),
+        otherwise="record",
+        unpack=True,
+    ),
 )
 def test_same_integers_from_every_exporter(tmp_path, architecture, attention, dynamo, opset):
     file = exported(tmp_path, architecture, attention, dynamo, opset)

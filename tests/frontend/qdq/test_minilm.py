@@ -67,7 +67,9 @@ def in_onnx_runtime(path: Path, tokens: Any) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize(
-    "operators, per_channel", [(LINEAR, True), (None, False)], ids=["linear", "all"]
+    "operators, per_channel",
+    [(LINEAR, True), pytest.param(None, False, marks=pytest.mark.record)],
+    ids=["linear", "all"],
 )
 def test_not_worse_than_onnx_runtime(minilm, exported, tokens, tmp_path, operators, per_channel):
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
