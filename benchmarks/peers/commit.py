@@ -93,7 +93,7 @@ def place_of(peer: str, cache: Path) -> Place:
     digest = _hash(commit)
     if digest is None:
         raise FileNotFoundError(f"this repository has no commit {commit!r}")
-    home = cache / "commits" / digest
+    home = cache.resolve() / "commits" / digest  # its worker runs in another folder
     if not (home / "checkout").exists():
         _lay_out(digest, home)
     return Place(home / "checkout", IbertPeer.name, home / "bench")

@@ -32,13 +32,17 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_a_commit_is_laid_out_as_it_is_installed(repository: Path, tmp_path: Path) -> None:
+def test_a_commit_is_laid_out_as_it_is_installed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_peer("ibert@HEAD~1").missing() is None
+    monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        place = place_of("ibert@HEAD~1", tmp_path / "cache")
+        place = place_of("ibert@HEAD~1", Path("cache"))
         assert place.peer == "ibert"
         assert (place.root / "ibert_tvm" / "schedules" / "tile.py").read_text() == "before"
     assert place_of("ibert@HEAD", tmp_path / "cache").cache != place.cache
+    assert place.root.is_absolute()
     # A branch that moves is another commit.
     assert place.root.parent.name != "HEAD~1"
     assert place_of("ibert", tmp_path) == commit.Place(repository, "ibert", tmp_path)
