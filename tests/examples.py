@@ -26,16 +26,15 @@ def examples(
     unpack
         Each case is a tuple of several arguments.
     otherwise
-        Marker of the others: ``slow``, or ``record`` for a test that is slow itself.
+        Marker of the others: ``slow``, or ``record`` for a test that is slow itself, or that has
+        cases in all three sets.
     slow
-        Those that are slow where the others are for the record.
+        Of the latter: those that are slow.
     """
     cases, slow = list(cases), list(slow)
     missing = [case for case in (*kept, *slow) if case not in cases]
     if missing:
         raise ValueError(f"no such cases: {missing}; there are {cases}")
-    if slow:
-        otherwise = "record"
     return [
         case
         if case in kept

@@ -21,7 +21,7 @@ def test_what_is_not_kept_is_slow_or_for_the_record() -> None:
     assert sets(examples("ab", "a")) == [("a", []), (("b",), ["slow"])]
     assert sets(examples("ab", "a", otherwise="record")) == [("a", []), (("b",), ["record"])]
     pairs = [(0, "a"), (1, "b"), (2, "c")]
-    assert sets(examples(pairs, (0, "a"), slow=[(1, "b")], unpack=True)) == [
+    assert sets(examples(pairs, (0, "a"), otherwise="record", slow=[(1, "b")], unpack=True)) == [
         ((0, "a"), []),
         ((1, "b"), ["slow"]),
         ((2, "c"), ["record"]),

@@ -66,11 +66,11 @@ class CommitPeer(Peer):
 
     def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
         """Refuse: these sources are not those of the commit."""
-        raise NotImplementedError(f"{self.name} is built by a worker of its own checkout")
+        raise RuntimeError(f"{self.name} is built by a worker of its own checkout")
 
     def load(self, folder: Path, spec: ModelSpec, cell: Cell | None, threads: int) -> Run:
         """Refuse, likewise."""
-        raise NotImplementedError(f"{self.name} is run by a worker of its own checkout")
+        raise RuntimeError(f"{self.name} is run by a worker of its own checkout")
 
 
 def commit_of(peer: str) -> str | None:

@@ -66,18 +66,22 @@ def turns_of_kernels() -> dict[str, tuple[int, int]]:
     return turns
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("name", "target"),
-    [
-        pytest.param("odd", "a100", marks=SLOW),
-        pytest.param("paper", "t4", marks=SLOW),
-        pytest.param("relu_roberta", "a100", marks=SLOW),
-        pytest.param("whole", "t4", marks=SLOW),
-        pytest.param("whole", "h100", marks=pytest.mark.record),
-        pytest.param("odd", "t4", marks=pytest.mark.record),
-        pytest.param("paper", "a100", marks=pytest.mark.record),
-        pytest.param("relu_roberta", "t4", marks=pytest.mark.record),
-    ],
+    examples(
+        [
+            *(
+                (name, target)
+                for name in ("odd", "paper", "relu_roberta")
+                for target in ("t4", "a100")
+            ),
+            *(("whole", "t4"), ("whole", "h100")),
+        ],
+        *(("odd", "a100"), ("paper", "t4"), ("relu_roberta", "a100"), ("whole", "t4")),
+        otherwise="record",
+        unpack=True,
+    ),
 )
 def test_encoders(name: str, target: str, tmp_path: Path) -> None:
     model = as_model(encoder_program(**PROGRAMS[name], seed=3))

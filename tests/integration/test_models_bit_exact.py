@@ -87,6 +87,7 @@ def _quantised(name: str) -> QuantizedModel:
     examples(
         [("bert", SHAPES[2:3]), *((name, SHAPES) for name in MODELS)],
         ("bert", SHAPES[2:3]),
+        otherwise="record",
         slow=[(name, SHAPES) for name in ("roberta", "electra")],
         unpack=True,
     ),

@@ -66,6 +66,7 @@ def test_stages(name: str, arithmetic: str) -> None:
     examples(
         [(b, a) for b in range(BITS[0], BITS[1] + 1) for a in ARITHMETICS],
         (BITS[1], "scalar"),
+        otherwise="record",
         slow=[(b, a) for b in (BITS[0], 16, BITS[1]) for a in ARITHMETICS],
         unpack=True,
     ),

@@ -41,6 +41,7 @@ def steps(model: IntegerModel, count: int, rate: float = 3e-3) -> list[float]:
     examples(
         CASES,
         ("bert", "accurate"),
+        otherwise="record",
         slow=[("modernbert", "accurate"), ("bert", "paper")],
         unpack=True,
     ),

@@ -33,6 +33,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     examples(
         [(n, d) for n in MODELS for d in (False, True)],
         ("gpt_neox", False),
+        otherwise="record",
         slow=[*((n, False) for n in MODELS if n != "gpt_neox"), ("deberta-v3", True)],
         unpack=True,
     ),
