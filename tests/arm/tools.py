@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ibert_tvm.runtime.library_file import read_metadata
+from ibert_tvm.runtime.metadata import LibraryMetadata
 from ibert_tvm.targets import TargetDescription, TargetError, get_target
 from ibert_tvm.targets.emulation import emulator_command, find_emulator
 from ibert_tvm.targets.runner import Runner
@@ -28,6 +30,7 @@ _PACKAGES = {
     "llvm-objdump": "llvm-14",
     "llvm-objdump-14": "llvm-14",
     "mmdebstrap": "mmdebstrap",
+    "bochs-bin": "bochs bochs-term",
 }
 # Debian's llvm-14 has the version in the names of its programs.
 _VERSIONS = {"llvm-objdump": [f"llvm-objdump-{version}" for version in range(14, 30)]}
@@ -114,8 +117,23 @@ def run_library(
     dict of str to numpy.ndarray
         Integer outputs by name.
     """
-    from ibert_tvm.runtime.library_file import read_metadata
+    metadata, shape, arrays, outputs = call_of(path, inputs)
+    results = _runner(description, processor).run(path, shape, arrays, outputs)
+    names = [record.name for record in metadata.outputs]
+    return dict(zip(names, results, strict=True))
 
+
+def call_of(
+    path: Path, inputs: dict[str, np.ndarray]
+) -> tuple[LibraryMetadata, tuple[int, int], list[np.ndarray], list[tuple[str, tuple[int, ...]]]]:
+    """What a library is called with, and what comes out.
+
+    Returns
+    -------
+    metadata, shape, arrays, outputs
+        What the library says of itself; batch and sequence length; inputs in its order and types;
+        type and shape of every output.
+    """
     metadata = read_metadata(path)
     batch, seq_len = next(iter(inputs.values())).shape[:2]
     extents = {"batch": batch, "seq_len": seq_len}
@@ -124,6 +142,4 @@ def run_library(
         (record.dtype, tuple(int(extents.get(str(axis), axis)) for axis in record.shape))
         for record in metadata.outputs
     ]
-    results = _runner(description, processor).run(path, (batch, seq_len), arrays, outputs)
-    names = [record.name for record in metadata.outputs]
-    return dict(zip(names, results, strict=True))
+    return metadata, (batch, seq_len), arrays, outputs

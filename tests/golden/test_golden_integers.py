@@ -16,6 +16,7 @@ import ibert_tvm as ibert
 from ibert_tvm.quantization import calibrate
 from tests.arm.packages import link_package, run_package
 from tests.arm.tools import board, run_library
+from tests.arm.tools import needs as needs_tool
 from tests.cuda import gpu_models
 from tests.cuda.stand_in_gpu import load as load_gpu
 from tests.cuda.tools import needs
@@ -32,6 +33,7 @@ from tests.golden.models import (
     stored_activations,
     tables,
 )
+from tests.pc import machine as pc
 
 SLOW = pytest.mark.slow
 # The others have no kernel that none of these has.
@@ -141,6 +143,16 @@ def test_boards_give_the_golden_outputs(name: str, target: str, tmp_path: Path) 
     compiled = ibert.compile(quantized(name), target, shapes=[shape(name)], runtime="none")
     path = compiled.export(tmp_path / "model.so")
     outputs = run_library(path, description, inputs(name))
+    assert digests.of_arrays(outputs) == golden_outputs(name)
+
+
+@SLOW
+@pytest.mark.parametrize("name", ON_TARGETS)
+def test_avx512_vnni_gives_the_golden_outputs(name: str, tmp_path: Path) -> None:
+    needs_tool(pc.EMULATOR)
+    target = "x86-avx512-vnni"
+    compiled = ibert.compile(quantized(name), target, shapes=[shape(name)], runtime="none")
+    outputs = pc.run_library(compiled.export(tmp_path / "model.so"), inputs(name))
     assert digests.of_arrays(outputs) == golden_outputs(name)
 
 
