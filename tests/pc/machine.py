@@ -127,6 +127,9 @@ def call_library(
                 check=False,
                 timeout=_SECONDS,
             )
+        except FileNotFoundError as error:
+            todo = "apt-get install bochs bochs-term"
+            raise MachineError(f"{EMULATOR} is not installed (Debian: {todo})") from error
         except subprocess.TimeoutExpired as error:
             raise MachineError(f"{library}: no end within {_SECONDS} s") from error
         paper = folder / "printed.bin"
