@@ -34,7 +34,7 @@ _TITLE = """\
 
 Counted on an Ice Lake that Bochs emulates; in parentheses the share of the first column. They are
 no cycles: a loop of products waits for `vpdpbusd`, of which a processor computes one or two a
-cycle, so that its other instructions take no time.
+cycle, so that what else is in it takes less time than its number says.
 
 """
 _OUTPUTS = 4
@@ -63,7 +63,11 @@ def count(library: Path, shape: tuple[int, int], inputs: int) -> int:
         If it cannot be called.
     """
     with library.open("rb") as stream:
-        names = [one.name for one in ELFFile(stream).get_section_by_name(".dynsym").iter_symbols()]
+        try:
+            symbols = ELFFile(stream).get_section_by_name(".dynsym")
+        except ELFError as error:
+            raise ValueError(f"{library} is no ELF file: {error}") from error
+        names = [one.name for one in symbols.iter_symbols()] if symbols else []
     prefixes = [name.removesuffix(_FUNCTION) for name in names if name.endswith(_FUNCTION)]
     if len(prefixes) != 1:
         raise ValueError(f"{library} is no library of plain C functions")
@@ -93,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
             row: dict[str, Any] = {"shape": "{}x{}".format(*shape)}
             row |= {n: count(path, shape, options.inputs) for n, path in options.libraries}
             rows.append(row)
-    except (MachineError, ELFError, ValueError, OSError) as error:
+    except (MachineError, ValueError, OSError) as error:
         sys.stderr.write(f"cannot count: {error}\n")
         return 1
     text = "\n".join(_report([name for name, _path in options.libraries], rows)) + "\n"

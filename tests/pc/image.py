@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from elftools.elf.elffile import ELFFile
@@ -130,12 +131,11 @@ def _loaded(elf: ELFFile, helpers: dict[str, int]) -> bytearray:
     return memory
 
 
-def _address(symbol: object, helpers: dict[str, int]) -> int:
-    name = symbol.name  # type: ignore[attr-defined]
-    if symbol["st_shndx"] != "SHN_UNDEF":  # type: ignore[index]
-        return _LIBRARY + int(symbol["st_value"])  # type: ignore[index]
-    if name in helpers:
-        return helpers[name]
-    if symbol["st_info"]["bind"] == "STB_WEAK":  # type: ignore[index]
+def _address(symbol: Any, helpers: dict[str, int]) -> int:
+    if symbol["st_shndx"] != "SHN_UNDEF":
+        return _LIBRARY + int(symbol["st_value"])
+    if symbol.name in helpers:
+        return helpers[symbol.name]
+    if symbol["st_info"]["bind"] == "STB_WEAK":
         return 0
-    raise ValueError(f"the emulated PC has no function {name}")
+    raise ValueError(f"the emulated PC has no function {symbol.name}")
