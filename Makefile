@@ -9,10 +9,9 @@ PIP    := $(BIN)/python -m pip install --quiet $(CONSTRAINTS)
 EXTRAS := torch,demo,verify,dev
 # Installed as ibert_tvm.relay_passes and so on.
 FOLDERS := relay_passes schedules targets
-# Tests run in this many processes, up to 2 GB each; each keeps its own BLAS and TVM pools at one
-# thread.
+# Tests run in this many processes; each keeps its own BLAS and TVM pools at one thread.
 JOBS   ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
-# A process that has nothing left takes tests from the other; what both need once is in tests/cache.
+# A process that has nothing left takes tests from another; what several need once is in tests/cache.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=

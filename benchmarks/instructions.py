@@ -91,6 +91,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, choices=(1, 2, 3), default=3)
     parser.add_argument("--output", type=Path, help="path without suffix; .md and .json")
     options = parser.parse_args(arguments)
+    names = [name for name, _path in options.libraries]
+    if len({"shape", *names}) <= len(names):
+        parser.error(f"two columns have one name: {', '.join(names)}; give others, NAME=LIBRARY")
+    if options.output is not None and not options.output.parent.is_dir():
+        parser.error(f"there is no folder {options.output.parent}")
     rows: list[dict[str, Any]] = []
     try:
         for shape in options.shapes:
@@ -100,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (MachineError, ValueError, OSError) as error:
         sys.stderr.write(f"cannot count: {error}\n")
         return 1
-    text = "\n".join(_report([name for name, _path in options.libraries], rows)) + "\n"
+    text = "\n".join(_report(names, rows)) + "\n"
     sys.stdout.write(text)
     if options.output is not None:
         result = {"emulator": f"{EMULATOR} {ICE_LAKE}", "software": describe_software()}

@@ -45,3 +45,14 @@ def test_what_is_no_library_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main(["a.so", "--shapes", "8"])
     assert "is not BATCHxLENGTH" in capsys.readouterr().err
+
+
+def test_columns_have_names_of_their_own_and_the_result_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["old/model.so", "new/model.so", "--shapes", "1x8"])
+    assert "two columns have one name" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["model.so", "--shapes", "1x8", "--output", str(tmp_path / "no" / "result")])
+    assert "there is no folder" in capsys.readouterr().err

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MOST_BUFFERS = 16, CONTEXT_BYTES = 256, FIRST_INTERFACE = 1, FAULT = -1000, NO_ROOM = -2000 };
+enum { MOST_BUFFERS = 16, CONTEXT_BYTES = 256, FIRST_INTERFACE = 1, FAULT = -1000, NO_ROOM = -1 };
 enum { PRINTER = 0x378, PRINTER_STATUS = 0x379, PRINTER_CONTROL = 0x37a, POWER = 0x8900 };
 
 /* Of ibert_model.h. */

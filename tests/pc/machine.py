@@ -33,7 +33,7 @@ SKYLAKE = "corei7_skylake_x"
 _HERE = Path(__file__).parent
 _SECONDS = 600
 _HEAD = struct.Struct("<iQ")
-_FAULT = -1000
+_NO_ROOM, _FAULT = -1, -1000
 _EXCEPTIONS = {
     0: "a division by zero",
     6: "an illegal instruction",
@@ -104,6 +104,8 @@ def call_library(
     ------
     MachineError
         If it fails, or is ended by an exception, as by an instruction that the processor lacks.
+    ValueError
+        As `tests.pc.image.make_image`.
     """
     rom, program = _built()
     image = make_image(program, library, prefix, shape, inputs, outputs, printed)
@@ -141,6 +143,8 @@ def call_library(
     if status <= _FAULT:
         number = _FAULT - status
         raise MachineError(f"{library}: ended by {_EXCEPTIONS.get(number, f'exception {number}')}")
+    if status == _NO_ROOM:
+        raise MachineError(f"{library}: its arena does not fit the memory that is left")
     if status:
         raise MachineError(f"{library}: error {status} of the library's interface")
     ends = np.cumsum([_HEAD.size, *(outputs if printed else ())])
@@ -184,7 +188,7 @@ def run_library(
 def _built() -> tuple[Path, Path]:
     """The ROM and the program, assembled and linked once."""
     sources = [(_HERE / name).read_text(encoding="utf-8") for name in ("boot.s", "machine.c")]
-    with cached("pc", *sources) as (folder, work):
+    with cached("pc", *sources, Path(__file__).read_text(encoding="utf-8")) as (folder, work):
         if work is not None:
             for name, source in zip(("boot.s", "machine.c"), sources, strict=True):
                 (work / name).write_text(source, encoding="utf-8")
