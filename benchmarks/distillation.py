@@ -89,7 +89,7 @@ class _Vectors:
 
     Parameters
     ----------
-    tokenizer : ibert_tvm.tokenization.Tokenizer
+    tokenizer : ibert_tvm.model.tokenization.Tokenizer
         Of the model.
     names : tuple of str
         Its inputs.
@@ -176,10 +176,10 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     """
     import torch
 
+    from ibert_tvm.evaluation.metrics import Agreement
     from ibert_tvm.frontend.hf_folder import HfFolder
     from ibert_tvm.frontend.transformers_import import float_module
-    from ibert_tvm.metrics import Agreement
-    from ibert_tvm.tokenization import Tokenizer, tokenizer_files
+    from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
     from ibert_tvm.train import prepare
     from ibert_tvm.train.loop import Loop, Schedule
     from ibert_tvm.train.losses import embedding_loss

@@ -19,11 +19,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .artefact import QuantizedModel
+    from .common.errors import IbertError
     from .compiler import compile
     from .encoder import Encoder
-    from .errors import IbertError
     from .frontend import load
+    from .model.artefact import QuantizedModel
     from .quantization import quantize
     from .runtime import Library, load_library, run
     from .version import __version__
@@ -48,9 +48,9 @@ __all__ = [
 
 _HOME = {
     "Encoder": "ibert_tvm.encoder",
-    "IbertError": "ibert_tvm.errors",
+    "IbertError": "ibert_tvm.common.errors",
     "Library": "ibert_tvm.runtime",
-    "QuantizedModel": "ibert_tvm.artefact",
+    "QuantizedModel": "ibert_tvm.model.artefact",
     "__version__": "ibert_tvm.version",
     "compile": "ibert_tvm.compiler",
     "load": "ibert_tvm.frontend",

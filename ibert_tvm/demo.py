@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelError, VerificationError
-from .evaluate import Fidelity, evaluate_integers, fidelity
-from .metrics import pairwise_cosine
+from .common.errors import ModelError, VerificationError
+from .evaluation.evaluate import Fidelity, evaluate_integers, fidelity
+from .evaluation.metrics import pairwise_cosine
 from .texts import packaged_texts
 
 if TYPE_CHECKING:
-    from .artefact import QuantizedModel
+    from .model.artefact import QuantizedModel
     from .runtime import Library
 
 __all__ = ["DemoResult", "Latency", "find_model", "run_demo"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ibert_tvm.errors import ExitCode, IbertError
+from ibert_tvm.common.errors import ExitCode, IbertError
 
 
 class ScheduleError(IbertError):

@@ -1,6 +1,6 @@
 """What can be compiled for: target descriptions, toolchains, and export to a library."""
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .description import DotInstruction, Gpu, TargetDescription
 from .host import cpu_features, host_target, missing_features

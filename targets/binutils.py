@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .description import TargetDescription
 from .programs import run

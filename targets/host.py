@@ -7,7 +7,7 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .arm import AARCH64_DOTPROD, AARCH64_I8MM, RPI4
 from .description import TargetDescription

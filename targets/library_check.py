@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .description import TargetDescription
 from .elf_check import check_elf

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ibert_tvm.errors import TargetError
-from ibert_tvm.files import store, workspace
+from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.files import store, workspace
 
 from .description import TargetDescription
 from .programs import output_of

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 TIMED_OUT, NOT_STARTED = 124, 126
 _SHOWN = 2000

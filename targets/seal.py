@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ibert_tvm.errors import TargetError
-from ibert_tvm.file_seal import Part, append_seal
+from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.file_seal import Part, append_seal
 
 _MOST_SECTIONS = 4096
 _DAMAGED = (*(ValueError, TypeError, LookupError, AttributeError, ArithmeticError), MemoryError)
@@ -14,7 +14,7 @@ BETWEEN = "headers and padding"
 
 
 def seal_library(path: Path) -> None:
-    """Append the seal, see `ibert_tvm.file_seal`; the last thing that is done to a library.
+    """Append the seal, see `ibert_tvm.common.file_seal`; the last thing that is done to a library.
 
     Parameters
     ----------

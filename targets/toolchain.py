@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .description import TargetDescription, Toolchain
 from .programs import run

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
@@ -108,7 +108,7 @@ def quantised_once(build: Callable[..., QuantizedModel]) -> Callable[..., Quanti
 
     @functools.wraps(build)
     def model(*args: object, **kwargs: object) -> QuantizedModel:
-        from ibert_tvm.artefact import QuantizedModel
+        from ibert_tvm.model.artefact import QuantizedModel
 
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()

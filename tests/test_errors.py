@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ibert_tvm
-from ibert_tvm.errors import (
+from ibert_tvm.common.errors import (
     DeviceError,
     ErrorReport,
     ExitCode,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm import files
-from ibert_tvm.errors import OutputError
-from ibert_tvm.files import settled, write_file, write_folder
+from ibert_tvm.common import files
+from ibert_tvm.common.errors import OutputError
+from ibert_tvm.common.files import settled, write_file, write_folder
 
 
 def _save(path: Path, text: str) -> None:

@@ -17,24 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibert_tvm import (
-    array_file,
-    file_seal,
-    integrity,
-    quantization_file,
-    schema,
-    strict_json,
-    tokenization,
-    trained_scales,
-)
-from ibert_tvm.array_file import read_arrays
 from ibert_tvm.cli import options
-from ibert_tvm.errors import DocumentError, LibraryError, ModelError, TargetError
-from ibert_tvm.file_seal import sealed_bytes
+from ibert_tvm.common import array_file, file_seal, integrity, schema, strict_json
+from ibert_tvm.common.array_file import read_arrays
+from ibert_tvm.common.errors import DocumentError, LibraryError, ModelError, TargetError
+from ibert_tvm.common.file_seal import sealed_bytes
 from ibert_tvm.frontend import folder_files
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.folder_files import inside, weight_files
 from ibert_tvm.frontend.hf_folder import HfFolder
+from ibert_tvm.model import quantization_file, tokenization, trained_scales
 from ibert_tvm.relay_passes.integer import document
 from ibert_tvm.runtime import library_file
 from ibert_tvm.runtime.library_file import read_metadata

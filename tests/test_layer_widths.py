@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from ibert_tvm.layer_widths import scalar_loops, wide_values, width_statements
+from ibert_tvm.compiler.layer_widths import scalar_loops, wide_values, width_statements
 from ibert_tvm.schedules.whole_vectors import SCALAR_LOOPS, keep_whole_vectors
 from tests.encoder.small_encoders import bert
 

@@ -10,10 +10,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import ArtefactError, LibraryError, UsageError, VerificationError
-from ibert_tvm.integrity import write_manifest
-from ibert_tvm.signature import check_signature, sign, signature_file
+from ibert_tvm.common.errors import ArtefactError, LibraryError, UsageError, VerificationError
+from ibert_tvm.common.integrity import write_manifest
+from ibert_tvm.model.artefact import QuantizedModel
+from ibert_tvm.verification.signature import check_signature, sign, signature_file
 from tests.artefact.conftest import make_quantized
 from tests.runtime.conftest import TinyModel
 

@@ -52,7 +52,7 @@ def measure(quantised: Path, cell: Cell, target: str) -> dict[str, int]:
         Bytes: ``code`` (and constants), ``weights``, ``arena``, ``stack``, ``ram`` (all of it).
     """
     import ibert_tvm
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
     model = QuantizedModel.load(quantised)
     shape = (cell.batch, cell.seq_len)

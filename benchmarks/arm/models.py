@@ -25,8 +25,8 @@ from .counting import Counting, Counts
 from .errors import CountingError
 
 if TYPE_CHECKING:
-    from ibert_tvm.artefact import QuantizedModel
     from ibert_tvm.compiler import CompiledModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
 __all__ = ["SPECS", "count_model", "quantise"]
 
@@ -149,7 +149,7 @@ def quantise(spec: ModelSpec, cache_folder: Path) -> Path:
 
 @cache
 def _load(path: Path) -> QuantizedModel:
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
     return QuantizedModel.load(path)
 

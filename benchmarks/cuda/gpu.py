@@ -78,7 +78,7 @@ class Gpu:
 
     Raises
     ------
-    ibert_tvm.errors.DeviceError
+    ibert_tvm.common.errors.DeviceError
         If there is no driver or no GPU.
     GpuBenchmarkError
         If there is no GPU of that number.

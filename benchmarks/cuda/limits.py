@@ -204,7 +204,7 @@ def _unusable(why: str) -> NoGpuError:
 
 def main() -> int:
     """``describe INDEX`` or ``measure INDEX IMAGE``."""
-    from ibert_tvm.errors import IbertError
+    from ibert_tvm.common.errors import IbertError
 
     action, index, *rest = sys.argv[1:]
     document: dict[str, Any]

@@ -62,7 +62,7 @@ def _folder(spec: ModelSpec, job: Mapping[str, Any], prepared: Prepared) -> None
 
 def _int8(spec: ModelSpec, job: Mapping[str, Any], prepared: Prepared) -> None:
     import ibert_tvm
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
     quantised = QuantizedModel.load(_quantised(spec, job))
     shapes = [(cell.batch, cell.seq_len) for cell in map(Cell.parse, job["cells"])]
@@ -92,7 +92,7 @@ def _fp32(spec: ModelSpec, job: Mapping[str, Any], prepared: Prepared) -> None:
 
 def _expected(spec: ModelSpec, job: Mapping[str, Any], prepared: Prepared) -> None:
     """Hash of the integer outputs by the specification, and the float model's pooled outputs."""
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
     from ibert_tvm.relay_passes.integer.evaluate import evaluate
 
     quantised = QuantizedModel.load(_quantised(spec, job))

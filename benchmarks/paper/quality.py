@@ -37,8 +37,8 @@ def _options(name: str) -> Any:
 
 def _calibration(name: str, model: Any, data: Path) -> list[Any]:
     """The first training texts, or batches of pairs, which calibration does not take as texts."""
+    from ibert_tvm.model.tokenization import Tokenizer
     from ibert_tvm.tasks import TASKS
-    from ibert_tvm.tokenization import Tokenizer
 
     path = Path(str(_test_file(name, data)).replace("test.", "train."))
     samples = TASKS[BUILT[name].kind].read(path, _options(name))

@@ -17,7 +17,7 @@ __all__ = ["IbertBuckets", "IbertPeer"]
 
 # What a quantised model depends on, and what its compilation depends on besides.
 QUANTISING = (
-    "ibert_tvm/artefact.py",
+    "ibert_tvm/model/artefact.py",
     "ibert_tvm/frontend",
     "ibert_tvm/quantization",
     "relay_passes/canonical",
@@ -27,17 +27,17 @@ QUANTISING = (
     "relay_passes/spec",
 )
 COMPILING = (
-    "ibert_tvm/artefact.py",
-    "ibert_tvm/bare.py",
-    "ibert_tvm/compiler.py",
-    "ibert_tvm/errors.py",
-    "ibert_tvm/files.py",
-    "ibert_tvm/kernel_table.py",
-    "ibert_tvm/model_info.py",
-    "ibert_tvm/quantization_file.py",
+    "ibert_tvm/model/artefact.py",
+    "ibert_tvm/compiler/bare.py",
+    "ibert_tvm/compiler/driver.py",
+    "ibert_tvm/common/errors.py",
+    "ibert_tvm/common/files.py",
+    "ibert_tvm/compiler/kernel_table.py",
+    "ibert_tvm/model/model_info.py",
+    "ibert_tvm/model/quantization_file.py",
     "ibert_tvm/runtime/library_file.py",
     "ibert_tvm/runtime/metadata.py",
-    "ibert_tvm/shapes.py",
+    "ibert_tvm/model/shapes.py",
     "ibert_tvm/version.py",
     "relay_passes",
     "schedules",
@@ -107,7 +107,7 @@ class IbertPeer(Peer):
     def build(self, spec: ModelSpec, cell: Cell, source: Path, folder: Path, cache: Path) -> None:
         """Compile what `prepare` quantised, and export it."""
         import ibert_tvm
-        from ibert_tvm.artefact import QuantizedModel
+        from ibert_tvm.model.artefact import QuantizedModel
 
         quantised = QuantizedModel.load(self.quantised(spec, cache))
         library = ibert_tvm.compile(quantised, target="host", shapes=self.shapes(cell))

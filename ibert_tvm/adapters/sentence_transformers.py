@@ -11,8 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ..common.errors import UsageError
 from ..encoder import Encoder
-from ..errors import UsageError
 from .requirements import require_package
 
 require_package("sentence_transformers", __name__)

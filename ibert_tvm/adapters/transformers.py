@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..common.errors import UsageError
 from ..encoder import Encoder
-from ..errors import UsageError
 from .requirements import require_package
 
 require_package("transformers", __name__)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from ..model.tokenization import TokenizedBatch
     from ..runtime.metadata import LibraryMetadata
-    from ..tokenization import TokenizedBatch
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from ..model.roles import block_of, role_of
+
 if TYPE_CHECKING:
     from ..runtime import Library
     from ..runtime.engine import ObservableEngine
@@ -100,24 +102,6 @@ class Profile:
     def by_block(self) -> list[Part]:
         """By repeated layer (``encoder.layer.3``); else by first word (``embeddings``)."""
         return self.by(lambda part: block_of(part.layer) or part.name)
-
-
-def _words(layer: str) -> tuple[list[str], int | None]:
-    """The words of a canonical name, and the position of the first number."""
-    words = layer.split(".") if layer else []
-    return words, next((i for i, word in enumerate(words) if word.isdigit()), None)
-
-
-def role_of(layer: str) -> str:
-    """Return a canonical name with its number left open (``encoder.layer.*.output.dense``)."""
-    words, number = _words(layer)
-    return ".".join("*" if index == number else word for index, word in enumerate(words))
-
-
-def block_of(layer: str) -> str:
-    """Return the repeated layer of a canonical name, or else its first word."""
-    words, number = _words(layer)
-    return ".".join(words[: 1 if number is None else number + 1])
 
 
 def _sum(name: str, parts: Sequence[Part]) -> Part:

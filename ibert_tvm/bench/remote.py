@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..model_info import REAL_INPUTS
+from ..model.model_info import REAL_INPUTS
 from ..runtime.inputs import check_inputs
 from .latency import Latency
 

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: see `ibert_tvm.errors.ExitCode`.
+        The exit code: see `ibert_tvm.common.errors.ExitCode`.
     """
     from .process import run
 

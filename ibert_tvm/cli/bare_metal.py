@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LibraryError, OutputError, UsageError
+from ..common.errors import LibraryError, OutputError, UsageError
 from .result import CommandResult
 from .tables import Table
 

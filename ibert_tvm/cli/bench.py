@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, parse_sizes, read_texts
 from .progress import progress
 from .result import CommandResult

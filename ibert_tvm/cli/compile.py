@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .bare_metal import check_package_output, package_options, package_result
 from .gpu import check_gpu_toolchain, device_statements
 from .options import JsonFlag, TargetOption, VerboseFlag
@@ -18,7 +18,7 @@ from .result import CommandResult
 from .shape_options import BatchOption, SeqLenOption, check_sizes, parse_shapes
 
 if TYPE_CHECKING:
-    from ..artefact import QuantizedModel
+    from ..model.artefact import QuantizedModel
     from .progress import Line
 
 # About what each takes.
@@ -92,9 +92,9 @@ def command(
     from ibert_tvm.targets.library_check import sysroot_of
     from ibert_tvm.targets.toolchain import find_linker
 
-    from ..compiler import checked_prefix
+    from ..common.files import check_writable
     from ..compiler import compile as compile_model
-    from ..files import check_writable
+    from ..compiler.driver import checked_prefix
     from ..frontend.folder_files import is_source
     from .progress import progress
 
@@ -123,7 +123,7 @@ def command(
     started = time.perf_counter()
     on_the_way: dict[str, Any] = {}
     with progress(_IMPORT_SHARES | _SHARES if float_model else _SHARES) as line:
-        from ..artefact import QuantizedModel
+        from ..model.artefact import QuantizedModel
 
         if float_model:
             shapes, quantized, on_the_way = _quantized(model, batch, seq_len, line)
@@ -143,7 +143,7 @@ def command(
         line.step("link")
         _, check = compiled.export_checked(output, options, require_load)
     seconds = round(time.perf_counter() - started, 3)
-    from ..layer_widths import width_statements
+    from ..compiler.layer_widths import width_statements
 
     if options is not None:
         result = package_result(output, compiled.report, seconds)
@@ -200,7 +200,7 @@ def _quantized(
 ) -> tuple[list[tuple[int, int]], QuantizedModel, dict[str, Any]]:
     """Import and quantise a float model: the shapes to compile it for, it, and what to say."""
     from ..frontend import load
-    from ..sources import default_texts, quantize_by_default
+    from ..quantization.sources import default_texts, quantize_by_default
 
     started = time.perf_counter()
     source = load(model)

@@ -38,7 +38,7 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Import, calibrate, lower, compile and run MiniLM, and compare it with its float original."""
-    from ..files import check_writable
+    from ..common.files import check_writable
 
     with ExitStack() as stack:
         if output is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from ..errors import ExitCode, TargetError
+from ..common.errors import ExitCode, TargetError
 from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
 from .tables import Table

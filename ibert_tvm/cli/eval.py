@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .eval_task import (
     TaskColumns,
     TaskData,
@@ -35,10 +35,10 @@ from .tables import Table
 from .why import TEXTS, shown
 
 if TYPE_CHECKING:
-    from ..artefact import QuantizedModel
     from ..diagnosis import Diagnosis
-    from ..evaluate import Fidelity
+    from ..evaluation.evaluate import Fidelity
     from ..frontend.model import CanonicalModel
+    from ..model.artefact import QuantizedModel
 
 
 def command(
@@ -140,14 +140,14 @@ def compare(
     model, against : pathlib.Path
         As `command` takes them.
     load : callable
-        Gives the float model with a head of a name (`ibert_tvm.model_info.HEADS`). It is not
+        Gives the float model with a head of a name (`ibert_tvm.model.model_info.HEADS`). It is not
         called before everything else is known to be fit, for it takes long.
     text, seq_len, limit, why, device
         As `command` takes them.
     """
-    from ..artefact import read_document
-    from ..evaluate import check_seq_len
-    from ..model_info import ModelInfo
+    from ..evaluation.evaluate import check_seq_len
+    from ..model.artefact import read_document
+    from ..model.model_info import ModelInfo
     from ..runtime.library_file import read_metadata
     from ..texts import data_file
     from .progress import progress
@@ -178,8 +178,8 @@ def compare(
     document: dict[str, Any]
     work = "measuring, Ctrl-C for what is known" if why else "evaluating"
     with progress({"loading the models": 1, work: 4}) as line:
-        from ..artefact import QuantizedModel
-        from ..evaluate import fidelity
+        from ..evaluation.evaluate import fidelity
+        from ..model.artefact import QuantizedModel
         from ..runtime import Library, load_library
 
         candidate: QuantizedModel | Library = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from ..errors import ExitCode, UsageError
+from ..common.errors import ExitCode, UsageError
 from .options import check_device, parse_pairs, parse_size
 from .result import CommandResult
 from .tables import Table
@@ -234,10 +234,10 @@ def named_columns(
 
 def _encoder(model: Path, length: int | None, usual: int, device: str | None) -> Encoder:
     """The library's encoder; a NAME.ibert folder is compiled for this machine, once."""
-    from ..artefact import read_document
     from ..encoder import Encoder
     from ..frontend.folder_files import is_source
-    from ..model_info import ModelInfo
+    from ..model.artefact import read_document
+    from ..model.model_info import ModelInfo
 
     if model.exists() and is_source(model):
         raise UsageError(

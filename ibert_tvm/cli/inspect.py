@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .bare_metal import inspect_package
 from .gpu import device_statements, kernel_table
 from .inspect_model import inspect_model, is_source_model
@@ -60,7 +60,7 @@ def command(
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    from ..artefact import SCHEMA_VERSION, QuantizedModel
+    from ..model.artefact import SCHEMA_VERSION, QuantizedModel
 
     model = QuantizedModel.load(path)
     return {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ExitCode
+from ..common.errors import ExitCode
 from .result import CommandResult
 from .source_scales import model_document, model_lines
 from .tables import Table

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 
 MAX_TEXTS_BYTES = 256 * 2**20
 MAX_TEXTS = 2**20

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, ClassVar
 
-from ..errors import ErrorReport, ExitCode, describe
+from ..common.errors import ErrorReport, ExitCode, describe
 from .result import CommandResult
 from .tables import width
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import OutputError, UsageError
+from ..common.errors import OutputError, UsageError
 from .eval_task import (
     TaskColumns,
     TaskData,
@@ -173,8 +173,8 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Import a model, choose scales by running texts through it, and lower it to integers."""
-    from ..artefact import is_artefact
-    from ..files import check_writable
+    from ..common.files import check_writable
+    from ..model.artefact import is_artefact
     from ..texts import data_file
     from .progress import progress
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .options import InputNames, JsonFlag, TrustFlag, VerboseFlag, parse_inputs
 from .result import CommandResult
 
@@ -64,9 +64,9 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Write a page: what an artefact is, how exact, how fast, its memory and its graph."""
-    from ..artefact import QuantizedModel
-    from ..files import check_writable, write_file
+    from ..common.files import check_writable, write_file
     from ..frontend.errors import require
+    from ..model.artefact import QuantizedModel
     from ..report import program_graph, render_page, write_onnx
     from ..report.onnx_file import check_suffix
     from .report_parts import Job, check_job, collect

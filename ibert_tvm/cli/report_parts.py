@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LibraryError, TargetError, UsageError
+from ..common.errors import LibraryError, TargetError, UsageError
 
 if TYPE_CHECKING:
     from ..frontend.model import CanonicalModel
@@ -110,7 +110,7 @@ def check_job(job: Job) -> None:
 
 def _check_pair(job: Job) -> None:
     """Refuse a model that an artefact was not made from, as far as both say."""
-    from ..artefact import read_document
+    from ..model.artefact import read_document
 
     assert job.model is not None
     said = _package(job.path) if job.kind == "microcontroller package" else _metadata(job.path)
@@ -203,7 +203,7 @@ def _collect(job: Job, load: Callable[[str], CanonicalModel]) -> dict[str, Any]:
 
 def _digest(job: Job) -> str:
     """As certificates state it: of the file, or of the folder's manifest."""
-    from ..integrity import MANIFEST, file_sha256
+    from ..common.integrity import MANIFEST, file_sha256
 
     return file_sha256(job.path / MANIFEST if job.path.is_dir() else job.path)
 
@@ -222,7 +222,7 @@ class _Parts:
 
     def graph(self) -> dict[str, Any] | None:
         """Of the integer program."""
-        from ..artefact import QuantizedModel
+        from ..model.artefact import QuantizedModel
         from ..report import program_graph
         from .progress import progress
 
@@ -330,10 +330,10 @@ class _Parts:
 
 def _certificate(file: Path) -> dict[str, Any]:
     """A certificate, if its seal is whole."""
-    from ..errors import DocumentError
-    from ..integrity import check_sealed
-    from ..schema import FLAG, OBJECT, STRING, check, one_of
-    from ..strict_json import read_json
+    from ..common.errors import DocumentError
+    from ..common.integrity import check_sealed
+    from ..common.schema import FLAG, OBJECT, STRING, check, one_of
+    from ..common.strict_json import read_json
     from ..verification.certificate import FORMAT, VERSION
 
     schema = {
@@ -369,7 +369,7 @@ def _certificate(file: Path) -> dict[str, Any]:
 
 def _length(path: Path) -> int:
     """Tokens that texts are truncated to where nobody says."""
-    from ..artefact import read_document
+    from ..model.artefact import read_document
     from ..runtime.library_file import read_metadata
 
     if path.is_dir():

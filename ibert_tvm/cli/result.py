@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ExitCode
+from ..common.errors import ExitCode
 from .tables import Table
 
 

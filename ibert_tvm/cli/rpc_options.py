@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import DocumentError, UsageError
-from ..model_info import REAL_INPUTS
+from ..common.errors import DocumentError, UsageError
+from ..model.model_info import REAL_INPUTS
 from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, read_texts
 from .result import CommandResult
 from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
@@ -67,7 +67,7 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Run a compiled library on texts, on token ids, on images or on features."""
-    from ..files import check_writable
+    from ..common.files import check_writable
     from ..runtime.library_file import read_metadata
 
     address = parse_address(rpc, key)
@@ -174,8 +174,8 @@ def _is_package(path: Path, emulate: bool, texts: bool, model: Path | None) -> b
 
 def _take_tokenizer(package: Library, model: Path) -> None:
     """Give a package the tokenizer of the model that it was compiled from."""
-    from ..artefact import QuantizedModel
-    from ..tokenization import Tokenizer
+    from ..model.artefact import QuantizedModel
+    from ..model.tokenization import Tokenizer
 
     quantized = QuantizedModel.load(model)
     if quantized.info.source_sha256 != package.metadata.source_sha256:
@@ -207,7 +207,7 @@ def _items(
 
 
 def _read_inputs(path: Path) -> dict[str, NDArray[Any]]:
-    from ..array_file import read_arrays
+    from ..common.array_file import read_arrays
 
     try:
         arrays = read_arrays(path.expanduser())
@@ -235,7 +235,7 @@ def _bad_inputs(path: Path, why: str) -> UsageError:
 def _write(path: Path, results: dict[str, IntegerOutput], integers: bool) -> None:
     import numpy as np
 
-    from ..files import write_file
+    from ..common.files import write_file
 
     arrays: dict[str, NDArray[Any]] = {}
     for name, result in results.items():

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option, echo
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .options import DeviceOption, JsonFlag, VerboseFlag
 from .result import CommandResult
 

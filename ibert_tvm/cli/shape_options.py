@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from ..errors import UsageError
-from ..model_info import ModelInfo
+from ..common.errors import UsageError
+from ..model.model_info import ModelInfo
 from .options import parse_sizes
 
 BatchOption = Annotated[
@@ -57,7 +57,7 @@ def parse_shapes(
     ArtefactError
         If the model cannot be read.
     """
-    from ..artefact import read_document
+    from ..model.artefact import read_document
 
     batches = parse_sizes("--batch", batch)
     lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)

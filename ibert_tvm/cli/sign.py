@@ -20,7 +20,7 @@ def command(
     verbose: VerboseFlag = False,
 ) -> CommandResult:
     """Sign an artefact; `ibert verify --key` checks the signature."""
-    from ..signature import sign
+    from ..verification.signature import sign
 
     file = sign(path.expanduser(), key.expanduser())
     return CommandResult({"signature": str(file)}, [f"wrote {file}"])

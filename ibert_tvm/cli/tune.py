@@ -53,7 +53,7 @@ def command(
         from ..runtime.tvm_runtime import load_runtime
 
         load_runtime()  # before TVM: without torch, which nothing here needs
-        from ..artefact import QuantizedModel
+        from ..model.artefact import QuantizedModel
         from ..tuning import TuneOptions, tune
 
         options = TuneOptions(

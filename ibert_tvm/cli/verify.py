@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..errors import ExitCode, UsageError
+from ..common.errors import ExitCode, UsageError
 from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
 from .rpc_options import RpcOption, parse_address
@@ -48,7 +48,7 @@ def command(
     """
     import json as json_module
 
-    from ..files import check_writable, write_file
+    from ..common.files import check_writable, write_file
     from .progress import progress
 
     if rpc_key is not None and rpc is None:
@@ -95,6 +95,6 @@ def command(
 
 def _signer(path: Path, key: Path) -> str:
     """Check the signature; say whose it is."""
-    from ..signature import check_signature
+    from ..verification.signature import check_signature
 
     return f"signature: passed (key {check_signature(path, key)})"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..evaluate import check_pair, check_seq_len, own_tokenizer, vector_of_text
-from ..metrics import row_cosine
+from ..evaluation.evaluate import check_pair, check_seq_len, own_tokenizer, vector_of_text
+from ..evaluation.metrics import row_cosine
 from .kinds import REQUANTISATION, ROUNDING, Kinds
 from .local import LocalErrors, decibels, ratio
 from .mixed import FLOAT, INTEGER, MixedModel, State, Treat, Treatment
@@ -19,9 +19,9 @@ from .places import Place
 from .report import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
 
 if TYPE_CHECKING:
-    from ..artefact import QuantizedModel
     from ..frontend import CanonicalModel
-    from ..tokenization import TokenizedBatch, Tokenizer
+    from ..model.artefact import QuantizedModel
+    from ..model.tokenization import TokenizedBatch, Tokenizer
 
 __all__ = ["diagnose"]
 

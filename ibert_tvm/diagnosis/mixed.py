@@ -22,8 +22,8 @@ from ibert_tvm.relay_passes.integer.evaluate import check_array, lookup, run_ope
 from .places import Place, places_of
 
 if TYPE_CHECKING:
-    from ..artefact import QuantizedModel
     from ..frontend import CanonicalModel
+    from ..model.artefact import QuantizedModel
 
 __all__ = ["FLOAT", "INTEGER", "MixedModel", "State", "Treatment"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.tokenization import TokenizedBatch, Tokenizer
 from ..runtime import IntegerOutput, Library
-from ..tokenization import TokenizedBatch, Tokenizer
 
 Text = str | tuple[str, str]
 _AHEAD = 2

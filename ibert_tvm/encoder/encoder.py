@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, UsageError
+from ..common.errors import InputError, UsageError
 from ..frontend.folder_files import is_source
+from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
-from ..tokenization import Tokenizer, Window
 from .batches import Part, Text, run_batches
 from .entities import TaggedToken, entities, tagged_tokens
 from .prepared import Options, prepared_library
@@ -143,7 +143,7 @@ class Encoder:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the model's outputs are, of `ibert_tvm.model_info.OUTPUT_KINDS`."""
+        """What the model's outputs are, of `ibert_tvm.model.model_info.OUTPUT_KINDS`."""
         return tuple(record.kind for record in self.library.metadata.outputs)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tokenization import Window
+from ..model.tokenization import Window
 
 OUTSIDE = "O"
 

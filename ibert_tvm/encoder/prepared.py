@@ -18,17 +18,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..artefact import QuantizedModel
-from ..errors import UsageError
-from ..files import files_sha256, locked
+from ..common.errors import UsageError
+from ..common.files import files_sha256, locked
 from ..frontend import load
 from ..frontend.folder_files import hub_snapshot, is_source, read_json
-from ..sources import quantize_by_default
+from ..model.artefact import QuantizedModel
+from ..quantization.sources import quantize_by_default
 from ..texts import data_file
 from ..version import __version__
 
 if TYPE_CHECKING:
-    from ..model_info import ModelInfo
+    from ..model.model_info import ModelInfo
 
 _logger = logging.getLogger(__name__)
 

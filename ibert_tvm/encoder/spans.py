@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tokenization import Window
+from ..model.tokenization import Window
 
 
 @dataclass(frozen=True)

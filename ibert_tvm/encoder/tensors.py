@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 
 if TYPE_CHECKING:
     from .report import ImportReport
@@ -41,7 +41,7 @@ def require(*packages: str, to: str, why: str, todo: str, where: str = "ibert_tv
     to : str
         What it is needed for, as the subject of "... needs torch".
     why, todo, where : str
-        See `ibert_tvm.errors.IbertError`.
+        See `ibert_tvm.common.errors.IbertError`.
 
     Raises
     ------

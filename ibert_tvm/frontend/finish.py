@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model_info import ModelInfo, OutputInfo
+from ..model.model_info import ModelInfo, OutputInfo
 from . import verify as check
 from .canonicalise import Canonical, Revisit
 from .errors import UnsupportedModelError
@@ -55,7 +55,7 @@ def finish(
         Runs the source model on arrays by input name, for the comparison; None to leave it out.
         It gets no inputs that the import added.
     architecture, head : str
-        See `ibert_tvm.model_info.ModelInfo`.
+        See `ibert_tvm.model.model_info.ModelInfo`.
     outputs : sequence of (str, str)
         Name and kind of every output.
     pad_token_id : int, optional
@@ -194,7 +194,7 @@ def described(
     model : CanonicalModel
         The result of `finish`.
     source, description : str
-        See `ibert_tvm.model_info.ModelInfo`.
+        See `ibert_tvm.model.model_info.ModelInfo`.
     sha256 : str
         Hash of the source's files; by default that of the parameters, for a model in memory.
     tokenizer : mapping of str to bytes, optional

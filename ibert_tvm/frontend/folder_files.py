@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .. import strict_json
-from ..errors import DocumentError
-from ..schema import STRING, Schema, check
+from ..common import strict_json
+from ..common.errors import DocumentError
+from ..common.schema import STRING, Schema, check
 from .errors import ModelSourceError
 
 _INDEX = "model.safetensors.index.json"

@@ -25,7 +25,7 @@ class ModelWithHead(torch.nn.Module):
     model : transformers.PreTrainedModel
         The model; for heads ``none``, ``pooled`` and ``sentence_embedding`` its encoder.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     after : SentenceHead, optional
         What follows the model, for ``sentence_transformer`` and ``sentence_embedding``, for which
         it is the mean over the tokens by default.
@@ -60,7 +60,7 @@ class ModelWithHead(torch.nn.Module):
         Returns
         -------
         torch.Tensor
-            See `ibert_tvm.model_info.OUTPUT_KINDS`.
+            See `ibert_tvm.model.model_info.OUTPUT_KINDS`.
         """
         tokens = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
@@ -102,7 +102,7 @@ class ImageModelWithHead(torch.nn.Module):
         Returns
         -------
         torch.Tensor
-            See `ibert_tvm.model_info.OUTPUT_KINDS`.
+            See `ibert_tvm.model.model_info.OUTPUT_KINDS`.
         """
         return _output(self.model(pixel_values=pixel_values, return_dict=True), self.head)
 
@@ -121,7 +121,7 @@ class FeatureModelWithHead(ImageModelWithHead):
         Returns
         -------
         torch.Tensor
-            See `ibert_tvm.model_info.OUTPUT_KINDS`.
+            See `ibert_tvm.model.model_info.OUTPUT_KINDS`.
         """
         return _output(self.model(input_features=input_features, return_dict=True), self.head)
 

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..files import files_sha256
-from ..model_info import HEADS
-from ..schema import STRING, either, one_of
-from ..strict_json import shown
-from ..tokenization import tokenizer_files
+from ..common.files import files_sha256
+from ..common.schema import STRING, either, one_of
+from ..common.strict_json import shown
+from ..model.model_info import HEADS
+from ..model.tokenization import tokenizer_files
 from .errors import ModelSourceError
 from .folder_files import hub_snapshot, read_json, weight_files
 from .sentence_pipeline import ACTIVATIONS, Pipeline, read_pipeline, transformer_place
@@ -65,7 +65,7 @@ def head_of_class(name: str) -> str:
     Returns
     -------
     str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     """
     return next((head for suffix, head in CLASS_SUFFIXES.items() if name.endswith(suffix)), "none")
 

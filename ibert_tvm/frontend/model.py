@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model_info import ModelInfo
+from ..model.model_info import ModelInfo
 from .given import GivenQuantization
 from .report import ImportReport
 
 if TYPE_CHECKING:
     import tvm
 
-    from ..trained_scales import TrainedScales
+    from ..model.trained_scales import TrainedScales
     from .ibert_checkpoint.quantization import IbertQuantization
 
 

@@ -14,8 +14,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ..errors import error_lines
-from ..model_info import REAL_INPUTS
+from ..common.errors import error_lines
+from ..model.model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit, canonicalise
 from .errors import ModelSourceError, UnsupportedModelError
 from .report import Origin

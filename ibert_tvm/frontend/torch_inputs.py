@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..model_info import REAL_INPUTS
+from ..model.model_info import REAL_INPUTS
 from .errors import ModelSourceError
 
 _CANONICAL = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)

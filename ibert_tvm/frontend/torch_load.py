@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..errors import error_lines
-from ..model_info import REAL_INPUTS
+from ..common.errors import error_lines
+from ..model.model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish

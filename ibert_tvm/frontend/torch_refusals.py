@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..errors import error_lines
+from ..common.errors import error_lines
 from .errors import UnsupportedModelError
 
 _MEANINGS = {

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import transformers
 
-from ..errors import error_lines
-from ..model_info import REAL_INPUTS
+from ..common.errors import error_lines
+from ..model.model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
@@ -75,7 +75,7 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     folder : HfFolder
         The checked folder.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     verify : bool
         Compare with the source at another shape than the traced one.
 
@@ -154,7 +154,7 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
     folder : HfFolder
         The checked folder.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     **settings
         Fields of the configuration in the place of the folder's.
 
@@ -258,7 +258,7 @@ def wrap(
     model : transformers.PreTrainedModel
         The model.
     head : str or None
-        One of `ibert_tvm.model_info.HEADS`; None for what its class computes.
+        One of `ibert_tvm.model.model_info.HEADS`; None for what its class computes.
     after : SentenceHead, optional
         What follows the model; for ``sentence_embedding`` the mean over the tokens by default.
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array_file import read_arrays
-from ..errors import DocumentError, UsageError
+from ..common.array_file import read_arrays
+from ..common.errors import DocumentError, UsageError
 
 __all__ = ["read_batches"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
-from ..model_info import ModelInfo, RealInput
-from ..tokenization import TokenizedBatch, Tokenizer
+from ..common.errors import UsageError
+from ..model.model_info import ModelInfo, RealInput
+from ..model.tokenization import TokenizedBatch, Tokenizer
 from .pieces import Text
 
 __all__ = ["Batch", "batches_of_arrays", "batches_of_texts", "check_length"]

@@ -28,7 +28,7 @@ from ibert_tvm.relay_passes.lower import Requirement
 from ibert_tvm.relay_passes.lower.rule import FACTOR_BY_CHANNEL, MATMUL, STREAM
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from ..frontend.given import GivenQuantization, GivenScale
 
 __all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "missing_scales"]

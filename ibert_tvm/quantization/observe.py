@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ModelError
+from ..common.errors import ModelError
 from .batches import Batch
 from .observers import Statistics
 

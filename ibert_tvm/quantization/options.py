@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .row_scaling import NEVER, ROW_SCALES
 
 __all__ = ["OBSERVERS", "CalibrationOptions"]

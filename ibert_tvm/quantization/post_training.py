@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
 
-from ..artefact import QuantizedModel
-from ..errors import UsageError
-from ..tokenization import Tokenizer
+from ..common.errors import UsageError
+from ..model.artefact import QuantizedModel
+from ..model.tokenization import Tokenizer
 from .batches import Batch, batches_of_arrays, batches_of_texts
 from .fidelity import FIDELITIES, options_of
 from .observe import observe_and_build

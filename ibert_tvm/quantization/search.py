@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..artefact import QuantizedModel
-from ..errors import UsageError, VerificationError
+from ..common.errors import UsageError, VerificationError
+from ..model.artefact import QuantizedModel
 from .fidelity import options_of
 from .options import CalibrationOptions
 from .pieces import Text
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
     from ..frontend import CanonicalModel
-    from ..tokenization import Tokenizer
+    from ..model.tokenization import Tokenizer
 
 __all__ = [
     "Found",
@@ -153,7 +153,7 @@ def cosine_drop(
     -------
     Measure
     """
-    from ..evaluate import fidelity
+    from ..evaluation.evaluate import fidelity
 
     def measure(model: QuantizedModel) -> float:
         result = fidelity(model, reference, texts, seq_len, tokenizer, layers=False)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
-from ..rounding import FINE_LEVELS, LEVELS, nearest, nearest_fine
+from ..model.rounding import FINE_LEVELS, LEVELS, nearest, nearest_fine
 
 __all__ = ["compensated_rounding", "nearest", "quantize_embedding", "row_scales"]
 

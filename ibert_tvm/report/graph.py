@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..bench.layers import block_of
+from ..model.roles import block_of
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program, Step
     from ibert_tvm.relay_passes.integer.ranges import ValueRange
 
-    from ..artefact import QuantizedModel
+    from ..model.artefact import QuantizedModel
 
 # A value that is made for one reader is called VALUE.for.READER, and belongs to the reader's layer.
 _FOR = ".for."

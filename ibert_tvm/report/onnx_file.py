@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
-from ..files import write_file
+from ..common.errors import UsageError
+from ..common.files import write_file
 from ..frontend.errors import require
 from ..version import __version__
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.types import TensorType
 
-    from ..artefact import QuantizedModel
+    from ..model.artefact import QuantizedModel
 
 DOMAIN, DOMAIN_VERSION = "ibert_tvm.integer", 1
 _IR_VERSION, _OPSET = 10, 21

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import LibraryError
+from ..common.errors import LibraryError
 from .engine import Engine, ExecutionContext
 
 

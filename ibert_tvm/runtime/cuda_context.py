@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DeviceError, error_lines
+from ..common.errors import DeviceError, error_lines
 from .cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock
 from .cuda_runtime import CUDA, CudaRuntime, device_text
 from .engine import ObservableEngine

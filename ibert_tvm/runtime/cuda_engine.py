@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.targets.cuda.driver import runs_on
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 from .buffers import mapped_parameter, mapped_weights
 from .cuda_context import CudaContext, CudaProgram
 from .cuda_memory import DeviceTensor, uploaded_weights

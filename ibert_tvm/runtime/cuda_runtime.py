@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 from .tvm_runtime import load_runtime
 
 CUDA = 2  # kDLCUDA

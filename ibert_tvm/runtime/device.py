@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .metadata import LibraryMetadata
 
 _TODO = "give cpu, cuda (the first GPU) or cuda:N, for example cuda:1"

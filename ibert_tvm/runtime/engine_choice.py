@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import TargetError, UsageError
+from ..common.errors import TargetError, UsageError
 from .device import Device
 from .engine import Engine
 from .metadata import LibraryMetadata

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import InputError
-from ..model_info import REAL_INPUTS
+from ..common.errors import InputError
+from ..model.model_info import REAL_INPUTS
 from .metadata import LibraryMetadata
 from .pixels import quantize_images
 
@@ -24,7 +24,7 @@ def check_inputs(
     metadata : LibraryMetadata
         The library.
     given : mapping of str to array_like or None
-        `input_ids`, `attention_mask`, `token_type_ids`, and `ibert_tvm.model_info.REAL_INPUTS`;
+        `input_ids`, `attention_mask`, `token_type_ids`, `ibert_tvm.model.model_info.REAL_INPUTS`;
         None for what the caller left out.
 
     Returns

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import InputError, LibraryError
-from ..tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
+from ..common.errors import InputError, LibraryError
+from ..model.tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
 from .batching import Call, plan_calls
 from .contexts import ContextPool
 from .engine import Engine
@@ -28,7 +28,7 @@ from .inputs import check_inputs
 from .metadata import LibraryMetadata, OutputRecord
 
 if TYPE_CHECKING:
-    from ..tokenization import TokenizedBatch, Tokenizer
+    from ..model.tokenization import TokenizedBatch, Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Library:
     @functools.cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The embedded tokenizer; None if the library has none."""
-        from ..tokenization import Tokenizer
+        from ..model.tokenization import Tokenizer
 
         if not self.metadata.tokenizer:
             return None

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DocumentError, LibraryError
-from ..file_seal import sealed_bytes
-from ..model_info import ModelInfo
-from ..schema import check
-from ..strict_json import decode, parse
+from ..common.errors import DocumentError, LibraryError
+from ..common.file_seal import sealed_bytes
+from ..common.schema import check
+from ..common.strict_json import decode, parse
+from ..model.model_info import ModelInfo
 from .metadata import (
     SCHEMA,
     FunctionRecord,

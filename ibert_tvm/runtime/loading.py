@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import IbertError, InputError, LibraryError, UsageError, error_lines
-from ..model_info import REAL_INPUTS
+from ..common.errors import IbertError, InputError, LibraryError, UsageError, error_lines
+from ..model.model_info import REAL_INPUTS
 from .device import choose_device
 from .engine_choice import load_engine
 from .library import Library

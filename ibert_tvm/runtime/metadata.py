@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..model_info import ModelInfo
-from ..schema import FLAG, INTEGER, OBJECT, SCALE, STRING, either, integer, one_of
+from ..common.schema import FLAG, INTEGER, OBJECT, SCALE, STRING, either, integer, one_of
+from ..model.model_info import ModelInfo
 
 _EXTENT = integer(1, 2**31 - 1)
 _SIZE = integer(0, 2**62)
@@ -64,7 +64,7 @@ SCHEMA = {
     "tokenizer?": either(OBJECT, _NONE),
     "cuda?": {"architectures?": [STRING]},
 }
-"""What the section of metadata holds, for `ibert_tvm.schema.check`."""
+"""What the section of metadata holds, for `ibert_tvm.common.schema.check`."""
 
 
 @dataclass(frozen=True)

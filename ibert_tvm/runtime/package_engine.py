@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..errors import DocumentError, LibraryError
-from ..schema import check
+from ..common.errors import DocumentError, LibraryError
+from ..common.schema import check
 from .buffers import BufferedInputs
 from .library import Library
 from .library_file import parse_metadata

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import InputError
-from ..model_info import REAL_INPUTS
+from ..common.errors import InputError
+from ..model.model_info import REAL_INPUTS
 from .metadata import InputRecord, read_record
 
 

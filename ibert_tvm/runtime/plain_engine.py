@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..errors import LibraryError
+from ..common.errors import LibraryError
 from .buffers import aligned_zeros, input_buffers, mapped_parameter
 from .engine import ObservableEngine, Observer
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord

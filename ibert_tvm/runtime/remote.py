@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .library import Library
 from .library_file import read_metadata
 from .remote_engine import RemoteEngine

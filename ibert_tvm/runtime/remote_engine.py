@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import LibraryError, TargetError
+from ..common.errors import LibraryError, TargetError
 from .buffers import BufferedInputs
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 

@@ -19,10 +19,10 @@ from fastapi.exceptions import RequestValidationError
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
+from ..common.errors import IbertError, InputError, UsageError
 from ..encoder import Encoder
 from ..encoder.scores import ranked_classes, sigmoid
-from ..errors import IbertError, InputError, UsageError
-from ..tokenization import TokenizedBatch
+from ..model.tokenization import TokenizedBatch
 from ..version import __version__
 from .batcher import Batcher, ClosedError, OverloadedError, UnavailableError
 from .documents import ClassifyRequest, Document, EmbeddingsRequest, RerankRequest

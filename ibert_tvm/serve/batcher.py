@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import IbertError, InputError
-from ..tokenization import TokenizedBatch
+from ..common.errors import IbertError, InputError
+from ..model.tokenization import TokenizedBatch
 from .runners import Outputs, Runner, Tokens, WorkerLostError
 
 _logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 
 
 @dataclass(frozen=True)

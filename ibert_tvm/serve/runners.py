@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ibert_tvm.targets.process import ProcessEnded, ProcessError, ServiceProcess
 
-from ..errors import IbertError, LibraryError
-from ..files import files_sha256
+from ..common.errors import IbertError, LibraryError
+from ..common.files import files_sha256
+from ..model.tokenization import TokenizedBatch
 from ..runtime import Library
-from ..tokenization import TokenizedBatch
 
 _logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from types import FrameType
 
 import uvicorn
 
+from ..common.errors import UsageError
 from ..encoder import Encoder
-from ..errors import UsageError
 from .application import create_application
 from .limits import Limits
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ibert_tvm.targets.process import serve
 
-from ..files import files_sha256
+from ..common.files import files_sha256
 from ..runtime import Library, load_library
 from .runners import Tokens, compute
 

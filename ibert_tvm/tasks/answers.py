@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tokenization import Window
+from ..model.tokenization import Window
 
 LONGEST = 30
 """Most tokens of an answer, as in the original evaluation."""

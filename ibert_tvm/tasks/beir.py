@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import DocumentError
-from ..schema import STRING, check
-from ..strict_json import parse
+from ..common.errors import DocumentError
+from ..common.schema import STRING, check
+from ..common.strict_json import parse
 from .errors import DataError, malformed
 from .lines import MAX_ROWS, read_lines
 from .samples import Retrieval

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..model_info import ModelInfo
-from ..tokenization import Tokenizer, Window
+from ..model.model_info import ModelInfo
+from ..model.tokenization import Tokenizer, Window
 from .answers import exact_match, predicted_answer, token_f1
 from .beir import read_beir
 from .conll import read_conll
@@ -66,7 +66,7 @@ class Task:
     name : str
         As users write it.
     kinds : tuple of str
-        Outputs that it can be measured on, of `ibert_tvm.model_info.OUTPUT_KINDS`.
+        Outputs that it can be measured on, of `ibert_tvm.model.model_info.OUTPUT_KINDS`.
     read : callable
         From a path and `Options` to `Samples`.
     score : callable

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from .catalogue import Options, Task
 from .compare import evaluate_task
 from .samples import Samples
 from .sides import BATCH, Side, float_side, integer_side
 
 if TYPE_CHECKING:
-    from ..artefact import QuantizedModel
     from ..frontend import CanonicalModel
-    from ..tokenization import TokenizedBatch
+    from ..model.artefact import QuantizedModel
+    from ..model.tokenization import TokenizedBatch
 
 __all__ = ["task_drop"]
 

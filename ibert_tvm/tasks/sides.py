@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model_info import ModelInfo
-from ..tokenization import TokenizedBatch, Tokenizer, Window
+from ..model.model_info import ModelInfo
+from ..model.tokenization import TokenizedBatch, Tokenizer, Window
 from .errors import DataError
 from .samples import Text
 
@@ -58,7 +58,7 @@ class Side:
 
     @property
     def kind(self) -> str:
-        """What the output is, of `ibert_tvm.model_info.OUTPUT_KINDS`."""
+        """What the output is, of `ibert_tvm.model.model_info.OUTPUT_KINDS`."""
         return self.info.outputs[self.output].kind
 
     def reading(self, task: str, *kinds: str) -> Side:
@@ -167,7 +167,7 @@ def float_side(reference: CanonicalModel, integers: Side) -> Side:
     """
     from ibert_tvm.relay_passes.canonical import FloatModel
 
-    from ..evaluate import check_pair
+    from ..evaluation.evaluate import check_pair
 
     check_pair(integers.info, reference.info)
     model = FloatModel(reference.module, reference.parameters)

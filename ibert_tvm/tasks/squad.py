@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import DocumentError
-from ..schema import FLAG, INTEGER, STRING, check
-from ..strict_json import read_json
+from ..common.errors import DocumentError
+from ..common.schema import FLAG, INTEGER, STRING, check
+from ..common.strict_json import read_json
 from .errors import malformed
 from .lines import MAX_ROWS
 from .samples import Questions

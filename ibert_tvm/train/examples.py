@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from ..tasks import TASKS, Options, Side, size
 from ..tasks.glue import FORMATS, texts_of
 from ..tasks.lines import read_lines

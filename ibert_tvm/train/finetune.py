@@ -21,13 +21,13 @@ import numpy as np
 import torch
 import transformers
 
-from ..errors import OutputError, UsageError
-from ..files import check_writable, files_sha256, write_folder
+from ..common.errors import OutputError, UsageError
+from ..common.files import check_writable, files_sha256, write_folder
 from ..frontend.hf_folder import HfFolder, head_of_class
 from ..frontend.transformers_import import AUTO_CLASSES, float_module
-from ..model_info import ModelInfo, OutputInfo
+from ..model.model_info import ModelInfo, OutputInfo
+from ..model.tokenization import TokenizedBatch, Tokenizer, tokenizer_files
 from ..tasks import Side
-from ..tokenization import TokenizedBatch, Tokenizer, tokenizer_files
 from .examples import Examples
 from .loop import Loop, Schedule, Tracked
 from .losses import embedding_loss, logits_loss

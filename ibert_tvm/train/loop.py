@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import ModelError
-from ..files import write_file
+from ..common.errors import ModelError
+from ..common.files import write_file
 
 __all__ = ["Loop", "Schedule", "Tracked", "shuffled"]
 

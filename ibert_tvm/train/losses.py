@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..errors import UsageError
-from ..model_info import OutputInfo
+from ..common.errors import UsageError
+from ..model.model_info import OutputInfo
 
 __all__ = ["embedding_loss", "logits_loss", "loss_of"]
 

@@ -27,11 +27,11 @@ from ibert_tvm.relay_passes.lower.required_scales import live_calls
 from ibert_tvm.relay_passes.lower.rule import MATMUL
 from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant
 
-from ..artefact import QuantizedModel
-from ..errors import UsageError
-from ..files import settled, write_folder
+from ..common.errors import UsageError
+from ..common.files import settled, write_folder
+from ..model.artefact import QuantizedModel
+from ..model.trained_scales import FILE, TrainedScales
 from ..quantization import quantize
-from ..trained_scales import FILE, TrainedScales
 from .integers import IntegerProgram
 from .losses import loss_of
 from .sources import WeightSource, weight_sources

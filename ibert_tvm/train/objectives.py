@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UsageError
+from ..common.errors import UsageError
+from ..model.tokenization import TokenizedBatch, Tokenizer, Window
 from ..tasks.catalogue import windows_of
 from ..tasks.labels import class_numbers
 from ..tasks.samples import Labelled, Questions, Scored, Tagged, size
-from ..tokenization import TokenizedBatch, Tokenizer, Window
 from .examples import Examples
 
 __all__ = ["Objective", "class_names", "head_settings"]
@@ -103,7 +103,7 @@ class Objective:
 
     @staticmethod
     def head_of(examples: Examples) -> str:
-        """Of `ibert_tvm.model_info.HEADS`, for examples with labels."""
+        """Of `ibert_tvm.model.model_info.HEADS`, for examples with labels."""
         heads = {Tagged: "token_classification", Questions: "question_answering"}
         return heads.get(type(examples.samples), "sequence_classification")
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 from ..frontend import load
 from ..frontend.hf_folder import HfFolder, check_head
 from ..frontend.transformers_import import load_folder
+from ..model.trained_scales import TrainedScales
 from ..quantization import calibrate, options_of
-from ..trained_scales import TrainedScales
 from .module import IntegerModel
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def prepare(
         Texts or batches that scales are chosen from, as for `ibert_tvm.quantize`; needed unless the
         model has scales of an earlier training.
     head : str, optional
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     seq_len : int
         Calibration texts are truncated to this many tokens.
     fidelity : {"fast", "default", "best"}

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 
 __all__ = ["DISTILLATIONS", "TRAINED", "FinetuneSettings"]
 

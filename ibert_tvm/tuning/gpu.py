@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ibert_tvm.targets.cuda.driver import runs_on
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 from ..runtime.cuda_runtime import CudaRuntime, cuda_runtime, device_text
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.targets.process import hide_torch, serve
 
-from ..errors import TargetError
+from ..common.errors import TargetError
 from .measure import ARCHITECTURES
 
 Arrays = Sequence[NDArray[Any]]
@@ -42,7 +42,7 @@ class GpuSession:
 
     Raises
     ------
-    ibert_tvm.errors.DeviceError
+    ibert_tvm.common.errors.DeviceError
         If there is none.
     """
 

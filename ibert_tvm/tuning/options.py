@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
+from ..common.errors import UsageError
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ibert_tvm.schedules.tiles import Tile
     from ibert_tvm.targets import TargetDescription
 
-    from ..artefact import QuantizedModel
+    from ..model.artefact import QuantizedModel
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TargetError
+from ..common.errors import TargetError
 
 if TYPE_CHECKING:
     from ibert_tvm.schedules.tiles import Tile
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.rpc import Address
 
-    from ..artefact import QuantizedModel
+    from ..model.artefact import QuantizedModel
     from .measure import Measured, Measurer
     from .options import TuneOptions
     from .tasks import KernelTask
@@ -95,7 +95,7 @@ def tune(
     from ibert_tvm.schedules.tuning import TuningDatabase
     from ibert_tvm.targets import get_target
 
-    from ..shapes import check_shapes
+    from ..model.shapes import check_shapes
     from .measure import Measurer
     from .tasks import find_tasks
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..artefact import QuantizedModel
-from ..errors import ArtefactError, DeviceError, LibraryError, UsageError
-from ..integrity import MANIFEST, file_sha256
+from ..common.errors import ArtefactError, DeviceError, LibraryError, UsageError
+from ..common.integrity import MANIFEST, file_sha256
+from ..model.artefact import QuantizedModel
 from .certificate import MOST_FINDINGS, Certificate, Check
 from .checks import Advance, check_intervals, check_same_bits, one_line
 from .inputs import Inputs, random_batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..integrity import sealed
+from ..common.integrity import sealed
 from ..version import __version__
 
 FORMAT, VERSION = "ibert-certificate", 2
@@ -71,7 +71,7 @@ class Certificate:
         return not any(check.not_run for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON-able document with a seal, see `ibert_tvm.integrity.sealed`."""
+        """Return it as a sealed JSON-able document, see `ibert_tvm.common.integrity.sealed`."""
         return sealed(
             {
                 "format": FORMAT,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artefact import QuantizedModel
-from ..errors import DeviceError, IbertError
-from ..evaluate import evaluate_integers
+from ..common.errors import DeviceError, IbertError
+from ..evaluation.evaluate import evaluate_integers
+from ..model.artefact import QuantizedModel
 from .certificate import MOST_FINDINGS, Check
 from .inputs import Batch, Inputs
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model_info import ModelInfo
+from ..model.model_info import ModelInfo
 
 Inputs = dict[str, NDArray[Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..artefact import QuantizedModel
-from ..errors import LibraryError, TargetError
-from ..integrity import MANIFEST, file_sha256
+from ..common.errors import LibraryError, TargetError
+from ..common.integrity import MANIFEST, file_sha256
+from ..model.artefact import QuantizedModel
 from .certificate import MOST_FINDINGS, Certificate, Check
 from .checks import Advance, check_intervals, check_same_bits, one_line
 from .inputs import Inputs, random_batches

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ibert_tvm import strict_json
-from ibert_tvm.errors import DocumentError
-from ibert_tvm.strict_json import shown
+from ibert_tvm.common import strict_json
+from ibert_tvm.common.errors import DocumentError
+from ibert_tvm.common.strict_json import shown
 
 from ..errors import CompilerError
 from ..names import MAX_NAME, NAME, NAME_RULE

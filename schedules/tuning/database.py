@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import DocumentError, OutputError
-from ibert_tvm.files import TEMPORARY_PREFIX, sweep, write_file
-from ibert_tvm.integrity import check_sealed, sealed
-from ibert_tvm.schema import NUMBER, STRING, check
-from ibert_tvm.strict_json import decode, parse, read_bytes, read_json
+from ibert_tvm.common.errors import DocumentError, OutputError
+from ibert_tvm.common.files import TEMPORARY_PREFIX, sweep, write_file
+from ibert_tvm.common.integrity import check_sealed, sealed
+from ibert_tvm.common.schema import NUMBER, STRING, check
+from ibert_tvm.common.strict_json import decode, parse, read_bytes, read_json
 from ibert_tvm.targets import TargetDescription
 
 from ..errors import ScheduleError

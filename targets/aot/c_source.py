@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.ir import PointerType
 from tvm.tirx.buffer import BufferType
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .c_text import c_type, comment
 from .model import BareKernel, BareModel

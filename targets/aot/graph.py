@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import relax
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .interface import item_size
 from .plan import ArenaPlan, Request, plan_arena

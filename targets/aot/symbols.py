@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
 

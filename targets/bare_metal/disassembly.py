@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from ..binutils import binary_tool
 from ..description import TargetDescription

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import DocumentError, LibraryError
-from ibert_tvm.integrity import check_manifest
-from ibert_tvm.schema import STRING, check
-from ibert_tvm.strict_json import read_json
+from ibert_tvm.common.errors import DocumentError, LibraryError
+from ibert_tvm.common.integrity import check_manifest
+from ibert_tvm.common.schema import STRING, check
+from ibert_tvm.common.strict_json import read_json
 
 FORMAT = 1
 KIND = "ibert bare-metal package"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
 from ..emulation import find_emulator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 
 OBJECTS = "objects"
 C_SOURCES = "c"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.integrity import write_manifest
+from ibert_tvm.common.integrity import write_manifest
 
 from ..aot.c_source import kernels_source
 from ..aot.c_text import prefixed

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 from .audit import KernelAudit, KernelRole, disassemble, read_kernels
 from .fat_binary import Entry, entries

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ibert_tvm.errors import DocumentError
-from ibert_tvm.strict_json import decode, parse, shown
+from ibert_tvm.common.errors import DocumentError
+from ibert_tvm.common.strict_json import decode, parse, shown
 
 from .errors import BoardError
 

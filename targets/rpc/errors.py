@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 
 class BoardError(TargetError):

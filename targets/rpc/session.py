@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 
 _CPU = 1  # kDLCPU
 _POOLED_ALLOCATOR = 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
 
@@ -177,7 +177,7 @@ def test_without_the_package_an_adapter_says_what_to_install() -> None:
         "import importlib.util as u, sys\n"
         "real = u.find_spec\n"
         "u.find_spec = lambda n, *a: None if n == 'langchain_core' else real(n, *a)\n"
-        "from ibert_tvm.errors import IbertError\n"
+        "from ibert_tvm.common.errors import IbertError\n"
         "try:\n    import ibert_tvm.adapters.langchain\n"
         "except IbertError as error:\n    print(error)\n"
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.cache import quantised_once
 

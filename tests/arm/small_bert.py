@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.cache import quantised_once
 
 VOCABULARY = 90

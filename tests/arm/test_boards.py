@@ -15,7 +15,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.targets import TargetDescription, TargetError, registry
 from ibert_tvm.targets.cortex_m import NO_DOT_SCALAR

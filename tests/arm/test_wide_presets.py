@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.arm import small_bert
 from tests.arm.packages import assert_bit_exact, document, link_package, run_package
 from tests.arm.tools import needs

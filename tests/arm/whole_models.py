@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 
 from .packages import assert_bit_exact, link_package, run_package
 from .tools import board, run_library

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.runtime.conftest import CHANNELS, VOCABULARY, TinyModel
 
 
@@ -33,7 +33,7 @@ def make_quantized() -> QuantizedModel:
     info = tiny.info.to_json()
     info["inputs"] = ["input_ids", "attention_mask"]
     info["outputs"] = [{"name": "sentence_embedding", "value": "pool", "kind": "embedding"}]
-    from ibert_tvm.model_info import ModelInfo
+    from ibert_tvm.model.model_info import ModelInfo
 
     return QuantizedModel(
         program=read_program(builder.get()),

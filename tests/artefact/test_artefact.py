@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel, is_artefact, read_document
-from ibert_tvm.errors import ArtefactError, OutputError
-from ibert_tvm.integrity import MANIFEST, write_manifest
+from ibert_tvm.common.errors import ArtefactError, OutputError
+from ibert_tvm.common.integrity import MANIFEST, write_manifest
+from ibert_tvm.model.artefact import QuantizedModel, is_artefact, read_document
 
 _AGAIN = (
     "the file is damaged or of another version; copy the folder again, or make it again with "
@@ -130,7 +130,7 @@ def test_reading_evaluating_and_analysing_import_neither_tvm_nor_torch(folder: P
         "import numpy as np\n"
         "from ibert_tvm import QuantizedModel\n"
         "from ibert_tvm.cli import main\n"
-        "from ibert_tvm.evaluate import evaluate_integers\n"
+        "from ibert_tvm.evaluation.evaluate import evaluate_integers\n"
         "from ibert_tvm.relay_passes.integer.ranges import analyse_ranges\n"
         "model = QuantizedModel.load(sys.argv[1])\n"
         "ids = np.array([[2, 5, 3]])\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel, read_document
-from ibert_tvm.errors import ArtefactError
-from ibert_tvm.integrity import MANIFEST, write_manifest
+from ibert_tvm.common.errors import ArtefactError
+from ibert_tvm.common.integrity import MANIFEST, write_manifest
+from ibert_tvm.model.artefact import QuantizedModel, read_document
 
 _FILES = ("model.json", "params.safetensors", "quantization.json", "tokenizer/vocab.txt")
 

@@ -14,8 +14,8 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tvm import relax
 
     import ibert_tvm
-    from ibert_tvm.artefact import QuantizedModel
-    from ibert_tvm.model_info import ModelInfo, OutputInfo
+    from ibert_tvm.model.artefact import QuantizedModel
+    from ibert_tvm.model.model_info import ModelInfo, OutputInfo
     from ibert_tvm.relay_passes import integer
     from ibert_tvm.relay_passes.integer.relax_ops import read_program
     from tests.passes.small import small_program

@@ -13,10 +13,10 @@ from ibert_tvm.bench.ceiling import measure_ceiling
 from ibert_tvm.bench.inputs import full_batch, text_batches
 from ibert_tvm.bench.latency import Latency, measure_latency
 from ibert_tvm.bench.layers import OUTSIDE, Part, Profile, measure_layers
+from ibert_tvm.model.tokenization import TokenizedBatch
 from ibert_tvm.runtime import Library, load_library
 from ibert_tvm.runtime.metadata import KernelRecord
 from ibert_tvm.targets import TargetError, get_target
-from ibert_tvm.tokenization import TokenizedBatch
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from benchmarks.paper import __main__ as paper
 from benchmarks.paper.functions import EXPONENTIALS, GELUS, exp_errors, gelu_errors
 from benchmarks.paper.latency import CELLS, PAPER, speedups
 from benchmarks.paper.quality import _calibration, _once, _replace_gelu
-from ibert_tvm.tokenization import TokenizedBatch
+from ibert_tvm.model.tokenization import TokenizedBatch
 from tests.documents.small_model import small_model
 
 PRINTED = {

@@ -188,10 +188,10 @@ def test_later_figures_replace_earlier_ones_and_the_better_limit_stays(tmp_path)
         (
             "Traceback (most recent call last):\n"
             '  File "x.py", line 1, in <module>\n'
-            "ibert_tvm.errors.TargetError: no linker\n"
+            "ibert_tvm.common.errors.TargetError: no linker\n"
             "  what to do: install gcc\n"
             "[13:11:11] Warning: destroyed with remaining blocks!\n",
-            "ibert_tvm.errors.TargetError: no linker",
+            "ibert_tvm.common.errors.TargetError: no linker",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.cli.bare_metal import parse_memory
-from ibert_tvm.integrity import write_manifest
+from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND
 from tests.runtime.conftest import TinyModel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.file_seal import sealed_bytes
+from ibert_tvm.common.file_seal import sealed_bytes
 from tests.processes import without_torch
 from tests.runtime.conftest import TinyModel
 

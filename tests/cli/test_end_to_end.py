@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ibert_tvm
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 
 from .conftest import Outcome
 
@@ -224,8 +224,8 @@ def test_library_equals_the_reference_bit_for_bit(
     ibert: Callable[..., Outcome], artefact: Path, compiled: Path, texts: Path, tmp_path: Path
 ) -> None:
     from ibert_tvm import QuantizedModel
-    from ibert_tvm.evaluate import evaluate_integers
-    from ibert_tvm.tokenization import Tokenizer
+    from ibert_tvm.evaluation.evaluate import evaluate_integers
+    from ibert_tvm.model.tokenization import Tokenizer
 
     output = tmp_path / "out.npz"
     outcome = ibert("run", compiled, "--texts", texts, "--integers", "-o", output, "--json")
@@ -266,8 +266,8 @@ def test_eval_of_a_task(
 ) -> None:
     """Labels are what the float model says of half of the texts, so that it is right there."""
     from ibert_tvm import load
+    from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
     from ibert_tvm.relay_passes.canonical import FloatModel
-    from ibert_tvm.tokenization import Tokenizer, tokenizer_files
 
     model = load(source, verify=False)
     floating = FloatModel(model.module, model.parameters)

@@ -200,7 +200,7 @@ def test_a_signal_leaves_no_partial_output(
         "import sys, time\n"
         "from ibert_tvm import targets\n"
         "from ibert_tvm.cli import main\n"
-        "from ibert_tvm.files import write_file\n"
+        "from ibert_tvm.common.files import write_file\n"
         "def write():\n"
         f"    with write_file({str(output)!r}) as path:\n"
         "        path.write_bytes(b'half')\n"

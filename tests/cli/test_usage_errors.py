@@ -10,8 +10,8 @@ import pytest
 
 from ibert_tvm.cli.options import Head
 from ibert_tvm.cli.quantize import Observer, Preset
-from ibert_tvm.integrity import write_manifest
-from ibert_tvm.model_info import HEADS
+from ibert_tvm.common.integrity import write_manifest
+from ibert_tvm.model.model_info import HEADS
 from ibert_tvm.relay_passes.quantization_table import PRESETS
 from tests.runtime.conftest import TinyModel
 

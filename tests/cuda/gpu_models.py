@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tvm import relax
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.model.artefact import QuantizedModel
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.passes import IntegerProgram

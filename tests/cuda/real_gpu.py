@@ -81,7 +81,7 @@ class RealGpu:
 @functools.cache
 def find_real_gpu() -> RealGpu | str:
     """The first GPU of this machine; or why there is none, in words."""
-    from ibert_tvm.errors import DeviceError
+    from ibert_tvm.common.errors import DeviceError
     from ibert_tvm.runtime.cuda_runtime import cuda_runtime
 
     try:

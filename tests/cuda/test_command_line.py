@@ -141,7 +141,7 @@ def test_without_a_compiler_the_error_comes_at_once(
     artefact: Path, tmp_path: Path, ibert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IBERT_CUDA_HOME", "/nowhere")
-    monkeypatch.setattr("ibert_tvm.artefact.QuantizedModel.load", None)  # not reached
+    monkeypatch.setattr("ibert_tvm.model.artefact.QuantizedModel.load", None)  # not reached
     outcome = ibert("compile", artefact, "-o", tmp_path / "m.so", "--target", "t4", *SHORT)
     assert (outcome.code, outcome.stdout, outcome.stderr) == (
         4,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.errors import DeviceError, ExitCode, UsageError
+from ibert_tvm.common.errors import DeviceError, ExitCode, UsageError
 from ibert_tvm.runtime import cuda_runtime, load_library
 from ibert_tvm.targets.cuda.driver import runs_on
 from tests.cuda.gpu_library import TinyGpuModel
@@ -212,7 +212,7 @@ def test_after_an_illegal_access_the_process_still_ends_in_order(path: Path) -> 
         "program.cuda.free(program.parameters[0]._block.address)\n"
         "try:\n"
         "    library.run([[4, 5, 6]])\n"
-        "except ibert_tvm.errors.DeviceError as error:\n"
+        "except ibert_tvm.common.errors.DeviceError as error:\n"
         "    print(error.why)\n"
     )
     done = subprocess.run(

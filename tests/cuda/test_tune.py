@@ -18,8 +18,8 @@ import tvm_ffi
 from tvm import tirx
 
 from ibert_tvm.cli import main
-from ibert_tvm.errors import ExitCode
-from ibert_tvm.integrity import sealed
+from ibert_tvm.common.errors import ExitCode
+from ibert_tvm.common.integrity import sealed
 from ibert_tvm.runtime import load_library
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.diagnosis import Diagnosis
 from ibert_tvm.diagnosis.measurements import _batches, _Diagnosis
 from ibert_tvm.frontend import CanonicalModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.post_training import calibrate
 from ibert_tvm.relay_passes.integer.relax_ops import read_program

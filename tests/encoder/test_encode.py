@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder, load_library
+from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.compiler import compile as compile_model
-from ibert_tvm.errors import InputError, UsageError
 from ibert_tvm.runtime import Library
 from tests.cache import cached, product_version
 from tests.encoder.small_encoders import WORDS, bert

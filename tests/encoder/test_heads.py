@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
+from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.encoder.entities import TaggedToken, entities
 from ibert_tvm.encoder.spans import best_span
-from ibert_tvm.errors import InputError, UsageError
-from ibert_tvm.tokenization import Window
+from ibert_tvm.model.tokenization import Window
 
 Make = Callable[..., Encoder]
 DOCUMENTS = ["big", "hello world", "small small", "hello", "big"]

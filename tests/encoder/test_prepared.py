@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.encoder import prepared
 from ibert_tvm.encoder.prepared import Options, cache_folder, prepared_library
-from ibert_tvm.errors import UsageError
 from ibert_tvm.frontend import ModelSourceError
 from ibert_tvm.frontend.hf_folder import HfFolder
 from tests.encoder.small_encoders import bert, save_bert
@@ -192,7 +192,7 @@ def test_two_processes_that_want_one_model_make_one_library(tmp_path: Path, cach
 def test_an_artefact_is_compiled(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ibert_tvm.evaluate import evaluate_integers
+    from ibert_tvm.evaluation.evaluate import evaluate_integers
 
     quantized = bert()
     artefact = quantized.save(tmp_path / "bert.ibert")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.evaluate import _batches, _comparable, check_seq_len, vector_of_text
-from ibert_tvm.tokenization import TokenizedBatch
+from ibert_tvm.common.errors import UsageError
+from ibert_tvm.evaluation.evaluate import _batches, _comparable, check_seq_len, vector_of_text
+from ibert_tvm.model.tokenization import TokenizedBatch
 from tests.runtime.conftest import TinyModel
 
 

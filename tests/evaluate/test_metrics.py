@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibert_tvm.metrics import (
+from ibert_tvm.evaluation.metrics import (
     Agreement,
     RunningSimilarity,
     mean_pool,

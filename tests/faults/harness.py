@@ -41,7 +41,7 @@ class Writer:
 
 
 def _save() -> Writer:
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
     from tests.artefact.conftest import make_quantized
 
     old = make_quantized()
@@ -149,7 +149,7 @@ class _Shim:
 
 def _in_child(work: Callable[[], None]) -> tuple[str, int]:
     """How a child process ended: done, refused, internal or killed."""
-    from ibert_tvm.errors import IbertError
+    from ibert_tvm.common.errors import IbertError
 
     child = os.fork()
     if child == 0:
@@ -171,7 +171,7 @@ def _in_child(work: Callable[[], None]) -> tuple[str, int]:
 
 def check(writer: Writer, place: Path, shim: _Shim, at: int, code: int) -> list[str]:
     """Write with the `at`-th call failing; return what is wrong with what is left."""
-    from ibert_tvm import files
+    from ibert_tvm.common import files
 
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import ArtefactError
+from ibert_tvm.common.errors import ArtefactError
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.artefact.conftest import make_quantized
 from tests.processes import ROOT, without_torch
 
@@ -17,7 +17,7 @@ _WRITER = """
 import sys, time
 from dataclasses import replace
 from pathlib import Path
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 folder, preset, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 model = QuantizedModel.load(folder)
 model = replace(model, quantization={**model.quantization, "preset": preset})
@@ -58,7 +58,7 @@ _LIMITED = """
 import resource, sys
 from pathlib import Path
 import ibert_tvm.cli
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 model = QuantizedModel.load(sys.argv[1])
 kind, limit = getattr(resource, sys.argv[3]), int(sys.argv[4])
 if kind == resource.RLIMIT_AS:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 
 INFO = ModelInfo(
     architecture="bert",
@@ -79,7 +79,7 @@ def test_missing_fields_and_other_types():
 
 def test_importing_the_frontend_imports_neither_tvm_nor_torch():
     code = (
-        "import sys, ibert_tvm.frontend, ibert_tvm.model_info; "
+        "import sys, ibert_tvm.frontend, ibert_tvm.model.model_info; "
         "print(sorted({'tvm', 'torch', 'transformers'} & set(sys.modules)))"
     )
     result = subprocess.run(

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.cli import main
-from ibert_tvm.evaluate import evaluate_integers
+from ibert_tvm.evaluation.evaluate import evaluate_integers
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import CalibrationOptions, quantize
 from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.frontend.architectures import make

@@ -86,7 +86,7 @@ def damaged_again(data: bytes, most: int, seed: int, name: str) -> bytes:
 
 def read_packed(data: bytes, name: str) -> None:
     """Let a reader read packed files; whatever is no named error is raised."""
-    from ibert_tvm.errors import IbertError
+    from ibert_tvm.common.errors import IbertError
     from tests.fuzz.readers import READERS, write_files
 
     files = unpacked(data)

@@ -91,7 +91,7 @@ def _built(name: str, build: Callable[[Path], None]) -> list[Files]:
 
 
 def _manifest_again(files: Files, _rng: random.Random) -> Files:
-    from ibert_tvm.integrity import MANIFEST, write_manifest
+    from ibert_tvm.common.integrity import MANIFEST, write_manifest
 
     with TemporaryDirectory() as place:
         folder = Path(place)
@@ -113,9 +113,9 @@ def _artefacts() -> list[Files]:
 
 
 def _read_artefact(folder: Path) -> object:
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
+    from ibert_tvm.model.tokenization import Tokenizer
     from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-    from ibert_tvm.tokenization import Tokenizer
 
     model = QuantizedModel.load(folder)
     if model.tokenizer:
@@ -130,7 +130,7 @@ def _read_artefact(folder: Path) -> object:
 
 def _compile_artefact(folder: Path) -> object:
     import ibert_tvm as ibert
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
     model = QuantizedModel.load(folder)
     compiled = ibert.compile(model, target="host", shapes=[(1, 8)], runtime="none")
@@ -192,7 +192,7 @@ def _damage_library(files: Files, rng: random.Random) -> Files:
 
 def _seal_again(files: Files, _rng: random.Random) -> Files:
     """One part is enough of a seal; where it began stays, if that can be found."""
-    from ibert_tvm.file_seal import Part, append_seal
+    from ibert_tvm.common.file_seal import Part, append_seal
 
     with TemporaryDirectory() as folder:
         file = Path(folder) / "model.so"
@@ -202,9 +202,9 @@ def _seal_again(files: Files, _rng: random.Random) -> Files:
 
 
 def _read_library(folder: Path) -> object:
+    from ibert_tvm.model.tokenization import Tokenizer
     from ibert_tvm.runtime.library import _inflated
     from ibert_tvm.runtime.library_file import read_metadata, read_weights
-    from ibert_tvm.tokenization import Tokenizer
 
     file = folder / "model.so"
     metadata = read_metadata(file)
@@ -219,7 +219,7 @@ def _read_library(folder: Path) -> object:
 
 
 def _seal_library(folder: Path) -> object:
-    from ibert_tvm.file_seal import sealed_bytes
+    from ibert_tvm.common.file_seal import sealed_bytes
     from ibert_tvm.targets.seal import seal_library
 
     file = folder / "model.so"
@@ -263,7 +263,7 @@ def _databases() -> list[Files]:
 
 
 def _digests_again(files: Files, _rng: random.Random) -> Files:
-    from ibert_tvm.integrity import sealed
+    from ibert_tvm.common.integrity import sealed
 
     def again(text: bytes) -> bytes:
         try:
@@ -321,7 +321,7 @@ def _model_folders() -> list[Files]:
 def _read_folder(folder: Path) -> object:
     from ibert_tvm.encoder.prepared import _max_seq_length
     from ibert_tvm.frontend.hf_folder import HfFolder
-    from ibert_tvm.tokenization import tokenizer_files
+    from ibert_tvm.model.tokenization import tokenizer_files
 
     read = HfFolder.read(folder)
     _ = read.pipeline, read.pooling
@@ -388,7 +388,7 @@ def _tokenizers() -> list[Files]:
 
 
 def _tokenize(folder: Path) -> object:
-    from ibert_tvm.tokenization import Tokenizer, tokenizer_files
+    from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
 
     tokenizer = Tokenizer(tokenizer_files(folder))
     tokens = tokenizer.encode(["hello small world ab", ("ab", "b")], 12)
@@ -418,7 +418,7 @@ def _npz_files() -> list[Files]:
 
 def _read_npz(folder: Path) -> object:
     from ibert_tvm.cli.run import _read_inputs
-    from ibert_tvm.errors import IbertError
+    from ibert_tvm.common.errors import IbertError
     from ibert_tvm.quantization.batch_file import read_batches
     from ibert_tvm.quantization.batches import batches_of_arrays
     from tests.runtime.conftest import TinyModel

@@ -56,7 +56,7 @@ def read_case(name: str, number: int, seconds: int = ALARM_SECONDS) -> str:
     str
         ``"refused"`` or ``"accepted"``; else what is wrong, with its traceback.
     """
-    from ibert_tvm.errors import IbertError
+    from ibert_tvm.common.errors import IbertError
     from tests.fuzz.readers import READERS, write_files
 
     reader = READERS[name]

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.frontend import CanonicalModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import CalibrationOptions, calibrate, options_of
 from ibert_tvm.quantization.table import TableBuilder
 from ibert_tvm.quantization.weights import nearest, row_scales

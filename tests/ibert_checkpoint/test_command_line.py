@@ -33,7 +33,7 @@ def test_a_checkpoint_is_quantised_without_calibration(checkpoint, command, tmp_
     document = json.loads(printed.out)
     assert (document["preset"], document["calibration_texts"]) == ("released", 0)
     assert document["notes"] == []
-    from ibert_tvm.artefact import QuantizedModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
     loaded, direct = QuantizedModel.load(tmp_path / "model.ibert"), ibert.quantize(saved.model)
     assert loaded.preset == "released"

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import ibert_tvm as ibert
-from ibert_tvm.errors import ModelError, UsageError
+from ibert_tvm.common.errors import ModelError, UsageError
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.post_training import calibrate

@@ -10,9 +10,9 @@ import torch
 
 import ibert_tvm
 from ibert_tvm.cli import main
-from ibert_tvm.errors import InputError, UsageError
-from ibert_tvm.evaluate import evaluate_integers
-from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.common.errors import InputError, UsageError
+from ibert_tvm.evaluation.evaluate import evaluate_integers
+from ibert_tvm.model.model_info import ModelInfo
 from ibert_tvm.quantization import CalibrationOptions, quantize
 from ibert_tvm.runtime.library_file import read_metadata
 

@@ -15,8 +15,9 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibert_tvm import quantization_file, strict_json
-from ibert_tvm.errors import DocumentError
+from ibert_tvm.common import strict_json
+from ibert_tvm.common.errors import DocumentError
+from ibert_tvm.model import quantization_file
 from ibert_tvm.relay_passes import names
 from ibert_tvm.relay_passes.integer import OPERATORS, Operator, document
 from ibert_tvm.relay_passes.integer.document import read_document, write_document

@@ -10,7 +10,7 @@ import transformers as hf
 from torch import nn
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime.pixels import image_record, quantize_images
 from tests.cache import quantised_once
 from tests.frontend.token_modules import WIDTH, Layer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.cache import quantised_once
 from tests.frontend.gated_modules import VOCABULARY, gated
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.cache import quantised_once
 from tests.frontend.gated_modules import gated
 from tests.integration import gated_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.cache import quantised_once
 from tests.frontend.sentence_folders import (
     CHANNELS,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.metrics import row_cosine
+from ibert_tvm.evaluation.metrics import row_cosine
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.canonical import FloatModel
 from tests.arm.whole_models import check_on_board
 from tests.cache import quantised_once

@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.cache import quantised_once
 from tests.examples import examples
 from tests.integration.whole_models import (

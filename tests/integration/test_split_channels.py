@@ -43,7 +43,7 @@ def test_no_intermediate_leaves_its_interval() -> None:
 
 
 def test_a_report_by_layer_adds_columns_up() -> None:
-    from ibert_tvm.evaluate import _IntegerRunner
+    from ibert_tvm.evaluation.evaluate import _IntegerRunner
 
     values = _IntegerRunner(split_model(), layers=True).run(inputs(1, 7, 1))[1]
     whole = _IntegerRunner(split_model(0.0), layers=True).run(inputs(1, 7, 1))[1]

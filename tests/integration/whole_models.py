@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import Library
 from ibert_tvm.texts import data_file

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.arm.small_bert import expected, inputs
 
 ROOT = Path(__file__).resolve().parents[2]

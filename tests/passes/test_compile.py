@@ -11,9 +11,9 @@ import tvm
 from tvm import relax
 
 import ibert_tvm
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import OutputError, UsageError
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.common.errors import OutputError, UsageError
+from ibert_tvm.model.artefact import QuantizedModel
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import IntegerOnlyError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.model.artefact import QuantizedModel
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.program import Program
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from ibert_tvm.artefact import QuantizedModel
 from ibert_tvm.frontend import CanonicalModel, load
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.canonical.reference import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization.batch_file import read_batches
 
 TODO = "  what to do: write it with numpy.savez(file, input_ids=..., attention_mask=...)"

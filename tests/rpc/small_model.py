@@ -9,8 +9,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.model_info import ModelInfo
+from ibert_tvm.model.artefact import QuantizedModel
+from ibert_tvm.model.model_info import ModelInfo
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.relax_ops import read_program

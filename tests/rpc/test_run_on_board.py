@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import TargetError, UsageError
+from ibert_tvm.common.errors import TargetError, UsageError
 from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.runtime.remote import load_remote

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ibert_tvm
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.integrity import check_sealed
+from ibert_tvm.common.integrity import check_sealed
+from ibert_tvm.model.artefact import QuantizedModel
 
 from .conftest import Ibert
 from .servers import HOST, Servers, free_boards, free_port

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 from tests.cache import cached, product_version
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world", "small", "big"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ibert_tvm.errors import InputError, LibraryError
+from ibert_tvm.common.errors import InputError, LibraryError
 from ibert_tvm.runtime import Library, load_library
 
 from .conftest import VOCABULARY, TinyModel

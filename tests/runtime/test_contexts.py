@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ibert_tvm.errors import LibraryError
+from ibert_tvm.common.errors import LibraryError
 from ibert_tvm.runtime.contexts import ContextPool
 
 _CLOSED = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import InputError
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.common.errors import InputError
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 from ibert_tvm.runtime.metadata import InputRecord
 from ibert_tvm.runtime.pixels import quantize_images
 

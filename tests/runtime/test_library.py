@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ibert_tvm
-from ibert_tvm.errors import InputError, UsageError
+from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.runtime import IntegerOutput, Library, load_library
 from ibert_tvm.runtime.threads import container_processors
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import LibraryError, TargetError
-from ibert_tvm.file_seal import sealed_bytes
+from ibert_tvm.common.errors import LibraryError, TargetError
+from ibert_tvm.common.file_seal import sealed_bytes
 from ibert_tvm.runtime import library as library_module
 from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
@@ -205,7 +205,7 @@ def test_other_processor_architecture(tmp_path: Path, library_path: Path) -> Non
 
 
 def test_library_without_tokenizer_refuses_texts(variant: Callable[..., Path]) -> None:
-    from ibert_tvm.errors import InputError
+    from ibert_tvm.common.errors import InputError
 
     path = variant(tokenizer=False)
     library = load_library(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import InputError, ModelError
-from ibert_tvm.tokenization import Tokenizer, tokenizer_files
+from ibert_tvm.common.errors import InputError, ModelError
+from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
 
 _WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world", "##s", "größe", "grosse"]
 _VOCABULARY = "\n".join(_WORDS).encode()

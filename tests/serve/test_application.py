@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs

@@ -10,10 +10,10 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import LibraryError
+from ibert_tvm.common.errors import LibraryError
+from ibert_tvm.model.tokenization import TokenizedBatch
 from ibert_tvm.serve.batcher import Batcher, ClosedError, UnavailableError
 from ibert_tvm.serve.runners import Outputs, Tokens, WorkerLostError
-from ibert_tvm.tokenization import TokenizedBatch
 
 
 class Sums:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ibert_tvm.model.tokenization import Window
 from ibert_tvm.tasks.answers import exact_match, normalised, predicted_answer, token_f1
 from ibert_tvm.tasks.entities import entities_of
 from ibert_tvm.tasks.ranking import DEPTH, ndcg, rankings, recall
-from ibert_tvm.tokenization import Window
 
 
 def conlleval(tags: list[str]) -> set[tuple[str, int, int]]:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.train.integers import IntegerProgram
 from tests.golden.models import quantized

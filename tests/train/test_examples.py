@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.tasks.samples import Labelled, Scored, Tagged
 from ibert_tvm.train.examples import Examples, read_examples
 

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 import ibert_tvm as ibert
-from ibert_tvm.errors import OutputError, UsageError
+from ibert_tvm.common.errors import OutputError, UsageError
 from ibert_tvm.tasks.samples import Labelled
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ibert_tvm.errors import ModelError
+from ibert_tvm.common.errors import ModelError
 from ibert_tvm.train.loop import Loop, Schedule, shuffled
 from tests.examples import examples
 

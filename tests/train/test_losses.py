@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.train.losses import embedding_loss, logits_loss
 from tests.train.small import batch, integer_model, tensors
 

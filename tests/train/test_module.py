@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import ibert_tvm as ibert
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.train.module import IntegerModel
 from tests.examples import examples

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import UsageError
-from ibert_tvm.model_info import ModelInfo, OutputInfo
+from ibert_tvm.common.errors import UsageError
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo
+from ibert_tvm.model.tokenization import TokenizedBatch, Tokenizer
 from ibert_tvm.tasks import Side
 from ibert_tvm.tasks.samples import Labelled, Questions, Scored, Tagged
-from ibert_tvm.tokenization import TokenizedBatch, Tokenizer
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.objectives import Objective, class_names
 

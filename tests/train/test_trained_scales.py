@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ibert_tvm.errors import ModelError
+from ibert_tvm.common.errors import ModelError
+from ibert_tvm.model.trained_scales import FILE, TrainedScales, read_scales
 from ibert_tvm.relay_passes.lower import requirements
-from ibert_tvm.trained_scales import FILE, TrainedScales, read_scales
 from tests.golden.models import canonical, table
 
 

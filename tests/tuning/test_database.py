@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.integrity import sealed
+from ibert_tvm.common.integrity import sealed
 from ibert_tvm.schedules.tiles import LinearTile
 from ibert_tvm.schedules.tuning import DatabaseError, Trial, TuningDatabase
 from ibert_tvm.targets import get_target

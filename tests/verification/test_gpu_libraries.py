@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import DeviceError
+from ibert_tvm.common.errors import DeviceError
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime import cuda_engine
 from ibert_tvm.targets.cuda import compile as device_code
 from ibert_tvm.targets.cuda.fat_binary import entries

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import DocumentError, UsageError
-from ibert_tvm.integrity import check_sealed, file_sha256
+from ibert_tvm.common.errors import DocumentError, UsageError
+from ibert_tvm.common.integrity import check_sealed, file_sha256
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.targets import get_target, pipeline
 from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.library_audit import audit_library, read_listing

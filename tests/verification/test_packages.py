@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import UsageError
-from ibert_tvm.integrity import write_manifest
+from ibert_tvm.common.errors import UsageError
+from ibert_tvm.common.integrity import write_manifest
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal import PackageOptions
 from ibert_tvm.targets.toolchain import find_linker

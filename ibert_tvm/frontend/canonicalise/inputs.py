@@ -19,7 +19,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ...errors import error_lines
+from ...common.errors import error_lines
 from .operands import static_shape
 from .values import FromInputs, Mismatch, Weight
 

@@ -16,7 +16,7 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from .views import Axis, View
 
 

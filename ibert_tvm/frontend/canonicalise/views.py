@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 
 
 class ViewError(ModelError):

@@ -85,7 +85,7 @@ def head_shapes(config: IbertConfig, head: str, labels: int) -> dict[str, tuple[
     config : IbertConfig
         Sizes.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     labels : int
         Classes of a classification head.
 
@@ -123,7 +123,7 @@ def build_canonical(
     weights : mapping of str to numpy.ndarray
         What `shapes` and `head_shapes` name, float32.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     pooling : str
         ``mean`` or ``cls``, for ``sentence_embedding``.
 

@@ -44,7 +44,7 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     folder : HfFolder
         The checked folder.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     verify : bool
         Compare the float model with transformers', in its float mode.
 
@@ -106,7 +106,7 @@ def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
     module : transformers.IBertPreTrainedModel
         The model.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     verify : bool
         Compare the float model with a copy of the module in its float mode.
 

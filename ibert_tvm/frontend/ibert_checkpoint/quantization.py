@@ -17,7 +17,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 )
 from ibert_tvm.relay_passes.spec.released.exponential import MAX_Z, top_of_polynomial
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 from .canonical import layer
 from .config import IbertConfig
 from .integers import embedding_integers, linear_integers
@@ -39,7 +39,7 @@ class IbertQuantization:
     config : IbertConfig
         Sizes and how the checkpoint was trained.
     head : str
-        One of `ibert_tvm.model_info.HEADS`.
+        One of `ibert_tvm.model.model_info.HEADS`.
     output : str
         Canonical name of the output.
     weights : mapping of str to numpy.ndarray

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import error_lines
+from ...common.errors import error_lines
 from ..errors import ModelSourceError, require
 
 _PREFIX = "ibert."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import error_lines
+from ...common.errors import error_lines
 from .values import Known, Untranslatable
 
 if TYPE_CHECKING:

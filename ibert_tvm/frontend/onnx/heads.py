@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...model_info import HEADS
+from ...model.model_info import HEADS
 from ..errors import ModelSourceError
 from .naming import Naming
 
@@ -34,7 +34,7 @@ class Outputs:
     Parameters
     ----------
     head : str
-        One of `ibert_tvm.model_info.HEADS`; ``logits`` where the number of dimensions has to tell.
+        One of `ibert_tvm.model.model_info.HEADS`; ``logits`` where only the dimensions tell.
     tensors : tuple of str
         Names of the tensors.
     names : tuple of str

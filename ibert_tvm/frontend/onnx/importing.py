@@ -44,7 +44,7 @@ def import_onnx_model(
     source : str
         The file, or what stands for it in messages and in the result.
     head : str, optional
-        One of `ibert_tvm.model_info.HEADS`; by default what the names of the outputs say.
+        One of `ibert_tvm.model.model_info.HEADS`; by default what the names of the outputs say.
     inputs : mapping of str to str, optional
         Canonical names (``input_ids``, ``attention_mask``, ``token_type_ids``, ``pixel_values``,
         ``input_features``) by the graph's own names, where they differ.

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import DocumentError
-from ...files import files_sha256
-from ...strict_json import read_json
-from ...tokenization import Tokenizer, tokenizer_files
+from ...common.errors import DocumentError
+from ...common.files import files_sha256
+from ...common.strict_json import read_json
+from ...model.tokenization import Tokenizer, tokenizer_files
 from ..errors import ModelSourceError
 from ..finish import described
 from ..folder_files import MAX_BYTES, MAX_DEPTH
@@ -37,7 +37,7 @@ def load_onnx(
     path : path
         The file.
     head : str, optional
-        One of `ibert_tvm.model_info.HEADS`; by default what the names of the outputs say.
+        One of `ibert_tvm.model.model_info.HEADS`; by default what the names of the outputs say.
     inputs : mapping of str to str, optional
         Canonical names of inputs by the graph's own, where they differ.
     image_size : sequence of int, optional

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import error_lines
-from ...strict_json import shown
+from ...common.errors import error_lines
+from ...common.strict_json import shown
 from ..errors import ModelSourceError, UnsupportedModelError, require
 
 if TYPE_CHECKING:

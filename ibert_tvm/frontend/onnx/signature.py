@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import UsageError
-from ...model_info import REAL_INPUTS
+from ...common.errors import UsageError
+from ...model.model_info import REAL_INPUTS
 from ..errors import UnsupportedModelError
 from .reading import type_name
 

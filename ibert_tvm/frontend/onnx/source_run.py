@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import error_lines
+from ...common.errors import error_lines
 from ..errors import ModelSourceError
 from .reading import require_onnx
 from .signature import GraphInput

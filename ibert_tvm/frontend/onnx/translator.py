@@ -18,8 +18,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ...errors import error_lines
-from ...strict_json import shown
+from ...common.errors import error_lines
+from ...common.strict_json import shown
 from ..errors import ModelSourceError
 from ..report import Folding, Origin
 from .folding import fold

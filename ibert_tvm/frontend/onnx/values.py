@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ...errors import ModelError
+from ...common.errors import ModelError
 
 
 class Untranslatable(ModelError):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.frontend import CanonicalModel, ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.relay_passes.canonical import FloatModel

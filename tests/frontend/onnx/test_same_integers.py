@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.evaluate import evaluate_integers
+from ibert_tvm.evaluation.evaluate import evaluate_integers
+from ibert_tvm.model.artefact import QuantizedModel
 from tests.examples import examples
 from tests.frontend.architectures import make
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
-from ibert_tvm.model_info import ModelInfo
-from ibert_tvm.shapes import check_shapes
+from ibert_tvm.model.model_info import ModelInfo
+from ibert_tvm.model.shapes import check_shapes
 
 from .graphs import CHANNELS, HEADS, WIDTH, Graph, batch_of
 from .test_spellings import ops

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 import ibert_tvm
-from ibert_tvm.artefact import QuantizedModel
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
+from ibert_tvm.evaluation.metrics import RunningSimilarity
 from ibert_tvm.frontend.model import CanonicalModel
 from ibert_tvm.frontend.qdq.importing import import_quantised_onnx_model
-from ibert_tvm.metrics import RunningSimilarity
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import quantize as quantize_model
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import load_library

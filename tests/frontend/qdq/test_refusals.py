@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ibert_tvm.errors import IbertError
+from ibert_tvm.common.errors import IbertError
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.qdq.importing import import_quantised_onnx_model
 from ibert_tvm.frontend.qdq.qoperator import to_qdq

@@ -227,7 +227,7 @@ def test_only_known_forms_are_compiled(quantized) -> None:
 
 
 def ibert_errors():
-    from ibert_tvm import errors
+    from ibert_tvm.common import errors
 
     return errors
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.artefact import QuantizedModel
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.compiler import CompiledModel
-from ibert_tvm.errors import UsageError
-from ibert_tvm.evaluate import evaluate_integers
+from ibert_tvm.evaluation.evaluate import evaluate_integers
+from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.targets.aot.c_text import is_prefix, prefix_of, prefixed

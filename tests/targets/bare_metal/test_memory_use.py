@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ibert_tvm.errors import UsageError
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.aot.model import ArenaPeak
 from ibert_tvm.targets.bare_metal import PackageOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.errors import TargetError
+from ibert_tvm.common.errors import TargetError
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal.disassembly import Function, parse
 from ibert_tvm.targets.bare_metal.stack import StackError, StackUse, frame_bytes, stack_use

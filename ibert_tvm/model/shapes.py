@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .errors import UsageError
+from ..common.errors import UsageError
 
 if TYPE_CHECKING:
     from .artefact import QuantizedModel

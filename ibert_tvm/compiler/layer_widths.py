@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .bench.layers import role_of
+from ..model.roles import role_of
 
 if TYPE_CHECKING:
     import tvm
@@ -62,7 +62,7 @@ def scalar_loops(
     module : tvm.IRModule
         Scheduled.
     kernels : iterable of sequence of dict
-        Of each function, as `ibert_tvm.kernel_table.kernel_table` gives them.
+        Of each function, as `ibert_tvm.compiler.kernel_table.kernel_table` gives them.
 
     Returns
     -------

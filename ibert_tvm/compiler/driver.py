@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.errors import OutputError, UsageError
+from ..common.files import settled, write_folder
+from ..model.shapes import check_shapes
+from ..runtime.library_file import FORMAT
+from ..runtime.metadata import InputRecord, read_record
+from ..version import __version__
 from .bare import bare_interface
-from .errors import OutputError, UsageError
-from .files import settled, write_folder
 from .kernel_table import kernel_table
 from .layer_widths import scalar_loops, wide_values
-from .runtime.library_file import FORMAT
-from .runtime.metadata import InputRecord, read_record
-from .shapes import check_shapes
-from .version import __version__
 
 if TYPE_CHECKING:
     import tvm
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ibert_tvm.targets.cuda.compile import DeviceCode
     from ibert_tvm.targets.library_check import LibraryCheck
 
-    from .artefact import QuantizedModel
+    from ..model.artefact import QuantizedModel
 
 Progress = Callable[[str], None]
 
@@ -62,8 +62,8 @@ class CompiledModel:
         What it was compiled for.
     report
         ``integer_only`` (what was checked), ``seconds`` per phase, ``weight_bytes``, ``kernels``,
-        ``runtime``, ``wide_values`` and ``scalar_loops`` (`ibert_tvm.layer_widths`); without
-        runtime also ``memory``, the sizes of
+        ``runtime``, ``wide_values`` and ``scalar_loops`` (`ibert_tvm.compiler.layer_widths`);
+        without runtime also ``memory``, the sizes of
         `ibert_tvm.targets.aot.BareModel`; for a GPU also ``cuda``, what
         `ibert_tvm.targets.build.GpuBuild` reports of its device code.
     bare
@@ -237,7 +237,7 @@ def compile(
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     tuned = None
     if database is not None:
-        from .tuning import TunedKernels
+        from ..tuning import TunedKernels
 
         tuned = TunedKernels(database, description)
     seconds: dict[str, float] = {}

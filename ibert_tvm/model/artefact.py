@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ArtefactError, DocumentError
-from .files import settled, write_folder
-from .integrity import MANIFEST, SIGNATURE, check_manifest, write_manifest
+from ..common.errors import ArtefactError, DocumentError
+from ..common.files import settled, write_folder
+from ..common.integrity import MANIFEST, SIGNATURE, check_manifest, write_manifest
+from ..common.strict_json import decode, read_bytes
 from .model_info import ModelInfo
 from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, refused
-from .strict_json import decode, read_bytes
 from .tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     ------
     ArtefactError
         If the folder or one of its files is missing, or the document cannot be used; see
-        `ibert_tvm.quantization_file.read_quantization`.
+        `ibert_tvm.model.quantization_file.read_quantization`.
     """
     folder = Path(path).expanduser()
     if not folder.exists():

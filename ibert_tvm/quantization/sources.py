@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .texts import packaged_texts
+from ..texts import packaged_texts
 
 if TYPE_CHECKING:
-    from .artefact import QuantizedModel
-    from .frontend import CanonicalModel
+    from ..frontend import CanonicalModel
+    from ..model.artefact import QuantizedModel
 
 _SEQ_LEN = 128
 """Tokens that calibration texts are cut off at, by default."""
@@ -46,7 +46,7 @@ def quantize_by_default(
     IbertError
         As `ibert_tvm.quantize` raises.
     """
-    from .quantization import quantize
+    from . import quantize
 
     length = min(_SEQ_LEN, source.info.max_sequence_length or _SEQ_LEN)
     return quantize(source, default_texts(source), seq_len=length, progress=progress)

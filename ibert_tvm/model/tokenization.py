@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DocumentError, IbertError, InputError, ModelError
-from .strict_json import decode, parse, read_bytes
+from ..common.errors import DocumentError, IbertError, InputError, ModelError
+from ..common.strict_json import decode, parse, read_bytes
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))

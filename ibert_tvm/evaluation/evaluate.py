@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .artefact import QuantizedModel
-from .errors import UsageError
+from ..common.errors import UsageError
+from ..model.artefact import QuantizedModel
+from ..model.model_info import ModelInfo
+from ..runtime.metadata import LibraryMetadata
+from ..runtime.pixels import image_record, quantize_images
 from .metrics import Agreement, RunningSimilarity, mean_pool
-from .model_info import ModelInfo
-from .runtime.metadata import LibraryMetadata
-from .runtime.pixels import image_record, quantize_images
 
 if TYPE_CHECKING:
-    from .frontend import CanonicalModel
-    from .runtime import Library
-    from .tokenization import TokenizedBatch, Tokenizer
+    from ..frontend import CanonicalModel
+    from ..model.tokenization import TokenizedBatch, Tokenizer
+    from ..runtime import Library
 
 __all__ = ["Fidelity", "LayerFidelity", "check_seq_len", "evaluate_integers", "fidelity"]
 
@@ -214,7 +214,7 @@ def check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
 
 def own_tokenizer(candidate: QuantizedModel | Library) -> Tokenizer:
     """Return the tokenizer that came with a model; a `UsageError` if none did."""
-    from .tokenization import Tokenizer
+    from ..model.tokenization import Tokenizer
 
     if isinstance(candidate, QuantizedModel):
         own = Tokenizer(candidate.tokenizer) if candidate.tokenizer else None

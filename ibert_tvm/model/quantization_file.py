@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .errors import ArtefactError, DocumentError
+from ..common.errors import ArtefactError, DocumentError
+from ..common.schema import FLAG, INTEGER, NUMBERS, SCALE, STRING, check
+from ..common.strict_json import read_json, shown
 from .model_info import ModelInfo
-from .schema import FLAG, INTEGER, NUMBERS, SCALE, STRING, check
-from .strict_json import read_json, shown
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 64 * 2**20

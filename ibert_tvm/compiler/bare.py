@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ibert_tvm.targets.aot import Interface
 
-    from .model_info import ModelInfo
+    from ..model.model_info import ModelInfo
 
 
 def bare_interface(metadata: Mapping[str, Any], info: ModelInfo, prefix: str) -> Interface:

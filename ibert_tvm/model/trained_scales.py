@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import strict_json
-from .errors import DocumentError, ModelError
+from ..common import strict_json
+from ..common.errors import DocumentError, ModelError
+from ..common.schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
+from ..common.strict_json import shown
 from .rounding import nearest, nearest_fine
-from .schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
-from .strict_json import shown
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
@@ -85,7 +85,7 @@ class TrainedScales:
     embeddings : dict of str to tuple of (int, numpy.ndarray)
         Bits of the integers, 8 or 16, and scale per row, by canonical name of the embedding.
     head : str
-        The head that it was trained with, one of `ibert_tvm.model_info.HEADS`.
+        The head that it was trained with, one of `ibert_tvm.model.model_info.HEADS`.
     """
 
     activations: QuantizationTable

@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .artefact import is_artefact, read_document
-from .errors import DocumentError, UsageError, VerificationError
-from .files import write_file
-from .integrity import MANIFEST, SIGNATURE, file_sha256
-from .schema import STRING, check, one_of
-from .strict_json import read_bytes, read_json
+from ..common.errors import DocumentError, UsageError, VerificationError
+from ..common.files import write_file
+from ..common.integrity import MANIFEST, SIGNATURE, file_sha256
+from ..common.schema import STRING, check, one_of
+from ..common.strict_json import read_bytes, read_json
+from ..model.artefact import is_artefact, read_document
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -147,7 +147,7 @@ def _checked_digest(path: Path) -> str:
     """SHA-256 that stands for an artefact, which is what its own digests say."""
     from ibert_tvm.targets.bare_metal import is_package, read_package
 
-    from .runtime.library_file import read_metadata
+    from ..runtime.library_file import read_metadata
 
     if path.is_file():
         read_metadata(path)

@@ -19,7 +19,7 @@ from .strict_json import read_json
 
 MANIFEST = "manifest.json"
 SIGNATURE = "signature.json"
-"""Of the manifest's hash, see `ibert_tvm.signature`; the manifest does not list it."""
+"""Of the manifest's hash, see `ibert_tvm.verification.signature`; the manifest does not list it."""
 _SEAL = "sha256"
 _MAX_MANIFEST_BYTES = 2**20
 _MAX_DEPTH = 4
