@@ -98,6 +98,55 @@ def test_every_module_says_what_it_is_for():
     assert silent == []
 
 
+def _classes():
+    """All classes of the product by name, with their public methods that lack a docstring."""
+    found = {}
+    for package in PACKAGES:
+        for path in _sources(package):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append((path, node))
+    return found
+
+
+def _methods(node):
+    return [n for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def _bases(node):
+    names = {re.sub(r"\[.*", "", ast.unparse(base), flags=re.DOTALL) for base in node.bases}
+    return {name.rsplit(".", 1)[-1] for name in names}
+
+
+def _is_documented(name, classes, node):
+    """Whether a base of a class, in this project or outside, describes a method."""
+    return any(
+        base not in classes
+        or any(
+            any(m.name == name and ast.get_docstring(m) for m in _methods(other))
+            or _is_documented(name, classes, other)
+            for _, other in classes[base]
+        )
+        for base in _bases(node)
+    )
+
+
+def test_public_methods_that_override_nothing_have_a_docstring():
+    classes = _classes()
+    silent = [
+        f"{path.relative_to(ROOT)}: {name}.{method.name}"
+        for name, definitions in classes.items()
+        if not name.startswith("_")
+        for path, node in definitions
+        for method in _methods(node)
+        if not method.name.startswith("_")
+        and ast.get_docstring(method) is None
+        and not any(ast.unparse(d).endswith((".setter", "overload")) for d in method.decorator_list)
+        and not _is_documented(method.name, classes, node)
+    ]
+    assert silent == []
+
+
 def test_tests_import_their_helpers_without_altering_the_path():
     """As `tests.folder.module`: two helpers of the same file name cannot be mistaken."""
     alters = re.compile(r"\bsys\.path(\[.*\])?( *\+?=|\.(append|extend|insert))")

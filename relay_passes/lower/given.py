@@ -39,7 +39,6 @@ class LowerGiven(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         pixels: relax.Var = operands[0]
         quant = context.table_entry("matmul", name)

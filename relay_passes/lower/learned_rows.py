@@ -77,7 +77,6 @@ class LowerLearnedRows(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         quant = context.table_entry("stream", name)
         x = activation(operands[0]).term(quant, name)

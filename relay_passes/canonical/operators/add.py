@@ -20,5 +20,4 @@ class Add(CanonicalOperator):
     RESULT = "... C"
 
     def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return a + b

@@ -20,5 +20,4 @@ class AddPositions(CanonicalOperator):
     RESULT = "b S C"
 
     def evaluate(self, x: NDArray[Any], table: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return x + table

@@ -20,5 +20,4 @@ class AddRow(CanonicalOperator):
     RESULT = "... C"
 
     def evaluate(self, x: NDArray[Any], row: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return x + row

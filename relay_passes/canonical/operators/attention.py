@@ -155,7 +155,6 @@ class Attention(CanonicalOperator):
         key_positions: NDArray[Any] | None = None,
         query_positions: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        """See the class."""
         width = q.shape[-1] // self.num_heads
         q, k, v = (x.reshape(*x.shape[:2], -1, width).transpose(0, 2, 1, 3) for x in (q, k, v))
         k, v = (x.repeat(self.num_heads // x.shape[1], axis=1) for x in (k, v))

@@ -47,7 +47,6 @@ class AttentionPool(CanonicalOperator):
         v: NDArray[Any],
         attention_mask: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        """See the class."""
         if attention_mask is not None:
             scores = np.where((attention_mask != 0)[:, :, None], scores, -np.inf)
         least = np.finfo(np.float32).min

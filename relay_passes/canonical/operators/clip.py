@@ -40,5 +40,4 @@ class Clip(CanonicalOperator):
             )
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return np.clip(x, np.float32(self.low), np.float32(self.high))

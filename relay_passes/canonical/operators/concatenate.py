@@ -26,5 +26,4 @@ class Concatenate(CanonicalOperator):
         return (*dims["..."], dims["C"] + dims["D"])
 
     def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return np.concatenate([a, b], axis=-1)

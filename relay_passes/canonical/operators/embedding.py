@@ -20,5 +20,4 @@ class Embedding(CanonicalOperator):
     RESULT = "b s C"
 
     def evaluate(self, table: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return table[ids]

@@ -35,7 +35,6 @@ class Gelu(CanonicalOperator):
         CANONICAL.choose("form", self.form, GELU_FORMS, self.where)
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         from scipy.special import erf
 
         if self.form == "erf":

@@ -21,6 +21,5 @@ class L2Norm(CanonicalOperator):
     RESULT = "... C"
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         length = np.sqrt(np.einsum("...c,...c->...", x, x))[..., None]
         return x / np.maximum(length, np.finfo(x.dtype).tiny)

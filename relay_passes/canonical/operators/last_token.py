@@ -24,7 +24,6 @@ class LastToken(CanonicalOperator):
     RESULT = "b C"
 
     def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         kept = attention_mask != 0
         last = kept.shape[1] - 1 - np.argmax(kept[:, ::-1], axis=1)
         found = x[np.arange(x.shape[0]), last]

@@ -27,7 +27,6 @@ class LayerNorm(Norm):
     RESULT = "... C"
 
     def evaluate(self, x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         shape = x.shape
         x = by_rows(x, gamma)
         centred = x - x.mean(axis=-1, keepdims=True)

@@ -38,5 +38,4 @@ class LeakyRelu(CanonicalOperator):
             )
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return np.maximum(x, x * np.float32(self.slope))

@@ -24,7 +24,6 @@ class Linear(CanonicalOperator):
     RESULT = "... N"
 
     def evaluate(self, x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         product = x.reshape(-1, x.shape[-1]) @ weight.T
         product += bias
         return product.reshape(*x.shape[:-1], -1)

@@ -24,5 +24,4 @@ class Log1pRelu(CanonicalOperator):
     RESULT = "... C"
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return np.log1p(np.maximum(x, 0))

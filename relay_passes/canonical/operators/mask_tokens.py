@@ -23,5 +23,4 @@ class MaskTokens(CanonicalOperator):
     RESULT = "b s C"
 
     def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return x * (attention_mask != 0).astype(x.dtype)[:, :, None]

@@ -21,7 +21,6 @@ class MaxPool(CanonicalOperator):
     RESULT = "b C"
 
     def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See the class."""
         if attention_mask is None:
             return x.max(axis=1)
         kept = (attention_mask != 0)[:, :, None]

@@ -21,5 +21,4 @@ class Multiply(CanonicalOperator):
     ELEMENTWISE = True
 
     def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return a * b

@@ -48,12 +48,10 @@ class Patches(CanonicalOperator):
         return dims["H"] // self.patch_height, dims["W"] // self.patch_width
 
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
-        """See the class."""
         down, across = self._counts(dims)
         return dims["b"], down * across, dims["P"] * self.patch_height * self.patch_width
 
     def evaluate(self, pixel_values: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         batch, planes, height, width = pixel_values.shape
         down, across = height // self.patch_height, width // self.patch_width
         whole = pixel_values[:, :, : down * self.patch_height, : across * self.patch_width]

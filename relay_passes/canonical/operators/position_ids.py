@@ -47,7 +47,6 @@ class PositionIds(CanonicalOperator):
         return INDEX[0]
 
     def evaluate(self, input_ids: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         if self.kind == "absolute":
             return np.broadcast_to(self.offset + np.arange(input_ids.shape[1]), input_ids.shape)
         is_token = input_ids != self.padding_index

@@ -26,6 +26,5 @@ class PrependTokens(CanonicalOperator):
         return dims["b"], dims["s"] + dims["N"], dims["C"]
 
     def evaluate(self, x: NDArray[Any], tokens: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         rows = np.broadcast_to(tokens, (len(x), *tokens.shape))
         return np.concatenate([rows, x], axis=1)

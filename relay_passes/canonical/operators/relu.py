@@ -22,5 +22,4 @@ class Relu(CanonicalOperator):
     ELEMENTWISE = True
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return np.maximum(x, np.float32(0))

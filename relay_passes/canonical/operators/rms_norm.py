@@ -23,7 +23,6 @@ class RmsNorm(Norm):
     RESULT = "... C"
 
     def evaluate(self, x: NDArray[Any], gamma: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         shape = x.shape
         x = by_rows(x, gamma)
         squares = np.einsum("...c,...c->...", x, x)[..., None]

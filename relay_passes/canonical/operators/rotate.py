@@ -46,7 +46,6 @@ class Rotate(CanonicalOperator):
             raise CanonicalError(problem[0], self.where, *problem[1:])
 
     def evaluate(self, x: NDArray[Any], table: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         dims = {"s": x.shape[1], "C": x.shape[2], "P": table.shape[0], "R": table.shape[1]}
         self.check_dims(dims)
         rows = table[: x.shape[1], None]

@@ -20,5 +20,4 @@ class ScaleChannels(CanonicalOperator):
     RESULT = "... C"
 
     def evaluate(self, x: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return x * scale

@@ -28,5 +28,4 @@ class SelectToken(CanonicalOperator):
     RESULT = "b C"
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return x[:, self.index]

@@ -30,7 +30,6 @@ class ShiftTokens(CanonicalOperator):
     BY_SEQUENCE = True
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         length, result = x.shape[1], np.zeros_like(x)
         first, last = max(0, -self.distance), min(length, length - self.distance)
         if first < last:

@@ -22,7 +22,6 @@ class Sigmoid(CanonicalOperator):
     ELEMENTWISE = True
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return logistic(x)
 
 

@@ -40,7 +40,6 @@ class Silu(CanonicalOperator):
             )
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         result = logistic(x * np.float32(self.beta))
         result *= x
         return result

@@ -47,5 +47,4 @@ class SliceTokens(CanonicalOperator):
         return dims["b"], self.count, dims["C"]
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return x[:, self.first : self.first + self.count]

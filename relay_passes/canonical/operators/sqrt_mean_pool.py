@@ -21,7 +21,6 @@ class SqrtMeanPool(CanonicalOperator):
     RESULT = "b C"
 
     def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See the class."""
         if attention_mask is None:
             return x.sum(axis=1) / np.sqrt(np.float32(x.shape[1]))
         kept = (attention_mask != 0).astype(x.dtype)

@@ -22,5 +22,4 @@ class Tanh(CanonicalOperator):
     ELEMENTWISE = True
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         return np.tanh(x)

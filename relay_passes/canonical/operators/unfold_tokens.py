@@ -63,12 +63,10 @@ class UnfoldTokens(CanonicalOperator):
         return count(length, self.width, self.stride, borders) if isinstance(length, int) else 0
 
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
-        """See the class."""
         rows = dims["s"] if self._as_long else self._count(dims["s"])
         return dims["b"], rows, dims["C"] * self.width
 
     def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         padded = np.pad(x, ((0, 0), (self.before, self.after), (0, 0)))
         every = np.lib.stride_tricks.sliding_window_view(padded, self.width, 1)
         kept = every[:, :: self.stride].swapaxes(2, 3)

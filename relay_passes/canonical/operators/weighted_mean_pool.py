@@ -25,7 +25,6 @@ class WeightedMeanPool(CanonicalOperator):
     RESULT = "b C"
 
     def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See the class."""
         weights = np.broadcast_to(np.arange(1, x.shape[1] + 1, dtype=x.dtype), x.shape[:2])
         if attention_mask is not None:
             weights = weights * (attention_mask != 0)

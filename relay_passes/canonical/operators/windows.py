@@ -72,12 +72,10 @@ class Windows(CanonicalOperator):
         )
 
     def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
-        """See the class."""
         down, across = self._counts(dims)
         return dims["b"], down * across, dims["P"] * self.height * self.width
 
     def evaluate(self, pixel_values: NDArray[Any]) -> NDArray[Any]:
-        """See the class."""
         batch, planes, *sides = pixel_values.shape
         pixels = pixel_values.reshape(batch, planes, -1, sides[-1])
         borders = ((0, 0), (0, 0), (self.top, self.bottom), (self.left, self.right))

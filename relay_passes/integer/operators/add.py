@@ -23,5 +23,4 @@ class Add(Elementwise):
     STAGE = "sum"
 
     def entry(self, a: Entry, b: Entry) -> Entry:
-        """See the class."""
         return a + b

@@ -22,7 +22,6 @@ class AddPositions(Operator):
     TRAITS = Traits(elementwise=True)
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, table = operands["x"], operands["table"]
         length = table.shape[0]
         return domain.define(

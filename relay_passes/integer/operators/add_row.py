@@ -23,5 +23,4 @@ class AddRow(Elementwise):
     STAGE = "sum"
 
     def entry(self, x: Entry, row: Entry) -> Entry:
-        """See the class."""
         return x + row

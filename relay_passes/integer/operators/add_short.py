@@ -37,5 +37,4 @@ class AddShort(Elementwise):
         check_bounds(self, ("int16",))
 
     def entry(self, a: Entry, b: Entry) -> Entry:
-        """See the class."""
         return saturating_sum(a, b, self.low, self.high)

@@ -189,7 +189,6 @@ class Attention(Operator):
         return 2 * batch * queries * static(types["k"].shape)[1] * channels
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         heads = domain.heads(self, operands)
         if isinstance(self.exponential, ShortExponential):
             context = self._short(heads, self.exponential)

@@ -80,7 +80,6 @@ class AttentionPool(Operator):
             )
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         multiplier = operands.pop("multiplier")
         pool = _Pool(domain, **operands)
         if isinstance(self.exponential, ShortExponential):

@@ -58,7 +58,6 @@ class ChannelRun(Operator):
         return self.first, self.channels
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x = operands["x"]
         return domain.define(
             "run_of_channels",

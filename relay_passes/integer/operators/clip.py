@@ -43,5 +43,4 @@ class Clip(Elementwise):
         return types["x"].dtype
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         return clamp(x, self.low, self.high)

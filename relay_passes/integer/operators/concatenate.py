@@ -30,7 +30,6 @@ class Concatenate(Operator):
         return (*dims["..."], dims["C"] + dims["D"])
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         a, b = operands["a"], operands["b"]
         rows, first = a.shape
         second = b.shape[1]

@@ -83,7 +83,6 @@ class DistanceProducts(Operator):
         return batch * length * length * channels
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         products = domain.distance_products(operands["x"], operands["table"], self.num_heads)
 
         def entry(b: Index, i: Index, h: Index, j: Index) -> Entry:

@@ -42,7 +42,6 @@ class Embedding(Operator):
         check_shift(self)
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         ids, table, multiplier = (operands[name] for name in ("ids", "table", "multiplier"))
         (batch, seq_len), (rows, channels) = ids.shape, table.shape
 

@@ -32,7 +32,6 @@ class GatherChannels(Operator):
         return types["x"].dtype
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, channels = operands["x"], operands["channels"]
         *leading, count = x.shape
 

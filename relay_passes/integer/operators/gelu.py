@@ -36,5 +36,4 @@ class Gelu(Elementwise):
         return ""
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         return gelu_accurate(x, self.constants)

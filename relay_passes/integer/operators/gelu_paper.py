@@ -30,5 +30,4 @@ class GeluPaper(Elementwise):
     STAGE = "gelu"
 
     def entry(self, x: Entry, q_b: Entry, q_c: Entry, q_1: Entry, erf_shift: Entry) -> Entry:
-        """See the class."""
         return gelu_paper(x, q_b, q_c, q_1, erf_shift)

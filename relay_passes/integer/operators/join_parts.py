@@ -23,5 +23,4 @@ class JoinParts(Elementwise):
     STAGE = "joined"
 
     def entry(self, x: Entry, high: Entry) -> Entry:
-        """See the class."""
         return parts.joined(high, x, parts.OPERAND_BITS)

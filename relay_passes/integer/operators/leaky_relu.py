@@ -43,5 +43,4 @@ class LeakyRelu(Elementwise):
         return types["x"].dtype
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         return maximum(x, requantise(x, self.slope, FRACTION_BITS))

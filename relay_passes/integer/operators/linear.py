@@ -35,5 +35,4 @@ class Linear(Operator):
         return math.prod(static(types["x"].shape)) * static(types["weight"].shape)[0]
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         return domain.linear(operands["x"], operands["weight"], operands["bias"])

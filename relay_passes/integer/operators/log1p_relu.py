@@ -32,5 +32,4 @@ class Log1pRelu(Elementwise):
     STAGE = "logarithm"
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         return log1p_relu(x, self.constants)

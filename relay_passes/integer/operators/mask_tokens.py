@@ -31,7 +31,6 @@ class MaskTokens(Operator):
         return types["x"].dtype
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, mask, slots = operands["x"], operands["mask"], operands.get("slots")
         seq_len = mask.shape[1]
 

@@ -24,5 +24,4 @@ class Multiply(Elementwise):
     STAGE = "product"
 
     def entry(self, a: Entry, b: Entry) -> Entry:
-        """See the class."""
         return saturate_short(a) * saturate_short(b)

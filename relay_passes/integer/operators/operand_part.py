@@ -43,6 +43,5 @@ class OperandPart(Elementwise):
         choose("dtype", self.dtype, ("int8", "uint8"), self.name)
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         of = parts.high_part if self.part == "high" else parts.low_part
         return of(x, parts.OPERAND_BITS) + self.zero_point

@@ -29,7 +29,6 @@ class PackTokens(Operator):
         return types["x"].dtype
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, tokens = operands["x"], operands["tokens"]
         seq_len = x.shape[1]
 

@@ -53,7 +53,6 @@ class PositionIds(Operator):
         return rows - (self.offset if self.kind == "absolute" else self.padding_index + 1)
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         ids = operands["input_ids"]
         batch, seq_len = ids.shape
         if self.kind == "absolute":

@@ -25,7 +25,6 @@ class PrependTokens(Operator):
         return (dims["b"], dims["s"] + dims["N"], dims["C"])
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, tokens = operands["x"], operands["tokens"]
         count, channels = tokens.shape
         old = x.shape[0] // domain.batch

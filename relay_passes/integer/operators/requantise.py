@@ -52,6 +52,5 @@ class Requantise(Elementwise):
         check_shift(self)
 
     def entry(self, x: Entry, multiplier: Entry, offset: Entry = 0) -> Entry:
-        """See the class."""
         scaled = self.shift, self.zero_point, self.low, self.high
         return requantise_clamped(x, multiplier, *scaled, offset)

@@ -51,7 +51,6 @@ class RequantiseEven(Elementwise):
         check_attribute(self, "split", 0, 31)
 
     def entry(self, x: Entry, multiplier: Entry, shift: Entry) -> Entry:
-        """See the class."""
         return requantise_even(
             x, multiplier, shift, self.split, self.zero_point, self.low, self.high
         )

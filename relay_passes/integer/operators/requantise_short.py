@@ -53,6 +53,5 @@ class RequantiseShort(Elementwise):
         check_short_shift(self)
 
     def entry(self, x: Entry, multiplier: Entry, pre_shift: Entry, offset: Entry = 0) -> Entry:
-        """See the class."""
         scaled = self.shift, self.zero_point, self.low, self.high
         return requantise_short(x, multiplier, pre_shift, *scaled, offset)

@@ -76,7 +76,6 @@ class Rotate(Operator):
         return static(types["table"].shape)[0]
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, table, multiplier = (operands[name] for name in ("x", "table", "multiplier"))
         rows, channels = x.shape
         width, angles = channels // self.num_heads, table.shape[1] // 2

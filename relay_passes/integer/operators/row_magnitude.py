@@ -29,7 +29,6 @@ class RowMagnitude(Operator):
         return (*dims["..."], 1)
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x = operands["x"]
         rows, channels = x.shape
         largest = domain.max(

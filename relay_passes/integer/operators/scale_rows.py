@@ -40,7 +40,6 @@ class ScaleRows(Operator):
         check_attribute(self, "shift", 0, MOST_SHIFTED)
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, magnitude, bias = (operands[name] for name in ("x", "magnitude", "bias"))
 
         def entry(row: Index, channel: Index) -> Entry:

@@ -57,7 +57,6 @@ class SelectToken(Operator):
         return types["x"].dtype
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x, slots = operands["x"], operands.get("slots")
         return domain.define(
             "selected",

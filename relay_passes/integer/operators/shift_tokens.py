@@ -37,7 +37,6 @@ class ShiftTokens(Operator):
         return types["x"].dtype
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x = operands["x"]
         length = x.shape[0] // domain.batch
 

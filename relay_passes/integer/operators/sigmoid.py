@@ -37,5 +37,4 @@ class Sigmoid(Elementwise):
         return ""
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         return sigmoid(x, self.constants)

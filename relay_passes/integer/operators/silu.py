@@ -37,5 +37,4 @@ class Silu(Elementwise):
         return ""
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         return silu(x, self.constants)

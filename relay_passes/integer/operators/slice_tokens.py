@@ -53,7 +53,6 @@ class SliceTokens(Operator):
         return types["x"].dtype
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x = operands["x"]
         length = x.shape[0] // domain.batch
 

@@ -64,7 +64,6 @@ class SplitChannels(Operator):
         return self.index * width, width
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x = operands["x"]
         *leading, channels = x.shape
         first, width = self.run_of(channels)

@@ -40,5 +40,4 @@ class Tanh(Elementwise):
         check_attribute(self, "fraction_bits", 1, 15)
 
     def entry(self, x: Entry) -> Entry:
-        """See the class."""
         return i_tanh(x, self.exponential, self.fraction_bits)

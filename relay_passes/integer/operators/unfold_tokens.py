@@ -74,7 +74,6 @@ class UnfoldTokens(Operator):
         return types["x"].dtype
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
-        """See the class."""
         x = operands["x"]
         length, channels = x.shape[0] // domain.batch, x.shape[1]
         rows = self._count(length)

@@ -33,7 +33,6 @@ class LowerReleasedAdd(LowerAdd, preset="released"):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         quant = context.table_entry("stream", name)
         a, b = (activation(operand).term(quant, name) for operand in operands)

@@ -49,7 +49,6 @@ class LowerReleasedAttention(LoweringRule, preset="released"):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         window = int(call.attrs["before"]), int(call.attrs["after"])
         by_distance = {"bias", "key_positions", "query_positions"}

@@ -37,7 +37,6 @@ class LowerReleasedEmbedding(LoweringRule, preset="released"):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         rows = context.table_weight("embeddings", name)
         if not np.all(rows.scale == rows.scale[0]):

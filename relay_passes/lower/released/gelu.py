@@ -36,7 +36,6 @@ class LowerReleasedGelu(LoweringRule, preset="released"):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).native()
         k = context.guard(name, lambda: released_gelu(source.scale))

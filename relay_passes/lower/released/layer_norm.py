@@ -41,7 +41,6 @@ class LowerReleasedLayerNorm(LoweringRule, preset="released"):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         gamma, beta = (context.weight(argument, name) for argument in call.args[1:])

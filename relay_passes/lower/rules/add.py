@@ -40,7 +40,6 @@ class LowerAdd(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         quant = context.table_entry("stream", name)
         a, b = (activation(operand).term(quant, name) for operand in operands)

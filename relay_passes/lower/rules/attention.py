@@ -63,7 +63,6 @@ class LowerAttention(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         q, k = (activation(operand).matmul() for operand in operands[:2])
         v = activation(operands[2]).shifted()

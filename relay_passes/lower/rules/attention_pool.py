@@ -47,7 +47,6 @@ class LowerAttentionPool(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         given, v = activation(operands[0]), activation(operands[1]).matmul()
         scores = given.stream()

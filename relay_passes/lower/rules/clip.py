@@ -35,7 +35,6 @@ class LowerClip(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).stream()
         bounds = np.array([float(call.attrs["low"]), float(call.attrs["high"])])

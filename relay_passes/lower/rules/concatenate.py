@@ -35,7 +35,6 @@ class LowerConcatenate(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         forms = [activation(operand).ordered() for operand in operands]
         out = context.emit(integer.concatenate(*(form.var for form in forms), name=name))

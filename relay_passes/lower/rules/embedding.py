@@ -40,7 +40,6 @@ class LowerEmbedding(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source, ids = call.args[0].name, operands[1]
         rows = context.table_weight("embeddings", name)

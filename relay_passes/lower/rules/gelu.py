@@ -50,7 +50,6 @@ class LowerGelu(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         operand = activation(operands[0])
         if context.preset.gelu == "polynomial":

@@ -47,7 +47,6 @@ class LowerL2Norm(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = _within(activation(operands[0]), name)
         channels = int(source.var.ty.shape.values[-1])

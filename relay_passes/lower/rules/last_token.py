@@ -35,7 +35,6 @@ class LowerLastToken(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).ordered()
         out = context.emit(integer.last_token(source.var, operands[1], name=name))

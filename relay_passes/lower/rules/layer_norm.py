@@ -48,7 +48,6 @@ class LowerLayerNorm(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         quant = context.table_entry("stream", name)

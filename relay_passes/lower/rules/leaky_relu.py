@@ -35,7 +35,6 @@ class LowerLeakyRelu(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).stream()
         slope = round(float(call.attrs["slope"]) * 2**FRACTION_BITS)

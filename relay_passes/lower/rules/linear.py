@@ -54,7 +54,6 @@ class LowerLinear(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         weight, bias = call.args[1].name, call.args[2].name
         x = activation(operands[0])

@@ -40,7 +40,6 @@ class LowerLog1pRelu(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).stream()
         scale, limit = float(source.scale[0]), min(source.magnitude, _LARGEST)

@@ -34,7 +34,6 @@ class LowerMaskTokens(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         out = context.emit(integer.mask_tokens(source.var, operands[1], name=name))

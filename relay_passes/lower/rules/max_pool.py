@@ -36,7 +36,6 @@ class LowerMaxPool(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).ordered()
         out = context.emit(integer.max_pool(source.var, *operands[1:], name=name))

@@ -43,7 +43,6 @@ class LowerMultiply(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         a, b = (_factor(activation(operand), name) for operand in operands)
         out = context.emit(integer.multiply(a.var, b.var, name=name))

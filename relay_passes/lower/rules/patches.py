@@ -20,7 +20,6 @@ class LowerPatches(LowerGiven):
     op = "canonical.patches"
 
     def cut(self, call: relax.Call, pixels: relax.Var, quant: ActivationQuant) -> relax.Call:
-        """See the class."""
         return integer.patches(
             pixels,
             name=str(call.attrs["name"]),

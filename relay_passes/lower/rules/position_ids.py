@@ -31,7 +31,6 @@ class LowerPositionIds(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> relax.Var:
-        """See the class."""
         return context.emit(
             integer.position_ids(
                 operands[0],

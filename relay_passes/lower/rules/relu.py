@@ -36,7 +36,6 @@ class LowerRelu(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         operand = activation(operands[0])
         source = operand.native()

@@ -43,7 +43,6 @@ class LowerRmsNorm(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         quant = context.table_entry("stream", name)

@@ -41,7 +41,6 @@ class LowerRotate(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         x, quant = activation(operands[0]).matmul(), context.table_entry("matmul", name)
         if x.zero_point != 0 or not x.per_tensor or str(x.var.ty.dtype) != "int8":

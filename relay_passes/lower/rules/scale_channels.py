@@ -35,7 +35,6 @@ class LowerScaleChannels(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).stream()
         scale = source.scale * np.asarray(context.weight(call.args[1], name), np.float64)

@@ -35,7 +35,6 @@ class LowerSelectToken(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         operand = activation(operands[0])
         source = operand.native()

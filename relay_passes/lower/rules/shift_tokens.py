@@ -34,7 +34,6 @@ class LowerShiftTokens(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         distance = int(call.attrs["distance"])

@@ -41,7 +41,6 @@ class LowerSigmoid(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = _INPUT.read(activation(operands[0]), name)
         scale = float(source.scale[0])

@@ -48,7 +48,6 @@ class LowerSilu(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name, beta = str(call.attrs["name"]), float(call.attrs["beta"])
         function = SILU.of_multiple(beta)
         source = ClippedStream(function).read(activation(operands[0]), name)

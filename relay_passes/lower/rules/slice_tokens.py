@@ -34,7 +34,6 @@ class LowerSliceTokens(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         first, count = int(call.attrs["first"]), int(call.attrs["count"])

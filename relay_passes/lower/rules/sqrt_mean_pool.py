@@ -40,7 +40,6 @@ class LowerSqrtMeanPool(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         largest = source.magnitude << _LONGEST_ROOT_BITS

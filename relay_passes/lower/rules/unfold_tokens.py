@@ -35,7 +35,6 @@ class LowerUnfoldTokens(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         sizes = {key: int(call.attrs[key]) for key in ("width", "stride", "before", "after")}

@@ -39,7 +39,6 @@ class LowerWeightedMeanPool(LoweringRule):
         operands: Sequence[IntegerValue | relax.Var],
         context: LoweringContext,
     ) -> IntegerValue:
-        """See the class."""
         name = str(call.attrs["name"])
         source = activation(operands[0]).scalar()
         bits = min(_FRACTION_BITS, _INT32_BITS - 1 - source.magnitude.bit_length())

@@ -22,7 +22,6 @@ class LowerWindows(LowerGiven):
     op = "canonical.windows"
 
     def cut(self, call: relax.Call, pixels: relax.Var, quant: ActivationQuant) -> relax.Call:
-        """See the class."""
         sizes = {key: int(call.attrs[key]) for key in _SIZES}
         return integer.windows(
             pixels, name=str(call.attrs["name"]), zero_point=quant.zero_point, **sizes
