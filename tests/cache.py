@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +17,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import closure
+from tests.closure import ROOT, Sources, qualified
+
 if TYPE_CHECKING:
     from ibert_tvm.model.artefact import QuantizedModel
 
-ROOT = Path(__file__).resolve().parents[1]
-_FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
-_VERSIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "torch", "transformers")
+_VERSIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "scipy", "torch", "transformers")
 
 
 def cache_folder() -> Path:
@@ -38,8 +40,10 @@ def forget_unused(days: float = 3) -> None:
     limit = time.time() - days * 86400
     for folder in cache_folder().iterdir():
         with contextlib.suppress(OSError):
-            if folder.stat().st_mtime < limit:
+            if folder.stat().st_mtime < limit and folder.is_dir():
                 shutil.rmtree(folder, ignore_errors=True)
+            elif folder.stat().st_mtime < limit:
+                folder.unlink()
 
 
 @contextlib.contextmanager
@@ -81,18 +85,25 @@ def cached(name: str, *key: str) -> Iterator[tuple[Path, Path | None]]:
 
 
 @functools.cache
-def product_version() -> str:
-    """Tell apart all states of the packages' sources, and of what they compute with."""
-    digest = hashlib.sha256()
-    for folder in _FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
-                digest.update(str(path.relative_to(ROOT)).encode())
-                digest.update(path.read_bytes())
+def sources() -> Sources:
+    """The sources of this checkout."""
+    key = hashlib.sha256(f"{ROOT} {sys.version}".encode())
+    key.update(Path(closure.__file__).read_bytes())
+    return Sources(index=cache_folder() / f"imports-{key.hexdigest()[:24]}.json")
+
+
+@functools.cache
+def version_of(*builders: str | Callable[..., object]) -> str:
+    """Tell apart all states of what functions, classes or modules depend on.
+
+    That is the modules they import, directly or not, the files beside these, and the libraries
+    that compute.
+    """
+    parts = [sources().version(*map(qualified, builders), without=(__name__, closure.__name__))]
     for name in _VERSIONS:
         with contextlib.suppress(PackageNotFoundError):
-            digest.update(f"{name}=={version(name)}".encode())
-    return digest.hexdigest()
+            parts.append(f"{name}=={version(name)}")
+    return "\0".join(parts)
 
 
 def quantised_once(build: Callable[..., QuantizedModel]) -> Callable[..., QuantizedModel]:
@@ -101,7 +112,7 @@ def quantised_once(build: Callable[..., QuantizedModel]) -> Callable[..., Quanti
     Parameters
     ----------
     build
-        Depends on nothing but its arguments, which have a `repr`, its file and the product.
+        Depends on nothing but its arguments, which have a `repr`, and what it imports.
     """
     signature = inspect.signature(build)
     models: dict[str, QuantizedModel] = {}
@@ -114,8 +125,7 @@ def quantised_once(build: Callable[..., QuantizedModel]) -> Callable[..., Quanti
         bound.apply_defaults()
         arguments = repr(bound.arguments)
         if arguments not in models:
-            source = Path(inspect.getfile(build)).read_text(encoding="utf-8")
-            key = (build.__qualname__, source, arguments, product_version())
+            key = (build.__qualname__, arguments, version_of(build, QuantizedModel.__module__))
             with cached("model", *key) as (place, work):
                 if work is not None:
                     build(*args, **kwargs).save(work / "model.ibert")

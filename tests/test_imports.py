@@ -8,28 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
-
-
-def modules(root: Path, folders: tuple[str, ...] = FOLDERS) -> dict[str, Path]:
-    """Files of packages by the name under which they are imported."""
-    found = {}
-    for folder in folders:
-        for path in sorted((root / folder).rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
-            parts = parts if folder == "ibert_tvm" else ("ibert_tvm", *parts)
-            found[".".join(parts).removesuffix(".__init__")] = path
-    return found
-
-
-def _from(node: ast.ImportFrom, name: str, path: Path) -> str:
-    """The absolute name of the module that a statement imports from."""
-    if not node.level:
-        return node.module or ""
-    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
-    base = package[: len(package) - (node.level - 1)]
-    return ".".join([*base, node.module] if node.module else base)
+from tests.closure import import_source, modules
 
 
 def _packages(name: str) -> set[str]:
@@ -50,7 +29,7 @@ def imports(files: Mapping[str, Path]) -> dict[str, set[str]]:
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                source = _from(node, name, path)
+                source = import_source(node, name, path)
                 members = {f"{source}.{alias.name}" for alias in node.names}
                 found |= members & set(files)
                 if members - set(files):
@@ -100,7 +79,7 @@ def shadowed(files: Mapping[str, Path]) -> set[str]:
                 names |= {
                     alias.name
                     for alias in node.names
-                    if f"{_from(node, package, path)}.{alias.name}" not in files
+                    if f"{import_source(node, package, path)}.{alias.name}" not in files
                 }
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOME":
                 names |= set(ast.literal_eval(node.value))
@@ -109,14 +88,14 @@ def shadowed(files: Mapping[str, Path]) -> set[str]:
 
 
 def test_modules_do_not_import_each_other() -> None:
-    graph = imports(modules(ROOT))
+    graph = imports(modules())
     assert len(graph) > 300
     assert sum(map(len, graph.values())) > 1000
     assert circles(graph) == []
 
 
 def test_no_function_has_the_name_of_a_module_beside_it() -> None:
-    assert shadowed(modules(ROOT)) == set()
+    assert shadowed(modules()) == set()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from ibert_tvm.texts import data_file
-from tests.cache import cached
+from tests.cache import cached, version_of
 from tests.encoder.small_encoders import tiny
 
 _WIDTH = 32
@@ -18,8 +18,7 @@ def small_model() -> Path:
     from ibert_tvm.demo import find_model
 
     source = find_model()
-    text = Path(__file__).read_text(encoding="utf-8")
-    with cached("documents", text) as (place, work):
+    with cached("documents", version_of(_build)) as (place, work):
         if work is not None:
             _build(source, work)
     return place
@@ -29,8 +28,7 @@ def made() -> Path:
     """A folder with what the README makes of it, and a classifier: where other documents begin."""
     import ibert_tvm as ibert
 
-    text = Path(__file__).read_text(encoding="utf-8")
-    with cached("documents-made", text) as (place, work):
+    with cached("documents-made", version_of(made)) as (place, work):
         if work is not None:
             texts = data_file("calibration.txt").read_text(encoding="utf-8").splitlines()
             quantized = ibert.quantize(ibert.load(small_model()), texts[:24])

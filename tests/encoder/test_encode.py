@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from ibert_tvm import Encoder, load_library
 from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.compiler import compile as compile_model
 from ibert_tvm.runtime import Library
-from tests.cache import cached, product_version
+from tests.cache import cached, version_of
 from tests.encoder.small_encoders import WORDS, bert
 
 Make = Callable[..., Encoder]
@@ -39,8 +38,7 @@ def alone(library: Library, text: str) -> np.ndarray:
 @pytest.fixture(scope="module")
 def whole_model() -> Encoder:
     """An encoder of a BERT with the kernels of real models, which compute no padding."""
-    source = Path(__file__).with_name("small_encoders.py").read_text(encoding="utf-8")
-    with cached("bert", source, product_version()) as (place, work):
+    with cached("bert", version_of(bert, compile_model)) as (place, work):
         if work is not None:
             compile_model(bert(), "x86-64", [(1, 16), (4, 16)]).export(work / "bert.so")
         library = load_library((work or place) / "bert.so")

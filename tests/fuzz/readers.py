@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cache import cached, product_version
+from tests.cache import cached, version_of
 from tests.fuzz.mutation import Files, damaged, damaged_bytes, damaged_json
 
 Repair = Callable[[Files, random.Random], Files]
@@ -79,8 +79,7 @@ def _arrays(arrays: Mapping[str, Any]) -> list[tuple[object, ...]]:
 
 def _built(name: str, build: Callable[[Path], None]) -> list[Files]:
     """What takes long to make: made once, in one folder for each seed."""
-    key = (Path(__file__).read_text(encoding="utf-8"), product_version())
-    with cached(f"fuzz-{name}", *key) as (place, work):
+    with cached(f"fuzz-{name}", version_of(build)) as (place, work):
         if work is not None:
             build(work)
         folders = sorted(path for path in (work or place).iterdir() if path.is_dir())

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ibert_tvm.model.model_info import ModelInfo, OutputInfo
-from tests.cache import cached, product_version
+from tests.cache import cached, version_of
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world", "small", "big"]
 CHANNELS = 4
@@ -134,8 +134,7 @@ class TinyModel:
 
     def build(self, path: Path) -> Path:
         """Compile and export it; equal ones are built once."""
-        source = Path(__file__).read_text(encoding="utf-8")
-        with cached("tiny", source, repr(self), product_version()) as (place, work):
+        with cached("tiny", repr(self), version_of(TinyModel)) as (place, work):
             if work is not None:
                 self._export(work / "model.so")
             copy = path.with_name(f"{path.name}.copy")
