@@ -1,4 +1,4 @@
-"""NumPy meaning of the canonical operators in float64, written from docs/architecture.md."""
+"""NumPy meaning of the canonical operators in float64, written from the records' docstrings."""
 
 from __future__ import annotations
 
