@@ -15,8 +15,10 @@ JOBS   ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
+# `make check` runs the tests of what differs from this branch.
+BASE   ?= main
 
-.PHONY: help setup demo demo-train test test-slow test-record test-gpu fuzz compatibility docs lint format bench clean distclean
+.PHONY: help setup demo demo-train check test test-slow test-record test-gpu fuzz compatibility docs lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -49,6 +51,9 @@ demo: setup  ## MiniLM from its checkpoint to an integer-only library, compared 
 
 demo-train: setup  ## MiniLM tuned with its integers on a small task, compared with its float original
 	$(BIN)/python examples/finetune.py $(ARGS)
+
+check: setup  ## the default tests that can break by what changed since BASE (main), nearest first
+	$(BIN)/python -m tests.check $(BASE) $(PYTEST) $(ARGS)
 
 test: setup  ## the default tests: one example of each kind, minutes, no GPU, no network
 	$(PYTEST) $(ARGS)

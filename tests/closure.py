@@ -189,6 +189,7 @@ class Sources:
         if index is not None and index.is_file():
             self._old = json.loads(index.read_text(encoding="utf-8"))
         self._facts = functools.cache(self._read)
+        self.reached = functools.cache(self._reached)
 
     def _read(self, name: str) -> Facts:
         content = self.files[name].read_bytes()
@@ -243,32 +244,38 @@ class Sources:
         set
             Pairs of a module and a name in it, which is empty where all of it counts.
         """
-        found: set[tuple[str, str]] = set()
-        pending = [pair for start in starts for pair in self._resolve(start)]
         if missing := [one for one in starts if not any(self._resolve(one))]:
             raise ValueError(f"not in the sources of this checkout: {', '.join(missing)}")
+        pending = [self._node(*pair) for start in starts for pair in self._resolve(start)]
+        found = set(pending)
         while pending:
-            module, name = pending.pop()
-            by_name = module.startswith("tests.") and self._defines(module, name)
-            key = (module, name if by_name else "")
-            if key in found:
-                continue
-            found.add(key)
-            if by_name:
-                parts = [p for p in self._facts(module)["parts"] if name in p["names"]]
-                for used in {use for part in parts for use in part["uses"]}:
-                    if self._defines(module, used):
-                        pending.append((module, used))
-            else:
-                parts = self._facts(module)["parts"]
-                pending += [(one, "") for one in self._holding(module)]
-                if self._facts(module)["whole"]:
-                    inside = re.compile(re.escape(module) + r"\.\w+$")
-                    pending += [(one, "") for one in self.files if inside.match(one)]
-            for dotted in {one for part in parts for one in part["imports"]}:
-                pending += self._resolve(dotted)
+            new = self.reached(pending.pop()) - found
+            found |= new
+            pending += new
         self.keep()
         return found
+
+    def _node(self, module: str, name: str) -> tuple[str, str]:
+        by_name = module.startswith("tests.") and self._defines(module, name)
+        return module, name if by_name else ""
+
+    def _reached(self, node: tuple[str, str]) -> frozenset[tuple[str, str]]:
+        """What a module, or a definition in a module of the tests, reaches directly."""
+        module, name = node
+        parts = self._facts(module)["parts"]
+        reached: set[tuple[str, str]] = set()
+        if name:
+            parts = [part for part in parts if name in part["names"]]
+            used = {use for part in parts for use in part["uses"]}
+            reached |= {(module, one) for one in used if self._defines(module, one)}
+        else:
+            reached |= {(one, "") for one in self._holding(module)}
+        if not name and self._facts(module)["whole"]:
+            inside = re.compile(re.escape(module) + r"\.\w+$")
+            reached |= {(one, "") for one in self.files if inside.match(one)}
+        for dotted in {one for part in parts for one in part["imports"]}:
+            reached |= {self._node(*pair) for pair in self._resolve(dotted)}
+        return frozenset(reached - {node})
 
     def _defines(self, module: str, name: str) -> bool:
         return bool(name) and any(name in part["names"] for part in self._facts(module)["parts"])
