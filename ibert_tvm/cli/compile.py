@@ -200,7 +200,7 @@ def _quantized(
 ) -> tuple[list[tuple[int, int]], QuantizedModel, dict[str, Any]]:
     """Import and quantise a float model: the shapes to compile it for, it, and what to say."""
     from ..frontend import load
-    from ..quantization.sources import default_texts, quantize_by_default
+    from ..quantization.post_training import default_texts, quantize_by_default
 
     started = time.perf_counter()
     source = load(model)

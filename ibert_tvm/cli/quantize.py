@@ -38,6 +38,7 @@ from .tables import Table
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
+    from ..quantization.scale_source import ScaleSource
     from ..quantization.search import Found, Measure
     from .progress import Line
 
@@ -199,6 +200,7 @@ def command(
     with progress({"importing the model": 1, "calibrating": 4}) as line:
         from ..frontend import load
         from ..quantization import quantize
+        from ..quantization.scale_source import scale_source
 
         source = load(
             model,
@@ -207,19 +209,21 @@ def command(
             tokenizer=tokenizer,
             trust=trust,
         )
-        if batches is None and not _has_scales(source, preset):
+        wanted = None if preset is None else preset.value
+        scales = scale_source(source, wanted, batches is not None)
+        if batches is None and scales.needs_data:
             batches = _read(data_file("calibration.txt"), limit)
         line.step("calibrating")
         found: Found | None = None
         if max_drop is not None:
-            batches, measure = _to_measure(source, batches, held, samples, length)
+            batches, measure = _to_measure(source, scales, batches, held, samples, length)
             found = _search(source, batches, measure, max_drop, length, target, line)
             quantized = found.model
         else:
             quantized = quantize(
                 source,
                 calibration=batches,
-                preset=None if preset is None else preset.value,
+                preset=wanted,
                 seq_len=length,
                 fidelity=None if fidelity is None else fidelity.value,
                 observer=None if observer is None else observer.value,
@@ -331,12 +335,12 @@ def _check_metric(
 
 
 def _to_measure(
-    source: CanonicalModel, data: Any, held: Any, samples: Any, length: int
+    source: CanonicalModel, scales: ScaleSource, data: Any, held: Any, samples: Any, length: int
 ) -> tuple[Any, Measure]:
     """What to calibrate on, and what tells the drop: of a task, or of texts that are held back."""
     from ..quantization.search import cosine_drop, hold_back
 
-    if data is None or source.released is not None:
+    if scales.fixed:
         raise UsageError(
             "--max-drop for a model that came with its scales",
             why="there is nothing to choose",
@@ -425,15 +429,6 @@ def _sequences(data: Any) -> int:
     if data is None:
         return 0
     return sum(len(item[next(iter(item))]) if isinstance(item, Mapping) else 1 for item in data)
-
-
-def _has_scales(source: CanonicalModel, preset: Preset | None) -> bool:
-    """Tell whether a model came with scales that `preset` uses, so that nothing is estimated."""
-    if source.given is not None:
-        return True
-    if source.trained is not None and preset in (None, source.trained.preset):
-        return True
-    return source.released is not None and preset in (None, Preset.released)
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -23,7 +23,7 @@ from ..common.files import files_sha256, locked
 from ..frontend import load
 from ..frontend.folder_files import hub_snapshot, is_source, read_json
 from ..model.artefact import QuantizedModel
-from ..quantization.sources import quantize_by_default
+from ..quantization.post_training import quantize_by_default
 from ..texts import data_file
 from ..version import __version__
 

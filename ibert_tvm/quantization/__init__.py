@@ -10,13 +10,16 @@ integer program from it.
 from __future__ import annotations
 
 from .fidelity import FIDELITIES, options_of
-from .options import OBSERVERS, CalibrationOptions
+from .options import OBSERVERS, CalibrationOptions, Forms, Observation, Search
 from .post_training import calibrate, quantize
 
 __all__ = [
     "FIDELITIES",
     "OBSERVERS",
     "CalibrationOptions",
+    "Forms",
+    "Observation",
+    "Search",
     "calibrate",
     "options_of",
     "quantize",

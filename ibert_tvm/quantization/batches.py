@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 from ..common.errors import UsageError
 from ..model.model_info import ModelInfo, RealInput
 from ..model.tokenization import TokenizedBatch, Tokenizer
-from .pieces import Text
+from .pieces import Text, short_pieces
 
-__all__ = ["Batch", "batches_of_arrays", "batches_of_texts", "check_length"]
+if TYPE_CHECKING:
+    from ..frontend import CanonicalModel
+    from .options import Observation
+
+__all__ = ["Batch", "Calibration", "batches_of", "batches_of_arrays", "batches_of_texts"]
+
+Calibration = Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]
 
 # The float model is compiled once per shape: a few lengths serve all texts.
 _LENGTH_STEP = 32
@@ -268,3 +274,62 @@ def _check_range(ids: NDArray[np.int64], count: int, what: str, which: str, wher
             why=f"the model's {which} are 0 to {count - 1}",
             todo="use the tokenizer that belongs to the model",
         )
+
+
+def batches_of(
+    model: CanonicalModel,
+    calibration: Calibration,
+    options: Observation,
+    tokenizer: Tokenizer | None,
+) -> list[Batch]:
+    """Make batches of calibration data: of texts, of pairs of texts, or of arrays.
+
+    Raises
+    ------
+    UsageError
+        If it is neither, is empty, or does not fit the model.
+    """
+    if isinstance(calibration, (str, bytes, Mapping)):
+        raise UsageError(
+            "the calibration data is a single item",
+            why=f"it is a {type(calibration).__name__}",
+            todo="give a list of texts, or a list of batches",
+        )
+    items = list(calibration)
+    texts: list[Text] = [item for item in items if _is_text(item)]
+    arrays = [item for item in items if isinstance(item, Mapping)]
+    if len(texts) + len(arrays) != len(items) or (texts and arrays):
+        kinds = sorted({type(item).__name__ for item in items})
+        raise UsageError(
+            "the calibration data is neither texts nor batches",
+            why=f"its items are {', '.join(kinds)}",
+            todo="give a list of str, of pairs (str, str), or of dicts of integer arrays",
+        )
+    if arrays:
+        return batches_of_arrays(arrays, model.info)
+    real = model.info.real_input
+    if real is not None:
+        name, size = model.info.inputs[0], ", ".join(map(str, model.info.image_size or ()))
+        raise UsageError(
+            f"a model of {real.what} cannot be calibrated with texts",
+            why=f"it takes {name} [batch, {size}]",
+            todo=f"give batches of {real.what}, as the model's {real.maker} makes them: "
+            f"--calibration FILE.npz with an array {name}",
+        )
+    if tokenizer is None:
+        if not model.tokenizer:
+            raise UsageError(
+                "texts cannot be tokenised",
+                why="the model came without tokenizer files",
+                todo="give batches of token ids, or a tokenizer",
+            )
+        tokenizer = Tokenizer(model.tokenizer)
+    if options.short_pieces:
+        texts += short_pieces(texts, options.seed)
+    return batches_of_texts(texts, tokenizer, model.info, options.seq_len)
+
+
+def _is_text(item: Any) -> TypeGuard[Text]:
+    """Whether an item of calibration is a text, or a pair of texts."""
+    pair = isinstance(item, tuple) and len(item) == 2
+    return isinstance(item, str) or (pair and all(isinstance(part, str) for part in item))

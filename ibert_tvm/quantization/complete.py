@@ -126,7 +126,7 @@ def complete(
         If scales are missing and there is no calibration data; lists them.
     """
     needed = requirements(model.module, preset)
-    scales = fill_scales(given, needed, options.widen)
+    scales = fill_scales(given, needed, options.forms.widen)
     if scales.missing and batches is None:
         raise missing_scales(scales, given)
     estimated = QuantizationTable(preset)
@@ -144,7 +144,7 @@ def complete(
         section: [item.value for item in scales.missing if item.section == section]
         for section in ("matmul", "stream")
     }
-    return table, SourceScales(scales, uses, calibrated, report, options.widen)
+    return table, SourceScales(scales, uses, calibrated, report, options.forms.widen)
 
 
 class _MissingBuilder(TableBuilder):
@@ -168,10 +168,8 @@ class _MissingBuilder(TableBuilder):
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
         if self.needed[name].factor_forms:
             return super()._attention_operand(name, statistics)
-        options = self.options
-        return choose_range(
-            statistics, options.observer, options.percentile, None, self._unsigned(name)
-        )
+        seen = self.options.observation
+        return choose_range(statistics, seen.observer, seen.percentile, None, self._unsigned(name))
 
 
 def _estimate(
@@ -194,9 +192,9 @@ def _estimate(
         for name, value in needed.items()
     }
     # Integers that came with the model are of numbers that nothing is taken off.
-    options = replace(options, value_offsets=False)
+    options = options.but(value_offsets=False)
     builder = _MissingBuilder(open_, model.parameters, preset, options, given.matrices)
-    return observe_and_build(model, batches, builder, options, progress)
+    return observe_and_build(model, batches, builder, options.observation, progress)
 
 
 def _weights(

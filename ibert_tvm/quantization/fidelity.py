@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..common.errors import UsageError
 from .options import CalibrationOptions
 
-__all__ = ["FIDELITIES", "options_of"]
+__all__ = ["DEFAULT_FIDELITY", "FIDELITIES", "PLAIN_FIDELITY", "check_fidelity", "options_of"]
 
 _FAST: dict[str, Any] = {}
 _DEFAULT: dict[str, Any] = {
@@ -41,6 +42,21 @@ _LEVELS = {"fast": _FAST, "default": _DEFAULT, "best": _BEST}
 
 FIDELITIES = tuple(_LEVELS)
 """From the least effort at run time to the most."""
+
+DEFAULT_FIDELITY = "default"
+PLAIN_FIDELITY = "fast"
+"""Of presets and sources that leave no choice."""
+
+
+def check_fidelity(name: str) -> str:
+    """Return the name of a fidelity; refuse others with a `UsageError`."""
+    if name not in FIDELITIES:
+        raise UsageError(
+            f"unknown fidelity {name!r}",
+            why="it says how close the integers are to come to the float model",
+            todo=f"use one of: {', '.join(FIDELITIES)}",
+        )
+    return name
 
 
 def options_of(fidelity: str, **changes: Any) -> CalibrationOptions:

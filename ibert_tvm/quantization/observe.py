@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
     from ..frontend import CanonicalModel
-    from .options import CalibrationOptions
+    from .options import Observation
     from .table import TableBuilder, TableReport
 
-__all__ = ["observe", "observe_and_build", "sampled_positions"]
+__all__ = ["counter", "observe", "observe_and_build", "sampled_positions"]
 
 
 def sampled_positions(batches: Sequence[Batch], count: int, seed: int) -> list[NDArray[np.bool_]]:
@@ -61,8 +62,7 @@ def observe(
     batches: Sequence[Batch],
     names: Iterable[str],
     sampled: Iterable[str],
-    sample_tokens: int,
-    seed: int,
+    options: Observation,
     advance: Callable[[], None],
 ) -> dict[str, Statistics]:
     """Collect statistics of named values; padding takes no part.
@@ -77,8 +77,8 @@ def observe(
         Canonical names of the values.
     sampled : iterable of str
         Those of them of which whole rows are kept.
-    sample_tokens, seed : int
-        See `sampled_positions`.
+    options : Observation
+        Sample size and seed, see `sampled_positions`.
     advance : callable
         Called after every batch.
 
@@ -96,7 +96,7 @@ def observe(
     statistics = {name: Statistics() for name in names}
     with_rows = set(sampled)
     float_model = FloatModel(model.module, model.parameters, list(statistics))
-    chosen = sampled_positions(batches, sample_tokens, seed)
+    chosen = sampled_positions(batches, options.sample_tokens, options.seed)
     for batch, positions in zip(batches, chosen, strict=True):
         inputs = {name: batch.inputs[name] for name in float_model.input_names}
         values = float_model.run(inputs).values
@@ -144,7 +144,7 @@ def observe_and_build(
     model: CanonicalModel,
     batches: Sequence[Batch],
     builder: TableBuilder,
-    options: CalibrationOptions,
+    options: Observation,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[QuantizationTable, TableReport]:
     """Run the batches through the model and let a builder choose the scales.
@@ -157,7 +157,7 @@ def observe_and_build(
         Calibration data.
     builder : TableBuilder
         Says what is to be observed, and chooses.
-    options : CalibrationOptions
+    options : Observation
         Sample size and seed.
     progress : callable, optional
         Called with the steps done and the number of steps.
@@ -167,22 +167,17 @@ def observe_and_build(
     table : QuantizationTable
     report : TableReport
     """
-    steps = len(batches) + len(builder.operands)
-    done = 0
+    advance = counter(progress, len(batches) + len(builder.operands))
+    statistics = observe(model, batches, builder.observed, builder.sampled, options, advance)
+    return builder.build(statistics, advance)
+
+
+def counter(progress: Callable[[int, int], None] | None, steps: int) -> Callable[[], None]:
+    """Return what is called after each of so many steps, and tells `progress`, if there is one."""
+    done = itertools.count(1)
 
     def advance() -> None:
-        nonlocal done
-        done += 1
         if progress is not None:
-            progress(done, steps)
+            progress(next(done), steps)
 
-    statistics = observe(
-        model,
-        batches,
-        builder.observed,
-        builder.sampled,
-        options.sample_tokens,
-        options.seed,
-        advance,
-    )
-    return builder.build(statistics, advance)
+    return advance

@@ -1,36 +1,97 @@
-"""Settings of calibration."""
+"""Settings of calibration, by what it observes, what it may split, how it searches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from ..common.errors import UsageError
-from .row_scaling import NEVER, ROW_SCALES
 
-__all__ = ["OBSERVERS", "CalibrationOptions"]
+__all__ = ["OBSERVERS", "ROW_SCALES", "CalibrationOptions", "Forms", "Observation", "Search"]
 
 OBSERVERS = ("mse", "minmax", "percentile")
 """How the range of an 8-bit activation is chosen: see `ibert_tvm.quantization.observers`."""
 
+NEVER, AUTO, ALWAYS = "never", "auto", "always"
+ROW_SCALES = (NEVER, AUTO, ALWAYS)
+"""Whether matrix operands have a scale per token: none of them, those where it pays, all."""
+
 
 @dataclass(frozen=True)
-class CalibrationOptions:
-    """How scales are chosen.
+class Observation:
+    """What calibration observes, and which range it takes from that.
 
     Parameters
     ----------
     seq_len : int
         Texts are truncated to this many tokens.
+    short_pieces : bool
+        Calibrate on one to three words of every text besides.
+    sample_tokens : int
+        Tokens of which whole rows are kept for the searches.
+    seed : int
+        Of the choice of these tokens.
     observer : str
         One of `OBSERVERS`.
     percentile : float
         For the observer of that name: percentage of the absolute values that are not clipped.
-    alphas : tuple of float
-        Smoothing strengths that are tried for every matrix operand, in [0, 1). With 0 no smoothing
-        is meant. More than 0.8 makes the weights the harder part.
-    balance : tuple of float
-        Weights of the rounding of weights against that of activations with which the divisors of
-        the best strength are improved (`ibert_tvm.quantization.balancing`); none for no attempt.
+    margin : float
+        How many times as far as calibration saw what attention yields may go before it is clipped,
+        at least 1 (preset ``accurate``).
+
+    Raises
+    ------
+    UsageError
+        If a setting is out of range; the message lists the allowed values.
+    """
+
+    seq_len: int = 128
+    short_pieces: bool = False
+    sample_tokens: int = 2048
+    seed: int = 0
+    observer: str = "mse"
+    percentile: float = 99.99
+    margin: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(
+            self.observer in OBSERVERS,
+            f"unknown observer {self.observer!r}",
+            "an observer chooses the range of an activation",
+            f"use one of: {', '.join(OBSERVERS)}",
+        )
+        _check(
+            self.seq_len >= 1,
+            f"a sequence length of {self.seq_len}",
+            "a sequence has at least one token",
+            "use a positive number",
+        )
+        _check(
+            50.0 < self.percentile <= 100.0,
+            f"a percentile of {self.percentile}",
+            "it is the percentage of values that are kept",
+            "use more than 50 and at most 100",
+        )
+        _check(
+            1.0 <= self.margin <= 4.0,
+            f"a margin of {self.margin}",
+            "it is how many times as far as calibration saw numbers may go",
+            "use a number from 1 to 4",
+        )
+        _check(
+            self.sample_tokens >= 1,
+            f"a sample of {self.sample_tokens} tokens",
+            "scales are searched on a sample",
+            "use a positive number; 2048 is the default",
+        )
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Which forms beyond 8 bits at one scale values and weights may have.
+
+    Parameters
+    ----------
     split_share : float
         Columns that channels with outliers may be split into, as a share of the channels, in
         [0, 1]: that much longer are the products with them. 1/48 serves models whose feed-forward
@@ -56,28 +117,13 @@ class CalibrationOptions:
         Give what linear layers read 15 bits instead of 8 (preset ``accurate``), or as many as leave
         their sums 32, without splits, zero points and scales per token. Where the target multiplies
         16 bits (AVX2, Cortex-M0 to -M7) that costs no time, elsewhere it is twice as many products.
-    margin : float
-        How many times as far as calibration saw what attention yields may go before it is clipped,
-        at least 1 (preset ``accurate``).
-    short_pieces : bool
-        Calibrate on one to three words of every text besides.
     fine_tables : bool
         Keep embedding tables that are small beside the others, as those of positions and token
         types are, in 16 bits (preset ``accurate``).
     row_scales : str
-        One of `ibert_tvm.quantization.row_scaling.ROW_SCALES`: whether what matrices of weights
-        multiply has a scale per token, where that is possible: "never", "auto" (where the products
-        come closer to those of the float model by a factor of 1.5 in squared error) or "always".
-    compensate : bool
-        Round weights column by column, spreading each column's error over the later ones
-        (GPTQ); otherwise to the nearest.
-    centre : bool
-        Let biases make up for what rounding in two steps adds in the mean to what linear layers
-        read (preset ``accurate``). It costs nothing.
-    sample_tokens : int
-        Tokens of which whole rows are kept for the searches.
-    seed : int
-        Of the choice of these tokens.
+        One of `ROW_SCALES`: whether what matrices of weights multiply has a scale per token, where
+        that is possible: "never", "auto" (where the products come closer to those of the float
+        model by a factor of 1.5 in squared error) or "always".
     widen : bool
         Of a model that came quantised to 8 bits throughout: keep sums, LayerNorm's outputs and
         GELU's inputs in 16 bits over the range that it gives them, instead of rounding them.
@@ -88,11 +134,6 @@ class CalibrationOptions:
         If a setting is out of range; the message lists the allowed values.
     """
 
-    seq_len: int = 128
-    observer: str = "mse"
-    percentile: float = 99.99
-    alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
-    balance: tuple[float, ...] = ()
     split_share: float = 0.0
     copied_share: float = 0.0
     channel_zero_points: bool = False
@@ -100,69 +141,121 @@ class CalibrationOptions:
     first_tokens: bool = False
     wide_values: bool = False
     wide_operands: bool = False
-    margin: float = 1.0
-    short_pieces: bool = False
     fine_tables: bool = False
     row_scales: str = NEVER
-    compensate: bool = True
-    centre: bool = False
-    sample_tokens: int = 2048
-    seed: int = 0
     widen: bool = False
 
     def __post_init__(self) -> None:
-        if self.observer not in OBSERVERS:
-            raise UsageError(
-                f"unknown observer {self.observer!r}",
-                why="an observer chooses the range of an activation",
-                todo=f"use one of: {', '.join(OBSERVERS)}",
-            )
-        if self.seq_len < 1:
-            raise UsageError(
-                f"a sequence length of {self.seq_len}",
-                why="a sequence has at least one token",
-                todo="use a positive number",
-            )
-        if not 50.0 < self.percentile <= 100.0:
-            raise UsageError(
-                f"a percentile of {self.percentile}",
-                why="it is the percentage of values that are kept",
-                todo="use more than 50 and at most 100",
-            )
-        if not self.alphas or not all(0.0 <= alpha < 1.0 for alpha in self.alphas):
-            raise UsageError(
-                f"smoothing strengths {self.alphas}",
-                why="each lies between no smoothing (0) and moving everything to the weights (1)",
-                todo="use at least one number in [0, 1)",
-            )
-        if not all(0.0 < weight < float("inf") for weight in self.balance):
-            raise UsageError(
-                f"weights {self.balance} of the rounding of weights",
-                why="divisors are balanced for each of them",
-                todo="use positive numbers, or none",
-            )
         for share in (self.split_share, self.copied_share):
-            if not 0.0 <= share <= 1.0:
-                raise UsageError(
-                    f"{share} of the channels are to be split",
-                    why="it is a share of them",
-                    todo="use a number from 0 to 1",
-                )
-        if not 1.0 <= self.margin <= 4.0:
-            raise UsageError(
-                f"a margin of {self.margin}",
-                why="it is how many times as far as calibration saw numbers may go",
-                todo="use a number from 1 to 4",
+            _check(
+                0.0 <= share <= 1.0,
+                f"{share} of the channels are to be split",
+                "it is a share of them",
+                "use a number from 0 to 1",
             )
-        if self.row_scales not in ROW_SCALES:
-            raise UsageError(
-                f"unknown choice of scales per token {self.row_scales!r}",
-                why="it says which matrix operands have one",
-                todo=f"use one of: {', '.join(ROW_SCALES)}",
-            )
-        if self.sample_tokens < 1:
-            raise UsageError(
-                f"a sample of {self.sample_tokens} tokens",
-                why="scales are searched on a sample",
-                todo="use a positive number; 2048 is the default",
-            )
+        _check(
+            self.row_scales in ROW_SCALES,
+            f"unknown choice of scales per token {self.row_scales!r}",
+            "it says which matrix operands have one",
+            f"use one of: {', '.join(ROW_SCALES)}",
+        )
+
+
+@dataclass(frozen=True)
+class Search:
+    """How far calibration searches, and what it makes up for.
+
+    Parameters
+    ----------
+    alphas : tuple of float
+        Smoothing strengths that are tried for every matrix operand, in [0, 1). With 0 no smoothing
+        is meant. More than 0.8 makes the weights the harder part.
+    balance : tuple of float
+        Weights of the rounding of weights against that of activations with which the divisors of
+        the best strength are improved (`ibert_tvm.quantization.balancing`); none for no attempt.
+    compensate : bool
+        Round weights column by column, spreading each column's error over the later ones
+        (GPTQ); otherwise to the nearest.
+    centre : bool
+        Let biases make up for what rounding in two steps adds in the mean to what linear layers
+        read (preset ``accurate``). It costs nothing.
+
+    Raises
+    ------
+    UsageError
+        If a setting is out of range; the message lists the allowed values.
+    """
+
+    alphas: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8)
+    balance: tuple[float, ...] = ()
+    compensate: bool = True
+    centre: bool = False
+
+    def __post_init__(self) -> None:
+        _check(
+            bool(self.alphas) and all(0.0 <= alpha < 1.0 for alpha in self.alphas),
+            f"smoothing strengths {self.alphas}",
+            "each lies between no smoothing (0) and moving everything to the weights (1)",
+            "use at least one number in [0, 1)",
+        )
+        _check(
+            all(0.0 < weight < float("inf") for weight in self.balance),
+            f"weights {self.balance} of the rounding of weights",
+            "divisors are balanced for each of them",
+            "use positive numbers, or none",
+        )
+
+
+def _check(right: bool, what: str, why: str, todo: str) -> None:
+    if not right:
+        raise UsageError(what, why=why, todo=todo)
+
+
+@dataclass(frozen=True, init=False)
+class CalibrationOptions:
+    """How scales are chosen.
+
+    Parameters
+    ----------
+    observation : Observation
+        What calibration observes.
+    forms : Forms
+        What it may split, widen and give scales of its own.
+    search : Search
+        How far it searches.
+    settings
+        Single settings of these groups by their own names: ``CalibrationOptions(observer="minmax",
+        split_share=1 / 48)``.
+    """
+
+    observation: Observation = field(default_factory=Observation)
+    forms: Forms = field(default_factory=Forms)
+    search: Search = field(default_factory=Search)
+
+    def __init__(
+        self,
+        observation: Observation | None = None,
+        forms: Forms | None = None,
+        search: Search | None = None,
+        **settings: Any,
+    ) -> None:
+        given: dict[str, Observation | Forms | Search] = {
+            "observation": observation or Observation(),
+            "forms": forms or Forms(),
+            "search": search or Search(),
+        }
+        for name, group in given.items():
+            own = {f.name: settings.pop(f.name) for f in fields(group) if f.name in settings}
+            object.__setattr__(self, name, replace(group, **own))
+        if settings:
+            raise TypeError(f"CalibrationOptions has no setting {next(iter(settings))!r}")
+
+    def but(self, **settings: Any) -> CalibrationOptions:
+        """Return the same options with other single settings."""
+        return CalibrationOptions(self.observation, self.forms, self.search, **settings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all settings by their own names, as artefacts record them."""
+        groups = (self.observation, self.forms, self.search)
+        flat = {name: value for group in groups for name, value in asdict(group).items()}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items()}

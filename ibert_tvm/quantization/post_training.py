@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
-
-from ..common.errors import UsageError
 from ..model.artefact import QuantizedModel
-from ..model.tokenization import Tokenizer
-from .batches import Batch, batches_of_arrays, batches_of_texts
-from .fidelity import FIDELITIES, options_of
-from .observe import observe_and_build
+from ..texts import packaged_texts
+from .batches import Calibration
+from .fidelity import PLAIN_FIDELITY, options_of
 from .options import CalibrationOptions
-from .pieces import Text, short_pieces
-from .released import released_table
-from .table import TableBuilder, TableReport
+from .scale_source import Progress, scale_source
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
     from ..frontend import CanonicalModel
-    from ..frontend.given import GivenQuantization
+    from ..model.tokenization import Tokenizer
 
-__all__ = ["assemble", "calibrate", "quantize"]
+__all__ = ["assemble", "calibrate", "default_texts", "quantize", "quantize_by_default"]
 
-_logger = logging.getLogger(__name__)
-
-DEFAULT_PRESET = "accurate"
-DEFAULT_FIDELITY = "default"
-PLAIN_FIDELITY = "fast"
-RELEASED = "released"
-
-Calibration = Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]
-Progress = Callable[[int, int], None]
+_SEQ_LEN = 128
+"""Tokens that calibration texts are cut off at, by default."""
 
 
 def quantize(
@@ -102,19 +87,15 @@ def quantize(
     LoweringError, RangeError
         If the model cannot be lowered or an integer would not fit; names the layer.
     """
+    source = scale_source(model, preset, calibration is not None)
+    level = None
     if options is None:
-        changes: dict[str, Any] = {"seq_len": seq_len, "widen": widen}
-        if observer is not None:
-            changes["observer"] = observer
-        fidelity = _fidelity(model, preset, fidelity, _takes_trained(model, calibration, preset))
-        options = options_of(fidelity or PLAIN_FIDELITY, **changes)
-    else:
-        fidelity = None
-    table, summary = calibrate(
-        model, calibration, preset, options, tokenizer=tokenizer, progress=progress
-    )
-    if fidelity is not None:
-        summary = {"fidelity": fidelity, **summary}
+        level = source.fidelity(fidelity)
+        changes = {} if observer is None else {"observer": observer}
+        options = options_of(level or PLAIN_FIDELITY, seq_len=seq_len, widen=widen, **changes)
+    table, summary = source.choose(calibration, options, tokenizer, progress)
+    if level is not None:
+        summary = {"fidelity": level, **summary}
     return assemble(model, table, summary)
 
 
@@ -163,31 +144,6 @@ def assemble(
     )
 
 
-def _fidelity(
-    model: CanonicalModel, preset: str | None, asked: str | None, takes_trained: bool
-) -> str | None:
-    """The fidelity of a model; none, and refused, where nothing can be chosen."""
-    own = model.released is not None and (preset == RELEASED or preset is None)
-    own = own or takes_trained
-    if preset in (None, DEFAULT_PRESET) and not own and model.given is None:
-        if asked is not None and asked not in FIDELITIES:
-            raise UsageError(
-                f"unknown fidelity {asked!r}",
-                why="it says how close the integers are to come to the float model",
-                todo=f"use one of: {', '.join(FIDELITIES)}",
-            )
-        return asked or DEFAULT_FIDELITY
-    if asked is not None:
-        raise UsageError(
-            f"the fidelity {asked!r} for a model whose arithmetic leaves no choice",
-            why="it came with its scales"
-            if own or model.given is not None
-            else f"the preset {preset} is computed as it was published",
-            todo=f"leave it out, or use the preset {DEFAULT_PRESET}",
-        )
-    return None
-
-
 def calibrate(
     model: CanonicalModel,
     calibration: Calibration | None,
@@ -219,161 +175,20 @@ def calibrate(
     UsageError, ModelError
         See `quantize`.
     """
-    from ibert_tvm.relay_passes.lower import requirements
-
-    trained = model.trained
-    if trained is not None and _takes_trained(model, calibration, preset):
-        needed = requirements(model.module, trained.preset)
-        return trained.table(needed, model.parameters), {"source": "the scales of its training"}
-    own = model.released
-    if preset == RELEASED or (
-        preset is None and own is not None and (own.trained or calibration is None)
-    ):
-        return _own_ranges(model, calibration, options, tokenizer, progress)
-    preset = preset or DEFAULT_PRESET
-    if model.given is not None:
-        return _complete(model, model.given, calibration, preset, options, tokenizer, progress)
-    if calibration is None:
-        raise UsageError(
-            "there is no calibration data",
-            why=f"with the preset {preset} scales are chosen by running texts through the model",
-            todo="give a list of texts, or a list of batches",
-        )
-    needed = requirements(model.module, preset)
-    longest = model.info.max_sequence_length
-    if longest is not None and longest > MOST_WIDE_KEYS:
-        options = replace(options, wide_values=False)
-    batches = _batches(model, calibration, options, tokenizer)
-    builder = TableBuilder(needed, model.parameters, preset, options)
-    table, report = observe_and_build(model, batches, builder, options, progress)
-    return table, _summary(batches, options, report)
+    source = scale_source(model, preset, calibration is not None)
+    return source.choose(calibration, options, tokenizer, progress)
 
 
-def _takes_trained(
-    model: CanonicalModel, calibration: Calibration | None, preset: str | None
-) -> bool:
-    """Whether the scales of a training are taken: unless it is calibrated anew."""
-    trained = model.trained
-    return trained is not None and calibration is None and preset in (None, trained.preset)
+def default_texts(source: CanonicalModel) -> list[str] | None:
+    """Texts that a model is calibrated on by default; None if it came with its scales."""
+    return packaged_texts("calibration.txt") if scale_source(source).needs_data else None
 
 
-def _complete(
-    model: CanonicalModel,
-    given: GivenQuantization,
-    calibration: Calibration | None,
-    preset: str,
-    options: CalibrationOptions,
-    tokenizer: Tokenizer | None,
-    progress: Progress | None,
-) -> tuple[QuantizationTable, dict[str, Any]]:
-    """Choose the scales that a model lacks which came quantised."""
-    from .complete import complete
+def quantize_by_default(source: CanonicalModel, progress: Progress | None = None) -> QuantizedModel:
+    """Quantise a model as `ibert quantize` does by default.
 
-    batches = None if calibration is None else _batches(model, calibration, options, tokenizer)
-    table, source = complete(model, given, preset, options, batches, progress)
-    summary: dict[str, Any] = {}
-    if batches is not None and source.report is not None:
-        summary = _summary(batches, options, source.report)
-    return table, {**summary, "source_scales": source.to_json(given)}
-
-
-def _summary(
-    batches: Sequence[Batch], options: CalibrationOptions, report: TableReport
-) -> dict[str, Any]:
-    """What was calibrated on, and what was chosen."""
-    lengths = [length for batch in batches for length in batch.lengths.tolist() if length]
-    _logger.info("calibrated on %d sequences, %d tokens", len(lengths), sum(lengths))
-    return {
-        "sequences": len(lengths),
-        "tokens": sum(lengths),
-        "longest": max(lengths),
-        "options": {
-            **asdict(options),
-            "alphas": list(options.alphas),
-            "balance": list(options.balance),
-        },
-        "smoothing": report.alphas,
-        "output_errors": report.errors,
-        "row_scales": report.by_row,
-    }
-
-
-def _own_ranges(
-    model: CanonicalModel,
-    calibration: Calibration | None,
-    options: CalibrationOptions,
-    tokenizer: Tokenizer | None,
-    progress: Progress | None,
-) -> tuple[QuantizationTable, dict[str, Any]]:
-    """Take the ranges of a checkpoint that was trained with quantisation."""
-    if model.released is None:
-        raise UsageError(
-            f"the preset {RELEASED} cannot quantise this model",
-            why="its scales are those of a checkpoint of transformers' ibert; this is a "
-            f"{model.info.architecture} model",
-            todo="use the preset accurate or paper",
-        )
-    batches = None
-    if calibration is not None:
-        batches = _batches(model, calibration, options, tokenizer)
-    done = 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, len(batches or ()))
-
-    return released_table(model, model.released, batches, options, advance)
-
-
-def _batches(
-    model: CanonicalModel,
-    calibration: Calibration,
-    options: CalibrationOptions,
-    tokenizer: Tokenizer | None,
-) -> list[Batch]:
-    if isinstance(calibration, (str, bytes, Mapping)):
-        raise UsageError(
-            "the calibration data is a single item",
-            why=f"it is a {type(calibration).__name__}",
-            todo="give a list of texts, or a list of batches",
-        )
-    items = list(calibration)
-    texts: list[Text] = [item for item in items if _is_text(item)]
-    arrays = [item for item in items if isinstance(item, Mapping)]
-    if len(texts) + len(arrays) != len(items) or (texts and arrays):
-        kinds = sorted({type(item).__name__ for item in items})
-        raise UsageError(
-            "the calibration data is neither texts nor batches",
-            why=f"its items are {', '.join(kinds)}",
-            todo="give a list of str, of pairs (str, str), or of dicts of integer arrays",
-        )
-    if arrays:
-        return batches_of_arrays(arrays, model.info)
-    real = model.info.real_input
-    if real is not None:
-        name, size = model.info.inputs[0], ", ".join(map(str, model.info.image_size or ()))
-        raise UsageError(
-            f"a model of {real.what} cannot be calibrated with texts",
-            why=f"it takes {name} [batch, {size}]",
-            todo=f"give batches of {real.what}, as the model's {real.maker} makes them: "
-            f"--calibration FILE.npz with an array {name}",
-        )
-    if tokenizer is None:
-        if not model.tokenizer:
-            raise UsageError(
-                "texts cannot be tokenised",
-                why="the model came without tokenizer files",
-                todo="give batches of token ids, or a tokenizer",
-            )
-        tokenizer = Tokenizer(model.tokenizer)
-    if options.short_pieces:
-        texts += short_pieces(texts, options.seed)
-    return batches_of_texts(texts, tokenizer, model.info, options.seq_len)
-
-
-def _is_text(item: Any) -> TypeGuard[Text]:
-    """Whether an item of calibration is a text, or a pair of texts."""
-    pair = isinstance(item, tuple) and len(item) == 2
-    return isinstance(item, str) or (pair and all(isinstance(part, str) for part in item))
+    With the scales of the source where it has them, else those of English texts of many kinds.
+    Errors as of `quantize`.
+    """
+    length = min(_SEQ_LEN, source.info.max_sequence_length or _SEQ_LEN)
+    return quantize(source, default_texts(source), seq_len=length, progress=progress)

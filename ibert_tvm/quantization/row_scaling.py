@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 from .observers import SMALLEST_RANGE, Statistics
+from .options import ALWAYS, NEVER
 
-__all__ = ["NEVER", "ROW_SCALES", "choices", "effective_steps", "form", "pays"]
-
-NEVER, AUTO, ALWAYS = "never", "auto", "always"
-ROW_SCALES = (NEVER, AUTO, ALWAYS)
-"""Whether matrix operands have a scale per token: none of them, those where it pays, all."""
+__all__ = ["choices", "effective_steps", "form", "pays"]
 
 # The squared error of the products must fall by this factor.
 _GAIN = 1.5

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError, VerificationError
 from ..model.artefact import QuantizedModel
+from .batches import Calibration
 from .fidelity import options_of
 from .options import CalibrationOptions
 from .pieces import Text
-from .post_training import Calibration, assemble, calibrate
+from .post_training import assemble, calibrate
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program
@@ -273,8 +274,8 @@ def search(
 
     before: _Recipe | None = None
     for recipe, (fidelity, changes) in _RECIPES.items():
-        options: CalibrationOptions = options_of(fidelity, seq_len=seq_len, **changes)
-        if short and options.split_share and not options.wide_operands:
+        options = options_of(fidelity, seq_len=seq_len, **changes)
+        if short and options.forms.split_share and not options.forms.wide_operands:
             continue  # columns cost more there than 16 bits, and gain less
         if begin is not None:
             begin(recipe)
@@ -337,12 +338,8 @@ class _Mix:
         from ibert_tvm.relay_passes.lower import requirements
 
         first, second = (
-            replace(
-                recipe.options,
-                split_share=0.0,
-                copied_share=0.0,
-                wide_values=False,
-                wide_operands=False,
+            recipe.options.but(
+                split_share=0.0, copied_share=0.0, wide_values=False, wide_operands=False
             )
             for recipe in (cheap, dear)
         )
@@ -372,7 +369,9 @@ class _Mix:
     @property
     def least(self) -> int:
         """Fewest operands that are worth a try: none where what attention averages differs too."""
-        return 1 if self.cheap.options.wide_values == self.dear.options.wide_values else 0
+        return (
+            1 if self.cheap.options.forms.wide_values == self.dear.options.forms.wide_values else 0
+        )
 
     def take(self, count: int) -> tuple[QuantizationTable, dict[str, Any]]:
         """The dear recipe, of which so many operands have its form: table and record."""

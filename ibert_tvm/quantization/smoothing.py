@@ -26,7 +26,7 @@ from .options import CalibrationOptions
 from .splitting import split_channels
 from .weights import compensated_rounding, nearest, row_scales
 
-__all__ = ["OperandQuant", "channel_divisor", "quantize_operand"]
+__all__ = ["OperandForm", "OperandQuant", "channel_divisor", "quantize_operand"]
 
 _SEARCH_ROWS = 512
 _SMALLEST = 1e-6
@@ -57,6 +57,36 @@ class OperandQuant:
     weights: dict[str, WeightQuant]
     alpha: float
     error: float
+
+
+@dataclass(frozen=True)
+class OperandForm:
+    """What may be done with a matrix operand, by its preset and its place in the model.
+
+    Parameters
+    ----------
+    smooth, compensate : bool
+        Whether the preset allows a divisor per channel, and rounding with compensation.
+    unsigned : bool
+        Use 0..255 with a zero point.
+    columns : int
+        Columns into which channels with outliers are split.
+    may_be_by_row : bool
+        Whether the operand may have a scale per row.
+    centred : bool
+        Whether each channel has a zero point of its own.
+    limit : int
+        Largest integer of an operand of more than 8 bits, which is symmetric; smaller where sums
+        of its products need it to be. 0 for 8 bits.
+    """
+
+    smooth: bool = True
+    compensate: bool = True
+    unsigned: bool = False
+    columns: int = 0
+    may_be_by_row: bool = False
+    centred: bool = False
+    limit: int = 0
 
 
 def channel_divisor(
@@ -90,14 +120,7 @@ def quantize_operand(
     statistics: Statistics,
     weights: Mapping[str, NDArray[np.float32]],
     options: CalibrationOptions,
-    unsigned: bool = False,
-    smooth: bool = True,
-    compensate: bool = True,
-    columns: int = 0,
-    may_be_by_row: bool = False,
-    centred: bool = False,
-    in_phase: bool = False,
-    limit: int = 0,
+    form: OperandForm = OperandForm(),
 ) -> OperandQuant:
     """Choose scale, divisor and integer weights for one activation.
 
@@ -109,21 +132,8 @@ def quantize_operand(
         Matrices [N, C] of the layers that read it, by layer name.
     options : CalibrationOptions
         Observer, alphas.
-    unsigned : bool
-        Use 0..255 with a zero point.
-    smooth, compensate : bool
-        Whether the preset allows a divisor per channel, and rounding with compensation.
-    columns : int
-        Columns into which channels with outliers are split.
-    may_be_by_row : bool
-        Whether the operand may have a scale per row.
-    centred : bool
-        Whether each channel has a zero point of its own.
-    in_phase : bool
-        Whether these grids have the mean of the first tokens among their numbers.
-    limit : int
-        Largest integer of an operand of more than 8 bits, which is symmetric; smaller where sums
-        of its products need it to be. 0 for 8 bits.
+    form : OperandForm
+        What preset and place allow.
 
     Returns
     -------
@@ -134,20 +144,20 @@ def quantize_operand(
     rows = sample[:: max(sample.shape[0] // _SEARCH_ROWS, 1)]
     target = rows @ matrix.T
     token = np.ones((rows.shape[0], 1), np.float32)
-    if columns:
+    if form.columns:
         # Tokens with outliers are few, and not what the others are measured by.
         token = 1 / np.maximum(np.linalg.norm(target, axis=1, keepdims=True), _SMALLEST)
     norms = _norms(target * token, weights)
     best: dict[bool, tuple[float, float, ActivationQuant]] = {}
     largest = np.abs(matrix).max(axis=0).astype(np.float64)
     extent = statistics.channel_magnitude
-    if centred:
-        first, last = statistics.channel_ends(rare=unsigned)
+    if form.centred:
+        first, last = statistics.channel_ends(rare=form.unsigned)
         extent = (last - first) / 2
 
     def attempt(divisor: NDArray[np.float64] | None, alpha: float, forms: Iterable[bool]) -> None:
         divided = extent / (1.0 if divisor is None else divisor)
-        splits = split_channels(divided, columns)
+        splits = split_channels(divided, form.columns)
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
         transposed = nearest(moved, scale).astype(np.float32).T
@@ -157,17 +167,17 @@ def quantize_operand(
                 if by_row
                 else choose_range(
                     statistics,
-                    options.observer,
-                    options.percentile,
+                    options.observation.observer,
+                    options.observation.percentile,
                     divisor,
-                    unsigned,
+                    form.unsigned,
                     splits,
-                    centred,
-                    in_phase,
+                    form.centred,
+                    options.forms.first_tokens,
                 )
             )
-            if limit:
-                quant = finer(quant, limit)
+            if form.limit:
+                quant = finer(quant, form.limit)
             output = _steps(rows, quant) @ transposed
             output *= (quant.scale * scale).astype(np.float32)
             output -= target
@@ -175,15 +185,15 @@ def quantize_operand(
             if by_row not in best or error < best[by_row][0]:
                 best[by_row] = (error, alpha, quant)
 
-    forms = row_scaling.choices(options.row_scales, may_be_by_row)
-    for alpha in options.alphas if smooth else (0.0,):
+    forms = row_scaling.choices(options.forms.row_scales, form.may_be_by_row)
+    for alpha in options.search.alphas if form.smooth else (0.0,):
         attempt(channel_divisor(extent, largest, alpha) if alpha > 0 else None, alpha, forms)
-    if smooth and options.balance and False in best:
+    if form.smooth and options.search.balance and False in best:
         _, alpha, quant = best[False]
         parts = extent if quant.splits is None else extent / quant.splits
         first = np.ones(extent.size) if quant.channel_divisor is None else quant.channel_divisor
         variance = sample.var(axis=0, dtype=np.float64)
-        for share in options.balance:
+        for share in options.search.balance:
             divisor = balanced_divisor(parts, matrix, variance, share, first)
             attempt(np.maximum(divisor, 1 / _LARGEST_SPREAD), alpha, (False,))
     if len(best) == 2:
@@ -193,10 +203,10 @@ def quantize_operand(
     ((error, alpha, quant),) = best.values()  # options refuse an empty list of alphas
     if sample.size:
         error = _output_error(_others(sample), quant, weights)
-    integers, scale = _round(matrix, quant, sample, options, compensate)
-    if limit:
+    integers, scale = _round(matrix, quant, sample, options, form.compensate)
+    if form.limit:
         sums = int(np.abs(integers, dtype=np.int64).sum(axis=1).max(initial=1))
-        quant = finer(quant, min(limit, _MOST // sums))
+        quant = finer(quant, min(form.limit, _MOST // sums))
     result, start = {}, 0
     for name, weight in weights.items():
         stop = start + weight.shape[0]
@@ -260,8 +270,8 @@ def _round(
     moved = _moved(matrix, quant.channel_divisor)
     steps = _steps(sample, quant)
     # Unlike activations, weights do not go further in later use: clipping them is safe.
-    search = options.compensate or options.observer == "mse"
+    search = options.search.compensate or options.observation.observer == "mse"
     scale = row_scales(moved, (steps**2).mean(axis=0) if search else None)
-    if compensate and options.compensate and steps.size:
+    if compensate and options.search.compensate and steps.size:
         return compensated_rounding(moved, scale, steps), scale
     return nearest(moved, scale), scale

@@ -21,7 +21,7 @@ from ibert_tvm.relay_passes.spec.presets import Preset, preset
 from .observers import SMALLEST_RANGE, Statistics, choose_range, finer
 from .offsets import move_onto_grid, take_off_offsets
 from .options import CalibrationOptions
-from .smoothing import quantize_operand
+from .smoothing import OperandForm, quantize_operand
 from .splitting import extra_columns
 from .weights import quantize_embedding
 
@@ -119,7 +119,7 @@ class TableBuilder:
     @property
     def sampled(self) -> list[str]:
         """Those of them whose rows must be sampled: extremes say all of a range without layers."""
-        if self.options.observer != "minmax":
+        if self.options.observation.observer != "minmax":
             return self.operands
         return [name for name in self.operands if self.needed[name].layers]
 
@@ -145,7 +145,7 @@ class TableBuilder:
         report = TableReport({}, {})
         stream = self._streams(statistics)
         offsets = {}
-        if self.options.value_offsets and self.preset.smoothing:
+        if self.options.forms.value_offsets and self.preset.smoothing:
             offsets = take_off_offsets(self.needed, statistics)
         self._narrow = self._narrow_values(statistics)
         for name in self.operands:
@@ -156,14 +156,7 @@ class TableBuilder:
                     self._with_margin(name, statistics[name]),
                     readers,
                     self.options,
-                    unsigned=self._unsigned(name) and not limit,
-                    smooth=self.preset.smoothing and self._may_divide(name),
-                    compensate=self.preset.compensated_rounding,
-                    columns=0 if limit else self._extra_columns(name),
-                    may_be_by_row=not self.needed[name].static and not limit,
-                    centred=self._has_zero_points(name) and not limit,
-                    in_phase=self.options.first_tokens,
-                    limit=limit,
+                    self._operand_form(name, limit),
                 )
                 matmul[name] = chosen.activation
                 weights.update(chosen.weights)
@@ -173,7 +166,7 @@ class TableBuilder:
                     report.by_row.append(name)
             else:
                 quant = self._attention_operand(name, statistics[name])
-                if self.options.first_tokens and name in offsets:
+                if self.options.forms.first_tokens and name in offsets:
                     offsets[name] = offsets[name] + move_onto_grid(
                         name, self.needed, statistics, quant.channel_scale
                     )
@@ -186,7 +179,7 @@ class TableBuilder:
             stream,
             weights,
             self.embeddings(),
-            centred=self.options.centre,
+            centred=self.options.search.centre,
             offsets=offsets,
         )
         return table, report
@@ -199,11 +192,23 @@ class TableBuilder:
             if value.section == "embeddings"
         }
         most = _FINE_SHARE * sum(table.size for table in tables.values())
-        per_row, fine = self.preset.embedding_scale_per_row, self.options.fine_tables
+        per_row, fine = self.preset.embedding_scale_per_row, self.options.forms.fine_tables
         return {
             name: quantize_embedding(table, per_row, fine and per_row and table.size <= most)
             for name, table in tables.items()
         }
+
+    def _operand_form(self, name: str, limit: int) -> OperandForm:
+        """What may be done with a value that layers read."""
+        return OperandForm(
+            smooth=self.preset.smoothing and self._may_divide(name),
+            compensate=self.preset.compensated_rounding,
+            unsigned=self._unsigned(name) and not limit,
+            columns=0 if limit else self._extra_columns(name),
+            may_be_by_row=not self.needed[name].static and not limit,
+            centred=self._has_zero_points(name) and not limit,
+            limit=limit,
+        )
 
     def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:
         """Matrices of the linear layers that read a value, by layer name."""
@@ -228,8 +233,8 @@ class TableBuilder:
         if not self.preset.split_outliers or not self._may_divide(name):
             return 0
         if value.of_layers:
-            return extra_columns(value.channels, options.split_share)
-        return 0 if value.static else extra_columns(value.channels, options.copied_share)
+            return extra_columns(value.channels, options.forms.split_share)
+        return 0 if value.static else extra_columns(value.channels, options.forms.copied_share)
 
     def _limit(self, name: str) -> int:
         """Largest integer of what linear layers read with more than 8 bits; 0 for what has 8.
@@ -239,7 +244,7 @@ class TableBuilder:
         value, averages = self.needed[name], self.needed[name].need.averages
         may = self._may_divide(name) and not value.factor_forms
         may = may and (averages or not value.static) and self.preset.softmax == "short"
-        if not (self.options.wide_operands and may):
+        if not (self.options.forms.wide_operands and may):
             return 0
         return _CONTEXT_LIMIT if averages else OPERAND_LIMIT
 
@@ -251,14 +256,14 @@ class TableBuilder:
     def _has_zero_points(self, name: str) -> bool:
         """Whether each channel may have a zero point: where a requantisation makes the integers."""
         may = self.preset.smoothing and not self.needed[name].static and self._may_divide(name)
-        return may and self.options.channel_zero_points
+        return may and self.options.forms.channel_zero_points
 
     def _with_margin(self, name: str, statistics: Statistics) -> Statistics:
         """Statistics of what attention yields, as if it went further; of wide operands likewise."""
         if self._limit(name):
             return statistics.widened(_WIDE_HEADROOM)
         wider = self.preset.smoothing and self.needed[name].need.averages
-        return statistics.widened(self.options.margin) if wider else statistics
+        return statistics.widened(self.options.observation.margin) if wider else statistics
 
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
         divisor = None
@@ -270,10 +275,10 @@ class TableBuilder:
             top = float(magnitude.max())
             if top > 0:
                 divisor = np.maximum(magnitude / top, 2.0**-6)
-        wide = self._may_be_wide(name) and name not in self._narrow
+        wide, seen = self._may_be_wide(name) and name not in self._narrow, self.options.observation
         if wide:
             statistics = statistics.widened(_WIDE_HEADROOM)
-        quant = choose_range(statistics, self.options.observer, self.options.percentile, divisor)
+        quant = choose_range(statistics, seen.observer, seen.percentile, divisor)
         return finer(quant, WIDE_RANGE[1]) if wide else quant
 
     def _narrow_values(self, statistics: Mapping[str, Statistics]) -> set[str]:
@@ -291,7 +296,7 @@ class TableBuilder:
         """Whether first tokens of texts are within `_ALIKE` steps of 8 bits of their mean."""
         deviation = statistics.first_deviation
         few = statistics.first_count < _FEW_TEXTS
-        if deviation is None or few or not self.options.first_tokens:
+        if deviation is None or few or not self.options.forms.first_tokens:
             return False
         steps = 127 * deviation / np.maximum(statistics.channel_magnitude, SMALLEST_RANGE)
         return float(np.square(steps).mean()) <= _ALIKE**2
@@ -303,7 +308,7 @@ class TableBuilder:
             reader.form == FACTOR_BY_CHANNEL and self.needed[reader.name].need.averages
             for reader in readers
         )
-        return self.options.wide_values and self.preset.softmax == "short" and averaged
+        return self.options.forms.wide_values and self.preset.softmax == "short" and averaged
 
     def _streams(self, statistics: Mapping[str, Statistics]) -> dict[str, ActivationQuant]:
         result: dict[str, ActivationQuant] = {}

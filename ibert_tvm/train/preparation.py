@@ -15,12 +15,14 @@ from ..frontend.hf_folder import HfFolder, check_head
 from ..frontend.transformers_import import load_folder
 from ..model.trained_scales import TrainedScales
 from ..quantization import calibrate, options_of
+from ..quantization.fidelity import PLAIN_FIDELITY
 from .module import IntegerModel
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
-    from ..quantization.post_training import Calibration, Progress
+    from ..quantization.batches import Calibration
+    from ..quantization.scale_source import Progress
 
 __all__ = ["prepare"]
 
@@ -93,7 +95,7 @@ def prepare(
         canonical.released.refuse_without_calibration()
         return IntegerModel(source, canonical, canonical.released, learn_scales, folder)
     chosen = preset or "accurate"
-    level = fidelity if chosen == "accurate" else "fast"
+    level = fidelity if chosen == "accurate" else PLAIN_FIDELITY
     options = options_of(level, seq_len=seq_len)
     table, _ = calibrate(canonical, calibration, chosen, options, progress=progress)
     scales = TrainedScales.of_table(table, canonical.info.head)

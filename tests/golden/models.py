@@ -202,7 +202,8 @@ def table(name: str) -> QuantizationTable:
     else:  # its integers are those of the file
         own, _ = calibrate(model, calibration(name), golden.preset, golden.options)
         weights, embeddings = dict(own.weights), dict(own.embeddings)
-    return replace(result, weights=weights, embeddings=embeddings, centred=golden.options.centre)
+    centred = golden.options.search.centre
+    return replace(result, weights=weights, embeddings=embeddings, centred=centred)
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from tests.quantization.models import outputs, random_batches, random_model
 
 def test_settings_of_a_fidelity_may_be_changed() -> None:
     assert options_of("fast") == CalibrationOptions()
-    assert options_of("default", seq_len=7, observer="mse").seq_len == 7
+    assert options_of("default", seq_len=7, observer="mse").observation.seq_len == 7
     assert FIDELITIES == ("fast", "default", "best")
 
 

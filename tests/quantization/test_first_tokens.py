@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def batches(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
 
 
 def table(**changes: Any) -> QuantizationTable:
-    return calibrate(random_model("bert"), batches(4), None, replace(OPTIONS, **changes))[0]
+    return calibrate(random_model("bert"), batches(4), None, OPTIONS.but(**changes))[0]
 
 
 def statistics() -> tuple[Statistics, np.ndarray]:

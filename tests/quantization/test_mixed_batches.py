@@ -7,7 +7,7 @@ import pytest
 
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import FIDELITIES, CalibrationOptions, quantize
-from ibert_tvm.quantization.row_scaling import ROW_SCALES
+from ibert_tvm.quantization.options import ROW_SCALES
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.quantization.models import random_batches, random_model
 

@@ -12,7 +12,7 @@ from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization import row_scaling
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
 from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,
     QuantizationTable,
@@ -34,11 +34,13 @@ def statistics(spread: float) -> tuple[Statistics, dict[str, np.ndarray]]:
 def test_a_scale_per_token_is_taken_where_tokens_differ(spread: float, wanted: bool) -> None:
     seen, weights = statistics(spread)
     options = CalibrationOptions(row_scales="auto", alphas=(0.0,), observer="minmax")
-    chosen = quantize_operand(seen, weights, options, may_be_by_row=True)
+    chosen = quantize_operand(seen, weights, options, OperandForm(may_be_by_row=True))
     assert chosen.activation.by_row is wanted
     # What may not have one has none, whatever is asked for.
-    always = replace(options, row_scales="always")
-    assert quantize_operand(seen, weights, always, may_be_by_row=True).activation.by_row
+    always = options.but(row_scales="always")
+    assert quantize_operand(
+        seen, weights, always, OperandForm(may_be_by_row=True)
+    ).activation.by_row
     assert not quantize_operand(seen, weights, always).activation.by_row
 
 
@@ -46,7 +48,7 @@ def test_the_error_falls_with_a_scale_per_token() -> None:
     seen, weights = statistics(50.0)
     errors = [
         quantize_operand(
-            seen, weights, CalibrationOptions(row_scales=mode), may_be_by_row=True
+            seen, weights, CalibrationOptions(row_scales=mode), OperandForm(may_be_by_row=True)
         ).error
         for mode in ("never", "auto", "always")
     ]

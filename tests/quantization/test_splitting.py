@@ -10,7 +10,7 @@ import pytest
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
 from ibert_tvm.quantization.splitting import extra_columns, split_channels
 from ibert_tvm.relay_passes.quantization_table import (
     MOST_COLUMNS,
@@ -64,7 +64,7 @@ def test_the_largest_parts_are_made_small() -> None:
 
 
 def test_columns_are_added_in_whole_vectors() -> None:
-    assert CalibrationOptions().split_share == 0
+    assert CalibrationOptions().forms.split_share == 0
     assert [extra_columns(n, 1 / 48) for n in (64, 767, 768, 1536, 3072)] == [0, 0, 16, 32, 64]
 
 
@@ -80,7 +80,9 @@ def test_outliers_no_longer_cost_the_others_their_precision() -> None:
         statistics = Statistics()
         statistics.update(x, x.copy())
         options = CalibrationOptions(observer="minmax")
-        quant = quantize_operand(statistics, weights, options, unsigned=True, columns=columns)
+        quant = quantize_operand(
+            statistics, weights, options, OperandForm(unsigned=True, columns=columns)
+        )
         weight = quant.weights["layer"]
         assert weight.values.shape == (24, 64 + columns)
         steps = quant.activation.quantize(x)

@@ -7,7 +7,7 @@ import pytest
 
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.smoothing import channel_divisor, quantize_operand
+from ibert_tvm.quantization.smoothing import OperandForm, channel_divisor, quantize_operand
 from ibert_tvm.quantization.weights import (
     compensated_rounding,
     nearest,
@@ -131,7 +131,7 @@ def test_smoothing_is_chosen_where_channels_differ_and_helps():
     weights = {n: RANDOM.normal(size=(32, 64)).astype(np.float32) for n in ("q", "k")}
     options = CalibrationOptions(compensate=False)
     smooth = quantize_operand(operand(values), weights, options)
-    plain = quantize_operand(operand(values), weights, options, smooth=False)
+    plain = quantize_operand(operand(values), weights, options, OperandForm(smooth=False))
     assert smooth.alpha > 0
     assert plain.alpha == 0
     assert plain.activation.channel_divisor is None

@@ -10,7 +10,7 @@ import pytest
 
 from ibert_tvm.quantization import CalibrationOptions, calibrate, options_of
 from ibert_tvm.quantization.observers import Statistics
-from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
@@ -49,7 +49,7 @@ def test_what_layers_read_is_wide_and_nothing_else() -> None:
 
 
 def test_it_may_go_half_as_far_again_as_calibration_saw() -> None:
-    wide, narrow = table().matmul, table(replace(QUICK, wide_operands=False, margin=1.0)).matmul
+    wide, narrow = table().matmul, table(QUICK.but(wide_operands=False, margin=1.0)).matmul
     for name in READ_BY_LAYERS:
         if narrow[name].low == -narrow[name].high:
             reach = 1.5 * narrow[name].channel_scale * narrow[name].high
@@ -63,7 +63,9 @@ def test_a_long_sum_of_products_fits_32_bits() -> None:
     statistics = Statistics()
     statistics.update(x, x.copy())
     weights = {"layer": np.full((3, 4096), 0.1, np.float32)}  # all 127 once they are rounded
-    quant = quantize_operand(statistics, weights, QUICK, limit=OPERAND_LIMIT, smooth=False)
+    quant = quantize_operand(
+        statistics, weights, QUICK, OperandForm(limit=OPERAND_LIMIT, smooth=False)
+    )
     rounded = np.abs(quant.weights["layer"].values.astype(np.int64)).sum(axis=1).max()
     assert rounded == 127 * 4096
     assert quant.activation.high == 2**30 // rounded < OPERAND_LIMIT
@@ -76,7 +78,7 @@ def test_it_comes_closer_to_what_it_rounds() -> None:
     inputs = random_batches(model, 1, seed=3)[0]
     errors: dict[bool, list[float]] = {}
     for wide in (False, True):
-        chosen = table(replace(QUICK, wide_operands=wide))
+        chosen = table(QUICK.but(wide_operands=wide))
         lowered = lower_to_integer(model.module, model.parameters, chosen)
         program = read_program(lowered.module)
         values = {name: inputs[name] for name in program.inputs}
@@ -142,5 +144,5 @@ def test_queries_have_8_bits() -> None:
 
 
 def test_best_has_it() -> None:
-    assert options_of("best").wide_operands
-    assert not options_of("default").wide_operands
+    assert options_of("best").forms.wide_operands
+    assert not options_of("default").forms.wide_operands

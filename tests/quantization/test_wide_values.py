@@ -48,7 +48,7 @@ def test_models_of_long_sequences_have_none() -> None:
 
 
 def test_they_have_half_as_much_range_again_in_finer_steps() -> None:
-    wide, narrow = table(), table(options=replace(QUICK, wide_values=False))
+    wide, narrow = table(), table(options=QUICK.but(wide_values=False))
     for name in VALUES:
         a, b = wide.matmul[name], narrow.matmul[name]
         reach = 1.5 * b.channel_scale * b.high
@@ -62,7 +62,7 @@ def test_they_come_closer_to_the_accumulators() -> None:
     inputs = random_batches(model, 1, seed=3)[0]
     errors = []
     for wide in (False, True):
-        chosen = table(options=replace(QUICK, wide_values=wide))
+        chosen = table(options=QUICK.but(wide_values=wide))
         lowered = lower_to_integer(model.module, model.parameters, chosen)
         program = read_program(lowered.module)
         values = {name: inputs[name] for name in program.inputs}

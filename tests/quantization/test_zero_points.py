@@ -9,7 +9,7 @@ import pytest
 
 from ibert_tvm.quantization.observers import Statistics, choose_range
 from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.smoothing import quantize_operand
+from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
 from ibert_tvm.relay_passes.quantization_table import (
     FARTHEST_ZERO_POINT,
     ActivationQuant,
@@ -93,7 +93,9 @@ def test_layers_come_closer_with_them() -> None:
     random = np.random.default_rng(4)
     weights = {"layer": random.normal(size=(24, 6)).astype(np.float32)}
     errors = [
-        quantize_operand(seen(off_centre()), weights, CalibrationOptions(), centred=centred).error
+        quantize_operand(
+            seen(off_centre()), weights, CalibrationOptions(), OperandForm(centred=centred)
+        ).error
         for centred in (False, True)
     ]
     assert errors[1] < errors[0] / 1.4
