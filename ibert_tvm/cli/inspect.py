@@ -6,13 +6,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from ..common.errors import UsageError
 from .bare_metal import inspect_package
 from .gpu import device_statements, kernel_table
 from .inspect_model import inspect_model, is_source_model
-from .options import Head, InputNames, JsonFlag, TrustFlag, VerboseFlag, parse_inputs
+from .options import (
+    HeadOption,
+    InputNames,
+    JsonFlag,
+    TrustFlag,
+    VerboseFlag,
+    chosen_head,
+    parse_inputs,
+)
 from .result import CommandResult
 from .source_scales import artefact_lines
 from .tables import Table
@@ -31,7 +39,7 @@ def command(
             "Hugging Face folder, an ONNX file, an exported torch program (.pt2)."
         ),
     ],
-    head: Annotated[Head, Option(help="Which head to import, of a model to import.")] = Head.auto,
+    head: HeadOption = "auto",
     inputs: InputNames = None,
     trust: TrustFlag = False,
     json: JsonFlag = False,
@@ -47,8 +55,7 @@ def command(
             todo="give a model, a NAME.ibert folder or a library of `ibert compile`",
         )
     if is_source_model(path):
-        chosen = None if head is Head.auto else head.value
-        return inspect_model(path, chosen, parse_inputs(inputs), trust, verbose)
+        return inspect_model(path, chosen_head(head), parse_inputs(inputs), trust, verbose)
     if path.is_dir() and is_package(path):
         return inspect_package(path)
     document = _folder(path) if path.is_dir() else _library(path)

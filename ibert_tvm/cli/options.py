@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import BadParameter, Option
 
 from ..common.errors import UsageError
+from ..model.heads import HEADS
 
 MAX_TEXTS_BYTES = 256 * 2**20
 MAX_TEXTS = 2**20
 """Of a file of texts."""
 
 
-class Head(str, Enum):
-    """Names of the heads, and `auto`."""
-
-    auto = "auto"
-    none = "none"
-    pooled = "pooled"
-    sentence_embedding = "sentence_embedding"
-    sentence_transformer = "sentence_transformer"
-    sequence_classification = "sequence_classification"
-    token_classification = "token_classification"
-    question_answering = "question_answering"
-    image_classification = "image_classification"
+def _head(word: str) -> str:
+    if word not in ("auto", *HEADS):
+        raise BadParameter(f"{word!r} is not one of auto, {', '.join(HEADS)}.")
+    return word
 
 
+HeadOption = Annotated[
+    str,
+    Option(
+        "--head",
+        metavar=f"[auto|{'|'.join(HEADS)}]",
+        parser=_head,
+        autocompletion=lambda incomplete: [n for n in ("auto", *HEADS) if n.startswith(incomplete)],
+        help="Which head to import, of a model to import; auto takes what the model has.",
+    ),
+]
 JsonFlag = Annotated[
     bool, Option("--json", help="Print one JSON document on stdout and nothing else there.")
 ]
 VerboseFlag = Annotated[
     bool, Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
 ]
+
+
+def chosen_head(head: str) -> str | None:
+    """The head that ``--head`` names; None for ``auto``."""
+    return None if head == "auto" else head
 
 
 def _targets(incomplete: str) -> list[tuple[str, str]]:

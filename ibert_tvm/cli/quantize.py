@@ -22,11 +22,12 @@ from .eval_task import (
     read_task,
 )
 from .options import (
-    Head,
+    HeadOption,
     InputNames,
     JsonFlag,
     TrustFlag,
     VerboseFlag,
+    chosen_head,
     parse_inputs,
     parse_pairs,
     parse_size,
@@ -123,9 +124,7 @@ def command(
     seq_len: Annotated[
         str, Option(help="Truncate the calibration texts to this many tokens.")
     ] = "128",
-    head: Annotated[
-        Head, Option(help="Which head to import; auto takes what the model has.")
-    ] = Head.auto,
+    head: HeadOption = "auto",
     widen: Annotated[
         bool,
         Option(
@@ -204,7 +203,7 @@ def command(
 
         source = load(
             model,
-            head=None if head is Head.auto else head.value,
+            head=chosen_head(head),
             inputs=names,
             tokenizer=tokenizer,
             trust=trust,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import InputError, UsageError
 from ..frontend.folder_files import is_source
+from ..model.heads import heads_with, kinds_of
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
@@ -25,16 +26,6 @@ from .tensors import tensor_of
 
 _logger = logging.getLogger(__name__)
 
-_VECTORS = ("embedding", "pooled")
-_NEEDS = {
-    "encode": (_VECTORS, "sentence_transformer, sentence_embedding or pooled"),
-    "token_embeddings": (("hidden_state",), "none"),
-    "rerank": (("logits",), "sequence_classification"),
-    "classify": (("logits",), "sequence_classification"),
-    "tag": (("token_logits",), "token_classification"),
-    "answer": (("span_logits",), "question_answering"),
-}
-"""Kinds of output that a method reads, and the heads that have one."""
 _OVERLAP = 128
 """Tokens that windows of a long context share: an answer may lie across their border."""
 
@@ -143,13 +134,13 @@ class Encoder:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the model's outputs are, of `ibert_tvm.model.model_info.OUTPUT_KINDS`."""
+        """What the model's outputs are, of `ibert_tvm.model.heads.KINDS`."""
         return tuple(record.kind for record in self.library.metadata.outputs)
 
     @property
     def embedding_size(self) -> int | None:
         """Channels of the vectors; None where the model gives none."""
-        return self._size(_VECTORS)
+        return self._size(kinds_of("encode"))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -277,7 +268,11 @@ class Encoder:
         """
         self.output_name("rerank")
         if len(self.labels) != 1:
-            raise self._refusal("rerank", f"it has {len(self.labels)} classes, and a score is one")
+            raise self._refusal(
+                "rerank",
+                f"it has {len(self.labels)} classes, and a score is one",
+                "give a model with one class, a cross-encoder",
+            )
         pairs: list[Text] = [(query, document) for document in _listed(documents)]
         scores = self._vectors("rerank", pairs, batch_size, False).dequantize()[:, 0]
         order = np.argsort(-scores, kind="stable")[:top_k]
@@ -491,13 +486,15 @@ class Encoder:
         UsageError
             If the model has none.
         """
-        kinds, heads = _NEEDS[method]
+        kinds = kinds_of(method)
         for record in self.library.metadata.outputs:
             if record.kind in kinds:
                 return record.name
-        raise self._refusal(method, f"its head is {self.library.metadata.info.head}", heads)
+        raise self._refusal(method, f"its head is {self.library.metadata.info.head}")
 
-    def _refusal(self, method: str, why: str, heads: str = "") -> UsageError:
+    def _refusal(self, method: str, why: str, todo: str = "") -> UsageError:
+        heads = [head.name for head in heads_with(method)]
+        named = " or ".join(filter(None, (", ".join(heads[:-1]), heads[-1])))
         kinds = ", ".join(self.kinds).replace("_", " ")
         return UsageError(
             f"the model cannot {method}"
@@ -505,9 +502,7 @@ class Encoder:
             else "the model gives no token embeddings",
             where=str(self.library.metadata.path),
             why=f"{why}; it gives {kinds}",
-            todo=f"compile the model with the head {heads}"
-            if heads
-            else "give a model with one class, a cross-encoder",
+            todo=todo or f"compile the model with the head {named}",
         )
 
     def _size(self, kinds: Sequence[str]) -> int | None:
@@ -538,7 +533,7 @@ class Encoder:
             arrays: dict[str, NDArray[Any]] = dict(part.tokens.inputs(names))
             for record in self.library.metadata.outputs:
                 name = {"hidden_state": "token_embeddings"}.get(record.kind, record.name)
-                name = "sentence_embedding" if record.kind in _VECTORS else name
+                name = "sentence_embedding" if record.kind in kinds_of("encode") else name
                 arrays[name] = part.outputs[record.name].dequantize()
             tensors = {name: tensor_of(array) for name, array in arrays.items()}
             for place, row in enumerate(part.rows):

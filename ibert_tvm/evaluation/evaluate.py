@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import UsageError
 from ..model.artefact import QuantizedModel
+from ..model.heads import KINDS
 from ..model.model_info import ModelInfo
 from ..runtime.metadata import LibraryMetadata
 from ..runtime.pixels import image_record, quantize_images
@@ -265,7 +266,7 @@ def _real_part(value: NDArray[Any], mask: NDArray[Any], rows: int) -> NDArray[An
 
 def vector_of_text(kind: str, value: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
     """Return the vector that stands for one text, from its output and mask."""
-    if kind in ("hidden_state", "token_logits", "span_logits"):
+    if KINDS[kind].per_token:
         return mean_pool(value[None], mask[None])[0]
     return np.asarray(value, dtype=np.float64)
 

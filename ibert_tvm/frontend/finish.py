@@ -17,17 +17,6 @@ from .errors import UnsupportedModelError
 from .model import CanonicalModel
 from .sizes import Sizes, measure
 
-OUTPUTS = {
-    "none": ("last_hidden_state", "hidden_state"),
-    "pooled": ("pooled", "pooled"),
-    "sentence_embedding": ("sentence_embedding", "embedding"),
-    "sentence_transformer": ("sentence_embedding", "embedding"),
-    "sequence_classification": ("logits", "logits"),
-    "token_classification": ("logits", "token_logits"),
-    "question_answering": ("logits", "span_logits"),
-    "image_classification": ("logits", "logits"),
-}
-"""Name and kind of the output by head."""
 MOST_POSITIONS = 8192
 """Positions that tables of rotations get at most, where the source allows more."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..common.files import files_sha256
 from ..common.schema import STRING, either, one_of
 from ..common.strict_json import shown
-from ..model.model_info import HEADS
+from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
 from ..model.tokenization import tokenizer_files
 from .errors import ModelSourceError
 from .folder_files import hub_snapshot, read_json, weight_files
@@ -30,15 +30,6 @@ TESTED_ARCHITECTURES = (
 )
 """Values of ``model_type`` that the tests import and compare with transformers."""
 
-CLASS_SUFFIXES = {
-    "ForSequenceClassification": "sequence_classification",
-    "ForTokenClassification": "token_classification",
-    "ForQuestionAnswering": "question_answering",
-    "ForImageClassification": "image_classification",
-    "ForImageClassificationWithTeacher": "image_classification",
-}
-"""Ends of transformers' class names and the heads that they compute."""
-
 
 def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
@@ -52,22 +43,6 @@ _CONFIG = {
     "model_type?": either(STRING, _NULL),
     "architectures?": either((_is_names, "a list of strings"), _NULL),
 }
-
-
-def head_of_class(name: str) -> str:
-    """Return the head that a transformers class computes; ``none`` for bare and pretraining ones.
-
-    Parameters
-    ----------
-    name : str
-        Class name, for example ``BertForSequenceClassification``.
-
-    Returns
-    -------
-    str
-        One of `ibert_tvm.model.model_info.HEADS`.
-    """
-    return next((head for suffix, head in CLASS_SUFFIXES.items() if name.endswith(suffix)), "none")
 
 
 @dataclass(frozen=True)
@@ -136,8 +111,8 @@ class HfFolder:
     def default_head(self) -> str:
         """The head that the folder's files ask for."""
         if self.pipeline is not None and self.pipeline.steps:
-            alone = self.pipeline.is_pooling
-            return "sentence_embedding" if alone else "sentence_transformer"
+            wanted = PooledTokens if self.pipeline.is_pooling else WholePipeline
+            return next(h.name for h in HEADS.values() if isinstance(h.finish, wanted))
         classes = self.config.get("architectures") or [""]
         return head_of_class(str(classes[0]))
 
@@ -154,7 +129,7 @@ class HfFolder:
 
     def _prompts(self, head: str) -> dict[str, Any]:
         """What may be put before texts whose embedding is asked for."""
-        if head not in ("sentence_embedding", "sentence_transformer") or self.pipeline is None:
+        if HEADS[head].kind != "embedding" or self.pipeline is None:
             return {}
         return {
             "prompts": self.pipeline.prompts,
@@ -163,12 +138,13 @@ class HfFolder:
 
     def _notes(self, head: str) -> tuple[str, ...]:
         """What a caller must know of a model with this head."""
-        if head == "sequence_classification":
+        record = HEADS[head]
+        if record.kind == "logits":
             return self._note_of_scores()
-        if head not in ("sentence_embedding", "sentence_transformer") or self.pipeline is None:
+        if record.kind != "embedding" or self.pipeline is None:
             return ()
         notes = self.pipeline.notes
-        if head == "sentence_embedding" and not self.pipeline.is_pooling:
+        if isinstance(record.finish, PooledTokens) and not self.pipeline.is_pooling:
             left = "the source computes more of its embeddings; head='sentence_transformer' has it"
             notes = (left, *notes)
         return notes

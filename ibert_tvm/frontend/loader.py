@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..model.heads import head_of_class
 from ..model.trained_scales import FILE, read_scales
 from .errors import ModelSourceError, require
-from .hf_folder import HfFolder, check_head, given_tokenizer, head_of_class
+from .hf_folder import HfFolder, check_head, given_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ def load(
         module that takes token tensors [batch, seq_len] int64, images or features. Nothing is
         ever downloaded.
     head : str, optional
-        One of `ibert_tvm.model.model_info.HEADS`; by default what the folder's configuration, the
+        One of `ibert_tvm.model.heads.HEADS`; by default what the folder's configuration, the
         model's class or the names of an ONNX file's outputs say. A checkpoint of a bare or
         masked-language model has the head ``none``. ``question_answering`` gives one output
         ``logits`` [batch, seq_len, 2]: start, end. ``sentence_transformer`` is all that

@@ -14,12 +14,13 @@ import torch
 import transformers
 
 from ..common.errors import error_lines
+from ..model.heads import HEADS, PooledTokens, Returned, WholePipeline, head_of_class
 from ..model.model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .heads import FeatureModelWithHead, ImageModelWithHead, ModelWithHead
-from .hf_folder import CLASS_SUFFIXES, TESTED_ARCHITECTURES, HfFolder, head_of_class
+from .hf_folder import TESTED_ARCHITECTURES, HfFolder
 from .model import CanonicalModel
 from .sentence_head import SentenceHead, pooling_head
 from .torch_import import (
@@ -29,19 +30,6 @@ from .torch_import import (
     import_module,
     in_float32,
 )
-
-AUTO_CLASSES = {
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "token_classification": "AutoModelForTokenClassification",
-    "question_answering": "AutoModelForQuestionAnswering",
-    "image_classification": "AutoModelForImageClassification",
-}
-
-_VOCABULARY_HEADS = {
-    "ForMaskedLM": "token_classification",
-    "ForNextSentencePrediction": "sequence_classification",
-}
-"""Ends of the names of pretraining classes whose logits are those of a head, without labels."""
 
 _REAL_WRAPPERS = {"pixel_values": ImageModelWithHead, "input_features": FeatureModelWithHead}
 
@@ -75,7 +63,7 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     folder : HfFolder
         The checked folder.
     head : str
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     verify : bool
         Compare with the source at another shape than the traced one.
 
@@ -96,7 +84,7 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     return described(result, **folder.provenance(head))
 
 
-def float_module(folder: HfFolder, head: str) -> ModelWithHead | ImageModelWithHead:
+def float_module(folder: HfFolder, head: str) -> ModelWithHead:
     """Load the float model of a folder as a torch module with one output; see `import_folder`."""
     after = _after(folder, head)
     model, _ = load_folder(folder, head)
@@ -105,13 +93,14 @@ def float_module(folder: HfFolder, head: str) -> ModelWithHead | ImageModelWithH
 
 def _after(folder: HfFolder, head: str) -> SentenceHead | None:
     """What follows the model of a folder with this head."""
-    if head == "sentence_embedding":
+    finish = HEADS[head].finish
+    if isinstance(finish, PooledTokens):
         return pooling_head(folder.pooling)
-    if head != "sentence_transformer":
+    if not isinstance(finish, WholePipeline):
         return None
     if folder.pipeline is None:
         raise ModelSourceError(
-            f"{folder.path.name} has no head sentence_transformer",
+            f"{folder.path.name} has no head {head}",
             where=str(folder.path),
             why="it has no modules.json, in which sentence-transformers lists what follows a model",
             todo="choose head='sentence_embedding' for the mean over the tokens",
@@ -130,7 +119,7 @@ def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
 
 
 def _import(
-    wrapper: ModelWithHead | ImageModelWithHead, config: Any, missing: frozenset[str], verify: bool
+    wrapper: ModelWithHead, config: Any, missing: frozenset[str], verify: bool
 ) -> CanonicalModel:
     with evaluating(wrapper):
         return finish(
@@ -140,7 +129,7 @@ def _import(
             head=wrapper.head,
             outputs=[wrapper.output],
             pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
-            id2label=labels(config, wrapper.head) if _has_labels(wrapper.model) else {},
+            id2label=labels(wrapper),
             again=lambda revisit: import_transformers(wrapper, missing, revisit),
             positions=positions(config),
         )
@@ -154,7 +143,7 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
     folder : HfFolder
         The checked folder.
     head : str
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     **settings
         Fields of the configuration in the place of the folder's.
 
@@ -179,9 +168,9 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
             todo=f"tested architectures: {', '.join(TESTED_ARCHITECTURES)}; others that "
             "transformers knows are tried",
         )
-    pipeline = folder.pipeline if head == "sentence_transformer" else None
+    pipeline = folder.pipeline if isinstance(HEADS[head].finish, WholePipeline) else None
     masked_lm = pipeline is not None and pipeline.masked_lm
-    name = "AutoModelForMaskedLM" if masked_lm else AUTO_CLASSES.get(head, "AutoModel")
+    name = "AutoModelForMaskedLM" if masked_lm else HEADS[head].auto_class
     auto = getattr(transformers, name)
     try:
         with _quiet():
@@ -248,9 +237,7 @@ def _check_all_layers(model: Any, unexpected: Iterable[str], folder: Path) -> No
         )
 
 
-def wrap(
-    model: Any, head: str | None, after: SentenceHead | None = None
-) -> ModelWithHead | ImageModelWithHead:
+def wrap(model: Any, head: str | None, after: SentenceHead | None = None) -> ModelWithHead:
     """Wrap a transformers model in memory as a function of token tensors or images.
 
     Parameters
@@ -258,7 +245,7 @@ def wrap(
     model : transformers.PreTrainedModel
         The model.
     head : str or None
-        One of `ibert_tvm.model.model_info.HEADS`; None for what its class computes.
+        One of `ibert_tvm.model.heads.HEADS`; None for what its class computes.
     after : SentenceHead, optional
         What follows the model; for ``sentence_embedding`` the mean over the tokens by default.
 
@@ -273,8 +260,7 @@ def wrap(
         If the model does not have the head.
     """
     name = type(model).__name__
-    own = next((h for end, h in _VOCABULARY_HEADS.items() if name.endswith(end)), "none")
-    own = head_of_class(name) if own == "none" else own
+    own = head_of_class(name, unlabelled=True)
     takes = inspect.signature(model.forward).parameters
     # Encoders alone may have the configuration of both.
     main = str(getattr(model, "main_input_name", "input_ids"))
@@ -301,17 +287,18 @@ def wrap(
     if head is None and own == "none":
         _check_no_head(model)
     head = head or own
-    if head in CLASS_SUFFIXES.values():
+    record = HEADS[head]
+    if record.classes:
         if own != head:
             raise ModelSourceError(
                 f"{type(model).__name__} has no head {head}",
                 where="head",
                 why=f"its class computes {own}",
-                todo=f"load it as {AUTO_CLASSES[head]}, or choose head={own!r}",
+                todo=f"load it as {record.auto_class}, or choose head={own!r}",
             )
         return _REAL_WRAPPERS.get(main, ModelWithHead)(model, head)
     encoder = _encoder(model, main)
-    if head == "pooled" and not _pools(encoder, main):
+    if record.finish == Returned("pooler_output") and not _pools(encoder, main):
         raise ModelSourceError(
             f"{type(model).__name__} has no pooler",
             where="head",
@@ -319,7 +306,7 @@ def wrap(
             todo="choose head='none' or head='sentence_embedding'",
         )
     if main in REAL_INPUTS:
-        if head not in ("none", "pooled"):
+        if not record.reals:
             raise ModelSourceError(
                 f"{type(model).__name__} has no head {head}",
                 where="head",
@@ -327,7 +314,7 @@ def wrap(
                 todo="choose head='none' or head='pooled'",
             )
         return _REAL_WRAPPERS[main](encoder, head)
-    if head == "sentence_transformer" and after is None:
+    if isinstance(record.finish, WholePipeline) and after is None:
         raise ModelSourceError(
             f"{type(model).__name__} has no head {head}",
             where="head",
@@ -360,11 +347,6 @@ def _check_no_head(model: Any) -> None:
             todo="choose head='none' for the encoder alone, or give a module that returns what "
             "you need as a tensor",
         )
-
-
-def _has_labels(model: Any) -> bool:
-    """Whether the configuration names what the logits stand for."""
-    return not type(model).__name__.endswith(tuple(_VOCABULARY_HEADS))
 
 
 def real_input(model: Any) -> str:
@@ -452,7 +434,7 @@ def input_names(model: Any) -> tuple[str, ...]:
 
 
 def import_transformers(
-    wrapper: ModelWithHead | ImageModelWithHead,
+    wrapper: ModelWithHead,
     missing: frozenset[str],
     revisit: Revisit | None = None,
 ) -> Canonical:
@@ -529,8 +511,9 @@ def positions(config: Any) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
-def labels(config: Any, head: str) -> Mapping[int, str]:
+def labels(wrapper: ModelWithHead) -> Mapping[int, str]:
     """Return the class names of a classification head, empty for others."""
-    if head not in ("sequence_classification", "token_classification", "image_classification"):
+    computed = head_of_class(type(wrapper.model).__name__)  # not those of pretraining classes
+    if not wrapper.record.labelled or computed != wrapper.head:
         return {}
-    return {int(key): str(value) for key, value in config.id2label.items()}
+    return {int(key): str(value) for key, value in wrapper.model.config.id2label.items()}

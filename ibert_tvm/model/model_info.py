@@ -9,20 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-HEADS = (
-    "none",
-    "pooled",
-    "sentence_embedding",
-    "sentence_transformer",
-    "sequence_classification",
-    "token_classification",
-    "question_answering",
-    "image_classification",
-)
-"""What a model computes on top of its encoder."""
-
-OUTPUT_KINDS = ("hidden_state", "pooled", "embedding", "logits", "token_logits", "span_logits")
-"""Meaning of an output: [B, S, C], [B, C], [B, C], [B, labels], [B, S, labels], [B, S, 2]."""
+from .heads import HEADS, KINDS
 
 
 @dataclass(frozen=True)
@@ -62,8 +49,8 @@ class OutputInfo:
     value : str
         Canonical name of the value that it is.
     kind : str
-        One of `OUTPUT_KINDS`. ``span_logits`` holds the start logit of every token at index 0 of
-        the last axis and the end logit at index 1.
+        One of `ibert_tvm.model.heads.KINDS`. ``span_logits`` holds the start logit of every token
+        at index 0 of the last axis and the end logit at index 1.
 
     Raises
     ------
@@ -76,10 +63,8 @@ class OutputInfo:
     kind: str
 
     def __post_init__(self) -> None:
-        if self.kind not in OUTPUT_KINDS:
-            raise ValueError(
-                f"unknown output kind {self.kind!r}; allowed: {', '.join(OUTPUT_KINDS)}"
-            )
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown output kind {self.kind!r}; allowed: {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True)
@@ -92,7 +77,7 @@ class ModelInfo:
         ``model_type`` of the source's configuration (``bert``, ``roberta`` ...), or the class name
         of a torch module that has none.
     head : str
-        One of `HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     inputs : tuple of str
         Names of the inputs in order: token tensors [batch, seq_len] int64, or one of `REAL_INPUTS`
         [batch, *image_size] float32.

@@ -85,7 +85,7 @@ class TrainedScales:
     embeddings : dict of str to tuple of (int, numpy.ndarray)
         Bits of the integers, 8 or 16, and scale per row, by canonical name of the embedding.
     head : str
-        The head that it was trained with, one of `ibert_tvm.model.model_info.HEADS`.
+        The head that it was trained with, one of `ibert_tvm.model.heads.HEADS`.
     """
 
     activations: QuantizationTable

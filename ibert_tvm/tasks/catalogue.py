@@ -66,7 +66,7 @@ class Task:
     name : str
         As users write it.
     kinds : tuple of str
-        Outputs that it can be measured on, of `ibert_tvm.model.model_info.OUTPUT_KINDS`.
+        Outputs that it can be measured on, of `ibert_tvm.model.heads.KINDS`.
     read : callable
         From a path and `Options` to `Samples`.
     score : callable

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.heads import HEADS
 from ..model.model_info import ModelInfo
 from ..model.tokenization import TokenizedBatch, Tokenizer, Window
 from .errors import DataError
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 
 BATCH = 32
 Progress = Callable[[int, int], None]
-_HEADS = {
-    "embedding": "sentence_transformer or sentence_embedding",
-    "pooled": "pooled",
-    "logits": "sequence_classification",
-    "token_logits": "token_classification",
-    "span_logits": "question_answering",
-}
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Side:
 
     @property
     def kind(self) -> str:
-        """What the output is, of `ibert_tvm.model.model_info.OUTPUT_KINDS`."""
+        """What the output is, of `ibert_tvm.model.heads.KINDS`."""
         return self.info.outputs[self.output].kind
 
     def reading(self, task: str, *kinds: str) -> Side:
@@ -113,7 +107,9 @@ def output_read(info: ModelInfo, task: str, kinds: Sequence[str]) -> int:
     found = [place for place, output in enumerate(info.outputs) if output.kind in kinds]
     if found:
         return found[0]
-    heads = ", or ".join(dict.fromkeys(_HEADS[kind] for kind in kinds))
+    heads = ", or ".join(
+        " or ".join(h.name for h in HEADS.values() if h.kind == kind and h.tokens) for kind in kinds
+    )
     given = ", ".join(output.kind.replace("_", " ") for output in info.outputs)
     raise DataError(
         f"the model cannot be evaluated on the task {task}",

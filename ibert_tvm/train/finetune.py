@@ -23,8 +23,9 @@ import transformers
 
 from ..common.errors import OutputError, UsageError
 from ..common.files import check_writable, files_sha256, write_folder
-from ..frontend.hf_folder import HfFolder, head_of_class
-from ..frontend.transformers_import import AUTO_CLASSES, float_module
+from ..frontend.hf_folder import HfFolder
+from ..frontend.transformers_import import float_module
+from ..model.heads import HEADS, head_of_class
 from ..model.model_info import ModelInfo, OutputInfo
 from ..model.tokenization import TokenizedBatch, Tokenizer, tokenizer_files
 from ..tasks import Side
@@ -42,14 +43,6 @@ _logger = logging.getLogger(__name__)
 _DEV_SHARE = 0.1
 _SETTINGS, _FLOAT, _START, _HISTORY = "settings.json", "float", "start", "history.json"
 _TRAINING, _WEIGHTS = ".training", "model.safetensors"
-_EMBEDDINGS = ("none", "pooled", "sentence_embedding", "sentence_transformer")
-"""Heads whose output is a vector of a text, or of each token."""
-_KINDS = {
-    "sequence_classification": "logits",
-    "token_classification": "token_logits",
-    "question_answering": "span_logits",
-}
-"""What the heads that are learned from labels give."""
 _FAR_BELOW = -1e4
 """A logit of padding: its share of a softmax is 0."""
 
@@ -182,7 +175,7 @@ class _Run:
                 todo="give --distill embeddings (or logits), or data with a column of labels",
             )
         self.head = Objective.head_of(self.data) if self.labelled else self.folder.default_head
-        kind = "embeddings" if self.head in _EMBEDDINGS else "logits"
+        kind = "logits" if HEADS[self.head].is_logits else "embeddings"
         if self.settings.distillation not in ("none", kind):
             raise UsageError(
                 f"{self.settings.distillation} cannot be distilled from this model",
@@ -291,7 +284,7 @@ class _Run:
             given = {key: torch.from_numpy(x.astype(np.int64)) for key, x in arrays.items()}
             return [logits_of(given).float().numpy()]
 
-        output = OutputInfo("logits", "logits", _KINDS[self.head])
+        output = OutputInfo("logits", "logits", HEADS[self.head].kind)
         labels = dict(enumerate(self.names or ("score",)))
         # What a measure asks of a model; the sizes of its layers are not part of it.
         info = ModelInfo("", self.head, tuple(names), (output,), 0, 0, 0, id2label=labels)
@@ -336,7 +329,7 @@ class _Run:
 
     def _with_head(self) -> Any:
         """The model with a head for these labels: its own if it fits, otherwise a new one."""
-        return getattr(transformers, AUTO_CLASSES[self.head]).from_pretrained(
+        return getattr(transformers, HEADS[self.head].auto_class).from_pretrained(
             self.folder.model,
             local_files_only=True,
             trust_remote_code=False,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..common.errors import UsageError
+from ..model.heads import HEADS
 from ..model.tokenization import TokenizedBatch, Tokenizer, Window
 from ..tasks.catalogue import windows_of
 from ..tasks.labels import class_numbers
@@ -103,9 +104,9 @@ class Objective:
 
     @staticmethod
     def head_of(examples: Examples) -> str:
-        """Of `ibert_tvm.model.model_info.HEADS`, for examples with labels."""
-        heads = {Tagged: "token_classification", Questions: "question_answering"}
-        return heads.get(type(examples.samples), "sequence_classification")
+        """Of `ibert_tvm.model.heads.HEADS`, for examples with labels."""
+        kind = type(examples.samples).__name__
+        return next(head.name for head in HEADS.values() if kind in head.samples)
 
     def inputs(self, indices: Sequence[int], names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens of some examples, int64 [batch, seq_len], by the names of a model's inputs."""
@@ -193,14 +194,14 @@ def _all_labels(samples: Labelled | Scored | Tagged | Questions) -> Sequence[str
 
 def head_settings(names: tuple[str, ...], head: str) -> Mapping[str, Any]:
     """What transformers is told of a new head; of a number where there are no classes."""
-    if head == "question_answering":
+    if not HEADS[head].labelled:
         return {}
     labels = names or ("score",)
     settings: dict[str, Any] = {
         "id2label": dict(enumerate(labels)),
         "label2id": {name: place for place, name in enumerate(labels)},
     }
-    if head == "sequence_classification":
+    if HEADS[head].kind == "logits":
         settings["problem_type"] = "single_label_classification" if names else "regression"
     return settings
 

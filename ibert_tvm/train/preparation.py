@@ -52,7 +52,7 @@ def prepare(
         Texts or batches that scales are chosen from, as for `ibert_tvm.quantize`; needed unless the
         model has scales of an earlier training.
     head : str, optional
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     seq_len : int
         Calibration texts are truncated to this many tokens.
     fidelity : {"fast", "default", "best"}

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.cli.options import Head
 from ibert_tvm.cli.quantize import Observer, Preset
 from ibert_tvm.common.integrity import write_manifest
-from ibert_tvm.model.model_info import HEADS
 from ibert_tvm.relay_passes.quantization_table import PRESETS
 from tests.runtime.conftest import TinyModel
 
@@ -40,7 +38,6 @@ def test_choices_are_those_of_the_packages() -> None:
     from ibert_tvm.quantization import OBSERVERS
 
     assert [observer.value for observer in Observer] == list(OBSERVERS)
-    assert [head.value for head in Head] == ["auto", *HEADS]
     assert [preset.value for preset in Preset] == list(PRESETS)
 
 

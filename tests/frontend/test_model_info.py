@@ -39,9 +39,9 @@ def test_json_round_trip():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"head": "regression"}, ValueError, "unknown head 'regression'; allowed: none, pooled, "
-         "sentence_embedding, sentence_transformer, sequence_classification, "
-         "token_classification, question_answering, image_classification"),
+        ({"head": "regression"}, ValueError, "unknown head 'regression'; allowed: "
+         "image_classification, none, pooled, question_answering, sentence_embedding, "
+         "sentence_transformer, sequence_classification, token_classification"),
         ({"hidden_size": -1}, ValueError, "hidden_size is -1, but sizes are not negative"),
         ({"hidden_size": "32"}, TypeError, "hidden_size must be an integer"),
         ({"vocab_size": True}, TypeError, "vocab_size must be an integer"),

@@ -392,9 +392,9 @@ def test_a_plain_module_has_no_heads():
             lambda: make("bert"),
             "regression",
             "there is no head 'regression'\n  where: head\n"
-            "  why: known heads: none, pooled, sentence_embedding, sentence_transformer, "
-            "sequence_classification, token_classification, question_answering, "
-            "image_classification\n"
+            "  why: known heads: image_classification, none, pooled, question_answering, "
+            "sentence_embedding, sentence_transformer, sequence_classification, "
+            "token_classification\n"
             "  what to do: use one of them, or leave it out to follow the model's configuration",
         ),
     ],

@@ -231,7 +231,7 @@ def test_a_model_with_another_head(
 ) -> None:
     needed = {
         "rte": "sequence_classification",
-        "retrieval": "sentence_transformer or sentence_embedding, or pooled",
+        "retrieval": "sentence_embedding or sentence_transformer, or pooled",
         "squad": "question_answering",
     }
     side = integer_side(encoder(kind))

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.canonical import build, check_canonical
 
+from ...model.heads import HEADS
 from ..canonicalise import Canonical
 from ..report import Folding, ImportReport, MatchedOp
 from .config import IbertConfig
@@ -85,7 +86,7 @@ def head_shapes(config: IbertConfig, head: str, labels: int) -> dict[str, tuple[
     config : IbertConfig
         Sizes.
     head : str
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     labels : int
         Classes of a classification head.
 
@@ -93,19 +94,13 @@ def head_shapes(config: IbertConfig, head: str, labels: int) -> dict[str, tuple[
     -------
     dict of str to tuple of int
     """
-    hidden = config.hidden_size
-    if head == "pooled":
-        return _linear("pooler.dense", hidden, hidden)
-    if head == "sequence_classification":
-        return {
-            **_linear("classifier.dense", hidden, hidden),
-            **_linear("classifier.out_proj", labels, hidden),
-        }
-    if head == "token_classification":
-        return _linear("classifier", labels, hidden)
-    if head == "question_answering":
-        return _linear("qa_outputs", 2, hidden)
-    return {}
+    sizes = {"hidden": config.hidden_size, "labels": labels}
+    result: dict[str, tuple[int, ...]] = {}
+    for step in HEADS[head].checkpoint or ():
+        if step.op == "linear":
+            rows = step.rows if isinstance(step.rows, int) else sizes[step.rows]
+            result |= _linear(step.name, rows, config.hidden_size)
+    return result
 
 
 def build_canonical(
@@ -123,7 +118,7 @@ def build_canonical(
     weights : mapping of str to numpy.ndarray
         What `shapes` and `head_shapes` name, float32.
     head : str
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     pooling : str
         ``mean`` or ``cls``, for ``sentence_embedding``.
 
@@ -275,18 +270,14 @@ class _Builder:
         return self.emit(build.select_token(x, name=f"{name}.first_token"), name)
 
     def head(self, x: relax.Var, head: str, pooling: str) -> relax.Var:
-        if head == "pooled":
-            dense = self.linear(self.first_token(x, "pooler"), "pooler.dense")
-            return self.emit(build.tanh(dense, name="pooler.activation"))
-        if head == "sequence_classification":
-            dense = self.linear(self.first_token(x, "classifier"), "classifier.dense")
-            active = self.emit(build.tanh(dense, name="classifier.tanh"), "classifier")
-            return self.linear(active, "classifier.out_proj")
-        if head in ("token_classification", "question_answering"):
-            return self.linear(x, "qa_outputs" if head == "question_answering" else "classifier")
-        if head == "sentence_embedding" and pooling == "cls":
-            return self.first_token(x, "pooling")
-        if head == "sentence_embedding":
-            mask = self.inputs["attention_mask"]
-            return self.emit(build.mean_pool(x, mask, name="pooling.mean"), "pooling")
+        for step in HEADS[head].checkpoint or ():
+            if step.op == "linear":
+                x = self.linear(x, step.name)
+            elif step.op == "tanh":
+                x = self.emit(build.tanh(x, name=step.name), step.module or step.name)
+            elif step.op == "first_token" or pooling == "cls":
+                x = self.first_token(x, step.name)
+            else:
+                mask = self.inputs["attention_mask"]
+                x = self.emit(build.mean_pool(x, mask, name=f"{step.name}.mean"), step.name)
         return x

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...model.heads import HEADS, PooledTokens
 from ..errors import ModelSourceError
 from ..hf_folder import HfFolder
 from ..report import Folding, ImportReport
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 MODEL_TYPE = "ibert"
 
-_LABEL_WEIGHTS = {
-    "sequence_classification": "classifier.out_proj.weight",
-    "token_classification": "classifier.weight",
-}
 _FLOAT_FUNCTIONS = {
     "gelu": "GELU",
     "softmax": "softmax",
@@ -44,7 +41,7 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     folder : HfFolder
         The checked folder.
     head : str
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     verify : bool
         Compare the float model with transformers', in its float mode.
 
@@ -80,14 +77,14 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
 
 def _pooling_of(folder: HfFolder, head: str) -> str:
     """The pooling of a sentence embedding, which the published arithmetic must have."""
-    if head == "sentence_transformer":
+    if HEADS[head].checkpoint is None:
         raise ModelSourceError(
             f"a model of type {MODEL_TYPE} has no head {head}",
             where=str(folder.path / "modules.json"),
             why="the published arithmetic has poolings by the mean and by the first token only",
             todo="choose head='sentence_embedding' or head='none'",
         )
-    pooling = folder.pooling if head == "sentence_embedding" else "mean"
+    pooling = folder.pooling if isinstance(HEADS[head].finish, PooledTokens) else "mean"
     if pooling not in ("mean", "cls"):
         raise ModelSourceError(
             f"the sentence embedding pools by {pooling}",
@@ -106,7 +103,7 @@ def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
     module : transformers.IBertPreTrainedModel
         The model.
     head : str
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     verify : bool
         Compare the float model with a copy of the module in its float mode.
 
@@ -147,7 +144,7 @@ def _assemble(
     source: Source | None,
 ) -> CanonicalModel:
     """Build the float model, compare it with `source`, and keep the ranges beside it."""
-    from ..finish import OUTPUTS, finish
+    from ..finish import finish
 
     labels = _labels(arrays, head)
     weights = arrays.require({**shapes(config), **head_shapes(config, head, labels)})
@@ -169,7 +166,7 @@ def _assemble(
         source,
         architecture=MODEL_TYPE,
         head=head,
-        outputs=[OUTPUTS[head]],
+        outputs=[HEADS[head].public],
         pad_token_id=config.pad_token_id,
         id2label=_id2label(document, labels),
     )
@@ -188,7 +185,8 @@ def _buffers(arrays: CheckpointArrays, config: IbertConfig) -> dict[str, NDArray
 
 
 def _labels(arrays: CheckpointArrays, head: str) -> int:
-    name = _LABEL_WEIGHTS.get(head)
+    steps = HEADS[head].checkpoint or ()
+    name = next((f"{step.name}.weight" for step in steps if step.rows == "labels"), None)
     if name is None:
         return 0
     if name not in arrays:
@@ -238,7 +236,7 @@ def _notes(quantization: IbertQuantization) -> tuple[str, ...]:
         notes.append(
             "the exponentials of softmax have no trained range; the largest possible value is used"
         )
-    if quantization.head not in ("none", "sentence_embedding"):
+    if any(step.op == "linear" for step in HEADS[quantization.head].checkpoint or ()):
         notes.append(
             "the head was trained in float; its weights are rounded to 8 bits, its scales follow "
             "from bounds"

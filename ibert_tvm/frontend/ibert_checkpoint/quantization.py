@@ -18,6 +18,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 from ibert_tvm.relay_passes.spec.released.exponential import MAX_Z, top_of_polynomial
 
 from ...common.errors import ModelError
+from ...model.heads import HEADS
 from .canonical import layer
 from .config import IbertConfig
 from .integers import embedding_integers, linear_integers
@@ -39,7 +40,7 @@ class IbertQuantization:
     config : IbertConfig
         Sizes and how the checkpoint was trained.
     head : str
-        One of `ibert_tvm.model.model_info.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`.
     output : str
         Canonical name of the output.
     weights : mapping of str to numpy.ndarray
@@ -202,7 +203,8 @@ class IbertQuantization:
         one = ActivationQuant(1.0 / _BYTE_HIGH, -_BYTE_HIGH, _BYTE_HIGH)
         matmul["classifier.tanh"] = one
         if self.output in weights:
-            source = one if self.head == "sequence_classification" else matmul[last]
+            squashed = any(step.op == "tanh" for step in HEADS[self.head].checkpoint or ())
+            source = one if squashed else matmul[last]
             rows = weights[self.output]
             sums = np.abs(rows.values.astype(np.int64)).sum(axis=1) * rows.scale * source.scale
             bias = np.abs(self.weights[f"{self.output}.bias"].astype(np.float64))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from ...model.heads import HEADS, PooledTokens
 from ..errors import require
 from ..hf_folder import HfFolder
 from ..verify import Source
@@ -42,7 +43,7 @@ def float_folder(folder: HfFolder, head: str) -> Source:
     from .. import transformers_import as hf
 
     model, _ = hf.load_folder(folder, head, quant_mode=False)
-    return _source(model, head, folder.pooling if head == "sentence_embedding" else "mean")
+    return _source(model, head, folder.pooling if _pools(head) else "mean")
 
 
 def float_module(module: Any, head: str) -> Source:
@@ -67,10 +68,14 @@ def float_module(module: Any, head: str) -> Source:
     return _source(twin.float(), head, "mean")
 
 
+def _pools(head: str) -> bool:
+    return isinstance(HEADS[head].finish, PooledTokens)
+
+
 def _source(model: Any, head: str, pooling: str) -> Source:
     from .. import transformers_import as hf
     from ..sentence_head import pooling_head
     from ..torch_import import as_source
 
-    after = pooling_head(pooling) if head == "sentence_embedding" else None
+    after = pooling_head(pooling) if _pools(head) else None
     return as_source(hf.wrap(model, head, after).eval())

@@ -6,25 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...model.model_info import HEADS
+from ...model.heads import HEADS, Head, OnnxOutput
 from ..errors import ModelSourceError
 from .naming import Naming
 
 if TYPE_CHECKING:
     import onnx
 
-_HIDDEN = ("last_hidden_state", "token_embeddings")
-_POOLED = ("pooler_output", "pooled_output")
-_LOGITS = ("logits", "output_logits")
-_SPAN = ("start_logits", "end_logits")
-_OF_IMAGES = ("none", "pooled", "image_classification", "logits")
-_RANKS = {
-    "image_classification": 2,
-    "sequence_classification": 2,
-    "token_classification": 3,
-    "logits": None,
-}
-"""Dimensions of the logits of a head; those of ``logits`` have to tell which it is."""
+_SPLIT = ("Split", "Slice", "Gather")
 
 
 @dataclass(frozen=True)
@@ -33,8 +22,8 @@ class Outputs:
 
     Parameters
     ----------
-    head : str
-        One of `ibert_tvm.model.model_info.HEADS`; ``logits`` where only the dimensions tell.
+    heads : tuple of Head
+        What it is; several where only the dimensions tell, one of each rank.
     tensors : tuple of str
         Names of the tensors.
     names : tuple of str
@@ -45,7 +34,7 @@ class Outputs:
         What is left to the caller.
     """
 
-    head: str
+    heads: tuple[Head, ...]
     tensors: tuple[str, ...]
     names: tuple[str, ...] = ()
     nodes: tuple[onnx.NodeProto, ...] = ()
@@ -89,46 +78,45 @@ def choose_outputs(
     """
     names = [item.name for item in graph.output]
     ranks = {item.name: _rank(item) for item in graph.output}
+    able = [h for h in HEADS.values() if (h.reals if images else h.tokens)]
     if head is None:
-        head = _default(names)
-        if head == "sentence_embedding" and _before_normalisation(graph, head) is not None:
-            head = "sentence_transformer"
-        if head is None:
-            return Outputs("none", tuple(names), tuple(names))
-    if head not in (_OF_IMAGES if images else {*HEADS} - {"image_classification"} | {"logits"}):
-        raise _missing(head, names, where)
-    if head == "sentence_embedding":
-        return _sentence(graph, names, ranks, mask, opset, where)
-    if head == "sentence_transformer":
-        if "sentence_embedding" not in names:
-            raise _missing(head, names, where)
-        return Outputs(head, ("sentence_embedding",))
-    if head in _RANKS:
-        tensor = _first(names, _LOGITS)
-        expected = _RANKS[head]
-        if tensor and expected and ranks[tensor] not in (None, expected):
-            tensor = None
-    elif head == "question_answering":
-        tensor = _first(names, _LOGITS) or _span(graph, names)
-    elif head == "pooled":
-        tensor = _first(names, _POOLED) or _only(names, ranks, 2)
+        found = _own(graph, able, names)
+        if not found:
+            return Outputs((HEADS["none"],), tuple(names), tuple(names))
     else:
-        head, tensor = "none", _first(names, _HIDDEN) or _only(names, ranks, 3)
+        found = tuple(record for record in able if record.name == head)
+    if not found:
+        raise _missing(str(head), names, where)
+    first = found[0]
+    if first.onnx.normalised is not None:
+        return _sentence(graph, first, names, ranks, mask, opset, where)
+    tensor = next((name for name in first.onnx.names if name in names), None)
+    rank = first.onnx.rank
+    if tensor is None and first.onnx.only and rank is not None:
+        tensor = _only(names, ranks, rank)
+    if tensor and len(found) == 1 and None not in (rank, ranks[tensor]) and ranks[tensor] != rank:
+        tensor = None
     if tensor is None:
-        raise _missing(head, names, where)
-    return Outputs(head, (tensor,))
+        tensor = _joined(graph, first.onnx.columns, names)
+    if tensor is None:
+        raise _missing(first.name, names, where)
+    return Outputs(found, (tensor,))
 
 
-def _default(names: Sequence[str]) -> str | None:
-    if _first(names, _LOGITS):
-        return "logits"
-    if all(name in names for name in _SPAN):
-        return "question_answering"
-    if "sentence_embedding" in names:
-        return "sentence_embedding"
-    if _first(names, _HIDDEN):
-        return "none"
-    return "pooled" if _first(names, _POOLED) else None
+def _own(graph: onnx.GraphProto, able: Sequence[Head], names: Sequence[str]) -> tuple[Head, ...]:
+    """The heads of the largest precedence that the names of the outputs speak of."""
+    named = [head for head in able if _speak_of(head.onnx, names)]
+    best = max((head.onnx.precedence for head in named), default=None)
+    found = tuple(head for head in named if head.onnx.precedence == best)
+    if len(found) > 1 and found[0].onnx.normalised is not None:
+        normalised = _before_normalisation(graph, found[0].onnx.names[0]) is not None
+        return tuple(head for head in found if head.onnx.normalised is normalised)
+    return found
+
+
+def _speak_of(output: OnnxOutput, names: Sequence[str]) -> bool:
+    wanted = output.columns or output.names
+    return (all if output.columns else any)(name in names for name in wanted)
 
 
 def _rank(item: onnx.ValueInfoProto) -> int | None:
@@ -136,13 +124,10 @@ def _rank(item: onnx.ValueInfoProto) -> int | None:
     return len(kind.shape.dim) if kind.HasField("shape") else None
 
 
-def _first(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    return next((name for name in wanted if name in names), None)
-
-
 def _only(names: Sequence[str], ranks: Mapping[str, int | None], rank: int) -> str | None:
-    """Return the only output that can have `rank` dimensions."""
-    fitting = [name for name in names if ranks[name] in (None, rank) and name not in _LOGITS]
+    """Return the only output that can have `rank` dimensions and is not one of classes."""
+    classes = {name for head in HEADS.values() if head.is_logits for name in head.onnx.names}
+    fitting = [name for name in names if ranks[name] in (None, rank) and name not in classes]
     return fitting[0] if len(fitting) == 1 else None
 
 
@@ -157,26 +142,27 @@ def _missing(head: str, names: Sequence[str], where: str) -> ModelSourceError:
 
 def _sentence(
     graph: onnx.GraphProto,
+    head: Head,
     names: Sequence[str],
     ranks: Mapping[str, int | None],
     mask: str | None,
     opset: int,
     where: str,
 ) -> Outputs:
-    if "sentence_embedding" in names:
-        tensor = _before_normalisation(graph, "sentence_embedding")
+    (output,) = head.onnx.names
+    if output in names:
+        tensor = None if head.onnx.normalised else _before_normalisation(graph, output)
         if tensor is None:
-            return Outputs("sentence_embedding", ("sentence_embedding",))
-        note = (
-            "the source normalises its embeddings to length 1 afterwards; "
-            "head='sentence_transformer' has it"
-        )
-        return Outputs("sentence_embedding", (tensor,), notes=(note,))
-    hidden = _first(names, _HIDDEN) or _only(names, ranks, 3)
-    if hidden is None or mask is None:
-        raise _missing("sentence_embedding", names, where)
+            return Outputs((head,), (output,))
+        whole = next(h.name for h in HEADS.values() if h.onnx.normalised)
+        note = f"the source normalises its embeddings to length 1 afterwards; head={whole!r} has it"
+        return Outputs((head,), (tensor,), notes=(note,))
+    inner = HEADS["none"].onnx
+    hidden = next((name for name in inner.names if name in names), None) or _only(names, ranks, 3)
+    if head.onnx.normalised or hidden is None or mask is None:
+        raise _missing(head.name, names, where)
     nodes = mean_pooling(hidden, mask, opset)
-    return Outputs("sentence_embedding", (nodes[-1].output[0],), nodes=nodes)
+    return Outputs((head,), (nodes[-1].output[0],), nodes=nodes)
 
 
 def mean_pooling(hidden: str, mask: str, opset: int) -> tuple[onnx.NodeProto, ...]:
@@ -245,17 +231,17 @@ def _before_normalisation(graph: onnx.GraphProto, output: str) -> str | None:
     return numerator if source == numerator else None
 
 
-def _span(graph: onnx.GraphProto, names: Sequence[str]) -> str | None:
-    """Return the tensor [batch, seq_len, 2] of which start and end logits are the two columns."""
-    if any(name not in names for name in _SPAN):
+def _joined(graph: onnx.GraphProto, columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the tensor [batch, seq_len, n] of which outputs are the n columns, in order."""
+    if not columns or any(name not in names for name in columns):
         return None
     naming = Naming(graph.node)
-    sources = []
-    for name in _SPAN:
+    sources = set()
+    for name in columns:
         node = naming.producer(name)
         while node is not None and node.op_type in ("Squeeze", "Reshape"):
             node = naming.producer(node.input[0])
-        if node is None or node.op_type not in ("Split", "Slice", "Gather"):
+        if node is None or node.op_type not in _SPLIT:
             return None
-        sources.append(str(node.input[0]))
-    return sources[0] if sources[0] == sources[1] else None
+        sources.add(str(node.input[0]))
+    return sources.pop() if len(sources) == 1 else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..canonicalise import Canonical, Revisit, canonicalise
 from ..errors import UnsupportedModelError
-from ..finish import OUTPUTS, described, finish
+from ..finish import described, finish
 from ..model import CanonicalModel
 from ..report import ImportReport
 from ..verify import VERIFY_SHAPE
@@ -44,7 +44,7 @@ def import_onnx_model(
     source : str
         The file, or what stands for it in messages and in the result.
     head : str, optional
-        One of `ibert_tvm.model.model_info.HEADS`; by default what the names of the outputs say.
+        One of `ibert_tvm.model.heads.HEADS`; by default what the names of the outputs say.
     inputs : mapping of str to str, optional
         Canonical names (``input_ids``, ``attention_mask``, ``token_type_ids``, ``pixel_values``,
         ``input_features``) by the graph's own names, where they differ.
@@ -89,7 +89,7 @@ def import_onnx_model(
     canonical = _canonical(model, versions, taken, chosen, shape)
     canonical.report.source = _describe(model, versions)
     ranks = [rank for _, rank in canonical.outputs]
-    name_of_head, outputs = _public(chosen, ranks, images)
+    name_of_head, outputs = _public(chosen, ranks)
     runner = source_runner(model, taken, chosen.tensors, chosen.nodes, source) if verify else None
     try:
         result = finish(
@@ -184,19 +184,14 @@ def _describe(model: onnx.ModelProto, versions: Mapping[str, int]) -> str:
     )
 
 
-def _public(
-    chosen: Outputs, ranks: Sequence[int], images: bool
-) -> tuple[str, list[tuple[str, str]]]:
+def _public(chosen: Outputs, ranks: Sequence[int]) -> tuple[str, list[tuple[str, str]]]:
     """Head, and name and kind of every output, now that the numbers of dimensions are known."""
-    head = chosen.head
-    if head == "logits" and images and ranks[0] == 2:
-        head = "image_classification"
-    elif head == "logits":
-        head = "sequence_classification" if ranks[0] == 2 else "token_classification"
+    fitting = [head for head in chosen.heads if head.onnx.rank in (None, ranks[0])]
+    head = (fitting or chosen.heads)[-1]
     if not chosen.names:
-        return head, [OUTPUTS[head]]
+        return head.name, [head.public]
     kinds = ["hidden_state" if rank == 3 else "pooled" for rank in ranks]
-    return head, list(zip(chosen.names, kinds, strict=True))
+    return head.name, list(zip(chosen.names, kinds, strict=True))
 
 
 _KINDS = {"hidden_state": "a vector per token", "pooled": "a vector per sequence"}

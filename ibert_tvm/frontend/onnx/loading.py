@@ -9,6 +9,7 @@ from typing import Any
 from ...common.errors import DocumentError
 from ...common.files import files_sha256
 from ...common.strict_json import read_json
+from ...model.heads import HEADS
 from ...model.tokenization import Tokenizer, tokenizer_files
 from ..errors import ModelSourceError
 from ..finish import described
@@ -37,7 +38,7 @@ def load_onnx(
     path : path
         The file.
     head : str, optional
-        One of `ibert_tvm.model.model_info.HEADS`; by default what the names of the outputs say.
+        One of `ibert_tvm.model.heads.HEADS`; by default what the names of the outputs say.
     inputs : mapping of str to str, optional
         Canonical names of inputs by the graph's own, where they differ.
     image_size : sequence of int, optional
@@ -77,7 +78,7 @@ def load_onnx(
         image_size=image_size or _image_size(config),
         verify=verify,
     )
-    classes = result.info.head.endswith("_classification")
+    classes = HEADS[result.info.head].labelled
     return described(
         result,
         source=str(file),
