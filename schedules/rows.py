@@ -42,7 +42,7 @@ _ROWS_AND_COLUMNS = 2
 
 
 class SerialRule(Rule[s_tir.Schedule]):
-    """Leave a kernel as emission wrote it: each number from those before it, or from nothing."""
+    """Leave a kernel as emission wrote it: each number from those before it, or from constants."""
 
     name = "serial"
 

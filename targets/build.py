@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def build_executable(module: tvm.IRModule, description: TargetDescription) -> relax.VMExecutable:
     """Build a module whose Relax functions consist of ``call_tir`` on scheduled kernels.
 
-    The Relax pipeline is spelled out: the stock one would first legalise operators, and with that
+    The Relax pipeline is listed here: the stock one would first legalise operators, and with that
     could bring back what the integer-only check has ruled out.
 
     Parameters

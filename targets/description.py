@@ -209,7 +209,7 @@ class TargetDescription:
         objects must agree on although nothing here passes any; empty on all other processors.
     functions
         Functions of single numbers that the target's code can call, where the specification is
-        spelled for registers of one number: ``"square_root"``, ``"floor_log2"``,
+        written for registers of one number: ``"square_root"``, ``"floor_log2"``,
         ``"normalised_reciprocal"`` and ``"minimum"``.
     gpu
         The graphics processor; None where kernels run on the processor itself.

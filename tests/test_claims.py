@@ -166,7 +166,7 @@ def approximations_known_to_schedules(root: Path) -> set[str]:
 
 
 def frontends_known_to_others(root: Path) -> set[str]:
-    """Places where a frontend reaches what lies behind the canonical dialect, or is reached."""
+    """Places where a frontend reaches past the canonical dialect, or is reached."""
     found = set()
     homes = [f"ibert_tvm.{home}" for home in HOMES]
     for where, path, tree in _sources(root, "ibert_tvm/frontend"):

@@ -1,4 +1,4 @@
-"""Files of strangers: a named error each time, soon and in little memory."""
+"""Hostile files: a named error each time, quickly and in little memory."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def measure_sentences(
             call()
         times: dict[str, list[float]] = {name: [] for name in calls}
         while any(len(store) < _LEAST_ROUNDS or sum(store) < seconds for store in times.values()):
-            # In alternating order: who comes second finds other caches.
+            # In alternating order: the second one finds other caches.
             names = list(calls) if len(times["ibert"]) % 2 == 0 else list(calls)[::-1]
             for name in names:
                 started = time.perf_counter()

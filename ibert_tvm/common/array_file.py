@@ -1,4 +1,4 @@
-"""Arrays from an ``.npz`` file of a stranger, as ``numpy.savez`` writes it.
+"""Arrays from an untrusted ``.npz`` file, as ``numpy.savez`` writes it.
 
 NumPy allocates what a header claims before it looks at the data, and meets damaged headers with
 errors of many kinds. Here every size is compared with what is in the file first.

@@ -1,4 +1,4 @@
-"""JSON of strangers: one meaning, bounded work, and no exception but `DocumentError`.
+"""Untrusted JSON: one meaning, bounded work, and no exception but `DocumentError`.
 
 Python's parser takes more than JSON (NaN, the last of two equal keys, numbers of any length), and
 answers deep nesting with a RecursionError. Like `errors`, this module imports nothing that a folder
@@ -31,7 +31,7 @@ def shown(value: Any) -> str:
 
 
 def read_bytes(file: Path, max_bytes: int) -> bytes:
-    """Read a file of a stranger.
+    """Read an untrusted file.
 
     Parameters
     ----------

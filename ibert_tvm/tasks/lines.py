@@ -1,4 +1,4 @@
-"""Lines of a stranger's text file, one at a time, within limits."""
+"""Lines of an untrusted text file, one at a time, within limits."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Operand:
         "embeddings".
     counted : int, optional
         Smallest number that may be in it, of an operand that holds numbers of rows or tokens:
-        kernels read at these places unchecked, so in a stranger's program nothing but an operator
+        kernels read at these places unchecked, so in an untrusted program nothing but an operator
         that counts may have made it.
     """
 

@@ -127,7 +127,7 @@ class KernelHeads(HeadStages):
         return Condition(every, self.domain.arithmetic)
 
     def places(self, batch: Any, query: Any, key: Any) -> tuple[tirx.Expr, tirx.Expr]:
-        """What lies behind the sequence has the place of its last token: it counts for nothing."""
+        """Keys behind the sequence get the place of its last token; they have no weight."""
         return self._query_place(batch, query), self._key_place(batch, key)
 
     def bias(self, batch: Any, head: Any, query: Any, key: Any) -> Any:

@@ -79,7 +79,8 @@ class KernelLayout:
         Columns that reductions over a row take at once; `lanes` where it is 0.
     functions
         Functions of single numbers that a scalar target has itself: ``"square_root"``,
-        ``"floor_log2"``, ``"normalised_reciprocal"``, ``"minimum"``. Others are spelled out.
+        ``"floor_log2"``, ``"normalised_reciprocal"``, ``"minimum"``. Others become
+        expressions.
     either_sign
         Whether the instruction takes bytes of either signedness as activations, whatever
         `lhs_dtype` says: weights of a softmax, which are not negative, need no offset.

@@ -25,7 +25,7 @@ class Stage:
     arithmetic
         How operations on its entries are written: what is computed of them inherits it.
     is_known
-        Whether the tensor is computed from nothing, because all of its entries are one number.
+        Whether the tensor reads no operand, because all of its entries are one number.
     """
 
     tensor: te.Tensor

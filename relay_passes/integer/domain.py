@@ -43,7 +43,7 @@ class Tensor(Protocol):
 class Heads(Protocol):
     """Attention's view of its operands: queries, keys and values by (sequence, head, row, column).
 
-    Rows and keys may be padded to whole register tiles; what lies behind the true sizes counts for
+    Rows and keys may be padded to whole register tiles; entries beyond the true sizes count for
     nothing. Stages of a row have the indices ``b, h, i``, those of a score ``b, h, i, j``.
 
     Attributes

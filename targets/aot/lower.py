@@ -86,7 +86,7 @@ def lower_kernels(
 def _lowering() -> list[tvm.transform.Pass]:
     """What TVM's pipeline does for a processor, up to the making of functions for its runtime.
 
-    Spelled out, because the stock pipeline is one pass: passes for GPUs are left out, and those
+    Listed here because the stock pipeline is one pass: passes for GPUs are left out, and those
     that make a function for the runtime.
     """
     return [

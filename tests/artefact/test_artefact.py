@@ -209,7 +209,7 @@ def test_damaged_file(folder: Path, name: str, content: bytes, why: str) -> None
 
 
 def refusal(folder: Path) -> str:
-    """What is said of a folder whose manifest fits what is in it: a stranger writes both."""
+    """What is said of a folder whose manifest fits what is in it: an attacker can write both."""
     write_manifest(folder)
     with pytest.raises(ArtefactError) as caught:
         QuantizedModel.load(folder)

@@ -1,4 +1,4 @@
-"""Activation functions are recognised by their values, in whatever way they are spelled."""
+"""Activation functions are recognised by their values, however they are written."""
 
 from __future__ import annotations
 

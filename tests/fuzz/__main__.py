@@ -1,4 +1,4 @@
-"""Fuzzing of the readers of strangers' files: ``python -m tests.fuzz --seconds 60``.
+"""Fuzzing of the parsers of untrusted files: ``python -m tests.fuzz --seconds 60``.
 
 Every case has a number: ``--reader NAME --case N`` reads one again, and ``--keep FOLDER`` writes
 its files. For the record, which goes on where it stopped: ``--output tests/fuzz/record.json``.

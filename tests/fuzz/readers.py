@@ -1,4 +1,4 @@
-"""The readers of strangers' files, each with whole files to begin from and what they mean."""
+"""The parsers of untrusted files, each with whole files to begin from and what they mean."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reader:
     read
         Reads a folder of them; returns what they mean, or raises an `IbertError`.
     repair
-        Makes digests right again, so that what lies behind them is reached; None where there are
+        Makes digests right again, so that the code behind them is reached; None where there are
         none. Three of four damaged files are repaired; the others have to be refused or to mean
         what they meant.
     damage

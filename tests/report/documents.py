@@ -8,7 +8,7 @@ from ibert_tvm.report import program_graph
 from tests.encoder.small_encoders import bert
 
 HOSTILE = '"><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">{{ 7*7 }}'
-"""What a stranger might call things."""
+"""Hostile names."""
 
 
 def _part(name: str, kind: str, share: float, macs: int, gmacs: float | None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def bench(name: str = "encoder.layer.0.dense") -> dict[str, Any]:
 
 
 def library(label: str = "embedding", **changes: Any) -> dict[str, Any]:
-    """One artefact, a library; `label` is what a stranger called its source, classes and layers."""
+    """One artefact, a library; `label` is an untrusted name of its source, classes and layers."""
     info = {
         "architecture": "bert",
         "description": label,

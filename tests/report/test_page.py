@@ -1,4 +1,4 @@
-"""The page: numbers are those of its document, texts of strangers are texts, nothing is loaded."""
+"""The page: numbers are those of its document, untrusted texts are escaped, nothing is loaded."""
 
 from __future__ import annotations
 

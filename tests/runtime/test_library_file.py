@@ -286,7 +286,7 @@ def test_a_library_without_a_seal(tmp_path: Path, library_path: Path) -> None:
 def test_metadata_that_are_none(
     tmp_path: Path, library_path: Path, change: dict[str, object], why: str
 ) -> None:
-    """Of a library that is sealed: a stranger seals as well."""
+    """Of a library that is sealed: an attacker can seal as well."""
     path = _with_metadata(library_path, tmp_path, change)
     assert why in _refusal(path)
 

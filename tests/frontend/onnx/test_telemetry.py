@@ -1,4 +1,4 @@
-"""What a stranger's machine is told by an import: nothing."""
+"""An import contacts no other machine."""
 
 from __future__ import annotations
 

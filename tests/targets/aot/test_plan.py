@@ -13,7 +13,7 @@ from ibert_tvm.targets.aot.plan import ArenaPlan, Request, plan_arena
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[Request]:
-    """Values of a random program: sizes from nothing to much, some of them equal."""
+    """Values of a random program: sizes from small to large, some of them equal."""
     count = draw(st.integers(0, 24))
     result = []
     for key in range(count):
