@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from ..common.errors import UsageError
+from ..frontend.folder_files import is_source
 from .bare_metal import inspect_package
 from .gpu import device_statements, kernel_table
-from .inspect_model import inspect_model, is_source_model
+from .inspect_model import inspect_model
 from .options import (
     HeadOption,
     InputNames,
@@ -54,7 +55,7 @@ def command(
             f"there is nothing at {path}",
             todo="give a model, a NAME.ibert folder or a library of `ibert compile`",
         )
-    if is_source_model(path):
+    if is_source(path):
         return inspect_model(path, chosen_head(head), parse_inputs(inputs), trust, verbose)
     if path.is_dir() and is_package(path):
         return inspect_package(path)

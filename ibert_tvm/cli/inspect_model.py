@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel, ImportReport, UnsupportedModelError
 
 
-def is_source_model(path: Path) -> bool:
-    """Tell whether `path` looks like something to import, and not like an artefact of ours."""
-    if path.is_dir():
-        return not (path / "quantization.json").exists() and (
-            (path / "config.json").exists() or (path / "modules.json").exists()
-        )
-    return path.suffix.lower() in (".onnx", ".pt2")
-
-
 def inspect_model(
     path: Path, head: str | None, inputs: Mapping[str, str] | None, trust: bool, verbose: bool
 ) -> CommandResult:

@@ -77,13 +77,13 @@ def check_job(job: Job) -> None:
     IbertError
         If an artefact cannot be read.
     """
-    from .inspect_model import is_source_model
+    from ..frontend.folder_files import is_source
     from .options import parse_sizes
 
     for place in filter(None, (job.path, job.model)):
         if not place.exists():
             raise UsageError(f"there is nothing at {place}", todo="check the path")
-    if is_source_model(job.path) and job.kind != "microcontroller package":
+    if is_source(job.path) and job.kind != "microcontroller package":
         raise UsageError(
             f"{job.path} is a model to import",
             why="a page is about what was made of one",

@@ -90,11 +90,17 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def is_source(path: Path) -> bool:
-    """Whether something looks like a float model that has to be quantised before it is compiled."""
+    """Whether `path` looks like something to import, and not like an artefact of ours.
+
+    A model folder, an entry of the hub's cache, an ONNX file, or an exported torch program.
+    """
     if path.is_dir():
         folder = hub_snapshot(path)
-        return any((folder / name).is_file() for name in ("config.json", "modules.json"))
-    return path.suffix.lower() == ".onnx"
+        names = ("config.json", "modules.json")
+        return not (folder / "quantization.json").exists() and any(
+            (folder / name).is_file() for name in names
+        )
+    return path.suffix.lower() in (".onnx", ".pt2")
 
 
 def hub_snapshot(folder: Path) -> Path:

@@ -128,6 +128,9 @@ class Tokenizer:
         self._tokenizer = self._build(config)
         self._tokenizer.no_padding()
         self.pad_id = self._find_pad_id(config)
+        # transformers returns only these, and a model without token types is given zeros.
+        names = config.get("model_input_names")
+        self._has_types = not isinstance(names, list) or "token_type_ids" in names
 
     @property
     def vocab_size(self) -> int:
@@ -264,7 +267,8 @@ class Tokenizer:
         for index, (row, type_ids) in enumerate(rows):
             ids[index, : len(row)] = row
             mask[index, : len(row)] = 1
-            types[index, : len(row)] = type_ids
+            if self._has_types:
+                types[index, : len(row)] = type_ids
         return TokenizedBatch(ids, mask, types, truncated)
 
     def _json(self, name: str) -> dict[str, Any]:
