@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from . import (
     bench,
@@ -24,6 +25,21 @@ from . import (
     verify,
 )
 from .examples import epilog
+from .options import MESSAGES
+
+
+class _Command(TyperCommand):
+    """A command whose help has no type beside options that take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params = super().get_params(ctx)
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+            if param.name == "help":
+                param.rich_help_panel = MESSAGES  # type: ignore[attr-defined]
+        return params
+
 
 app = typer.Typer(
     name="ibert",
@@ -40,7 +56,7 @@ _COMMANDS = (
 )
 for _file in _COMMANDS:
     _name = _file.__name__.rpartition(".")[2]
-    app.command(_name, epilog=epilog(_name))(_file.command)
+    app.command(_name, cls=_Command, epilog=epilog(_name))(_file.command)
 
 
 def _version(wanted: bool) -> None:

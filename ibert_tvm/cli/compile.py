@@ -13,7 +13,7 @@ from typer import Argument, Option
 from ..common.errors import UsageError
 from .bare_metal import check_package_output, package_options, package_result
 from .gpu import check_gpu_toolchain, device_statements
-from .options import JsonFlag, TargetOption, VerboseFlag
+from .options import MICROCONTROLLERS, JsonFlag, TargetOption, VerboseFlag
 from .result import CommandResult
 from .shape_options import BatchOption, SeqLenOption, check_sizes, parse_shapes
 
@@ -46,16 +46,19 @@ def command(
         ),
     ] = None,
     flash: Annotated[
-        str | None, Option(help="Microcontrollers: refuse a model that needs more, e.g. 1M.")
+        str | None,
+        Option(rich_help_panel=MICROCONTROLLERS, help="Refuse a model that needs more, e.g. 1M."),
     ] = None,
     ram: Annotated[
-        str | None, Option(help="Microcontrollers: refuse a model that needs more, e.g. 192K.")
+        str | None,
+        Option(rich_help_panel=MICROCONTROLLERS, help="Refuse a model that needs more, e.g. 192K."),
     ] = None,
     emit: Annotated[
         str | None,
         Option(
-            help="Microcontrollers: objects (a static library), c (C sources), or c-arrays (the "
-            "weights as C arrays too). [default: objects]"
+            rich_help_panel=MICROCONTROLLERS,
+            help="Objects (a static library), c (C sources), or c-arrays (the "
+            "weights as C arrays too). [default: objects]",
         ),
     ] = None,
     require_load: Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from ..common.errors import ExitCode, UsageError
-from .options import check_device, parse_pairs, parse_size
+from .options import TASK, check_device, parse_pairs, parse_size
 from .result import CommandResult
 from .tables import Table
 
@@ -27,14 +27,21 @@ TASK_NAMES = (
 )
 
 TaskName = Annotated[
-    str | None, Option(metavar="NAME", help=f"Measure quality on a task: {', '.join(TASK_NAMES)}.")
+    str | None,
+    Option(
+        metavar="NAME",
+        rich_help_panel=TASK,
+        help=f"Measure quality on a task: {', '.join(TASK_NAMES)}.",
+    ),
 ]
 TaskData = Annotated[
-    Path | None, Option(help="The task's file, or the folder of GLUE's or BEIR's files.")
+    Path | None,
+    Option(rich_help_panel=TASK, help="The task's file, or the folder of GLUE's or BEIR's files."),
 ]
 TaskColumns = Annotated[
     str | None,
     Option(
+        rich_help_panel=TASK,
         metavar="text=A,pair=B,label=C",
         help="Columns of a file with --task, by name or, where it has no names, from 1.",
     ),
@@ -42,12 +49,15 @@ TaskColumns = Annotated[
 TaskLabels = Annotated[
     str | None,
     Option(
+        rich_help_panel=TASK,
         metavar="LABEL=CLASS,...",
         help="The model's class for labels of the file that it calls otherwise: its name or "
         "number.",
     ),
 ]
-TaskSplit = Annotated[str, Option(help="File of judgements in a BEIR folder.")]
+TaskSplit = Annotated[
+    str, Option(rich_help_panel=TASK, help="File of judgements in a BEIR folder.")
+]
 
 
 @dataclass(frozen=True)

@@ -5,32 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from .eval_task import TASK_NAMES, named_columns
-from .options import JsonFlag, VerboseFlag
-from .quantize import Preset
+from .options import DistillName, JsonFlag, PresetName, TrainedName, VerboseFlag
 from .result import CommandResult
 from .tables import Table
-
-
-class Trained(str, Enum):
-    """What is trained with integers."""
-
-    all = "all"
-    vectors = "vectors"
-
-
-class Distill(str, Enum):
-    """What of the float model is learned."""
-
-    none = "none"
-    logits = "logits"
-    embeddings = "embeddings"
 
 
 def command(
@@ -72,10 +55,10 @@ def command(
         Option(help="Write the model of the float stage too, to compare with: `ibert eval`."),
     ] = None,
     distill: Annotated[
-        Distill,
+        DistillName,
         Option(help="Learn what the float model gives, too; or alone, without labels."),
-    ] = Distill.none,
-    preset: Annotated[Preset, Option(help="Numerics.")] = Preset.accurate,
+    ] = "none",
+    preset: Annotated[PresetName, Option(help="Numerics.")] = "accurate",
     float_epochs: Annotated[
         int, Option(help="Epochs in float before that; 0 for a model that is tuned already.")
     ] = 3,
@@ -92,12 +75,12 @@ def command(
         int, Option(help="End a stage after so many epochs without a better dev set; 0: never.")
     ] = 0,
     train: Annotated[
-        Trained,
+        TrainedName,
         Option(
             help="With integers: all weights; or biases and norms alone, for a --learning-rate of "
             "1e-3 or so."
         ),
-    ] = Trained.all,
+    ] = "all",
     learn_scales: Annotated[
         bool, Option("--learn-scales", help="Train the scales of activations, too.")
     ] = False,
@@ -127,7 +110,7 @@ def command(
     from .progress import progress
 
     settings = FinetuneSettings(
-        preset=preset.value,
+        preset=preset,
         float_epochs=float_epochs,
         epochs=epochs,
         float_learning_rate=float_learning_rate,
@@ -138,9 +121,9 @@ def command(
         accumulation=accumulate,
         seq_len=seq_len,
         seed=seed,
-        distillation=distill.value,
+        distillation=distill,
         patience=patience,
-        trained=train.value,
+        trained=train,
         learn_scales=learn_scales,
     )
     started = time.perf_counter()

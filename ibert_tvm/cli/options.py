@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import BadParameter, Option
 
+from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
+
 from ..common.errors import UsageError
 from ..model.heads import HEADS
+from ..quantization.fidelity import FIDELITIES
+from ..quantization.options import OBSERVERS
+from ..train.settings import DISTILLATIONS, TRAINED
 
 MAX_TEXTS_BYTES = 256 * 2**20
 MAX_TEXTS = 2**20
 """Of a file of texts."""
+
+
+IMPORT, SEARCH, TASK = "Import", "Search", "Task"
+BOARD, MICROCONTROLLERS, MESSAGES = "Board", "Microcontrollers", "Messages"
+"""Panels of the help, behind that of the options that matter first."""
 
 
 def _head(word: str) -> str:
@@ -21,21 +31,50 @@ def _head(word: str) -> str:
     return word
 
 
+# The names are those of the records that the core has. Typer makes choices of them; to mypy, which
+# does not know them, they are text.
+if TYPE_CHECKING:
+    PresetName = str
+    FidelityName = str
+    ObserverName = str
+    MetricName = str
+    TrainedName = str
+    DistillName = str
+else:
+    PresetName = Literal[PRESET_NAMES]
+    FidelityName = Literal[FIDELITIES]
+    ObserverName = Literal[OBSERVERS]
+    MetricName = Literal["cosine", "task"]
+    TrainedName = Literal[TRAINED]
+    DistillName = Literal[DISTILLATIONS]
+
 HeadOption = Annotated[
     str,
     Option(
         "--head",
         metavar=f"[auto|{'|'.join(HEADS)}]",
         parser=_head,
+        rich_help_panel=IMPORT,
         autocompletion=lambda incomplete: [n for n in ("auto", *HEADS) if n.startswith(incomplete)],
         help="Which head to import, of a model to import; auto takes what the model has.",
     ),
 ]
 JsonFlag = Annotated[
-    bool, Option("--json", help="Print one JSON document on stdout and nothing else there.")
+    bool,
+    Option(
+        "--json",
+        rich_help_panel=MESSAGES,
+        help="Print one JSON document on stdout and nothing else there.",
+    ),
 ]
 VerboseFlag = Annotated[
-    bool, Option("--verbose", "-v", help="Say more on stderr; tracebacks with errors.")
+    bool,
+    Option(
+        "--verbose",
+        "-v",
+        rich_help_panel=MESSAGES,
+        help="Say more on stderr; tracebacks with errors.",
+    ),
 ]
 
 
@@ -77,6 +116,7 @@ InputNames = Annotated[
     Option(
         "--input",
         metavar="NAME=MEANING",
+        rich_help_panel=IMPORT,
         help="An input of an ONNX file that has another name: --input mask=attention_mask.",
     ),
 ]
@@ -84,6 +124,7 @@ TrustFlag = Annotated[
     bool,
     Option(
         "--trust",
+        rich_help_panel=IMPORT,
         help="Read an exported torch program (.pt2), which can run code of whoever wrote it.",
     ),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +21,14 @@ from .eval_task import (
     read_task,
 )
 from .options import (
+    SEARCH,
+    FidelityName,
     HeadOption,
     InputNames,
     JsonFlag,
+    MetricName,
+    ObserverName,
+    PresetName,
     TrustFlag,
     VerboseFlag,
     chosen_head,
@@ -42,37 +46,6 @@ if TYPE_CHECKING:
     from ..quantization.scale_source import ScaleSource
     from ..quantization.search import Found, Measure
     from .progress import Line
-
-
-class Observer(str, Enum):
-    """How the range of an 8-bit activation is chosen."""
-
-    mse = "mse"
-    minmax = "minmax"
-    percentile = "percentile"
-
-
-class Fidelity(str, Enum):
-    """How close the integers are to come to the float model."""
-
-    fast = "fast"
-    default = "default"
-    best = "best"
-
-
-class Metric(str, Enum):
-    """What a drop is measured by."""
-
-    cosine = "cosine"
-    task = "task"
-
-
-class Preset(str, Enum):
-    """Names of the numerics presets."""
-
-    accurate = "accurate"
-    paper = "paper"
-    released = "released"
 
 
 def command(
@@ -101,7 +74,7 @@ def command(
         Path | None, Option(help="Folder of the tokenizer files; by default the model's.")
     ] = None,
     preset: Annotated[
-        Preset | None,
+        PresetName | None,
         Option(
             help="accurate; the formulas and constants of the paper; or the arithmetic of the code "
             "that was released with it, for I-BERT checkpoints. [default: accurate; released for a "
@@ -109,16 +82,17 @@ def command(
         ),
     ] = None,
     fidelity: Annotated[
-        Fidelity | None,
+        FidelityName | None,
         Option(
-            help="How close to come to the float model, preset accurate: fast is 1 to 7% faster at "
-            "run time, with 2.5 times the error; best has a third of the error, which costs next "
-            "to nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7), and nearly "
-            "twice the time where it multiplies bytes. [default: default]"
+            help="How close to come to the float model, preset accurate: fast has 2.5 times the "
+            "error, is smaller by 1 to 2%, and up to 6% faster with short texts; best has a third "
+            "of the error, which costs next to nothing where the target multiplies 16 bits (AVX2, "
+            "Cortex-M0 to -M7), and nearly twice the time where it multiplies bytes. [default: "
+            "default]"
         ),
     ] = None,
     observer: Annotated[
-        Observer | None,
+        ObserverName | None,
         Option(help="How the ranges of activations are chosen. [default: as the fidelity says]"),
     ] = None,
     seq_len: Annotated[
@@ -137,29 +111,33 @@ def command(
     max_drop: Annotated[
         float | None,
         Option(
+            rich_help_panel=SEARCH,
             help="Search for the cheapest way of quantising that loses no more than this; nothing "
-            "is written (exit code 5) if there is none."
+            "is written (exit code 5) if there is none.",
         ),
     ] = None,
     metric: Annotated[
-        Metric,
+        MetricName,
         Option(
+            rich_help_panel=SEARCH,
             help="What --max-drop counts: 1 - mean cosine of the outputs to the float model's; or "
-            "points of --task, by the metric that falls most."
+            "points of --task, by the metric that falls most.",
         ),
-    ] = Metric.cosine,
+    ] = "cosine",
     target: Annotated[
         str,
         Option(
+            rich_help_panel=SEARCH,
             help="What --max-drop predicts the cost for: `ibert targets` lists them. What is "
-            "written runs on all."
+            "written runs on all.",
         ),
     ] = "host",
     heldout: Annotated[
         Path | None,
         Option(
+            rich_help_panel=SEARCH,
             help="Texts on which --max-drop is measured; by default every fifth of the calibration "
-            "texts, which then does not take part in calibration."
+            "texts, which then does not take part in calibration.",
         ),
     ] = None,
     task: TaskName = None,
@@ -208,8 +186,7 @@ def command(
             tokenizer=tokenizer,
             trust=trust,
         )
-        wanted = None if preset is None else preset.value
-        scales = scale_source(source, wanted, batches is not None)
+        scales = scale_source(source, preset, batches is not None)
         if batches is None and scales.needs_data:
             batches = _read(data_file("calibration.txt"), limit)
         line.step("calibrating")
@@ -222,10 +199,10 @@ def command(
             quantized = quantize(
                 source,
                 calibration=batches,
-                preset=wanted,
+                preset=preset,
                 seq_len=length,
-                fidelity=None if fidelity is None else fidelity.value,
-                observer=None if observer is None else observer.value,
+                fidelity=fidelity,
+                observer=observer,
                 widen=widen,
                 progress=line.advance,
             )
@@ -247,7 +224,7 @@ def command(
 
     if found is not None:
         document["search"] = {
-            "metric": metric.value,
+            "metric": metric,
             "task": task,
             "max_drop": max_drop,
             "target": target,
@@ -275,9 +252,9 @@ def command(
 def _check_search(
     max_drop: float | None,
     heldout: Path | None,
-    fidelity: Fidelity | None,
-    observer: Observer | None,
-    preset: Preset | None,
+    fidelity: str | None,
+    observer: str | None,
+    preset: str | None,
     widen: bool,
     target: str,
 ) -> None:
@@ -300,7 +277,7 @@ def _check_search(
                 todo="give --max-drop, or measure afterwards: ibert eval --text",
             )
         return
-    other = preset not in (None, Preset.accurate)
+    other = preset not in (None, "accurate")
     given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
     for option, value in given.items():
         if value:
@@ -312,12 +289,12 @@ def _check_search(
 
 
 def _check_metric(
-    metric: Metric, max_drop: float | None, task: TaskOptions | None, heldout: Path | None
+    metric: str, max_drop: float | None, task: TaskOptions | None, heldout: Path | None
 ) -> None:
     """Refuse a task that is not measured, and a measure without its task."""
     if task is not None:
         check_task(task)
-        if metric is not Metric.task or max_drop is None:
+        if metric != "task" or max_drop is None:
             raise UsageError(
                 "--task without --max-drop and --metric task",
                 why="a task is what a drop is measured on",
@@ -329,7 +306,7 @@ def _check_metric(
                 why="a drop is measured on one of them",
                 todo="leave one of them out",
             )
-    elif metric is Metric.task:
+    elif metric == "task":
         raise UsageError("--metric task without --task", todo="give --task NAME and --data FILE")
 
 

@@ -7,21 +7,34 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from ..common.errors import UsageError
+from .options import BOARD
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
 
 RpcOption = Annotated[
     str | None,
-    Option("--rpc", metavar="HOST:PORT", help="Work on a board: its RPC server, or a tracker."),
+    Option(
+        "--rpc",
+        metavar="HOST:PORT",
+        rich_help_panel=BOARD,
+        help="Work on a board: its RPC server, or a tracker.",
+    ),
 ]
 KeyOption = Annotated[
     str | None,
-    Option("--key", help="Key of the board; a tracker hands out boards by it."),
+    Option(
+        "--key", rich_help_panel=BOARD, help="Key of the board; a tracker hands out boards by it."
+    ),
 ]
 RpcTimeoutOption = Annotated[
     float,
-    Option("--rpc-timeout", min=1.0, help="Seconds to wait for an answer of the board."),
+    Option(
+        "--rpc-timeout",
+        min=1.0,
+        rich_help_panel=BOARD,
+        help="Seconds to wait for an answer of the board.",
+    ),
 ]
 
 

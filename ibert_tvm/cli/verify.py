@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from ..common.errors import ExitCode, UsageError
-from .options import JsonFlag, VerboseFlag
+from .options import BOARD, JsonFlag, VerboseFlag
 from .result import CommandResult
 from .rpc_options import RpcOption, parse_address
 
@@ -31,7 +31,12 @@ def command(
     ] = False,
     rpc: RpcOption = None,
     rpc_key: Annotated[
-        str | None, Option("--rpc-key", help="Key of the board, which a tracker hands out by it.")
+        str | None,
+        Option(
+            "--rpc-key",
+            rich_help_panel=BOARD,
+            help="Key of the board, which a tracker hands out by it.",
+        ),
     ] = None,
     output: Annotated[
         Path, Option("-o", "--output", help="Where to write the certificate.")

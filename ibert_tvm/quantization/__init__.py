@@ -4,14 +4,18 @@
 runs the canonical float model compiled by TVM over them, `table` turns the statistics into a
 `ibert_tvm.relay_passes.quantization_table.QuantizationTable` (`observers` choose clippings,
 `smoothing` and `weights` the integer weights), and `ibert_tvm.relay_passes.lower` derives the
-integer program from it.
+integer program from it. Names of levels and observers are there without TVM.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .fidelity import FIDELITIES, options_of
 from .options import OBSERVERS, CalibrationOptions, Forms, Observation, Search
-from .post_training import calibrate, quantize
+
+if TYPE_CHECKING:
+    from .post_training import calibrate, quantize
 
 __all__ = [
     "FIDELITIES",
@@ -24,3 +28,11 @@ __all__ = [
     "options_of",
     "quantize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("calibrate", "quantize"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import post_training
+
+    return getattr(post_training, name)

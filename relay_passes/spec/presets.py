@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..errors import PresetError
 from .exponential import PolynomialExponential
 from .gelu import PRINTED_ERF, RELEASED_ERF, ErfCoefficients
+from .preset_names import PRESET_NAMES
 from .short_softmax import ShortExponential
 
 
@@ -125,7 +126,7 @@ RELEASED = Preset(
 """The arithmetic of the released code to the last bit, for checkpoints that were trained with it:
 every scale comes from the checkpoint, none from calibration."""
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (ACCURATE, PAPER, RELEASED)}
+PRESETS: dict[str, Preset] = dict(zip(PRESET_NAMES, (ACCURATE, PAPER, RELEASED), strict=True))
 
 
 def preset(name: str) -> Preset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 
@@ -32,3 +33,12 @@ def test_examples_parse_and_are_shown_on_one_line(
     shown = [line.strip() for line in ibert(command, "--help").stdout.splitlines()]
     assert shown.count("Examples:") + shown.count("Example:") == 1
     assert [line for line in shown if line in EXAMPLES[command]] == list(EXAMPLES[command])
+
+
+def test_help_has_panels_and_no_type_beside_flags(ibert: Callable[..., Outcome]) -> None:
+    shown = ibert("quantize", "--help").stdout
+    panels = re.findall(r"╭─ (\w+) ─", shown)
+    assert panels == ["Arguments", "Options", "Import", "Search", "Task", "Messages"]
+    assert "<bool>" not in shown
+    for option in ("--json", "--verbose", "--help"):
+        assert option in shown.split("Messages")[1]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from ibert_tvm.cli.quantize import Observer, Preset
+from ibert_tvm.cli import options
 from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.relay_passes.quantization_table import PRESETS
 from tests.runtime.conftest import TinyModel
@@ -37,8 +38,8 @@ def artefact(tmp_path: Path) -> Path:
 def test_choices_are_those_of_the_packages() -> None:
     from ibert_tvm.quantization import OBSERVERS
 
-    assert [observer.value for observer in Observer] == list(OBSERVERS)
-    assert [preset.value for preset in Preset] == list(PRESETS)
+    assert get_args(options.ObserverName) == OBSERVERS
+    assert get_args(options.PresetName) == tuple(p.name for p in PRESETS.values())
 
 
 def test_unknown_target_lists_the_known_ones(
