@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cache import sources
 from tests.check import affected, changed_files
 from tests.closure import ROOT, Sources
 
@@ -81,7 +82,7 @@ def test_changes_are_those_of_commits_and_of_the_working_tree(checkout: Path) ->
 def test_the_server_is_not_looked_at_by_tests_of_integers() -> None:
     for changed, expected in (("ibert_tvm/serve/application.py", False), ("targets/arm.py", True)):
         names = {
-            path.relative_to(ROOT).as_posix() for path in affected(Sources(), [ROOT / changed])
+            path.relative_to(ROOT).as_posix() for path in affected(sources(), [ROOT / changed])
         }
         assert ("tests/golden/test_golden_integers.py" in names) == expected
         assert "tests/serve/test_application.py" in names

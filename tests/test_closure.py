@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import closure
+from tests import cache, closure
 from tests.closure import Sources, qualified
 
 TEXTS = {
@@ -114,7 +114,7 @@ def test_this_checkout() -> None:
     def build() -> None: ...
 
     assert qualified(build) == "tests.test_closure.test_this_checkout"
-    sources = Sources()
+    sources = cache.sources()
     quantise = sources.files_of("ibert_tvm.quantize", "ibert_tvm.load")
     tops = {path.relative_to(closure.ROOT).parts[:2] for path in quantise}
     assert ("ibert_tvm", "quantization") in tops and ("relay_passes", "lower") in tops
