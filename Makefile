@@ -15,6 +15,8 @@ JOBS   ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # More arguments for pytest or the benchmark, e.g. make test ARGS="-k gelu".
 ARGS   ?=
+# How long `make fuzz` damages files of each reader.
+SECONDS_EACH ?= 60
 # `make check` runs the tests of what differs from this branch.
 BASE   ?= main
 
@@ -68,7 +70,7 @@ test-gpu: setup  ## what needs an NVIDIA GPU; skipped, saying why, where there i
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 fuzz: $(VENV)/.installed-fuzz  ## damaged files for a minute of each reader, following coverage
-	$(BIN)/python -m tests.fuzz.coverage --seconds 60 --jobs $(JOBS) --seed 1 $(ARGS)
+	$(BIN)/python -m tests.fuzz.coverage --seconds $(SECONDS_EACH) --jobs $(JOBS) --seed 1 $(ARGS)
 
 compatibility: setup  ## write docs/compatibility.md anew: every architecture, imported or refused
 	$(BIN)/python -m tests.compatibility.table

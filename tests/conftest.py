@@ -8,7 +8,10 @@ import os
 for _variable in ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
     os.environ.setdefault(_variable, "false" if _variable.startswith("TOKEN") else "1")
 
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+
+from tests.examples import spread  # noqa: E402
 
 # Deadlines would make the outcome depend on the load of the machine; a derandomised run gives
 # the same verdict for the same code.
@@ -30,3 +33,20 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark `slow` what ``representatives(N)`` leaves out, before markers choose."""
+    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        others = any(map(item.get_closest_marker, ("slow", "record", "gpu")))
+        if item.get_closest_marker("representatives") and not others:
+            name = getattr(item, "originalname", item.name)
+            cases.setdefault((str(item.path), name), []).append(item)
+    for group in cases.values():
+        (count,) = group[0].get_closest_marker("representatives").args  # type: ignore[union-attr]
+        kept = spread(len(group), count)
+        for number, item in enumerate(group):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)

@@ -44,3 +44,10 @@ def examples(
         )
         for case in cases
     ]
+
+
+def spread(cases: int, kept: int) -> set[int]:
+    """Which of so many cases are the representatives: the first, the last, and some between."""
+    if kept >= cases:
+        return set(range(cases))
+    return {round(one * (cases - 1) / max(kept - 1, 1)) for one in range(kept)}

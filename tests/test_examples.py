@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.examples import examples
+from tests.examples import examples, spread
 
 
 def sets(cases: list[Any]) -> list[tuple[Any, list[str]]]:
@@ -32,3 +32,16 @@ def test_what_is_not_kept_is_slow_or_for_the_record() -> None:
 def test_a_name_that_is_no_case_is_refused(named: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"no such cases: \['c'\]"):
         examples("ab", *("" if named else "c"), **named)
+
+
+def test_representatives_are_spread_over_the_cases() -> None:
+    assert spread(9, 1) == {0}
+    assert spread(9, 3) == {0, 4, 8}
+    assert spread(2, 2) == spread(2, 5) == {0, 1}
+
+
+@pytest.mark.representatives(2)
+@pytest.mark.parametrize("case", range(5))
+def test_the_other_cases_are_slow(request: pytest.FixtureRequest, case: int) -> None:
+    alone = sum("the_other_cases" in item.name for item in request.session.items) == 1
+    assert alone or (request.node.get_closest_marker("slow") is None) == (case in (0, 4))

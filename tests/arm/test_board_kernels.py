@@ -63,6 +63,7 @@ def test_matrix_products_with_their_epilogues(name: str) -> None:
 
 
 # Those of 64 bits differ in matrix products only.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(BOARDS, "armv7-neon"))
 def test_row_operations(name: str) -> None:
     target = board(name)

@@ -62,6 +62,7 @@ def assert_bit_exact(
         np.testing.assert_array_equal(got, want, err_msg=name)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("shape", "tokens"), [((1, 13), None), ((1, 13), 7), ((1, 13), 1), ((2, 6), 4), ((2, 6), 0)]
 )

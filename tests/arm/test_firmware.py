@@ -140,6 +140,7 @@ def test_with_the_unit_switched_on_the_same_instruction_runs(tmp_path: Path) -> 
     assert run_firmware("cortex-m4", elf, tmp_path).stdout.endswith("before\nafter\n")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_overflow_of_the_stack_is_a_fault(name: str, tmp_path: Path) -> None:
     elf = _firmware(name, _RECURSION, tmp_path, __stack_size=4096)

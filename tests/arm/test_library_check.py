@@ -27,6 +27,7 @@ def linked(
     return folder / name
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_library_is_loaded_under_its_emulator(name: str, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def check(kernel: RowKernel, name: str) -> None:
     assert counts.unknown == 0
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("name", "case"), examples(LINEAR_CASES, *LINEAR_EXAMPLES, unpack=True), ids=str
@@ -75,6 +76,7 @@ def test_linear_kernels_equal_the_specification(name: str, case: tuple) -> None:
     check(linear(target, rows, depth, columns, dtype=dtype, epilogue=epilogue), name)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("name", "case"), examples(ATTENTION_CASES, *ATTENTION_EXAMPLES, unpack=True), ids=str
@@ -108,6 +110,7 @@ def test_products_of_attention_take_few_instructions(name: str) -> None:
     assert products <= 2 * SCORES[name]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_matrix_kernels_call_microkernels_and_memory_functions_only(name: str) -> None:
     needs("arm-none-eabi-gcc")

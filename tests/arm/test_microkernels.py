@@ -175,6 +175,7 @@ def row_counts(dot: DotInstruction) -> range:
     return range(dot.rows, dot.tile_rows + 1, dot.rows)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
 @pytest.mark.parametrize("name", TARGETS)
@@ -216,6 +217,7 @@ def compiled(source: str) -> Callable[..., None]:
     return tvm.compile(tvm.IRModule({"main": function}), target="llvm")["main"]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_descriptions_say_what_microkernels_compute(name: str) -> None:
     # The microkernels are held to the same numbers in the tests above.

@@ -104,6 +104,7 @@ def test_products_are_vector_instructions(m55: TargetDescription) -> None:
     assert counts.by_mnemonic["vmlava.s8"] == 8 * 48 * 12 / 16
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("sizes", SIZES[:14])
 def test_the_description_is_the_product(sizes: tuple[int, int, int, int, int]) -> None:
     rows, columns, depth, *_ = sizes
@@ -118,6 +119,7 @@ def test_the_description_is_the_product(sizes: tuple[int, int, int, int, int]) -
 
 
 # Rows, depths and columns that neither tile nor vector divides; both tails, and whole tiles.
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
     examples([(1, 16, 4), (7, 20, 5), (9, 48, 66)], (7, 20, 5), (9, 48, 66), unpack=True),
@@ -131,6 +133,7 @@ def test_linear_layers(
     _check(matrix_kernels.linear(m55, rows, depth, columns, epilogue=epilogue), m55)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("seq_len", "heads", "head_dim", "masked"),
     examples(
@@ -146,6 +149,7 @@ def test_attention(
     _check(matrix_kernels.attention(m55, 1, seq_len, heads, head_dim, masked=masked), m55)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seq_len", examples([6, 10, 14, 18], 10))
 def test_probabilities_of_keys_that_fill_no_vector(seq_len: int, m55: TargetDescription) -> None:
     """LLVM has to survive the keys that pad the last vector, which are known where they lie."""
@@ -156,6 +160,7 @@ def test_probabilities_of_keys_that_fill_no_vector(seq_len: int, m55: TargetDesc
     )
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize(
     ("name", "channels"),
     examples(

@@ -84,6 +84,7 @@ def test_small_bert_is_bit_exact_in_192_kb(
     assert_bit_exact(quantized, inputs, run.outputs)
 
 
+@pytest.mark.slow
 def test_small_bert_on_the_memories_of_an_stm32f405(package: Compile, tmp_path: Path) -> None:
     folder = package("cortex-m4")
     elf = link_package(folder, tmp_path, board="stm32f405")
@@ -364,6 +365,7 @@ sys.exit(main([*arguments, "--seq-len", "32"]))
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_behind(artefact: Path, tmp_path: Path) -> None:
     board("cortex-m4")
     output = tmp_path / "out"

@@ -68,6 +68,7 @@ def check(kernel: RowKernel, target: str) -> None:
     assert counts.unknown == 0
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize(
     ("name", "target"),
     examples(
@@ -91,6 +92,7 @@ def test_shapes(name: str, target: str, shape: tuple[int, int]) -> None:
     check(KERNELS[name](get_target(target), *shape, seed=1), target)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("target", "keys", "masked", "scale"),
     examples(
@@ -105,6 +107,7 @@ def test_softmax(target: str, keys: int, masked: int, scale: float) -> None:
     check(softmax(get_target(target), 60, keys, 12, masked=masked, scale=scale), target)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("target", "released"),
     examples(
@@ -138,6 +141,7 @@ def test_a_board_without_floating_point_unit() -> None:
             np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("name", "target"),
     [

@@ -261,6 +261,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("microseconds", range(0, 2000, 200))
 def test_ctrl_c_while_a_worker_starts_is_not_lost(microseconds):
     """Hooks that Python runs around a fork dropped it, in two starts of three."""

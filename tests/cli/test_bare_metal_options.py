@@ -11,6 +11,7 @@ import pytest
 from ibert_tvm.cli.bare_metal import parse_memory
 from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND
+from tests.arm.tools import needs
 from tests.runtime.conftest import TinyModel
 
 from .conftest import Outcome
@@ -51,6 +52,7 @@ def test_amounts_of_memory(text: str, expected: int) -> None:
     assert parse_memory("--ram", text) == expected
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -113,6 +115,7 @@ def test_unknown_form(ibert: Callable[..., Outcome], artefact: Path, tmp_path: P
 def test_nothing_else_is_overwritten(
     ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path, kind: str
 ) -> None:
+    needs("arm-none-eabi-gcc")
     output = tmp_path / "out"
     if kind == "folder":
         output.mkdir()

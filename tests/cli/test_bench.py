@@ -208,6 +208,7 @@ def test_library_for_another_processor(ibert: Callable[..., Outcome], tmp_path: 
     )
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("value", ["0", "two", "1,"])
 def test_bad_threads(ibert: Callable[..., Outcome], library: Path, value: str) -> None:
     outcome = ibert("bench", library, "--threads", value)

@@ -112,6 +112,7 @@ def test_quantize_says_what_it_did(
     assert {"int8", "int32"} <= dtypes <= {"int8", "int16", "int32", "int64", "uint8"}
 
 
+@pytest.mark.slow
 def test_a_table_of_pairs_calibrates_a_model_of_pairs(
     ibert: Callable[..., Outcome], source: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_search_measures_a_task(
     assert trial["drop"] == pytest.approx(-min(differences), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_search_that_finds_nothing_writes_nothing(
     ibert: Callable[..., Outcome],
     source: Path,
@@ -261,6 +263,7 @@ def test_eval_of_the_artefact_and_of_the_library(
         assert layer["cosine"] > 0.9, layer
 
 
+@pytest.mark.slow
 def test_eval_of_a_task(
     ibert: Callable[..., Outcome], compiled: Path, source: Path, tmp_path: Path
 ) -> None:

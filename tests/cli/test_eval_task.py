@@ -154,6 +154,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(("words", "message"), WRONG)
 def test_what_cannot_be_used(
     ibert: Ibert, classes: Path, data: Path, words: tuple[str, ...], message: str

@@ -21,6 +21,7 @@ def test_every_command_has_examples() -> None:
     assert list(EXAMPLES) == list(_GROUP.commands)  # type: ignore[attr-defined]
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("command", EXAMPLES)
 def test_examples_parse_and_are_shown_on_one_line(
     ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, command: str

@@ -27,6 +27,7 @@ def gpu_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyGpuModel(shapes=shapes).build(tmp_path_factory.mktemp("cli") / "gpu.so")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("options", [(), ("--device", "cuda"), ("--device", "cuda:0")])
 def test_run(
     ibert: Callable[..., Outcome], library: Path, gpu_library: Path, options: tuple[str, ...]

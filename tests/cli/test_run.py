@@ -153,6 +153,7 @@ def test_run_with_a_corrupt_library(ibert: Callable[..., Outcome], tmp_path: Pat
     )
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("content", "why"),
     [

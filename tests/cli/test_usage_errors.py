@@ -61,6 +61,7 @@ def test_unknown_target_lists_the_known_ones(
     )
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("value", ["", "0", "-3", "12,", "a", "1.5", "8,x", "99999999", "٣"])
 @pytest.mark.parametrize("option", ["--seq-len", "--batch"])
 def test_bad_sizes(
@@ -253,6 +254,7 @@ def test_the_default_length_is_one_that_the_model_has(artefact: Path) -> None:
         assert parse_shapes(artefact, "1", None) == [(1, expected)]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

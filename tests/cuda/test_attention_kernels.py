@@ -73,12 +73,14 @@ SIZES = [
 ]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", SIZES, ids=_sizes)
 def test_sizes_of_all_kinds_equal_the_specification(case: AttentionCase, target: str) -> None:
     run(case, target)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("mask", examples(["", "int64"], "int64"))
@@ -91,6 +93,7 @@ def test_every_softmax_equals_the_specification(preset: str, mask: str, target: 
     )
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
 def test_results_of_every_type(dtype: str) -> None:
     preset = "paper" if dtype == "int32" else "accurate"
@@ -116,6 +119,7 @@ TILES = {
 }
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("tile", "preset", "target"),
     examples(
@@ -178,6 +182,7 @@ def test_a_run_of_keys_is_as_long_as_a_tile_sees() -> None:
     assert AttentionSizes(1, 1, 1000, 64, 1024, 1, before=2000).run_keys(16) == 1024
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("preset", "padded"),
     # No key, one key, whole fragments.
@@ -193,6 +198,7 @@ def test_masks_at_their_limits(preset: str, padded: tuple[int, ...]) -> None:
     run(AttentionCase(preset, batch=2, seq_len=34, heads=1, padded=padded, dtype="int16"), "t4")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("preset", ["accurate", "paper"])
 @pytest.mark.parametrize("spread", [0.02, 30.0], ids=["flat", "one key each"])
 def test_the_largest_numbers(preset: str, spread: float) -> None:
@@ -201,6 +207,7 @@ def test_the_largest_numbers(preset: str, spread: float) -> None:
     run(replace(case, padded=(48,), constant=-128), "t4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", examples(TILES, "steps"))
 def test_values_of_16_bits(tile: str) -> None:
     """Their bytes are multiplied apart, in tiles of shared memory of their own."""

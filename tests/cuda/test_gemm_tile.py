@@ -26,6 +26,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("device", DEVICES)
 def test_candidates_fit_the_device(device: str) -> None:
     gpu = DEVICES[device]

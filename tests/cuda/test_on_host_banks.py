@@ -23,6 +23,7 @@ def turns(body: str, block: int = 32, capability: int = 75) -> list[tuple[int, i
     return [(count.instructions, count.turns, count.least) for count in counts]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("index", "expected"),
     [

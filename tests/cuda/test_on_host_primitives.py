@@ -67,6 +67,7 @@ extern "C" __global__ void run(const uint32_t* a, const uint32_t* b, int32_t* c)
 """
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("depth", [16, 32])
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
@@ -104,6 +105,7 @@ extern "C" __global__ void run(const int4* rows, const int* order, uint32_t* to)
 """
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("matrices", [1, 2, 4])
 def test_ldmatrix(matrices, transposed):

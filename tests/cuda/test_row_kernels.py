@@ -75,6 +75,7 @@ def check(
         np.testing.assert_array_equal(got, want, f"result {number} of {name}")
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize(
     "shape", examples(SHAPES, (7, 130)), ids=lambda shape: "x".join(map(str, shape))
 )
@@ -84,6 +85,7 @@ def test_kernels_equal_the_specification(name: str, shape: tuple[int, int]) -> N
     check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name])
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -107,6 +109,7 @@ def test_ways_to_share_work_out(name: str, shape: tuple[int, int]) -> None:
     check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name])
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_wide", "released_norm", "mean_pool"])
 @pytest.mark.parametrize("target", examples(["a100", "h100"], "h100"))
 def test_newer_gpus_add_up_in_one_instruction(name: str, target: str) -> None:
@@ -148,6 +151,7 @@ PROGRAM_KERNELS = [
 ]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(("program", "kind", "rule"), PROGRAM_KERNELS)
 def test_kernels_of_programs_equal_the_specification(program: str, kind: str, rule: str) -> None:
     kernel = kernels_of(program)[kind]
@@ -168,12 +172,14 @@ def test_ids_outside_of_a_table_are_clamped() -> None:
     assert np.unique(got).size > 3
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", ["layer_norm", "gelu", "embedding", "mean_pool"])
 def test_every_access_is_inside_its_array(name: str) -> None:
     kernel = KERNELS[name](get_target("t4"), 3, 44)
     check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name], observed=True)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", ["layer_norm", "released_norm", "position_ids", "attention"])
 def test_a_grid_per_stage_serves_any_kernel(name: str) -> None:
     target = get_target("t4")

@@ -91,6 +91,7 @@ def torch_output(model, head: str, batch: dict[str, np.ndarray]) -> np.ndarray:
     return output.logits.numpy()
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("architecture", "head"), examples(CASES, *DEFAULT, unpack=True), ids=lambda part: part
 )

@@ -139,6 +139,7 @@ def quick_gelu(s: Source, x: relax.Expr) -> relax.Expr:
     return s.emit(op.multiply(x, s.emit(op.sigmoid(s.emit(op.multiply(x, f32(1.702)))))))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("activation", "name", "attribute"),
     [
@@ -507,6 +508,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_what_has_no_integer_form_is_refused_by_name(case):
     body, operator, layer, why = REFUSED[case]

@@ -85,6 +85,7 @@ class Other(torch.nn.Module):
         return (scores.softmax(-1) @ v).permute(0, 2, 1, 3).flatten(2)
 
 
+@pytest.mark.slow
 def test_terms_are_found_by_their_arithmetic() -> None:
     torch.manual_seed(2)
     module = Other().eval()

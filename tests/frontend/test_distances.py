@@ -151,6 +151,7 @@ def attention_of(model):
     return [c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "window", "bias"),
     examples(

@@ -86,6 +86,7 @@ POOLS: dict[str, tuple[Pool, list[str]]] = {
 }
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", examples(POOLS, *("filled", "splade", "last")))
 def test_spellings(name: str) -> None:
     pool, wanted = POOLS[name]

@@ -175,6 +175,7 @@ def test_a_convolution_of_several_tokens_multiplies_neighbours() -> None:
     assert ops(loaded) == ["embedding", "unfold_tokens", "linear"]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -234,6 +235,7 @@ BOUNDS: list[tuple[Callable[..., Hidden], list]] = [
 ]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("function", "found"), examples(BOUNDS, BOUNDS[1], BOUNDS[4], BOUNDS[5], unpack=True)
 )

@@ -59,6 +59,7 @@ def assert_equal_everywhere(values, oracle):
     return compared
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "variant",
     examples(VARIANTS, "one token type, three heads", "small weights", "force_dequant nonlinear"),
@@ -78,6 +79,7 @@ def test_every_value_of_every_layer_equals_the_oracle(checkpoint, variant):
     )
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("lengths", [[1], [2, 1], [38], [5, 5, 5]])
 def test_batches_of_other_shapes_equal_the_oracle(checkpoint, lengths):
     saved = checkpoint()

@@ -42,6 +42,7 @@ def trained(checkpoint, tmp_path_factory):
     return model, folder
 
 
+@pytest.mark.slow
 def test_what_was_trained_equals_the_oracle_of_the_checkpoint_that_was_written(trained):
     model, folder = trained
     source = transformers.IBertModel.from_pretrained(folder).eval()

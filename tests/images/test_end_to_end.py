@@ -166,6 +166,7 @@ def test_another_length_is_not_compiled(files):
     )
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("calibration", "message"),
     [

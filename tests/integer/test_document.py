@@ -177,6 +177,7 @@ def test_numbers_of_rows_are_counted_and_never_given(
     )
 
 
+@pytest.mark.representatives(60)
 @pytest.mark.parametrize("optional", [True, False], ids=["all", "needed"])
 @pytest.mark.parametrize("static", [True, False], ids=["static", "symbolic"])
 @pytest.mark.parametrize("operator", RECORDS, ids=lambda operator: operator.OP)

@@ -30,6 +30,7 @@ CASES = examples(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
     model = gated_model(name, preset)

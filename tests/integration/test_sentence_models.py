@@ -31,6 +31,7 @@ def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> Non
         assert_bit_exact(library, model, inputs(2, 13, tokens, tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
     model = sentence_model(name, preset)

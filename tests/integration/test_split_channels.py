@@ -35,6 +35,7 @@ def test_layers_compute_what_is_split(tmp_path: Path) -> None:
         assert_bit_exact(library, model, inputs(2, 13, tokens, tokens))
 
 
+@pytest.mark.slow
 def test_no_intermediate_leaves_its_interval() -> None:
     model = split_model()
     report = analyse_ranges(model.module, model.parameters, max_seq_len=24)

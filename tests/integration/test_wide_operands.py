@@ -33,6 +33,7 @@ def test_every_form_of_x86_is_bit_exact(name: str, target: str, tmp_path: Path) 
         assert_bit_exact(library, model, inputs(name, 2, 13, tokens, tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(MODELS, "bert"))
 def test_no_intermediate_leaves_its_interval(name: str) -> None:
     model = wide_model(name)
@@ -57,6 +58,7 @@ def test_avx2_multiplies_them_as_they_are() -> None:
     assert ["linear", "requantise_short", "gelu", "requantise"] in found
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("target", ["x86-avx512-vnni", "aarch64-dotprod", "t4", "cortex-m55"])
 def test_dot_products_of_bytes_take_both_parts(target: str) -> None:
     """Parts are made where the value is, and products joined in the epilogue of the second.

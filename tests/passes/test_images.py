@@ -72,6 +72,7 @@ def program(name: str) -> IntegerProgram:
     return IntegerProgram(module, p.parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(["accurate", "paper"], "accurate"))
 @pytest.mark.parametrize("target", examples(["host", "x86-64"], "x86-64"))
 def test_compiled_image_kernels_equal_their_evaluation(name: str, target: str) -> None:

@@ -63,6 +63,7 @@ def _ids(batch: int, seq_len: int) -> np.ndarray:
     return random.integers(2, VOCABULARY, (batch, seq_len)).astype("int32")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
     program = encoder_program(**MODELS[model], seed=3, masked=True)

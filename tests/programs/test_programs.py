@@ -21,6 +21,7 @@ from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.arm.tools import board
 from tests.examples import examples
 from tests.integer.conftest import Builder
 
@@ -205,6 +206,7 @@ def test_one_row_and_one_column_of_a_product_are_no_vector(builder: Builder) -> 
         weight, bias = b.values("w", 127, (1, 3), "int8"), b.parameter("bias", [6], "int32")
         return b.emit(integer.linear(x, weight, bias, name="linear"))
 
+    board("armv7-neon")
     program = read_program(builder.module(body))
     assert compare(program, builder.parameters, "armv7-neon", (3, 5), 0) == ""
 

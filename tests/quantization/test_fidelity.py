@@ -17,6 +17,7 @@ def test_settings_of_a_fidelity_may_be_changed() -> None:
     assert FIDELITIES == ("fast", "default", "best")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "better", "worse"), [("bert", None, "fast"), ("wide bert", "best", None)]
 )

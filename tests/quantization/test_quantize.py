@@ -39,6 +39,7 @@ def quantized(request, preset):
     return model, result, calls
 
 
+@pytest.mark.representatives(2)
 def test_integer_outputs_are_close_to_the_float_model(quantized, preset):
     model, result, _ = quantized
     (inputs,) = random_batches(model, 1, rows=5, seed=9)

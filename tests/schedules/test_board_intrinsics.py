@@ -111,6 +111,7 @@ def lowest(dot: DotInstruction) -> int:
     return -127 if dot.full_range not in ("", dot.name) else -128
 
 
+@pytest.mark.representatives(1)
 def test_random_operands(intrinsics: Board) -> None:
     random = np.random.default_rng(0)
     for form, dot, groups in forms(intrinsics.target.dot):

@@ -40,6 +40,7 @@ def pairs() -> np.ndarray:
     return both.reshape(-1, LENGTH, 2).transpose(0, 2, 1).astype("int16")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", BOARDS)
 def test_products_are_those_of_the_specification(name: str) -> None:
     target = board(name)

@@ -47,6 +47,7 @@ def check(dot: DotInstruction, kernels: Kernels, a, b, c) -> None:
         np.testing.assert_array_equal(kernels(name, a, b, c), expected, err_msg=name)
 
 
+@pytest.mark.representatives(2)
 def test_random_operands(instruction) -> None:
     dot, kernels = instruction
     low, high = operand_bounds(dot)

@@ -61,6 +61,7 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
         check(kernel, board.run(key, *poisoned(kernel)))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", examples(["cortex-m4", "cortex-m55"], "cortex-m55"))
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -72,6 +73,7 @@ def test_on_microcontrollers(operator: Operator, target: str) -> None:
     assert counts.floating_point == 0
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_on_a_gpu(operator: Operator) -> None:
     kernel = operator()

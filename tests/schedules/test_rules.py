@@ -72,6 +72,7 @@ def kernels(target: TargetDescription) -> dict[str, tirx.PrimFunc]:
     return kernels_of(module_for(target))
 
 
+@pytest.mark.representatives(2)
 def test_every_kind_of_kernel_is_covered(kernels) -> None:
     assert set(kernels) == set(EXPECTED)
     assert [rule.name for rule in CPU_RULES] == ["linear", "attention", "serial", "rows"]
@@ -125,6 +126,7 @@ def _renamed(func: tirx.PrimFunc, name: Callable[[str], str]) -> tirx.PrimFunc:
     return renamed.with_attr("ibert.kernel", "new").with_attr("ibert.both_minimum", exact)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "name",
     examples(

@@ -105,6 +105,7 @@ def test_accurate_form_has_16_bits_throughout(scale: float) -> None:
     assert "int32" not in str(traced.expr) and "int64" not in str(traced.expr)
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("target", [None, "x86-avx512-vnni", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("scale", [SCALES[0], SCALES[1], SCALES[3], SCALES[9]])
 def test_accurate_form_agrees_in_both_domains_on_all_inputs(

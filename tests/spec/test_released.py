@@ -158,6 +158,7 @@ def released_exponential(d: int, scale: float, result_scale: float) -> int:
     return max(-32768, min(32767, exact(e, 1.0 / result_scale)))
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("scale", [3e-8, 4e-7, 2e-5, 1e-4, 5e-4, 1e-2, 0.3])
 @pytest.mark.parametrize("drift", [1.0, 0.71, 1.4])
 def test_the_exponential_is_the_released_one(both_domains, scale: float, drift: float) -> None:

@@ -131,6 +131,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
 }
 
 
+@pytest.mark.representatives(9)
 @pytest.mark.parametrize("arithmetic", [Scalar(), ScalarWithMinimum()])
 @pytest.mark.parametrize("name", CASES)
 def test_the_integers_are_those_of_the_specification(

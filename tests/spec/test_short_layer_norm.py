@@ -162,6 +162,7 @@ def test_epsilon_counts_where_the_variance_is_small() -> None:
     assert np.abs(expected).max() < 1.5, "without epsilon it would be about 1.7"
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("target", TARGETS)
 def test_stages_agree_in_both_domains(both_domains, target: str | None) -> None:
     random = np.random.default_rng(1)

@@ -55,6 +55,7 @@ def error_inside(
     return (got - zero_point - x * real)[inside], (got != exact)[inside]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("multiplier", "pre_shift", "shift", "bounds"),
     [
@@ -267,6 +268,7 @@ def test_sums_agree_in_both_domains(both_domains, target: str | None) -> None:
         both_domains(lambda x, y, n=bound: saturating_sum(x, y, -n, n), *operands, target=target)
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("bounds", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_accumulators_agree_in_both_domains(both_domains, target: str | None, bounds) -> None:

@@ -220,6 +220,7 @@ def test_attention_is_close_to_the_float_one() -> None:
     assert math.sqrt((error**2).mean()) < 0.35
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("scale", [8.4e-8, SCALE, 1e-3, 0.69])
 def test_exponentials_agree_in_both_domains(both_domains, scale: float, target) -> None:
@@ -247,6 +248,7 @@ def test_exponentials_agree_in_both_domains(both_domains, scale: float, target) 
     assert (got[~keep] == 0).all()
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("target", TARGETS)
 def test_sums_and_contexts_agree_in_both_domains(both_domains, target) -> None:
     random = np.random.default_rng(4)

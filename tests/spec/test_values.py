@@ -41,6 +41,7 @@ def inside(number: object, interval: Ranged) -> bool:
     return interval.low <= int(np.asarray(number).item()) <= interval.high
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", BINARY)
 @given(data=st.data())
 def test_interval_of_a_binary_operation_holds_its_result(name: str, data: st.DataObject) -> None:

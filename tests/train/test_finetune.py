@@ -187,6 +187,7 @@ def test_embeddings_are_distilled_without_labels(folder: Path, tmp_path: Path) -
     assert trained is not None and trained.preset == "paper"
 
 
+@pytest.mark.slow
 def test_biases_and_norms_are_trained_alone(folder: Path, tmp_path: Path) -> None:
     data = Examples.of_texts([text for text, _ in texts(48)])
     found = {}

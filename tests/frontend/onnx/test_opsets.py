@@ -60,6 +60,7 @@ def expected() -> CanonicalModel:
     return import_onnx_model(encoder(17), source="by hand", verify=False)
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("opset", range(11, NEWEST + 1))
 def test_every_operator_set_is_read(opset, expected):
     """Nothing of the graph is left out, whatever the set; values are compared above."""

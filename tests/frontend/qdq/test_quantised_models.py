@@ -51,6 +51,7 @@ VERIFIED = ("qdq_all_per_channel", "qoperator_all")
 """Variants whose float graph is compared with ONNX Runtime's; for the others that is the same."""
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "variant", examples(VARIANTS, "qdq_all_per_channel", "qdq_linear_symmetric", "qoperator_linear")
 )
@@ -257,6 +258,7 @@ def test_integers_beyond_int8_are_rounded_again_where_they_occur(tmp_path):
     assert squeezed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", examples(["accurate", "paper"], "accurate"))
 def test_the_compiled_library_computes_the_same_integers(tmp_path, preset):
     """Rounded sums and inputs of GELU reach kernels that calibration alone never makes."""

@@ -46,6 +46,7 @@ def library(in_c: BareModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.so"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_c_gives_the_same_bits(
     quantized, in_c: BareModel, library: Path, shape: tuple[int, int]

@@ -139,6 +139,7 @@ def _expected(model: QuantizedModel) -> list[int]:
 Form = Callable[[CompiledModel, Path], list[str]]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("first", "second"),
     [(_static, _static), (_shared, _shared), (_static, _shared)],
