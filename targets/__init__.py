@@ -1,4 +1,4 @@
-"""What can be compiled for: target descriptions, toolchains, and export to a library."""
+"""Targets: descriptions of processors, toolchains, and export to a library."""
 
 from ibert_tvm.common.errors import TargetError
 

@@ -1,10 +1,10 @@
-"""From strings to vectors, scores, classes and answers in one line.
+"""From texts to vectors, scores, classes and answers.
 
     vectors = Encoder("model.so").encode(["a text", "another"])
 
-`encoder` is what callers use, `batches` runs texts through a library while the next ones become
-tokens, `prepared` makes a library of a model that is none yet and keeps it; `entities` and `spans`
-read what models of tokens give.
+`encoder` is the interface, `batches` runs texts through a library while the next ones are
+tokenised, `prepared` compiles and caches a library for a model folder; `entities` and `spans` read
+the outputs of token classifiers and question answering.
 """
 
 from .encoder import Encoder

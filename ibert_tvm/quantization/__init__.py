@@ -1,7 +1,7 @@
 """Post-training quantisation: run real inputs through the float model and choose every scale.
 
 `quantize` is the entry point. What it does, in order: `batches` makes checked inputs, `observe`
-runs the canonical float model compiled by TVM over them, `table` turns the statistics into a
+runs the canonical float model over them with NumPy, `table` turns the statistics into a
 `ibert_tvm.relay_passes.quantization_table.QuantizationTable` (`observers` choose clippings,
 `smoothing` and `weights` the integer weights), and `ibert_tvm.relay_passes.lower` derives the
 integer program from it. Names of levels and observers are there without TVM.

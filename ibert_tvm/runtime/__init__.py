@@ -3,8 +3,7 @@
     library = load_library("model.so")
     outputs = library.run(input_ids=ids, attention_mask=mask)     # {name: float array}
 
-`library` is what callers use, `engine` the protocol of what runs the code, `engine_choice` the
-engines that there are.
+`library` is the interface, `engine` the protocol of engines, `engine_choice` selects one.
 """
 
 from .library import IntegerOutput, Library

@@ -1,6 +1,6 @@
-"""Compiled models behind HTTP, in the words that clients of such services know.
+"""Compiled models behind HTTP, with the interfaces of OpenAI and Cohere.
 
 `batcher` puts the texts of many requests into one batch, `application` is the ASGI application,
-`gate` what a request must pass before it is read, `documents` what requests hold, `metrics` what
-Prometheus reads. `ibert serve` runs it.
+`gate` admits requests before they are read, `documents` defines request bodies, `metrics` serves
+Prometheus. `ibert serve` runs it.
 """

@@ -8,7 +8,7 @@
     model.save("trained")   # for `from_pretrained`, and for `ibert quantize` without calibration
 
 The forward pass gives exactly the integers of the compiled library, gradients are straight-through.
-The attributes are loaded on first use: who imports this package needs no torch yet.
+The attributes are loaded on first use: importing this package does not import torch.
 """
 
 from __future__ import annotations

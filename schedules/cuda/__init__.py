@@ -1,4 +1,4 @@
-"""Rules for NVIDIA GPUs: skeletons of threads and shared memory round the traced arithmetic."""
+"""Rules for NVIDIA GPUs: kernel templates with holes for the traced arithmetic."""
 
 from .attention import AttentionRule
 from .columns import ColumnSumsRule

@@ -1,4 +1,4 @@
-"""Packages for microcontrollers: a static library or C sources, checked before they are given out.
+"""Packages for microcontrollers: a static library or C sources, checked before they are published.
 
 `ibert_tvm.targets.bare_metal.package.write_package` writes one; what is named here needs no TVM.
 """

@@ -1,4 +1,4 @@
-"""Microkernels: inner loops in C, for instructions that LLVM cannot be brought to use well.
+"""Microkernels: inner loops in C, where LLVM does not use an instruction well.
 
 A tensor intrinsic (`ibert_tvm.schedules.intrinsics.microkernels`) calls such a function; its
 description, in plain loops, is what the function computes, and tests hold both to it. Which files a

@@ -1,4 +1,4 @@
-"""Boards on the network: finding them, running libraries on them, timing kernels there.
+"""Boards on the network: connecting, running libraries, timing kernels.
 
 A board runs TVM's RPC server, alone or registered with a tracker that hands out boards by a key.
 The connection lives in a process of its own (`worker`), because a call over it blocks: `Board`

@@ -1,4 +1,4 @@
-"""Importing ONNX models: float graphs in any exporter's spelling.
+"""Importing float ONNX models of any exporter.
 
 `reading` reads and checks a file, `importing` brings a model in memory to the canonical form: nodes
 become plain Relax at a probe shape (`translator`, `operators_*`), and the canonicaliser does the
